@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -19,7 +20,7 @@ from protocol.tasks.task import Task
 from runtime.settings.load import load_toml
 
 
-def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec]:
+def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     """Read the task and check it, its method and the method's options.
 
     Raises:
@@ -57,7 +58,7 @@ def _complaints(checks: Iterable[Callable[[], object]]) -> list[str]:
     return found
 
 
-def _check_size(task: Task, spec: MethodSpec) -> None:
+def _check_size(task: Task, spec: MethodSpec[Any]) -> None:
     """The method's options, and whether a device can read back what it may own (two bytes a number)."""
     spec.configure(task)
     size, most = 2 * spec.beyond(task), DEFAULT_LIMITS.max_bytes

@@ -5,6 +5,20 @@ from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Task
 
 
+def check_weight_one(header: UpdateHeader, reason: str) -> None:
+    """``header.weight`` is 1.
+
+    Args:
+        header: of the update.
+        reason: why the method wants 1.
+
+    Raises:
+        Refused: OUT_OF_BOUNDS.
+    """
+    if header.weight != 1:
+        raise Refused(Reason.OUT_OF_BOUNDS, f"header.weight is {header.weight}; {reason}: 1")
+
+
 def check_counts(task: Task, header: UpdateHeader) -> None:
     """``header.counts``: known modalities, one number a class (knowledge graphs: one), no more than samples.
 

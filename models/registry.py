@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from models import methods as _folder
 from models.spec import MethodSpec
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @cache
-def methods() -> "Mapping[str, MethodSpec]":
+def methods() -> "Mapping[str, MethodSpec[Any]]":
     """All methods by name, sorted.
 
     Raises:
         TypeError: a folder's METHOD is no MethodSpec, or is named differently from its folder (a fault of
             ours).
     """
-    found: dict[str, MethodSpec] = {}
+    found: dict[str, MethodSpec[Any]] = {}
     for entry in sorted(iter_modules(_folder.__path__), key=lambda entry: entry.name):
         if not entry.ispkg:
             continue
@@ -39,7 +39,7 @@ def methods() -> "Mapping[str, MethodSpec]":
     return MappingProxyType(found)
 
 
-def method(name: str) -> MethodSpec:
+def method(name: str) -> MethodSpec[Any]:
     """The method of that name.
 
     Raises:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -18,6 +18,7 @@ from protocol.tasks.task import Task
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
+C = TypeVar("C", bound=BaseModel)
 _WANTED: Final = {
     "int_type": "a whole number is wanted",
     "float_type": "a number is wanted",
@@ -28,13 +29,13 @@ _FOUND: Final = 60
 
 
 @dataclass(frozen=True)
-class MethodSpec:
-    """What a method folder's ``__init__`` says about it. Torch-free."""
+class MethodSpec(Generic[C]):
+    """What a method folder's ``__init__`` says about it; generic over the options. Torch-free."""
 
     name: str
     title: str
     paper: str
-    config: type[BaseModel]
+    config: type[C]
     needs_labels: bool
     may_miss_modality: bool
     symbols: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class MethodSpec:
         """Of the material."""
         return KINDS[self.material]
 
-    def configure(self, task: Task) -> BaseModel:
+    def configure(self, task: Task) -> C:
         """The task's ``config`` table, checked.
 
         Raises:

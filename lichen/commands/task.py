@@ -113,7 +113,7 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "sound", not wrong
 
 
-def _method(task: Task, spec: "MethodSpec | None") -> dict[str, Any]:
+def _method(task: Task, spec: "MethodSpec[Any] | None") -> dict[str, Any]:
     """Its name, and its options: those that the task sets, and those at their defaults."""
     if spec is None:
         return {"name": task.method}

@@ -76,7 +76,7 @@ def _evaluate(client: Client, job: job_folder.EvaluateJob, material: Material, j
     job_folder.save_result(job_dir, result)
 
 
-def _guide(spec: MethodSpec, job: job_folder.ViewJob | job_folder.FinishJob, job_dir: Path) -> None:
+def _guide(spec: MethodSpec[Any], job: job_folder.ViewJob | job_folder.FinishJob, job_dir: Path) -> None:
     """The coordinator's part of a guided round that needs torch."""
     if not spec.guided:
         raise Misconfigured(f"task {job.task.name!r}: method {spec.name!r} trains nothing at the coordinator")

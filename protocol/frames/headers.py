@@ -1,15 +1,14 @@
 """The header of an update and the manifest of a global version."""
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError
 
 from protocol.base import Count, Digest, Name, Share, Wire
 from protocol.errors import Reason, Refused
 from protocol.messages import BlobRef, Metrics, PerClass
-
-_M = TypeVar("_M", bound=Wire)
 
 
 class UpdateHeader(Wire):
@@ -62,15 +61,23 @@ class Manifest(Wire):
     blobs: Annotated[dict[str, BlobRef], Field(max_length=4096)]
 
 
-def read_extra(extra: dict[str, Any], message: type[_M]) -> _M:
-    """``UpdateHeader.extra`` as a method's own message, as strictly as the header itself.
+class ExtraMessage(Wire):
+    """A method's own message in ``UpdateHeader.extra``."""
 
-    Raises:
-        Refused: MALFORMED; the detail names the field.
-    """
-    try:
-        return message.model_validate_json(json.dumps(extra), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(["extra", *map(str, first["loc"])])
-        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+    def extra(self) -> dict[str, Any]:
+        """As JSON values, for the header."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def read(cls, extra: Mapping[str, Any]) -> Self:
+        """Parse ``UpdateHeader.extra`` as strictly as the header itself.
+
+        Raises:
+            Refused: MALFORMED; the detail names the field.
+        """
+        try:
+            return cls.model_validate_json(json.dumps(dict(extra)), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            path = ".".join(["extra", *map(str, first["loc"])])
+            raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None

@@ -22,7 +22,7 @@ VARIABLE: Final = "BENCH_TRAIN_LOG"
 _make_client: Final = MethodSpec.client
 
 
-def _client(spec: MethodSpec) -> Client:
+def _client(spec: MethodSpec[Any]) -> Client:
     """The method's client with a timed ``train``."""
     client = _make_client(spec)
     train = client.train

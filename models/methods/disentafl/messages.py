@@ -1,13 +1,13 @@
 """What travels besides weights: whose route the update is, its domain and, with kd, its rows. Torch-free."""
 
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from models.contract import Profile
-from protocol.base import Count, Share, Wire
-from protocol.frames.headers import read_extra
+from protocol.base import Count, Share
+from protocol.frames.headers import ExtraMessage
 from protocol.tasks.task import ModalityName
 
 _MOST_ROWS = 16 * 1024
@@ -27,7 +27,7 @@ Rows = Annotated[tuple[Count, ...], Field(min_length=1, max_length=_MOST_ROWS), 
 _Names = Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)]
 
 
-class DisentMessage(Wire):
+class DisentMessage(ExtraMessage):
     """``UpdateHeader.extra`` of a DisentAFL update."""
 
     modalities: _Names
@@ -47,16 +47,3 @@ class DisentMessage(Wire):
     def profile(self) -> Profile:
         """Whose route it is."""
         return Profile(self.modalities, self.targets)
-
-    def extra(self) -> dict[str, Any]:
-        """As JSON values, for the header."""
-        return self.model_dump(mode="json")
-
-
-def parse(extra: dict[str, Any]) -> DisentMessage:
-    """Read ``UpdateHeader.extra``.
-
-    Raises:
-        Refused: MALFORMED; the detail names the field.
-    """
-    return read_extra(extra, DisentMessage)

@@ -13,9 +13,9 @@ from models.aggregation.exact_sums import MAX_ABS
 from models.aggregation.prototype_median import row_fold
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update
-from models.header_checks import check_counts
+from models.header_checks import check_counts, check_weight_one
 from models.methods.disentafl import DisentAflConfig
-from models.methods.disentafl.messages import DisentMessage, parse
+from models.methods.disentafl.messages import DisentMessage
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing import mean_features as features
 from models.methods.disentafl.routing.blob_names import SHARED, config_of, known, route
@@ -67,7 +67,7 @@ class DisentAflServer:
         """
         domain = 0
         if extra is not None:
-            domain = parse(dict(extra)).best
+            domain = DisentMessage.read(extra).best
             _check_domain(task, "best", domain)
         return tuple(n for n in route(task, profile, (domain,)) if part(n) not in {"gate", features.PART})
 
@@ -77,13 +77,9 @@ class DisentAflServer:
         Raises:
             Refused: the detail names the tensor, or the field of the header or of the extra message.
         """
-        if update.header.weight != 1:
-            raise Refused(
-                Reason.OUT_OF_BOUNDS,
-                f"header.weight is {update.header.weight}; DisentAFL takes a plain mean (11): 1",
-            )
+        check_weight_one(update.header, "DisentAFL takes a plain mean (11)")
         check_counts(task, update.header)
-        message = parse(update.header.extra)
+        message = DisentMessage.read(update.header.extra)
         _check_profile(task, message)
         for field in ("domain", "best"):
             _check_domain(task, field, getattr(message, field))
@@ -125,7 +121,7 @@ class DisentAflFold:
         """Take one update that :meth:`DisentAflServer.check` has passed."""
         deltas = {name: tensor for name, tensor in update.tensors.items() if part(name) != features.PART}
         self._deltas.add(deltas, update.header.weight)
-        for blob, rows in parse(update.header.extra).rows.items():
+        for blob, rows in DisentMessage.read(update.header.extra).rows.items():
             name = features.values_name(blob)
             self._features[blob].add(name, np.array(rows), update.tensors[name])
 

@@ -22,7 +22,7 @@ choice:
 - A device's model is judged on triples of its own that never train, chosen by their keys.
 """
 
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -128,7 +128,7 @@ def config_of(task: Task) -> MmFed3Config:
     Raises:
         Misconfigured: as :meth:`models.spec.MethodSpec.configure`.
     """
-    return cast("MmFed3Config", METHOD.configure(task))
+    return METHOD.configure(task)
 
 
 def _beyond(task: Task) -> int:

@@ -6,7 +6,6 @@ the encoders just trained, so they fit the model that the coordinator makes of t
 """
 
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import torch
@@ -85,7 +84,7 @@ class QqrClient:
             Transient: there is nothing to send: no window is labelled and has a modality that the device has
                 an encoder for (all modalities, with ``complete_only``), or its privacy budget is spent.
         """
-        config, task = cast("QqrConfig", METHOD.configure(context.task)), context.task
+        config, task = METHOD.configure(context.task), context.task
         generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
         net = build(task)
         known = _globals(task, state, config)
@@ -131,7 +130,7 @@ class QqrClient:
 
     def inference_model(self, task: Task, state: Blobs) -> InferenceModel:
         """The module that evaluation runs and that export turns into ONNX."""
-        config = cast("QqrConfig", METHOD.configure(task))
+        config = METHOD.configure(task)
         net = build(task)
         load_blobs(net, state)
         tables = {name: table(state, name) for name in task.modality_names}
@@ -154,7 +153,7 @@ class QqrClient:
             private: what the device's last :attr:`LocalResult.private` was; where it lacks something, the
                 global state's stands.
         """
-        config = cast("QqrConfig", METHOD.configure(task))
+        config = METHOD.configure(task)
         return self.inference_model(task, blended(config, state, private))
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
@@ -244,7 +243,7 @@ def _kept(
     context: ClientContext, state: Blobs, private: Tensors, own: OwnWeights, made: LocalPrototypes
 ) -> Tensors:
     """What stays on the device until the next round."""
-    config, task = cast("QqrConfig", METHOD.configure(context.task)), context.task
+    config, task = METHOD.configure(context.task), context.task
     kept = Account.of(private, task.modality_names).tensors()
     if config.model_every > 1:
         kept |= own.kept(state)

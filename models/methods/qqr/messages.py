@@ -1,11 +1,11 @@
 """What travels besides weights: the classes an update has prototypes of, and their counts. Torch-free."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from protocol.base import Count, Name, Wire
-from protocol.frames.headers import read_extra
+from protocol.frames.headers import ExtraMessage
 
 _PerRow = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1024)]
 
@@ -29,20 +29,7 @@ class PrototypeRows(Wire):
         return self
 
 
-class QqrMessage(Wire):
+class QqrMessage(ExtraMessage):
     """``UpdateHeader.extra`` of a QQR update."""
 
     prototypes: Annotated[dict[Name, PrototypeRows], Field(max_length=16)] = {}  # noqa: RUF012 - pydantic copies defaults
-
-    def extra(self) -> dict[str, Any]:
-        """As JSON values, for the header."""
-        return self.model_dump(mode="json")
-
-
-def parse(extra: dict[str, Any]) -> QqrMessage:
-    """Read ``UpdateHeader.extra``.
-
-    Raises:
-        Refused: MALFORMED; the detail names the field.
-    """
-    return read_extra(extra, QqrMessage)

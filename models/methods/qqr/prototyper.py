@@ -8,7 +8,7 @@ Shapes: B windows, M modalities, D features, K classes, N windows of one class, 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,7 +216,7 @@ class QqrPrototyper:
             Transient: no labelled window has a modality that there are features of, in good quality; or the
                 privacy budget of all windows is spent.
         """
-        config, task = cast("QqrConfig", METHOD.configure(context.task)), context.task
+        config, task = METHOD.configure(context.task), context.task
         known_M = np.array([name in features for name in task.modality_names])
         present_BM = windows.present_BM & known_M
         labelled_B = windows.y_B >= 0

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Final, Self, cast
+from typing import Final, Self
 
 import numpy as np
 
@@ -10,9 +10,9 @@ from models.aggregation.exact_sums import MAX_ABS
 from models.aggregation.prototype_median import row_fold
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, FloatArray, Profile, Tensors, Update
-from models.header_checks import check_counts
-from models.methods.qqr import METHOD, QqrConfig
-from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
+from models.header_checks import check_counts, check_weight_one
+from models.methods.qqr import METHOD
+from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototypes import (
     CLASSES_BLOB,
     TRAINED_NAME,
@@ -34,10 +34,6 @@ _ROUNDING: Final = 1.001
 """Room for float32 and the quantizer above a prototype's largest possible value."""
 
 
-def _config(task: Task) -> QqrConfig:
-    return cast("QqrConfig", METHOD.configure(task))
-
-
 def _model(state: Blobs) -> Tensors:
     """The tensors that travel as deltas."""
     return {
@@ -52,7 +48,8 @@ class QqrServer:
 
     def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
         """The device's encoders, the head, and all prototypes: they stand in for modalities it lacks."""
-        own = set(task.modality_names if _config(task).impute == "zero_input" else profile.modalities)
+        zero_input = METHOD.configure(task).impute == "zero_input"
+        own = set(task.modality_names if zero_input else profile.modalities)
         encoders = [f"encoder/{name}" for name in task.modality_names if name in own]
         return (*encoders, "head", *(blob_name(name) for name in task.modality_names))
 
@@ -67,13 +64,9 @@ class QqrServer:
         Raises:
             Refused: the detail names the tensor, the modality or the field of the extra message.
         """
-        if update.header.weight != 1:
-            raise Refused(
-                Reason.OUT_OF_BOUNDS,
-                f"header.weight is {update.header.weight}; QQR takes a plain mean (5): 1",
-            )
+        check_weight_one(update.header, "QQR takes a plain mean (5)")
         check_counts(task, update.header)
-        message = parse(update.header.extra)
+        message = QqrMessage.read(update.header.extra)
         prototypes = {name for name in update.tensors if name.startswith("prototypes/")}
         check_names(
             prototypes, map(values_name, message.prototypes), "prototypes and header.extra.prototypes"
@@ -81,7 +74,7 @@ class QqrServer:
         model = {name: tensor for name, tensor in update.tensors.items() if name not in prototypes}
         if not update.tensors:
             raise Refused(Reason.WRONG_TENSORS, "the update has neither model tensors nor prototypes")
-        config = _config(task)
+        config = METHOD.configure(task)
         if model:
             if config.upload == "prototypes":
                 raise Refused(
@@ -102,7 +95,7 @@ class QqrFold:
     """One round's running aggregate; see :class:`models.contract.Fold`."""
 
     def __init__(self, task: Task, state: Blobs) -> None:
-        self._config = _config(task)
+        self._config = METHOD.configure(task)
         self._state = state
         self._deltas = delta_fold(task.robust, shapes(_model(state)), MAX_ABS)
         self._prototypes = {
@@ -113,7 +106,7 @@ class QqrFold:
 
     def fold(self, update: Update) -> None:
         """Take one update that :meth:`QqrServer.check` has passed."""
-        message = parse(update.header.extra)
+        message = QqrMessage.read(update.header.extra)
         model = {n: t for n, t in update.tensors.items() if not n.startswith("prototypes/")}
         self._deltas.add(model, update.header.weight)
         if model:
@@ -157,7 +150,7 @@ def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, r
     """Rows of known classes, made from no more windows than the header counts, of possible size."""
     if modality not in task.modality_names:
         raise Refused(Reason.WRONG_MODALITY, f"extra.prototypes: the task has no modality {modality!r}")
-    config = _config(task)
+    config = METHOD.configure(task)
     name, (classes, columns) = values_name(modality), table(state, modality)[0].shape
     present = update.header.counts.get(modality, (0,) * classes)
     least = left_after(config.min_count, config.prototype_trim)

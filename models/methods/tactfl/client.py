@@ -1,9 +1,7 @@
 """A device's half of TACTFL: encoders trained without labels, and nothing else sent. Imports torch."""
 
-from typing import cast
-
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Tensors, WindowSet
-from models.methods.tactfl import METHOD, TactflConfig
+from models.methods.tactfl import METHOD
 from models.methods.tactfl.batch import Streams
 from models.methods.tactfl.local_training import LocalTraining
 from models.methods.tactfl.messages import TactflMessage
@@ -38,7 +36,7 @@ class TactflClient:
             Transient: there is nothing to send: fewer than two windows have a modality that the device has an
                 encoder for, or no segment overlaps another.
         """
-        config, task = cast("TactflConfig", METHOD.configure(context.task)), context.task
+        config, task = METHOD.configure(context.task), context.task
         generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
         net = build(task)
         load_blobs(net, state, partial=True)
@@ -67,7 +65,7 @@ class TactflClient:
 
     def inference_model(self, task: Task, state: Blobs) -> InferenceModel:
         """The module that evaluation runs and that export turns into ONNX; a missing feature is zero."""
-        config = cast("TactflConfig", METHOD.configure(task))
+        config = METHOD.configure(task)
         net = build(task)
         load_blobs(net, state)
         return InferenceModel(net, {}, config.normalise, config.feature_scale, impute="zero_feature")

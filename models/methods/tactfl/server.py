@@ -1,26 +1,22 @@
 """The coordinator's half of TACTFL: who weighs how much (3), and encoders folded by it. NumPy only."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Self, cast
+from typing import Final, Self
 
 from models.aggregation.exact_sums import MAX_ABS
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update, blob_of
 from models.guided import DeviceWeights
-from models.header_checks import check_counts
-from models.methods.tactfl import METHOD, TactflConfig
+from models.header_checks import check_counts, check_weight_one
+from models.methods.tactfl import METHOD
 from models.methods.tactfl.device_weights import ENCODER, weighed
-from models.methods.tactfl.messages import parse
+from models.methods.tactfl.messages import TactflMessage
 from models.tensors import apply, blobs_of, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
 
 _WHOLE: Final = 1 << 20
 """Weights as integers: those of all devices together are about this, so a fold's sum has room to spare."""
-
-
-def _config(task: Task) -> TactflConfig:
-    return cast("TactflConfig", METHOD.configure(task))
 
 
 def _encoders(state: Blobs) -> Tensors:
@@ -47,17 +43,13 @@ class TactflServer:
         Raises:
             Refused: the detail names the tensor, or the field of the header or of the extra message.
         """
-        if update.header.weight != 1:
-            raise Refused(
-                Reason.OUT_OF_BOUNDS,
-                f"header.weight is {update.header.weight}; with TACTFL the coordinator weighs devices: 1",
-            )
+        check_weight_one(update.header, "with TACTFL the coordinator weighs devices")
         check_counts(task, update.header)
         if not update.tensors:
             raise Refused(Reason.WRONG_TENSORS, "the update has no tensors")
         base, sent = _encoders(state), blobs_of(update.tensors)
         check_names(update.tensors, [name for name in base if blob_of(name) in sent], "encoders, each whole")
-        bound = _config(task).max_delta
+        bound = METHOD.configure(task).max_delta
         for name, delta in update.tensors.items():
             check_tensor(name, delta, base[name].shape, bound)
         _check_windows(update, [blob.removeprefix(ENCODER) for blob in sent])
@@ -80,7 +72,7 @@ class TactflServer:
         Raises:
             ValueError: views of one encoder differ in length (a fault of ours).
         """
-        return weighed(task, _config(task), views)
+        return weighed(task, METHOD.configure(task), views)
 
     def open_guided(self, task: Task, round_: int, state: Blobs, weighing: DeviceWeights) -> "TactflFold":
         """Begin a round in which :meth:`weigh` says how much each device moves each encoder."""
@@ -132,7 +124,7 @@ def _integers(share: Mapping[str, float]) -> dict[str, int]:
 
 def _check_windows(update: Update, modalities: Sequence[str]) -> None:
     """``extra.windows`` counts those of the encoders that were sent, no more than there are samples."""
-    windows = parse(update.header.extra).windows
+    windows = TactflMessage.read(update.header.extra).windows
     if set(windows) != set(modalities):
         raise Refused(
             Reason.WRONG_MODALITY,

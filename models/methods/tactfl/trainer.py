@@ -5,8 +5,6 @@ Imports torch; runs in the worker; see :class:`models.guided.ServerTrainer`.
 Shapes: B windows, M modalities, D features, K classes.
 """
 
-from typing import cast
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,16 +15,12 @@ from models.methods.tactfl import METHOD, TactflConfig
 from models.methods.tactfl.coordinator_training.finetune import encoded, head_trained, scores, whole_trained
 from models.methods.tactfl.coordinator_training.head_training import HeadRecipe, usable
 from models.methods.tactfl.device_weights import ENCODER, WINDOWS
-from models.methods.tactfl.messages import parse
+from models.methods.tactfl.messages import TactflMessage
 from models.multimodal.network import MultimodalNetwork, build, load_blobs
 from models.tensors import apply, blobs_of, flatten, unflatten
 from models.training import local
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.tasks.task import Task
-
-
-def _config(task: Task) -> TactflConfig:
-    return cast("TactflConfig", METHOD.configure(task))
 
 
 class TactflTrainer:
@@ -44,13 +38,13 @@ class TactflTrainer:
             Misconfigured: no labelled window has a label and a modality, or they give no finite numbers
                 through the version itself.
         """
-        config, windows = _config(task), usable(task, labelled)
+        config, windows = METHOD.configure(task), usable(task, labelled)
         local.start_deterministic(task.seed)
         net, blobs = build(task), blobs_of(update.tensors)
         base = flatten({blob: state[blob] for blob in blobs})
         load_blobs(net, unflatten(apply(base, update.tensors)), partial=True)
         net.eval()
-        view, trained_on = Tensors(), parse(update.header.extra).windows
+        view, trained_on = Tensors(), TactflMessage.read(update.header.extra).windows
         for blob in blobs:
             name = blob.removeprefix(ENCODER)
             view[WINDOWS + name] = np.array([trained_on[name]], np.float32)
@@ -91,7 +85,7 @@ class TactflTrainer:
         Raises:
             Misconfigured: no labelled window has a label and a modality, or training diverges.
         """
-        config, windows, metrics = _config(task), usable(task, labelled), dict[str, float]()
+        config, windows, metrics = METHOD.configure(task), usable(task, labelled), dict[str, float]()
         last, chance = round_ >= task.rounds.count, local.derive_seed(seed, "finish", round_)
         if last or round_ % config.head_every == 0:
             state, metrics = head_trained(task, windows, state, HeadRecipe.of_head(config), chance)

@@ -1,6 +1,6 @@
 """Unseen people, each with a device of its own that has some labelled windows. Imports torch."""
 
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.streams import rng_of, without_modality
 from models.contract import ClientContext, Tensors, WindowSet
 from models.data.window_set import select
-from models.methods.qqr import METHOD, QqrConfig
+from models.methods.qqr import METHOD
 from models.methods.qqr.personal import blended
 
 GLOBAL: Final = "global model"
@@ -84,5 +84,5 @@ def _private(trained: Trained, own: WindowSet, person: int) -> Tensors:
 def _right(trained: Trained, windows: WindowSet, private: Tensors, kept: str) -> float:
     """How many windows the person's own model gets right, when it uses that of what its device kept."""
     task = trained.with_options(personal=kept)
-    state = blended(cast("QqrConfig", METHOD.configure(task)), trained.state, private)
+    state = blended(METHOD.configure(task), trained.state, private)
     return len(windows) * trained.client.evaluate(task, windows, state).metrics["accuracy"]

@@ -13,7 +13,7 @@
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Final, cast
+from typing import Final
 
 from models.contract import Profile
 from models.methods.disentafl import METHOD, DisentAflConfig
@@ -25,7 +25,7 @@ SHARED: Final = "_shared"
 
 def config_of(task: Task) -> DisentAflConfig:
     """The task's options, checked; raises Misconfigured."""
-    return cast("DisentAflConfig", METHOD.configure(task))
+    return METHOD.configure(task)
 
 
 def gated(config: DisentAflConfig) -> bool:

@@ -6,7 +6,7 @@ FedProx and MOON add to the loss of FedAvg and FedOpt; see
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import Trained
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflSetting, UnlabelledDevice
 from models.contract import Blobs
-from models.methods.tactfl import METHOD, TactflConfig
+from models.methods.tactfl import METHOD
 from models.methods.tactfl.coordinator_training.finetune import FinetuneBatch, features, remeasured
 from models.methods.tactfl.coordinator_training.head_training import HeadRecipe
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
@@ -56,7 +56,7 @@ class PseudoLabels:
 
     def __init__(self, task: Task, setting: TactflSetting, options: Mapping[str, float], seed: int) -> None:
         self._task, self._setting, self._options, self._seed = task, setting, options, seed
-        self._recipe = HeadRecipe.of_head(cast("TactflConfig", METHOD.configure(task)))
+        self._recipe = HeadRecipe.of_head(METHOD.configure(task))
         self._last: dict[str, Blobs] = {}
 
     def begin(self, state: Blobs) -> Blobs:

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.aggregation.fold import update_norms
 from models.contract import Profile, Update
-from models.methods.disentafl.messages import DisentMessage, parse
+from models.methods.disentafl.messages import DisentMessage
 from models.methods.disentafl.routing.blob_names import route
 from models.methods.disentafl.routing.domain_gate import MAX_STEP
 from models.methods.disentafl.server import make_server
@@ -263,9 +263,9 @@ def test_a_message_comes_back_as_it_was_sent():
     message = DisentMessage(
         modalities=("acc",), targets=("label",), domain=1, best=2, rows={"features/_shared.label": (0, 2)}
     )
-    assert parse(message.extra()) == message
+    assert DisentMessage.read(message.extra()) == message
     assert message.profile == ACC
-    assert parse(message.extra() | {"of a later release": 1}) == message
+    assert DisentMessage.read(message.extra() | {"of a later release": 1}) == message
 
 
 def test_a_gate_moves_by_little_and_so_is_not_compared_with_those_of_other_devices():

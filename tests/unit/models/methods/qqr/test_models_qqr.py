@@ -9,7 +9,7 @@ import torch
 from models.contract import Profile, Update
 from models.methods.qqr import QqrConfig, losses
 from models.methods.qqr.client import make_client
-from models.methods.qqr.messages import PrototypeRows, QqrMessage, parse
+from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototyper import class_means
 from models.methods.qqr.prototypes import rounds_name, values_name
 from models.methods.qqr.server import make_server
@@ -243,7 +243,7 @@ def test_prototypes_that_cannot_be_are_refused(rows, values, reason, words):
 )
 def test_a_message_of_the_wrong_form_is_refused_with_its_field(extra, words):
     with pytest.raises(Refused, match=words) as caught:
-        parse(extra)
+        QqrMessage.read(extra)
     assert caught.value.reason is Reason.MALFORMED
 
 

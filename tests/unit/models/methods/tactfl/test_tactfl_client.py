@@ -15,7 +15,7 @@ from models.methods.tactfl import METHOD
 from models.methods.tactfl.batch import Streams
 from models.methods.tactfl.client import make_client
 from models.methods.tactfl.local_training import LocalTraining
-from models.methods.tactfl.messages import TactflMessage, parse
+from models.methods.tactfl.messages import TactflMessage
 from models.multimodal.inference import probabilities
 from models.multimodal.network import build
 from models.tensors import apply, flatten, unflatten
@@ -48,7 +48,7 @@ def test_encoders_travel_and_the_head_stays():
     result = train(task(), windows(task()))
     assert blobs(result.tensors) == {"encoder/acc", "encoder/mic"}
     assert result.weight == 1
-    assert parse(result.extra) == TactflMessage(windows={"acc": 12, "mic": 12})
+    assert TactflMessage.read(result.extra) == TactflMessage(windows={"acc": 12, "mic": 12})
     assert all(np.abs(delta).max() > 0 for name, delta in result.tensors.items() if "weight" in name)
 
 
@@ -63,7 +63,7 @@ def test_a_device_with_one_modality_trains_that_encoder_alone():
     given = without(windows(t), 1)
     result = train(t, given)
     assert blobs(result.tensors) == {"encoder/acc"}
-    assert parse(result.extra).windows == {"acc": 12}
+    assert TactflMessage.read(result.extra).windows == {"acc": 12}
     assert result.metrics["alone"] == 12
     state = {name: blob for name, blob in make_client().initial(t, 0).items() if name != "encoder/mic"}
     # what it has no encoder for counts as missing, whatever its windows say
@@ -74,12 +74,12 @@ def test_a_window_is_counted_once_for_each_encoder_that_it_trains():
     t = task()
     given = without(without(windows(t), 1, slice(0, 3)), 0, slice(3, 5))
     result = train(t, given)
-    assert parse(result.extra).windows == {"acc": 10, "mic": 9}
+    assert TactflMessage.read(result.extra).windows == {"acc": 10, "mic": 9}
     assert (result.metrics["windows"], result.metrics["alone"]) == (12, 5)
     three = t.model_copy(
         update={"modalities": (*t.modalities, t.modalities[0].model_copy(update={"name": "gyr"}))}
     )
-    assert parse(train(three, windows(three)).extra).windows == {"acc": 12, "gyr": 12, "mic": 12}
+    assert TactflMessage.read(train(three, windows(three)).extra).windows == {"acc": 12, "gyr": 12, "mic": 12}
 
 
 def test_windows_that_have_nothing_are_set_aside_and_a_lone_stray_trains_nothing():
@@ -88,7 +88,7 @@ def test_windows_that_have_nothing_are_set_aside_and_a_lone_stray_trains_nothing
     result = train(t, given)
     assert result.metrics["set_aside"] == 4
     # the window that has acc alone has no other to be told apart from
-    assert parse(result.extra).windows == {"acc": 7, "mic": 7}
+    assert TactflMessage.read(result.extra).windows == {"acc": 7, "mic": 7}
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -279,7 +279,7 @@ def test_wrong_options_are_named(config, words):
 @pytest.mark.parametrize("extra", [{"windows": {"acc": 0}}, {"windows": 3}, {"windows": {"a/b": 1}}])
 def test_a_message_of_the_wrong_form_is_refused_with_its_field(extra):
     with pytest.raises(Refused, match=r"extra\.windows") as caught:
-        parse(extra)
+        TactflMessage.read(extra)
     assert caught.value.reason is Reason.MALFORMED
 
 
