@@ -8,7 +8,7 @@ from coordinator.admission.access import AccessControl
 from coordinator.admission.operator_decisions import OperatorDecisions
 from coordinator.admission.quarantine import Quarantine
 from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.delivery.rollout_service import RolloutService
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting

@@ -4,7 +4,7 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.messaging.blob_server import BlobServer
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.rounds.announcer import Announcer

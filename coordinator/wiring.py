@@ -14,13 +14,15 @@ from coordinator.aggregation.device_weights import DeviceWeightStore
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
-from coordinator.delivery.factory import build_delivery
+from coordinator.delivery.bundle_delivery import BundleDelivery
+from coordinator.delivery.exporters import FleetExporter, RouteExporter
+from coordinator.delivery.rollout_service import RolloutService
 from coordinator.exit_when_done import exit_when_done
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
 from coordinator.fleet.limits import roster_bounds
 from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
-from coordinator.fleet.serving_routes import TrainingRoutes, routing
+from coordinator.fleet.serving_routes import ServingRoutes, TrainingRoutes, routing
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.dispatcher import Dispatcher
 from coordinator.ingest.metric_receiver import MetricReceiver
@@ -37,9 +39,9 @@ from coordinator.recovery.folder_owner import rules_of
 from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_backup import back_up_databases
 from coordinator.recovery.state_folder import Storage
-from coordinator.rounds import late_bundles
 from coordinator.rounds.announcer import Announcer, stay_connected
 from coordinator.rounds.driver import RoundDriver
+from coordinator.rounds.late_bundles import LateBundles
 from coordinator.rounds.outlook import RoundView
 from coordinator.rounds.worker import RoundWorker
 from coordinator.selection.selector import DeviceSelector
@@ -127,20 +129,41 @@ def build(
 
     # What devices run.
     vouching = vouching_of(settings, blobs, clock)
-    delivery, rollout = build_delivery(
-        settings,
-        task,
-        routed,
+    exporter = (
+        FleetExporter(store, blobs, clock)
+        if routed is None
+        else RouteExporter(
+            ServingRoutes(task, routed, store, roster, guard.barred),
+            store,
+            blobs,
+            clock,
+            settings.export.max_routes,
+        )
+    )
+    delivery = BundleDelivery(
+        exporter,
+        rollouts,
+        task=task.name,
         store=store,
         blobs=blobs,
+        state_dir=settings.state_dir,
+        recent=settings.keep_versions,
         post=post,
         roster=roster,
-        barred=guard.barred,
-        vouching=vouching,
-        rollouts=rollouts,
-        changes=changes,
         clock=clock,
+        vouching=vouching,
     )
+    rollout = None
+    if rollouts is not None:
+        rollout = RolloutService(
+            rollouts,
+            delivery,
+            roster=roster,
+            barred=guard.barred,
+            link=link,
+            changes=changes,
+            clock=clock,
+        )
     registry, weighings = ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store)
     workshop = RoundWorker(
         driver=driver,
@@ -262,8 +285,9 @@ def build(
     }
     if rollout is not None:
         services["rollout"] = rollout.run
-    if settings.export.enabled:
-        services |= late_bundles.services(driver, delivery, workshop.export_newest, store, clock)
+    if settings.export.enabled and routed is not None:
+        export = workshop.export_newest if rollouts is None else None
+        services["late-bundles"] = LateBundles(driver, delivery, export, store, clock).run
     if settings.exit_when_done:
         linger_s = settings.exit_linger_s
         services["exit"] = partial(

@@ -102,7 +102,12 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         "selection": attempt["policy"] if attempt else "",
         "selected": attempt["why"] if attempt else {},
         "bundles": [
-            {"route": one.need.words, "devices": one.devices, "version": one.version, "digest": one.digest}
+            {
+                "route": one.need.words,
+                "devices": one.devices,
+                "version": one.version,
+                "digest": one.bundle.digest,
+            }
             for one in served(store)
         ],
         "unserved": unserved(store),

@@ -1,17 +1,16 @@
 """Carries a rollout on: plays what the devices say at the machine, and has its decisions announced."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from coordinator.admission.access import DenialCheck
-from coordinator.delivery.staged import StagedBundles
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.fleet.device_registry import Device, DeviceRegistry
 from coordinator.messaging.sender import MessagePublisher
 from coordinator.rollout.device_record import DeviceReport
-from coordinator.rollout.model import Release, Rollout, RolloutState, RolloutTick
+from coordinator.rollout.model import Rollout, RolloutState, RolloutTick
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.rollout.stage_devices import Fact
 from coordinator.rollout.transitions import needs_fleet
@@ -26,23 +25,12 @@ _AGAIN_S: Final = 5.0
 """An announcement that failed is made again so often; and at each connect."""
 
 
-class ReleaseDelivery(Protocol):
-    """Brings devices what was decided."""
-
-    def fits(self, release: Release, /) -> Callable[[str], bool]:
-        """Of a release: whether it has a bundle for a device."""
-
-    async def announce(self) -> bool:
-        """Publish what devices should run; False: not all of it could be."""
-
-
 class RolloutService:
     """The loop.
 
     Args:
         rollouts: what was decided, and decides.
         delivery: announces it.
-        bundles: puts those that devices are pointed at where they can fetch them.
         roster: the devices.
         barred: who gets nothing.
         link: without a broker nothing is announced; each connect announces what is so by then.
@@ -53,8 +41,7 @@ class RolloutService:
     def __init__(
         self,
         rollouts: RolloutRecorder,
-        delivery: ReleaseDelivery,
-        bundles: StagedBundles,
+        delivery: BundleDelivery,
         *,
         roster: DeviceRegistry,
         barred: DenialCheck,
@@ -64,7 +51,6 @@ class RolloutService:
     ) -> None:
         self._rollouts = rollouts
         self._delivery = delivery
-        self._bundles = bundles
         self._roster = roster
         self._barred = barred
         self._link = link
@@ -91,7 +77,7 @@ class RolloutService:
             await asyncio.to_thread(self._look, course)
             course = await asyncio.to_thread(self._rollouts.course)
         # Blobs may be collected by who looked before the book named them.
-        await asyncio.to_thread(self._bundles.ensure, course)
+        await asyncio.to_thread(self._delivery.ensure_bundles, course)
         over = course.rollout is not None and course.open is None and not course.rollout.cleared
         if (course.serial == self._announced and not over) or self._clock.now() < self._again_at:
             return

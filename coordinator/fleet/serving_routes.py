@@ -11,14 +11,17 @@ from typing import Any, Final, cast
 
 import sqlalchemy as sa
 import structlog
+from pydantic import Field
 
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import profile_of, trains
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from models.contract import Profile, RoutedServer, Server
+from protocol.base import Count, Wire
 from protocol.errors import Refused
 from protocol.frames.frame import digest
+from protocol.messages import BlobRef
 from protocol.tasks.task import Task
 
 log = structlog.get_logger(__name__)
@@ -73,17 +76,23 @@ class RouteGroup:
         return {"route": self.need.words, "devices": len(self.devices), "words": str(self)}
 
 
-@dataclass(frozen=True, slots=True)
-class RouteBundle:
-    """A bundle that there is, and the route it was made for."""
+class ReleaseBundle(Wire):
+    """One bundle of a release; of a routed method the one of a route."""
 
-    need: ServingNeed
-    devices: int
-    version: int
-    base: str
-    digest: str
-    size: int
-    metrics: Mapping[str, float]
+    version: Count
+    bundle: BlobRef
+    metrics: dict[str, float] = Field(default_factory=dict)
+    blobs: tuple[str, ...] = ()
+    """The route; none where all devices run the same."""
+    modalities: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    devices: Count = 0
+    base: str = ""
+
+    @property
+    def need(self) -> ServingNeed:
+        """The route that it was made for."""
+        return ServingNeed(Profile(self.modalities, self.targets), self.blobs)
 
 
 def counted(devices: tuple[str, ...]) -> str:
@@ -102,12 +111,13 @@ def group_by_route(needs: Mapping[str, ServingNeed]) -> list[RouteGroup]:
     return sorted(made, key=lambda one: (-len(one.devices), one.need.blobs))
 
 
-def best_bundle(need: ServingNeed, there: Iterable[RouteBundle]) -> RouteBundle | None:
+def best_bundle(need: ServingNeed, there: Iterable[ReleaseBundle]) -> ReleaseBundle | None:
     """The bundle for a device: the newest that reads and predicts the same, its own route before others."""
-    fit = [one for one in there if one.need.profile == need.profile]
+    wanted = need.profile.modalities, need.profile.targets
+    fit = [one for one in there if (one.modalities, one.targets) == wanted]
     return max(
         fit,
-        key=lambda one: (one.version, one.need.blobs == need.blobs, one.devices, one.digest),
+        key=lambda one: (one.version, one.blobs == need.blobs, one.devices, one.bundle.digest),
         default=None,
     )
 
@@ -188,19 +198,20 @@ class TrainingRoutes:
         return self._server.prototype_route(self._task, profile.modalities)
 
 
-def served(store: Database) -> tuple[RouteBundle, ...]:
-    """The bundles that there are, the newest first."""
+def served(store: Database) -> tuple[ReleaseBundle, ...]:
+    """The bundles of all routes, the newest first."""
     table = schema.bundles
     order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)
     return tuple(
-        RouteBundle(
-            ServingNeed(Profile(tuple(row["modalities"]), tuple(row["targets"])), tuple(row["blobs"])),
-            row["devices"],
-            row["version"],
-            row["base"],
-            row["digest"],
-            row["size"],
-            row["metrics"],
+        ReleaseBundle(
+            version=row["version"],
+            bundle=BlobRef(digest=row["digest"], size=row["size"]),
+            metrics=row["metrics"],
+            blobs=tuple(row["blobs"]),
+            modalities=tuple(row["modalities"]),
+            targets=tuple(row["targets"]),
+            devices=row["devices"],
+            base=row["base"],
         )
         for row in store.rows(sa.select(table).order_by(*order))
     )

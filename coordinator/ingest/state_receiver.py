@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from coordinator.admission.access import AccessControl
-from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
 from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
@@ -219,7 +219,7 @@ class StateReceiver:
     async def _point(self, device: str, *, came: bool) -> None:
         """Tell a device what it alone should run; nobody waits for the broker here."""
         try:
-            pointer = await self._deployment.pointer_for(device, came=came)
+            pointer = await self._deployment.pointer_for(device, reconnected=came)
         except (LichenError, OSError) as error:  # the device says its state again
             if (unsaid := self._voice.unsaid(device)) is not None:
                 log.warning("no_pointer", device=device, why=str(error), **more(unsaid))

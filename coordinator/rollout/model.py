@@ -10,11 +10,11 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from coordinator.config.rollout import Mode, Plan
+from coordinator.fleet.serving_routes import ReleaseBundle
 from coordinator.rollout.device_record import DeviceReport, Refuser
 from coordinator.rollout.stage_devices import Fact
 from protocol.base import Count, Digest, Name, Share, Wire
 from protocol.frames.frame import digest
-from protocol.messages import BlobRef
 from protocol.rollout import Trial
 
 MAX_STORY: Final = 100
@@ -35,20 +35,6 @@ class RolloutPhase(StrEnum):
 
 
 OVER: Final = frozenset({RolloutPhase.NONE, RolloutPhase.COMPLETE, RolloutPhase.FAILED, RolloutPhase.ABORTED})
-
-
-class ReleaseBundle(Wire):
-    """One bundle of a release; of a routed method the one of a route."""
-
-    version: Count
-    bundle: BlobRef
-    metrics: dict[str, float] = Field(default_factory=dict)
-    blobs: tuple[str, ...] = ()
-    """The route; none where all devices run the same."""
-    modalities: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
-    devices: Count = 0
-    base: str = ""
 
 
 class Release(Wire):

@@ -1,17 +1,15 @@
 """What there is to roll out: releases from the tables of exports, and from a bundle's file."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
 
 from coordinator.config.rollout import Mode
-from coordinator.fleet.serving_routes import RouteBundle, ServingNeed, served
-from coordinator.rollout.model import Release, ReleaseBundle, RolloutState
+from coordinator.fleet.serving_routes import ReleaseBundle, served
+from coordinator.rollout.model import Release, RolloutState
 from coordinator.storage import schema
 from coordinator.storage.database import Database
-from models.contract import Profile
 from protocol.bundle import MAX_BUNDLE_BYTES, unpack
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
@@ -45,44 +43,12 @@ def exports(store: Database, most: int = 1000) -> list[Release]:
     ]
 
 
-def by_route(found: Iterable[RouteBundle]) -> Release | None:
-    """The bundles of all routes, as one; None where there is none."""
-    pieces = tuple(
-        ReleaseBundle(
-            version=one.version,
-            bundle=BlobRef(digest=one.digest, size=one.size),
-            metrics=dict(one.metrics),
-            blobs=one.need.blobs,
-            modalities=one.need.profile.modalities,
-            targets=one.need.profile.targets,
-            devices=one.devices,
-            base=one.base,
-        )
-        for one in found
-    )
-    return Release(version=max(one.version for one in pieces), pieces=pieces) if pieces else None
-
-
-def routes(release: Release) -> tuple[RouteBundle, ...]:
-    """The same as devices are matched with."""
-    return tuple(
-        RouteBundle(
-            ServingNeed(Profile(one.modalities, one.targets), one.blobs),
-            one.devices,
-            one.version,
-            one.base,
-            one.bundle.digest,
-            one.bundle.size,
-            one.metrics,
-        )
-        for one in release.pieces
-    )
-
-
 def newest(store: Database) -> Release | None:
     """What was exported last; None before the first export."""
-    found = exports(store, 1)
-    return found[0] if found else by_route(served(store))
+    if found := exports(store, 1):
+        return found[0]
+    pieces = served(store)
+    return Release(version=max(one.version for one in pieces), pieces=pieces) if pieces else None
 
 
 def announced(store: Database, mode: Mode = "manual") -> Release | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.messaging.sender import RunningLink, Sender
 from coordinator.messaging.traffic import Traffic

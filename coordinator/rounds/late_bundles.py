@@ -11,9 +11,7 @@ from typing import Final
 
 import structlog
 
-from coordinator.delivery.fleet_bundle import BundleDelivery
-from coordinator.delivery.route_bundles import RouteBundles
-from coordinator.delivery.staged import StagedRoutes
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.fleet.serving_routes import RouteGroup
 from coordinator.round_machine.device_sets import NAMED, some
@@ -43,7 +41,7 @@ class LateBundles:
     def __init__(
         self,
         driver: RoundDriver,
-        deployment: RouteBundles | StagedRoutes,
+        deployment: BundleDelivery,
         export: Callable[[], Awaitable[None]] | None,
         store: Database,
         clock: Clock,
@@ -110,20 +108,3 @@ def wait_kept(store: Database) -> list[Wait]:
     """What the daemon wrote last, for people who look from outside."""
     words = store.get_meta(META) or ""
     return [Wait("bundles", words[:1000], None, None, "until there is one")] if words else []
-
-
-def services(
-    driver: RoundDriver,
-    delivery: BundleDelivery,
-    export: Callable[[], Awaitable[None]],
-    store: Database,
-    clock: Clock,
-) -> dict[str, Callable[[], Awaitable[None]]]:
-    """To be run, where a method is routed. ``export`` makes the bundles of the newest version that lack."""
-    if isinstance(delivery, RouteBundles):
-        late = LateBundles(driver, delivery, export, store, clock)
-    elif isinstance(delivery, StagedRoutes):
-        late = LateBundles(driver, delivery, None, store, clock)
-    else:
-        return {}
-    return {"late-bundles": late.run}

@@ -17,7 +17,7 @@ from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.aggregation.reported_metrics import reported_metric_names, sound, weighted_mean
 from coordinator.aggregation.round_fold import FoldResult, RoundFold
 from coordinator.aggregation.screen_baseline import ScreenBaseline
-from coordinator.delivery.fleet_bundle import BundleDelivery
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.traffic import Traffic
@@ -284,7 +284,7 @@ class RoundWorker:
         """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
         with suppress(OSError, LichenError):
             with self._held() as graphs, self._vouching.held() as vouchers:
-                also = (*self._deployment.kept(), *graphs, *vouchers)
+                also = (*self._deployment.retained_digests(), *graphs, *vouchers)
                 self._registry.collect(version, self._keep_versions, also)
             self._journal.forget_headers(version, self._keep_updates, self._budget_bytes)
 

@@ -13,7 +13,7 @@ import pytest
 
 import coordinator.storage.update_journal
 import lichen_lab.simulation.deterministic.machine.node
-from coordinator.delivery.route_bundles import RouteBundles
+from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.ingest.group_commit import GroupCommit
 from coordinator.round_machine import transitions
 from coordinator.rounds.accepted_index import AcceptedIndex
@@ -125,7 +125,7 @@ def state_used_before_it_is_on_disk(patch: pytest.MonkeyPatch) -> None:
 
 def bundles_go_with_old_versions(patch: pytest.MonkeyPatch) -> None:
     """What devices are pointed at is collected like any other blob."""
-    patch.setattr(RouteBundles, "kept", lambda _: ())
+    patch.setattr(BundleDelivery, "retained_digests", lambda _: ())
 
 
 def more_in_flight_than_the_broker_takes(patch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from coordinator.cli.rollout import app
 from coordinator.config.rollout import Plan
+from coordinator.fleet.serving_routes import ReleaseBundle
 from coordinator.rollout.device_record import DeviceReport
-from coordinator.rollout.model import Release, ReleaseBundle, RolloutState, RolloutTick
+from coordinator.rollout.model import Release, RolloutState, RolloutTick
 from coordinator.rollout.stage_devices import Fact
 from coordinator.rollout.table import apply
 from protocol.frames.frame import digest

@@ -232,7 +232,7 @@ async def test_announcements_are_bounded_in_rate_and_say_why(tmp_path) -> None:
 async def test_the_greeting_says_task_round_and_model_again(tmp_path) -> None:
     async with bench(tmp_path) as made:
         await asyncio.sleep(0.2)  # version 0 is made, but its tidying may still be at work among the blobs
-        await made.app.deployment.store_bundle(1, b"bundle", {"accuracy": 0.5})
+        await made.app.deployment.exporter.store_bundle(1, b"bundle", {"accuracy": 0.5})
         made.link.sent.clear()
         await made.app.announcer.greet()
         topics = [t for t, _, retain in made.link.sent if retain]

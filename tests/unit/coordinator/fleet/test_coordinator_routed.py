@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from coordinator.cli.status import look
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.serving_routes import (
-    RouteBundle,
+    ReleaseBundle,
     ServingNeed,
     ServingRoutes,
     TrainingRoutes,
@@ -25,7 +25,7 @@ from models.registry import method
 from protocol import messages
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import digest
-from protocol.messages import ModalityState, ModelPointer, State
+from protocol.messages import BlobRef, ModalityState, ModelPointer, State
 from protocol.tasks.task import Target
 from protocol.topics import Kind, broadcast_topic, device_topic
 from tests.support.coordinator_bench import bench
@@ -145,13 +145,13 @@ async def test_an_export_waits_for_devices_to_make_bundles_for(tmp_path, monkeyp
     monkeypatch.setattr("coordinator.round_machine.retry_delay._PAUSES_S", (0.01,) * 50)
     monkeypatch.setattr("coordinator.rounds.driver.TICK_S", 0.02)
     async with routed(tmp_path) as made:
-        deployment = made.app.deployment
-        known, deployment.needs.all = deployment.needs.all, dict
+        routes = made.app.deployment.exporter.routes
+        known, routes.all = routes.all, dict
         await made.online("a1", modalities=ACC)
 
         async def come_back() -> None:
             await made.until(lambda: "no device is known that reads" in made.app.driver.why())
-            deployment.needs.all = known
+            routes.all = known
 
         await asyncio.gather(finish(made), come_back())
         await made.until(lambda: pointers(made, "a1"))
@@ -251,7 +251,7 @@ async def test_a_route_that_nobody_has_any_more_leaves_the_disk(tmp_path) -> Non
         assert [(one.need.blobs, one.version) for one in there] == [(("base/gyro", "last/label"), 4)]
         old = digest(b"1 ['base/acc', 'last/label']")
         assert not made.app.deployment._blobs.has(old)
-        assert made.app.deployment._blobs.has(there[0].digest)
+        assert made.app.deployment._blobs.has(there[0].bundle.digest)
 
 
 async def test_a_device_whose_new_route_cannot_be_exported_keeps_its_bundle(tmp_path) -> None:
@@ -275,8 +275,16 @@ def need(*blobs: str, targets: tuple[str, ...] = ("label",)) -> ServingNeed:
     return ServingNeed(Profile(("acc",), targets), blobs)
 
 
-def bundle(of: ServingNeed, version: int, devices: int = 1) -> RouteBundle:
-    return RouteBundle(of, devices, version, "base", f"{version} {of.blobs}", 1, {})
+def bundle(of: ServingNeed, version: int, devices: int = 1) -> ReleaseBundle:
+    return ReleaseBundle(
+        version=version,
+        bundle=BlobRef(digest=digest(f"{version} {of.blobs}".encode()), size=1),
+        blobs=of.blobs,
+        modalities=of.profile.modalities,
+        targets=of.profile.targets,
+        devices=devices,
+        base="base",
+    )
 
 
 def test_a_device_gets_the_newest_bundle_that_does_what_it_does() -> None:

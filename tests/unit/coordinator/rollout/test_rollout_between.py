@@ -61,12 +61,10 @@ async def test_a_device_that_comes_before_the_announcement_can_fetch_what_it_is_
         made.app.rollout._bundles = SimpleNamespace(ensure=lambda _: None)
         name = await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: course(made).rollout.members)
-        assert not made.app.deployment._bundles._blobs.has(name)
+        assert not made.app.deployment._blobs.has(name)
         await devices.say("a")
         await made.until(lambda: devices.own("a"))
-        assert made.app.deployment._bundles._blobs.has(name), (
-            "it was named to a device, and could not be fetched"
-        )
+        assert made.app.deployment._blobs.has(name), "it was named to a device, and could not be fetched"
 
 
 async def test_a_bundle_that_was_collected_by_who_had_looked_before_is_put_back(tmp_path) -> None:
@@ -75,11 +73,11 @@ async def test_a_bundle_that_was_collected_by_who_had_looked_before_is_put_back(
         await devices.say("a")
         await deliver(made, "a")
         await made.phase("done")
-        kept = made.app.deployment.kept()
+        kept = made.app.deployment.retained_digests()
         name = await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: devices.own("a"))
-        made.app.deployment._bundles._blobs.collect(kept, 0)
-        await made.until(lambda: made.app.deployment._bundles._blobs.has(name))
+        made.app.deployment._blobs.collect(kept, 0)
+        await made.until(lambda: made.app.deployment._blobs.has(name))
 
 
 async def test_a_brought_bundle_that_has_rotted_is_not_served(tmp_path) -> None:
@@ -91,9 +89,9 @@ async def test_a_brought_bundle_that_has_rotted_is_not_served(tmp_path) -> None:
         name = await brought(made, tmp_path / "one.bundle", "nobody")
         file = made.app.settings.state_dir / releases.FOLDER / name
         file.write_bytes(b"rotten")
-        made.app.deployment._bundles.ensure(course(made))
-        assert not made.app.deployment._bundles._blobs.has(name)
-        assert not made.app.deployment._bundles._blobs.has(digest(b"rotten"))
+        made.app.deployment.ensure_bundles(course(made))
+        assert not made.app.deployment._blobs.has(name)
+        assert not made.app.deployment._blobs.has(digest(b"rotten"))
 
 
 async def test_an_abort_and_a_new_rollout_between_two_looks_leave_no_old_pointer(tmp_path) -> None:

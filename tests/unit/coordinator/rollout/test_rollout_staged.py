@@ -128,7 +128,7 @@ async def test_a_version_goes_to_the_canary_and_then_to_all(tmp_path) -> None:
         await made.phase("done")
         await made.until(lambda: devices.pointer("a").version == 2)
         assert devices.pointer("b").version == 1, "all are pointed at the stable version meanwhile"
-        kept = made.app.deployment.kept()
+        kept = made.app.deployment.retained_digests()
         assert {first.bundle.digest, devices.pointer("a").bundle.digest} <= set(kept)
         assert signer.versions == [1, 2], "both may run"
         await devices.tried("a", "rolled_back", "agreement 0.1, at least 0.5")
@@ -199,7 +199,7 @@ async def test_routed_devices_are_pointed_at_the_version_of_their_stage(tmp_path
     settings = {"rollout": QUICK, "export": {"every_rounds": 1}}
     task = tiny_task(count=2, min_devices=3)
     async with bench(tmp_path, task, PartJobs(), Parts(), **settings) as made:
-        made.app.deployment._inner._vouching = signer = Signer()
+        made.app.deployment._vouching = signer = Signer()
         devices = Devices(made, a={"site": "barn"})
         kinds = {"a": ACC, "b": ACC, "g": GYRO}
         for name, has in kinds.items():
@@ -217,7 +217,7 @@ async def test_routed_devices_are_pointed_at_the_version_of_their_stage(tmp_path
         await made.until(lambda: devices.pointer("a").version == 2)
         assert {devices.pointer(name).version for name in "bg"} == {1}
         assert signer.versions == [1, 1, 2, 2], "of both routes, both may run"
-        kept = set(made.app.deployment.kept())
+        kept = set(made.app.deployment.retained_digests())
         assert {*before.values(), devices.pointer("a").bundle.digest} <= kept, "bundles of both versions"
         await devices.tried("a", "rolled_back", "slow", modalities=ACC)
         await made.until(lambda: course(made).phase == "failed")
@@ -342,7 +342,7 @@ async def test_the_operator_rolls_a_file_out_pauses_resumes_and_aborts(tmp_path)
         brought.write_bytes(bundle(task))
         assert asked("create", "-c", file, "--bundle", brought, "--canary", "device:b")["rollout"] == 2
         await made.until(lambda: devices.pointer("b").bundle.digest == digest(brought.read_bytes()))
-        assert made.app.deployment._bundles._blobs.has(digest(brought.read_bytes())), "devices can fetch it"
+        assert made.app.deployment._blobs.has(digest(brought.read_bytes())), "devices can fetch it"
         assert devices.pointer("a").version == 1
         assert asked("pause", "-c", file)["phase"] == "paused"
         found = asked("status", "-c", file)

@@ -9,7 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.delivery.fleet_bundle import FleetBundle
+from coordinator.delivery.bundle_delivery import BundleDelivery
+from coordinator.delivery.exporters import FleetExporter
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, BundleTarget, Repository
@@ -204,23 +207,41 @@ class Post:
         self.said.append(message)
 
 
-class Rows:
-    """The one row of the table of exports."""
+@pytest.fixture
+def store(tmp_path):
+    with Database(tmp_path / "c.sqlite3") as opened:
+        yield opened
 
-    def rows(self, _):
-        return [{"version": 1, "digest": digest(b"one"), "size": 3, "metrics": {}}]
+
+async def delivery(store, blobs, post, clock, signer):
+    """One bundle was exported."""
+    made = BundleDelivery(
+        FleetExporter(store, blobs, clock),
+        None,
+        task="toy",
+        store=store,
+        blobs=blobs,
+        state_dir=store.path.parent,
+        recent=3,
+        post=post,
+        roster=DeviceRegistry(store, clock.wall, clock.now),
+        clock=clock,
+        vouching=signer,
+    )
+    await made.exporter.store_bundle(1, b"one", {})
+    return made
 
 
-async def test_the_announcement_carries_what_vouches_and_the_blobs_are_kept(tmp_path):
+async def test_the_announcement_carries_what_vouches_and_the_blobs_are_kept(tmp_path, store):
     repository, roots = fleet(tmp_path / "trust")
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = FleetBundle(Rows(), blobs, post, "toy", clock, TufSigner(repository, blobs, clock, "f"))
+    deployment = await delivery(store, blobs, post, clock, TufSigner(repository, blobs, clock, "f"))
     assert await deployment.announce()
     root_ceremony.rotate(repository, roots, None, None, YEAR_S, NOW)
     assert await deployment.announce()
     first, second = (message.trust for message in post.said)
     assert (len(first.roots), len(second.roots)) == (0, 1)
-    assert set(deployment.kept()) == {
+    assert set(deployment.retained_digests()) == {
         digest(b"one"),
         *(ref.digest for ref in (*second.roots, second.timestamp, second.snapshot, second.targets)),
     }
@@ -230,19 +251,19 @@ async def test_the_announcement_carries_what_vouches_and_the_blobs_are_kept(tmp_
     known.with_targets(blobs.get(second.targets.digest), NOW).require(post.said[-1], NOW)
 
 
-async def test_a_key_that_is_gone_stops_no_coordinator(tmp_path):
+async def test_a_key_that_is_gone_stops_no_coordinator(tmp_path, store):
     repository, _ = fleet(tmp_path / "trust")
     repository.key_file(repository.online().public.keyid).unlink()
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = FleetBundle(Rows(), blobs, post, "toy", clock, TufSigner(repository, blobs, clock, "f"))
+    deployment = await delivery(store, blobs, post, clock, TufSigner(repository, blobs, clock, "f"))
     assert not await deployment.announce()
     assert post.said == []
 
 
-async def test_without_a_root_nothing_is_signed(tmp_path):
+async def test_without_a_root_nothing_is_signed(tmp_path, store):
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
     vouching = TufSigner(Repository(tmp_path / "trust"), blobs, clock, "f")
-    assert await FleetBundle(Rows(), blobs, post, "toy", clock, vouching).announce()
+    assert await (await delivery(store, blobs, post, clock, vouching)).announce()
     assert post.said[0].trust is None
 
 

@@ -15,6 +15,7 @@ from coordinator.fleet.requirements import requirements_of
 from coordinator.ingest.header_checks import check_header
 from coordinator.recovery.evidence import newest_manifest
 from coordinator.recovery.folder_owner import DATABASE, check_owner, own_task
+from coordinator.rollout.releases import newest
 from coordinator.selection.policies import SelectionInput, policy
 from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
@@ -168,7 +169,7 @@ async def test_no_job_gets_the_rows_of_a_device(tmp_path) -> None:
         await made.phase("done")
         assert made.app.jobs.exported == [("projection/text",)]
         assert made.app.jobs.done[:2] == ["initial", "export"], "nothing is judged here"
-        bundle = made.app.deployment.pointer()
+        (bundle,) = newest(made.app.storage.store).pieces
         assert bundle.metrics["mrr"] == pytest.approx(0.4)
         await asks(made, "b", bundle.bundle.digest)
         assert served(made, "b", bundle.bundle.digest).startswith(b"bundle 1 ")

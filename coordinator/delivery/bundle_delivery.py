@@ -1,0 +1,345 @@
+"""Which bundle each device runs: kept among the blobs, pointed at over MQTT, pulled by the devices.
+
+What devices run is a :class:`~coordinator.rollout.model.RolloutState`. Without rollouts its stable release is
+the newest export. With one bundle for all, ``b/model`` names the stable release, and the ``down/model`` of a
+stage's devices the candidate. If the method is routed, each device has a ``down/model`` of its own, and
+``b/model`` is not used. All pointers are retained, and carry the serial of the decision behind them.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from coordinator.delivery.exporters import FleetExporter, RouteExporter
+from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.fleet.serving_routes import (
+    ReleaseBundle,
+    RouteGroup,
+    ServingNeed,
+    best_bundle,
+    group_by_route,
+)
+from coordinator.messaging.sender import Sender
+from coordinator.rollout import releases
+from coordinator.rollout.model import Release, RolloutState, StableRelease
+from coordinator.rollout.recorder import RolloutRecorder
+from coordinator.storage.database import Database
+from coordinator.trust.repository import BundleTarget
+from coordinator.trust.signer import PointerSigner
+from coordinator.workers.jobs import ExportLineage, Jobs
+from models.contract import Blobs
+from protocol.errors import LichenError, Transient
+from protocol.messages import ModelPointer
+from protocol.rollout import Trial
+from protocol.topics import Kind
+from runtime.clock import Clock
+from runtime.storage.blob_store import BlobStore
+
+log = structlog.get_logger(__name__)
+
+_MAX_CONCURRENT_SENDS: Final = 32
+_RESEND_INTERVAL_S: Final = 60.0
+"""A device that states its state and does not run its bundle is sent the same pointer so often at most."""
+_Decision = tuple[str, int]
+"""Digest and serial: tells two pointers of one device apart."""
+
+
+class BundleDelivery:
+    """Makes bundles of a version, and tells devices which of them is theirs.
+
+    Args:
+        exporter: makes the bundles: one for all, or one for each route.
+        rollouts: decides what devices run; None: the newest export.
+        task: its name.
+        store: the tables of bundles.
+        blobs: where the bundles are.
+        state_dir: where the bundles are that the operator brought.
+        recent: so many exports stay for the operator to choose from.
+        post: to the devices.
+        roster: the devices.
+        clock: the time.
+        vouching: signs pointers.
+    """
+
+    def __init__(
+        self,
+        exporter: FleetExporter | RouteExporter,
+        rollouts: RolloutRecorder | None,
+        *,
+        task: str,
+        store: Database,
+        blobs: BlobStore,
+        state_dir: Path,
+        recent: int,
+        post: Sender,
+        roster: DeviceRegistry,
+        clock: Clock,
+        vouching: PointerSigner,
+    ) -> None:
+        self.exporter = exporter
+        self.rollouts = rollouts
+        self._routes = exporter.routes
+        self._task = task
+        self._store = store
+        self._blobs = blobs
+        self._state_dir = state_dir
+        self._recent = recent
+        self._post = post
+        self._roster = roster
+        self._clock = clock
+        self._vouching = vouching
+        self._pointed: dict[str, tuple[_Decision, float]] = {}
+        """Device -> the decision that it was sent last, and when."""
+        self._missing: set[str] = set()
+        self._announcing = asyncio.Lock()
+        """One announcement at a time: an older decision never replaces a later one at the broker."""
+
+    async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
+        """Make and keep the bundles of a version; those that exist are not made again.
+
+        With rollouts, the bundles that could be made are a release, unless the others may be made later.
+
+        Raises:
+            LichenError, OSError: not all bundles could be made; those that were are kept.
+        """
+        failed = await self.exporter.export(jobs, state, lineage)
+        if failed is not None:
+            await self.announce()
+        if not isinstance(failed, Transient):
+            await asyncio.to_thread(self._note)
+        if failed is not None:
+            raise failed
+
+    def _note(self) -> None:
+        release = releases.newest(self._store)
+        if self.rollouts is not None and release is not None:
+            self.rollouts.note(release)
+
+    def _decided(self) -> RolloutState:
+        """What devices are to run, as decided by now."""
+        if self.rollouts is not None:
+            return self.rollouts.course()
+        release = releases.newest(self._store)
+        return RolloutState(stable=None if release is None else StableRelease(release=release, serial=0))
+
+    def ensure_bundles(self, course: RolloutState) -> None:
+        """Put the bundles that the operator brought among the blobs. Blocks for a disk."""
+        for name in sorted({name for release in course.running for name in release.digests}):
+            if not self._blobs.has(name):
+                data = releases.brought(self._state_dir, name)
+                if data is not None:
+                    self._blobs.put(data)
+                elif name not in self._missing:
+                    self._missing.add(name)
+                    log.error("bundle_gone", digest=name)
+
+    def retained_digests(self) -> tuple[str, ...]:
+        """Digests of blobs that must stay: what may be needed, and the last exports."""
+        wanted = list(self._decided().named)
+        if self.rollouts is not None:
+            newest = releases.newest(self._store)
+            wanted += [*releases.exports(self._store, self._recent), *([] if newest is None else [newest])]
+        return (*sorted({name for release in wanted for name in release.digests}), *self._vouching.kept())
+
+    def fits(self, release: Release) -> Callable[[str], bool]:
+        """Of a release: whether it has a bundle for a device. Blocks for a disk."""
+        if self._routes is None:
+            return lambda _device: True
+        needs = self._routes.all()
+
+        def fits(device: str) -> bool:
+            need = needs.get(device)
+            return need is not None and best_bundle(need, release.pieces) is not None
+
+        return fits
+
+    def lacking(self) -> list[RouteGroup]:
+        """Routes of devices for which there is no bundle, those of most devices first. Blocks for a disk.
+
+        None before the first export: all devices wait for it.
+        """
+        there = [piece for release in self._decided().running for piece in release.pieces]
+        if not there or self._routes is None:
+            return []
+        routes = group_by_route(self._routes.all())
+        return [route for route in routes if best_bundle(route.need, there) is None]
+
+    async def announce(self, *, again: bool = False) -> bool:
+        """Publish what devices should run.
+
+        Args:
+            again: also what was published before, to the devices that are here: the broker may have lost it.
+
+        Returns:
+            Whether there is nothing left to announce; False: try again, at the next connect at the latest.
+        """
+        async with self._announcing:
+            try:
+                return await self._announce(again=again)
+            except (LichenError, OSError) as error:
+                log.warning("model_not_announced", why=str(error))
+                return False
+
+    async def _announce(self, *, again: bool) -> bool:
+        course = await asyncio.to_thread(self._ready)
+        needs = await asyncio.to_thread(self._needs, course)
+        over = course.rollout if course.open is None else None
+        if over is not None and over.cleared:
+            over = None
+        if self._routes is None:
+            if course.stable is not None:
+                stable = course.stable
+                pointer = self._pointer(stable.release.pieces[0], stable.serial, stable.trial)
+                await self._post.broadcast(Kind.FLEET_MODEL, await self._signed(course, pointer))
+            members = () if over is None else over.members
+            # A rollout may end, and the next one begin, between two announcements.
+            await self._take_back(sorted((self._pointed.keys() | set(members)) - needs.keys()))
+        if not await self._send(course, self._news(course, needs, again=again)):
+            return False
+        if over is not None and self.rollouts is not None:
+            await asyncio.to_thread(self.rollouts.clear, over)
+        return True
+
+    def _ready(self) -> RolloutState:
+        course = self._decided()
+        if self.rollouts is not None:
+            self.ensure_bundles(course)
+        return course
+
+    def _needs(self, course: RolloutState) -> Mapping[str, ServingNeed | None]:
+        """The devices that have a pointer of their own; None: there is one bundle for all."""
+        if self._routes is None:
+            return {} if course.open is None else dict.fromkeys(course.open.members)
+        return self._routes.all() if course.running else {}
+
+    def _news(
+        self, course: RolloutState, needs: Mapping[str, ServingNeed | None], *, again: bool
+    ) -> list[tuple[str, ModelPointer]]:
+        """Pointers of the devices that were not sent theirs yet; ``again``: of all that are here."""
+        online = set(self._roster.online()) if again else set()
+        if again and self._routes is not None:  # the other devices are sent theirs when they come
+            self._pointed.clear()
+            needs = {device: need for device, need in needs.items() if device in online}
+        return [
+            (device, pointer)
+            for device, need in needs.items()
+            if (pointer := self._pointer_of(course, device, need)) is not None
+            and (device in online or self._pointed.get(device, (None, 0.0))[0] != _decision(pointer))
+        ]
+
+    async def _send(self, course: RolloutState, pointers: Sequence[tuple[str, ModelPointer]]) -> bool:
+        for start in range(0, len(pointers), _MAX_CONCURRENT_SENDS):
+            group = pointers[start : start + _MAX_CONCURRENT_SENDS]
+            if not all(await asyncio.gather(*(self._send_one(course, *one) for one in group))):
+                return False
+        return True
+
+    async def _send_one(self, course: RolloutState, device: str, pointer: ModelPointer) -> bool:
+        try:
+            await self._post.to_device(device, Kind.MODEL, await self._signed(course, pointer, device))
+        except LichenError as error:
+            log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
+            return False
+        self._pointed[device] = (_decision(pointer), self._clock.now())
+        return True
+
+    async def _take_back(self, names: Sequence[str]) -> None:
+        """The devices have no pointer of their own any more."""
+        for start in range(0, len(names), _MAX_CONCURRENT_SENDS):
+            group = names[start : start + _MAX_CONCURRENT_SENDS]
+            await asyncio.gather(*(self._post.clear(name, Kind.MODEL) for name in group))
+            for name in group:
+                self._pointed.pop(name, None)
+
+    async def pointer_for(self, device: str, *, reconnected: bool) -> ModelPointer | None:
+        """What a device that has just stated its state is to be sent; None: nothing.
+
+        Args:
+            device: its name.
+            reconnected: it was away before.
+
+        Raises:
+            LichenError, OSError: it cannot be read or signed.
+        """
+        known = self._roster.get(device)
+        if self._routes is not None:
+            course, pointer = await asyncio.to_thread(self._look_up, device)
+        else:
+            course, pointer = self._of_stage(device)
+        if known is None or pointer is None:
+            return None
+        wanted, now = _decision(pointer), self._clock.now()
+        decision, at = self._pointed.get(device, (wanted, -inf))
+        runs = self._routes is not None and known.state.model == pointer.bundle.digest
+        if decision == wanted and (runs or (not reconnected and now - at < _RESEND_INTERVAL_S)):
+            return None
+        if self.rollouts is not None:  # a bundle may have been brought since the last announcement
+            await asyncio.to_thread(self.ensure_bundles, course)
+        pointer = await self._signed(course, pointer, device)
+        self._pointed[device] = (wanted, now)
+        return pointer
+
+    def _look_up(self, device: str) -> tuple[RolloutState, ModelPointer | None]:
+        course = self._decided()
+        need = self._routes.one(device) if self._routes is not None and course.running else None
+        return course, None if need is None else self._pointer_of(course, device, need)
+
+    def _of_stage(self, device: str) -> tuple[RolloutState, ModelPointer | None]:
+        """Of a stage's device that has not answered yet; ``b/model`` is for the others."""
+        course = RolloutState() if self.rollouts is None else self.rollouts.last
+        member = None if course.open is None else course.open.members.get(device)
+        if member is None or member.phase not in {"waiting", "trial"}:
+            return course, None
+        return course, self._pointer_of(course, device, None)
+
+    def _pointer_of(self, course: RolloutState, device: str, need: ServingNeed | None) -> ModelPointer | None:
+        """The candidate if the device is in a stage and there is a bundle for it, else the stable release."""
+        rollout, stable = course.open, course.stable
+        member = None if rollout is None else rollout.members.get(device)
+        if rollout is not None and member is not None:
+            bundle = _choose(need, rollout.release)
+            if bundle is not None:
+                return self._pointer(bundle, member.serial, rollout.plan.trial)
+        bundle = None if stable is None else _choose(need, stable.release)
+        if stable is None or bundle is None:
+            return None
+        return self._pointer(bundle, stable.serial, stable.trial)
+
+    def _pointer(self, one: ReleaseBundle, serial: int, trial: Trial | None) -> ModelPointer:
+        return ModelPointer(
+            task=self._task,
+            version=one.version,
+            bundle=one.bundle,
+            metrics=one.metrics,
+            serial=serial,
+            trial=trial,
+        )
+
+    async def _signed(
+        self, course: RolloutState, pointer: ModelPointer, device: str | None = None
+    ) -> ModelPointer:
+        """With signatures of all bundles that may run."""
+        targets = _targets(self._task, course.running)
+        return await asyncio.to_thread(self._vouching.vouched, pointer, targets, device)
+
+
+def _choose(need: ServingNeed | None, release: Release) -> ReleaseBundle | None:
+    return release.pieces[0] if need is None else best_bundle(need, release.pieces)
+
+
+def _decision(pointer: ModelPointer) -> _Decision:
+    return pointer.bundle.digest, pointer.serial
+
+
+def _targets(task: str, running: Iterable[Release]) -> list[BundleTarget]:
+    """Each bundle once, in an order that does not depend on the device."""
+    found = {
+        (piece.version, piece.bundle.digest): BundleTarget(task=task, version=piece.version, ref=piece.bundle)
+        for release in running
+        for piece in release.pieces
+    }
+    return [found[key] for key in sorted(found)]
