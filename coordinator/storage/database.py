@@ -26,6 +26,7 @@ from protocol.errors import LichenError, Misconfigured, Transient
 from runtime.storage import sqlite
 from runtime.storage.files import after_commit, before_commit
 from runtime.storage.folder_lock import FolderLock
+from runtime.storage.sqlite_writer import open_writer, used_bytes
 
 OTHERS: Final = "(others)"
 """The device under which refusals are counted when there are too many names."""
@@ -62,8 +63,7 @@ def _sorted(error: DatabaseError, path: Path, *, opening: bool = False) -> Liche
 
 
 def _open_writer(path: Path) -> sqlite3.Connection:
-    sqlite.require_index(path)
-    return sqlite3.connect(path, check_same_thread=False, timeout=sqlite.WAIT_S)
+    return open_writer(path, wal_bytes=_WAL_BYTES, isolation_level="DEFERRED")
 
 
 class DatabaseDamaged(Misconfigured):
@@ -101,9 +101,6 @@ class Database:
     def _prepare(self, *, read_only: bool) -> None:
         connection = self._connection
         if not read_only:
-            connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-            connection.exec_driver_sql("PRAGMA synchronous=FULL")
-            connection.exec_driver_sql(f"PRAGMA journal_size_limit={_WAL_BYTES}")
             # Not quick_check: it passes over what the indexes say, and every look-up goes through one.
             checked = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
             if checked != "ok":
@@ -209,13 +206,9 @@ class Database:
         return None if not found else str(found[0]["value"])
 
     def used_bytes(self) -> int:
-        """Of the database's pages that hold something; removed rows leave free ones, which are used anew."""
-        with self.transaction() as connection:
-            pages, free, size = (
-                int(connection.exec_driver_sql(f"PRAGMA {what}").scalar_one())
-                for what in ("page_count", "freelist_count", "page_size")
-            )
-            return (pages - free) * size
+        """Pages of the database in use, in bytes; removed rows leave free pages, which are used again."""
+        with self.transaction():
+            return used_bytes(self._raw)
 
     def put_meta(self, values: Mapping[str, str]) -> None:
         """Store words."""

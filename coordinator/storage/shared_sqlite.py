@@ -6,7 +6,6 @@ Its times are unix seconds, serial numbers hexadecimal.
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from typing import Any, Final
 from coordinator.storage.migrations import TableVersion, keep_copy, require_readable
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
-from runtime.storage.sqlite import WAIT_S, Place, require_index, sorted_error
+from runtime.storage.sqlite import WAIT_S, Place, sorted_error
+from runtime.storage.sqlite_writer import closed_on_error, open_writer, require_sound, transaction
 
 VERSION: Final = 1
 READABLE_FROM: Final = 1
 UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
 _WAIT_S: Final = WAIT_S
-_STEP_S: Final = 0.02
 _CLOSE_S: Final = 1.0
 _LOST: Final = (
     "put it back from its copy (.backup, beside it) or a whole backup (docs/coordinator-state.md), and "
@@ -93,26 +92,17 @@ class SharedSqlite:
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        require_index(path)
-        self._connection = sqlite3.connect(
-            path, timeout=_WAIT_S, isolation_level=None, check_same_thread=False
-        )
+        with self._sorted():
+            self._connection = open_writer(path, wait_s=_WAIT_S)
         self._connection.row_factory = sqlite3.Row
-        try:
+        with closed_on_error(self._connection):
             with self._sorted():
                 self._prepare()
             self._place = Place(path)
-        except BaseException:
-            self._connection.close()
-            raise
 
     def _prepare(self) -> None:
-        run = self._connection.execute
-        self._go_to_wal()
-        run("PRAGMA synchronous=FULL")
-        if (sound := str(run("PRAGMA quick_check(1)").fetchone()[0])) != "ok":
-            raise Misconfigured(f"{self.path}: {' '.join(sound.split())}; {self._design.lost}")
-        found = TableVersion.of(run)
+        require_sound(self._connection)
+        found = TableVersion.of(self._connection.execute)
         require_readable(self.path, found, self._design.version)
         if found.version < self._design.version:
             with self.change() as made:
@@ -132,19 +122,6 @@ class SharedSqlite:
             made.execute(statement)
         TableVersion(design.version, design.readable_from).write(made.execute)
 
-    def _go_to_wal(self) -> None:
-        """SQLite does not wait for another process that opens the new file at the same moment; we do."""
-        until = time.monotonic() + _WAIT_S
-        while True:
-            try:
-                self._connection.execute("PRAGMA journal_mode=WAL")
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() > until:
-                    raise
-                time.sleep(_STEP_S)
-            else:
-                return
-
     def close(self) -> None:
         """Close the file; where a thread waits for another process to let go of it, that closes with ours."""
         if self._lock.acquire(timeout=_CLOSE_S):
@@ -161,14 +138,8 @@ class SharedSqlite:
             Transient: the disk is full, or another process did not let go in time; or the file is gone.
         """
         with self._lock, self._sorted():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(self._connection):
                 yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
             if self._place is not None:
                 self._place.require()
 

@@ -33,7 +33,6 @@ from edge_agent.windows.store_file import (
     open_file,
     rows_at_once,
     sorted_for,
-    used_bytes,
 )
 from models.contract import WindowSet
 from models.data.labels.targets import keys_of
@@ -41,6 +40,7 @@ from protocol.errors import Transient
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from runtime.storage.files import after_commit, before_commit
+from runtime.storage.sqlite_writer import used_bytes
 
 _log = structlog.get_logger(__name__)
 MAX_PENDING: Final = 2048

@@ -1,8 +1,7 @@
 """The SQLite file under the window store: open it, move a damaged one aside, know its size."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +9,8 @@ import structlog
 
 from protocol.errors import LichenError
 from runtime.storage.files import disk_errors
-from runtime.storage.sqlite import INDEX_BYTES, require_index, sorted_error, sqlite_errors
+from runtime.storage.sqlite import INDEX_BYTES, sorted_error, sqlite_errors
+from runtime.storage.sqlite_writer import add_columns, closed_on_error, move_aside, open_writer
 
 _log = structlog.get_logger(__name__)
 _SCHEMA: Final = """
@@ -72,15 +72,6 @@ def rows_at_once(sizes: Iterable[int], budget_bytes: int) -> int:
     return count
 
 
-def used_bytes(db: sqlite3.Connection) -> int:
-    """Pages in use, in bytes; inside a transaction too."""
-    pages, free, size = (
-        int(db.execute(f"PRAGMA {name}").fetchone()[0])
-        for name in ("page_count", "freelist_count", "page_size")
-    )
-    return (pages - free) * size
-
-
 def open_file(path: Path, budget_bytes: int) -> sqlite3.Connection:
     """Open the file; a damaged one is moved aside and a new one made.
 
@@ -106,37 +97,20 @@ def sorted_for(path: Path, error: sqlite3.Error) -> LichenError:
 
 def begin_anew(path: Path, budget_bytes: int, error: Exception) -> sqlite3.Connection:
     """Move a damaged file (closed before) aside and begin a new one. The one moved before it goes."""
-    aside = path.with_name(f"{path.name}.corrupt-1")
-    path.replace(aside)
-    for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    aside = move_aside(path, 1)
     _log.error("window_store_moved_aside", file=str(aside), error=str(error))
     return _open(path, budget_bytes)
 
 
-@contextmanager
-def _closed_on_error(db: sqlite3.Connection) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError:
-        db.close()
-        raise
-
-
 def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    require_index(path)
-    db = sqlite3.connect(path, check_same_thread=False, timeout=_WAIT_S)
-    with _closed_on_error(db):
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")  # a power cut loses the last commits, never the file
-        page, wal = int(db.execute("PRAGMA page_size").fetchone()[0]), _wal_bytes(budget_bytes)
-        db.execute(f"PRAGMA journal_size_limit = {wal}")
+    wal = _wal_bytes(budget_bytes)
+    db = open_writer(path, synchronous="NORMAL", wal_bytes=wal, isolation_level="DEFERRED", wait_s=_WAIT_S)
+    with closed_on_error(db):
+        page = int(db.execute("PRAGMA page_size").fetchone()[0])
         db.execute(f"PRAGMA wal_autocheckpoint = {wal // 2 // page}")
         # A hard stop beside the budget: freed pages are used again, so the file stays near its peak.
         db.execute(f"PRAGMA max_page_count = {(budget_bytes + budget_bytes // 2 + _SLACK_BYTES) // page}")
         db.executescript(_SCHEMA)
-        here = {row[1] for row in db.execute("PRAGMA table_info(windows)")}
-        for name in _LATER.keys() - here:
-            db.execute(f"ALTER TABLE windows ADD COLUMN {name} {_LATER[name]}")
+        add_columns(db, "windows", _LATER)
         db.execute("SELECT count(*), sum(length(x)) FROM windows").fetchone()
     return db

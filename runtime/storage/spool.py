@@ -21,8 +21,16 @@ from numpy.typing import NDArray
 
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest as digest_of
-from runtime.storage.files import NOT_OURS, after_commit, before_commit, disk_errors
-from runtime.storage.sqlite import WAIT_S, Place, is_damage, require_index, sorted_error, sqlite_errors
+from runtime.storage.files import NOT_OURS, disk_errors
+from runtime.storage.sqlite import Place, is_damage, sqlite_errors
+from runtime.storage.sqlite_writer import (
+    add_columns,
+    closed_on_error,
+    move_aside,
+    open_writer,
+    require_sound,
+    transaction,
+)
 
 _log = structlog.get_logger(__name__)
 _SCHEMA: Final = """
@@ -34,6 +42,7 @@ CREATE TABLE IF NOT EXISTS carry(
   task TEXT NOT NULL, name TEXT NOT NULL, shape TEXT NOT NULL, data BLOB NOT NULL, crc INTEGER,
   PRIMARY KEY(task, name));
 """
+_WAL_BYTES: Final = 1024 * 1024
 _KEPT_ASIDE: Final = 3
 """Corrupt files that stay for people; then the newest replaces the last."""
 
@@ -86,33 +95,17 @@ class Spool:
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
                 raise
-            aside = self._move_aside()
+            aside = move_aside(self._path, _KEPT_ASIDE)
             _log.error("spool_moved_aside", moved_to=str(aside), error=str(error))
             return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        require_index(self._path)
-        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=WAIT_S)
-        try:
-            db.execute("PRAGMA journal_mode=WAL")
-            db.execute("PRAGMA synchronous=FULL")
-            db.execute("PRAGMA journal_size_limit=1048576")
-            _check(db)
+        db = open_writer(self._path, wal_bytes=_WAL_BYTES)
+        with closed_on_error(db):
+            require_sound(db)
             db.executescript(_SCHEMA)
-            if "crc" not in {row[1] for row in db.execute("PRAGMA table_info(carry)")}:
-                db.execute("ALTER TABLE carry ADD COLUMN crc INTEGER")
-        except BaseException:
-            db.close()
-            raise
+            add_columns(db, "carry", {"crc": "INTEGER"})
         return db
-
-    def _move_aside(self) -> Path:
-        names = [self._path.with_name(f"{self._path.name}.corrupt-{n + 1}") for n in range(_KEPT_ASIDE)]
-        aside = next((name for name in names if not name.exists()), names[-1])
-        for suffix in ("-wal", "-shm"):
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-        self._path.replace(aside)
-        return aside
 
     def require_there(self) -> None:
         """Make sure that what is written here is found again; nothing waits for another thread.
@@ -129,23 +122,10 @@ class Spool:
         Raises:
             Transient: the disk is full or takes nothing now, and nothing changed; or the file is gone.
         """
-        with self._lock:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                before = self._db.total_changes
+        with self._lock, sqlite_errors(self._path):
+            with transaction(self._db, self._path):
                 yield self._db
-                if writes := self._db.total_changes != before:
-                    before_commit(self._path)
-                self._db.execute("COMMIT")
-                if writes:
-                    after_commit(self._path)
-                self._place.require()
-            except BaseException as error:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                if isinstance(error, sqlite3.OperationalError) and not is_damage(error):
-                    raise sorted_error(error, self._path) from None
-                raise
+            self._place.require()
 
     def put(
         self,
@@ -252,14 +232,6 @@ class Spool:
         """Close the file; the spool is of no use afterwards."""
         with self._lock:
             self._db.close()
-
-
-def _check(db: sqlite3.Connection) -> None:
-    found = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
-    if found != "ok":
-        broken = sqlite3.DatabaseError(found)
-        broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise broken
 
 
 def _used(db: sqlite3.Connection) -> int:
