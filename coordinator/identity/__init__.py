@@ -1,4 +1,4 @@
-"""Who may belong to a fleet: a private authority, one-time invites, enrolment, the broker's access list.
+"""Membership of a fleet: a private certificate authority, one-time invites, enrolment, the access list.
 
 Nothing here is imported unless the coordinator has an authority (``lichen coordinator init``).
 """

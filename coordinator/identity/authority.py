@@ -1,7 +1,7 @@
-"""The fleet's private certificate authority: one folder, made once, never overwritten.
+"""The fleet's private certificate authority: one folder, created once, never overwritten.
 
-``authority/`` holds ``ca.key`` (0600), ``ca.crt`` and ``authority.json`` (fleet and the hosts it serves).
-Whoever has ``ca.key`` can name any device: back it up as a secret, and keep the folder off shared disks.
+``authority/`` holds ``ca.key`` (0600), ``ca.crt`` and ``authority.json`` (the fleet and its hosts).
+``ca.key`` can certify any device name: back it up as a secret, and keep the folder off shared disks.
 """
 
 import contextlib
@@ -29,17 +29,19 @@ from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors, sync_folder, write_atomic
 
 OBSERVER_NAME: Final = "@observer"
-"""The common name in ``lichen status``' certificate: it may read what the fleet says, and write nothing."""
+"""Common name in the certificate of ``lichen status``: it may read the fleet's topics and write none."""
 PROBE_NAME: Final = "@probe"
-"""In a certificate that is taken back when it is made (``coordinator.identity.revocation_probe``)."""
+"""Common name of a certificate that is revoked when it is issued (``coordinator.identity.revocation_probe``).
+"""
 FOLDER: Final = "authority"
 _KEY, _CERTIFICATE, _FACTS = "ca.key", "ca.crt", "authority.json"
 _DAY_S: Final = 86400.0
 _CA_YEARS: Final = 20
 _SERVICE_DAYS: Final = 730
-"""Of the certificates of broker, enrolment service, coordinator and observer; they are renewed by us."""
+"""Validity of the certificates of broker, enrolment service, coordinator and observer; the coordinator renews
+them."""
 _BACKDATE_S: Final = _DAY_S
-"""A peer's clock may be that late."""
+"""Certificates are valid from a day earlier, because a peer's clock may be late."""
 
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_:.-]{1,253}$")]
 
@@ -53,7 +55,7 @@ class CertificateFacts(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A certificate that was just signed; ``not_after`` in unix seconds."""
+    """A newly signed certificate; ``not_after`` in Unix seconds."""
 
     certificate_pem: str
     serial: int
@@ -62,18 +64,18 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Pair(Issued):
-    """A certificate with a key that was made here."""
+    """A certificate and its key, which was generated here."""
 
     key_pem: bytes
 
     @property
     def both_pem(self) -> bytes:
-        """Certificate and key for one file: replaced at once, they always fit each other."""
+        """Certificate and key for one file: replaced together, they always match."""
         return self.certificate_pem.encode() + self.key_pem
 
 
 class Authority:
-    """Signs certificates. Use :meth:`create` once, then :meth:`load`. Thread-safe: nothing in it changes."""
+    """Signs certificates. Use :meth:`create` once, then :meth:`load`. Immutable, so thread-safe."""
 
     def __init__(
         self,
@@ -94,10 +96,10 @@ class Authority:
     def create(
         cls, folder: Path, fleet: str, hosts: Sequence[str], *, wall: Callable[[], float] = time.time
     ) -> Self:
-        """Make the authority; the folder appears whole, with all its files, or not at all.
+        """Create the authority; the folder appears complete or not at all.
 
         Raises:
-            Misconfigured: there is one already, a host is no host, or the disk is closed to us.
+            Misconfigured: an authority exists, a host is not valid, or the disk denies access.
             Transient: the disk is full.
         """
         facts = checked_facts(fleet, hosts)
@@ -112,7 +114,7 @@ class Authority:
             write_atomic(made / _CERTIFICATE, certificates.pem(certificate).encode())
             write_atomic(made / _FACTS, facts.model_dump_json().encode())
             with disk_errors(folder), _taken_means(folder):
-                # An empty folder in its place is taken over, one with an authority in it never is.
+                # rename replaces an empty folder, never one with an authority in it.
                 made.rename(folder)
                 sync_folder(folder.parent)
         finally:
@@ -124,7 +126,8 @@ class Authority:
         """Read the authority.
 
         Raises:
-            Misconfigured: there is none, a file is damaged, others may read the key, or they do not fit.
+            Misconfigured: there is no authority, a file is damaged, other users may read the key, or key and
+                certificate do not match.
         """
         file = folder / _KEY
         try:
@@ -150,10 +153,10 @@ class Authority:
         return cls(folder, key, certificate, facts, wall)
 
     def with_hosts(self, hosts: Sequence[str]) -> "Authority":
-        """The same authority, remembered with these hosts; nothing is written where they are the known ones.
+        """The same authority with these hosts, written to disk if they differ.
 
         Raises:
-            Misconfigured: a host is none.
+            Misconfigured: a host is not valid.
             Transient: the disk is full.
         """
         facts = checked_facts(self.fleet, hosts)
@@ -163,55 +166,55 @@ class Authority:
 
     @property
     def ca_pem(self) -> str:
-        """Whom to trust."""
+        """The authority's certificate."""
         return certificates.pem(self._certificate)
 
     @property
     def ca_sha256(self) -> str:
-        """SHA-256 of the authority's certificate (DER), as an invite carries it."""
+        """SHA-256 of the authority's certificate (DER), as in an invite."""
         return self._certificate.fingerprint(hashes.SHA256()).hex()
 
     @property
     def not_after(self) -> float:
-        """When the authority itself runs out, in unix seconds."""
+        """When the authority's certificate expires, Unix seconds."""
         return self._certificate.not_valid_after_utc.timestamp()
 
     def issue_device(self, csr_pem: str, device: str, days: float = 90.0) -> Issued:
-        """Sign a device's request. Of the request nothing but the public key is believed.
+        """Sign a device's request; only its public key is used.
 
         Raises:
-            Refused: the request is not sound.
+            Refused: the request is not valid.
         """
         return self._issue(certificates.requested_key(csr_pem), device, days, CLIENT)
 
     def issue_server(self, hosts: Sequence[str] | None = None) -> Pair:
-        """Key and certificate for a server at these hosts (without: the authority's own).
+        """Key and certificate of a server at these hosts (default: the authority's hosts).
 
         Raises:
-            Misconfigured: a host is none.
+            Misconfigured: a host is not valid.
         """
         hosts = self.hosts if hosts is None else tuple(hosts)
         return self._pair(hosts[0][:64], SERVER, hosts)
 
     def issue_coordinator(self) -> Pair:
-        """Key and certificate with which the coordinator goes to the broker."""
+        """Key and certificate of the coordinator as a client of the broker."""
         return self._pair(COORDINATOR_NAME, CLIENT)
 
     def issue_observer(self) -> Pair:
-        """Key and certificate for ``lichen status``: reads what is said in the fleet, writes nothing."""
+        """Key and certificate of ``lichen status``, which reads the fleet's topics and writes none."""
         return self._pair(OBSERVER_NAME, CLIENT)
 
     def issue_probe(self) -> Pair:
-        """Key and certificate that no broker lets in that has read the newest revocation list."""
+        """Key and certificate that a broker refuses once it has read the newest revocation list."""
         return self._pair(PROBE_NAME, CLIENT)
 
     def presented(self, certificate: x509.Certificate) -> Presented:
-        """What the book asks of a certificate that this authority has issued to a device."""
+        """The facts that the identity store checks of a device's certificate of this authority."""
         issued = certificate.not_valid_before_utc.timestamp() + _BACKDATE_S
         return Presented(certificate.serial_number, issued, certificate.not_valid_after_utc.timestamp())
 
     def signed_by_us(self, certificate: x509.Certificate) -> bool:
-        """Whether this authority's key signed it; says nothing about time or revocation."""
+        """Whether this authority's key signed it; time and revocation are not checked."""
         try:
             certificate.verify_directly_issued_by(self._certificate)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
@@ -219,16 +222,16 @@ class Authority:
         return True
 
     def crl_pem(self, revoked: Iterable[Revoked], *, number: int = 1, begin: float | None = None) -> bytes:
-        """The revocation list.
+        """The certificate revocation list.
 
-        It holds as long as the authority: a list that runs out would lock the whole fleet out of the
-        broker, and ours is written anew at each revocation, not by the calendar.
+        It is valid as long as the authority: an expired list would lock the whole fleet out of the broker,
+        and this list is rewritten at each revocation, not by the calendar.
 
         Args:
-            revoked: what it lists.
-            number: larger than that of the list before.
-            begin: from when it counts, in unix seconds; later than that of the list before, for OpenSSL takes
-                the newest of several that it was given.
+            revoked: the certificates to list.
+            number: larger than the number of the list before.
+            begin: valid from, Unix seconds; later than the list before, because OpenSSL uses the newest of
+                several lists.
         """
         begin = self._wall() - _BACKDATE_S if begin is None else begin
         return certificates.revocation_list(
@@ -260,7 +263,7 @@ def checked_facts(fleet: str, hosts: Sequence[str]) -> CertificateFacts:
     """Fleet and hosts, each host once.
 
     Raises:
-        Misconfigured: one of them is none.
+        Misconfigured: the fleet or a host is not valid.
     """
     try:
         return CertificateFacts(fleet=fleet, hosts=tuple(dict.fromkeys(as_certified(host) for host in hosts)))
@@ -270,14 +273,16 @@ def checked_facts(fleet: str, hosts: Sequence[str]) -> CertificateFacts:
         if wrong["type"] == NAME_ERROR:
             words = wrong["msg"]
         elif wrong["type"] == "string_pattern_mismatch":
-            words = f"{wrong['input']!r} is no name or address: letters, digits, '_', '.', '-', ':' only"
+            words = (
+                f"{wrong['input']!r} is not a host name or address: letters, digits, '_', '.', '-', ':' only"
+            )
         else:
             words = f"{wrong['msg']}: {wrong['input']!r}"
         raise Misconfigured(f"{where}: {words}") from None
 
 
 def as_certified(host: str) -> str:
-    """An address as our certificates spell it, a name in lower case."""
+    """An address in canonical form, a host name in lower case, as in our certificates."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:

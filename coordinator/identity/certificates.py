@@ -1,7 +1,7 @@
-"""X.509 as this authority writes it: pure functions over keys and names (RFC 5280, PKCS#10 of RFC 2986).
+"""X.509 certificates of this authority: pure functions over keys and names (RFC 5280, PKCS#10 of RFC 2986).
 
-EC P-256 and SHA-256 throughout. A certificate says what its holder is in ``extendedKeyUsage``: a device's is
-for clients alone, so it can never stand in for the broker or for the coordinator's enrolment service.
+EC P-256 and SHA-256 throughout. ``extendedKeyUsage`` limits a device's certificate to clients, so it can
+never pose as the broker or the enrolment service.
 """
 
 import datetime as dt
@@ -26,12 +26,12 @@ SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 _ORGANISATION: Final = "lichen"
 _CURVE: Final = "secp256r1"
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
-"""What the parser makes of bytes that are no certificate or request."""
+"""Errors of the parser on bytes that are not a certificate or request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A certificate of ours that a device shows to renew it; times in unix seconds."""
+    """A certificate of ours that a device presents for renewal; times in Unix seconds."""
 
     serial: int
     issued_wall: float
@@ -40,7 +40,7 @@ class Presented:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """From when until when something holds, in unix seconds."""
+    """A period of validity, Unix seconds."""
 
     begin: float
     end: float
@@ -48,7 +48,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """A certificate that was taken back: its serial number and when, in unix seconds."""
+    """A revoked certificate: its serial number, and when it was revoked, Unix seconds."""
 
     serial: int
     wall: float
@@ -60,19 +60,19 @@ def new_key() -> Key:
 
 
 def key_pem(key: Key) -> bytes:
-    """PKCS#8, not encrypted: the file's mode protects it, as for every daemon that starts unattended."""
+    """PKCS#8, not encrypted: the file mode protects it, because the daemon starts unattended."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def pem(certificate: x509.Certificate) -> str:
-    """A certificate as text."""
+    """A certificate in PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode("ascii")
 
 
 def key_print(key: PublicKey) -> str:
-    """SHA-256 of the public key (its SubjectPublicKeyInfo in DER), hexadecimal: how the book knows a key."""
+    """SHA-256 of the public key (SubjectPublicKeyInfo in DER), hexadecimal."""
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     digest = hashes.Hash(hashes.SHA256())
     digest.update(der)
@@ -80,12 +80,12 @@ def key_print(key: PublicKey) -> str:
 
 
 def requested_key(csr_pem: str) -> PublicKey:
-    """The public key of a certificate request; nothing else that it says is believed.
+    """The public key of a certificate request; its other fields are ignored.
 
-    The kind of key is looked at before the signature is: a huge RSA key would cost seconds to check.
+    The kind of key is checked before the signature: checking a huge RSA key would cost seconds.
 
     Raises:
-        Refused: no PKCS#10 request, another kind of key than P-256, or it is not signed by that key.
+        Refused: not a PKCS#10 request, not a P-256 key, or not signed by that key.
     """
     if len(csr_pem) > MAX_PEM:
         raise Refused(Reason.TOO_LARGE, f"csr: {len(csr_pem)} characters; at most {MAX_PEM}")
@@ -94,7 +94,7 @@ def requested_key(csr_pem: str) -> PublicKey:
         key = _p256(request.public_key(), "csr")
         sound = request.is_signature_valid
     except _UNREADABLE:
-        raise Refused(Reason.MALFORMED, "csr: this is no PKCS#10 request with a P-256 key") from None
+        raise Refused(Reason.MALFORMED, "csr: not a PKCS#10 request with a P-256 key") from None
     if not sound:
         raise Refused(Reason.MALFORMED, "csr: it is not signed by the key it carries")
     return key
@@ -104,7 +104,7 @@ def read_certificate(text: str) -> tuple[x509.Certificate, PublicKey]:
     """The first certificate of a peer's PEM text, and its key.
 
     Raises:
-        Refused: it is none, or its key is not P-256.
+        Refused: not a certificate, or its key is not P-256.
     """
     if len(text) > MAX_PEM:
         raise Refused(Reason.TOO_LARGE, f"certificate: {len(text)} characters; at most {MAX_PEM}")
@@ -112,25 +112,23 @@ def read_certificate(text: str) -> tuple[x509.Certificate, PublicKey]:
         certificate = x509.load_pem_x509_certificate(text.encode())
         return certificate, _p256(certificate.public_key(), "certificate")
     except _UNREADABLE:
-        raise Refused(
-            Reason.MALFORMED, "certificate: this is no X.509 certificate with a P-256 key"
-        ) from None
+        raise Refused(Reason.MALFORMED, "certificate: not an X.509 certificate with a P-256 key") from None
 
 
 def _p256(key: object, what: str) -> PublicKey:
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE:
-        raise Refused(Reason.MALFORMED, f"{what}: its key is not of the kind EC P-256")
+        raise Refused(Reason.MALFORMED, f"{what}: its key is not EC P-256")
     return key
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """The one common name of the subject; empty where there is none, or more than one."""
+    """The single common name of the subject; empty if there is none or more than one."""
     found = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if len(found) == 1 else ""
 
 
 def self_signed(key: Key, fleet: str, span: Span) -> x509.Certificate:
-    """An authority's own certificate; it signs no further authority (path length 0)."""
+    """The authority's own certificate; it cannot sign further authorities (path length 0)."""
     subject = _subject(fleet, "authority")
     return (
         _builder(subject, subject, key.public_key(), span)
@@ -154,11 +152,11 @@ def signed(
     """A leaf certificate.
 
     Args:
-        key: the authority's.
+        key: the authority's key.
         ca: the authority's certificate.
-        public: the holder's key.
+        public: the holder's public key.
         name: the holder's common name.
-        span: when it holds; cut to the authority's own span.
+        span: period of validity; cut to the authority's own.
         purpose: ``CLIENT`` or ``SERVER``.
         hosts: names and addresses of a server (``subjectAltName``).
     """

@@ -1,4 +1,4 @@
-"""What the operator decides, and what follows for the broker: each runs in one transaction of the book."""
+"""Operator decisions: each function runs in one transaction of the identity store."""
 
 import sqlite3
 from typing import Final, Literal, cast
@@ -9,11 +9,12 @@ Status = Literal["pending", "active", "revoked"]
 Standing = Literal["unknown", "pending", "active", "revoked"]
 _DAY_S: Final = 86400.0
 KEPT_S: Final = 30 * _DAY_S
-"""Used invites and run-out certificates stay that long: the broker's clock, or a device's, may be late."""
+"""Used invites and expired certificates are deleted after this time: the clock of the broker or a device may
+be late."""
 
 
 def approve(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool) -> Standing:
-    """See ``Book.approve``.
+    """See :meth:`IdentityStore.approve`.
 
     Raises:
         Refused: UNKNOWN_DEVICE, or REVOKED.
@@ -24,8 +25,8 @@ def approve(tables: sqlite3.Connection, device: str, now: float, *, unknown: boo
     if row is not None and row["status"] == "revoked":
         raise Refused(
             Reason.REVOKED,
-            f"the certificate of {device} was taken back, and stays so; to let it in again: "
-            f"lichen device invite {device}, then enroll it anew",
+            f"the certificate of {device} was revoked for good; to admit the device again: "
+            f"lichen device invite {device}, then enroll it again",
         )
     tables.execute("UPDATE devices SET status = 'active', changed_wall = ? WHERE name = ?", (now, device))
     tables.execute("INSERT OR REPLACE INTO released VALUES (?, ?)", (device, now))
@@ -33,7 +34,7 @@ def approve(tables: sqlite3.Connection, device: str, now: float, *, unknown: boo
 
 
 def revoke(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool) -> int:
-    """See ``Book.revoke``.
+    """See :meth:`IdentityStore.revoke`.
 
     Raises:
         Refused: UNKNOWN_DEVICE.
@@ -41,8 +42,8 @@ def revoke(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool
     if tables.execute("SELECT 1 FROM devices WHERE name = ?", (device,)).fetchone() is None and not unknown:
         raise Refused(
             Reason.UNKNOWN_DEVICE,
-            f"no device {device}; lichen device ls shows those there are (--unknown bars a name that this "
-            "book does not know)",
+            f"no device {device}; lichen device ls shows those there are (--unknown bars a name that is not "
+            "listed)",
         )
     tables.execute(
         "INSERT INTO devices (name, status, key, changed_wall) VALUES (?, 'revoked', '', ?)"
@@ -56,11 +57,11 @@ def revoke(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool
 
 
 def next_list(tables: sqlite3.Connection, now: float) -> tuple[int, float]:
-    """See ``Book.next_list``."""
+    """See :meth:`IdentityStore.next_list`."""
     rows = tables.execute("SELECT key, value FROM meta WHERE key LIKE 'list_%'")
     last = {row["key"]: float(row["value"]) for row in rows}
     number, after = int(last.get("list_number", 0)) + 1, last.get("list_begin", 0.0) + 1
-    # A begin near the present is left over from a clock that was ahead: it must lock nobody out.
+    # A begin near the present comes from a clock that was ahead: it must not lock devices out.
     begin = max(after, float(int(now - _DAY_S))) if after < now - _DAY_S / 2 else float(int(now - _DAY_S))
     for key, value in (("list_number", number), ("list_begin", begin)):
         tables.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
@@ -68,10 +69,10 @@ def next_list(tables: sqlite3.Connection, now: float) -> tuple[int, float]:
 
 
 def tidy(tables: sqlite3.Connection, now: float) -> None:
-    """What nobody can use any more goes.
+    """Delete expired invites and certificates.
 
-    What was taken back stays for ever: a clock that is ahead for an hour must not let it in again. There are
-    as many of them as the operator has decided.
+    Revoked certificates stay for ever: a clock that is ahead for an hour must not admit them again. Their
+    number is bounded by the operator's decisions.
     """
     old = now - KEPT_S
     tables.execute("DELETE FROM invites WHERE max(expires_wall, coalesce(used_wall, 0)) < ?", (old,))

@@ -1,6 +1,6 @@
-"""The enrolment desk: authority, book and broker files. The service and ``lichen device`` stand at it.
+"""Enrolment: authority, identity store and broker files, for the HTTP service and ``lichen device``.
 
-Synchronous and thread-safe. What leaves here was written down before.
+Synchronous and thread-safe. Every answer is on disk before it is returned.
 """
 
 import base64
@@ -39,7 +39,7 @@ from runtime.storage.files import disk_errors, write_atomic
 
 PENDING_WAIT_S: Final = 10.0
 PROVE_S: Final = 10.0
-"""For the broker to be shown to act on its files, after the command that makes it read them."""
+"""Time for the broker to prove that it uses its new files, after the reload command."""
 _DAY_S: Final = 86400.0
 _RENEW_WORDS: Final = b"lichen renew v1\n"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -47,19 +47,19 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class PublishedList:
-    """What was done to tell the broker."""
+    """Result of publishing the broker's files."""
 
     changed: bool
-    """Its files were written."""
+    """The files were written."""
     reloaded: bool
-    """And it was made to read them: it turns away what only the newest list takes back."""
+    """The broker has read them: it refuses the certificate that only the newest list revokes."""
 
 
 class EnrolmentAuthority:
-    """Open the desk of a coordinator.
+    """Opens the authority and identity store of a coordinator.
 
     Raises:
-        Misconfigured: there is no authority, it is another fleet's, or a file is damaged.
+        Misconfigured: there is no authority, it belongs to another fleet, or a file is damaged.
         Transient: the disk is full.
     """
 
@@ -81,16 +81,16 @@ class EnrolmentAuthority:
         self.close()
 
     def close(self) -> None:
-        """Close the book."""
+        """Close the identity store."""
         self.book.close()
 
     def now(self) -> float:
-        """Unix seconds, as the book counts them."""
+        """Unix seconds, by the clock of the identity store."""
         return self._wall()
 
     @property
     def url(self) -> str:
-        """Where devices find the service."""
+        """URL of the enrolment service for devices."""
         if self._settings.url:
             return self._settings.url
         host = self.authority.hosts[0]
@@ -98,15 +98,15 @@ class EnrolmentAuthority:
 
     @property
     def broker_host(self) -> str:
-        """Where devices find the broker."""
+        """Host name of the broker for devices."""
         beside = self._mqtt_host in _LOOPBACK
         return self._settings.broker_host or (self.authority.hosts[0] if beside else self._mqtt_host)
 
     def check_hosts(self) -> None:
-        """Compare what devices are told with what our certificates name.
+        """Check that our certificates name the hosts that devices are sent to.
 
         Raises:
-            Misconfigured: they differ; the message names the key.
+            Misconfigured: they do not; the message names the key.
         """
         told = (
             ("identity.url", urlsplit(self.url).hostname or ""),
@@ -123,18 +123,18 @@ class EnrolmentAuthority:
         """A new invite.
 
         Raises:
-            Refused: too many are open.
-            Misconfigured: what devices are told is no host of our certificates: they would refuse us.
+            Refused: too many invites are open.
+            Misconfigured: devices would be sent to a host that our certificates do not name.
         """
         self.check_hosts()
         token = self.book.invite(device, lasts_s)
         return Invite(url=self.url, ca_sha256=self.authority.ca_sha256, token=token, device=device)
 
     def enrol(self, request: EnrolRequest) -> EnrolAnswer:
-        """Answer a device that has an invite.
+        """Answer the request of a device that has an invite.
 
         Raises:
-            Refused: BAD_INVITE, REVOKED, or MALFORMED (its request for a certificate).
+            Refused: BAD_INVITE, REVOKED, or MALFORMED (its certificate request).
         """
         key = key_print(requested_key(request.csr))
         status, certificate = self.book.claim(request.token, request.device, key)
@@ -148,19 +148,23 @@ class EnrolmentAuthority:
         return self._answer(request.device, certificate)
 
     def renew(self, request: RenewRequest) -> EnrolAnswer:
-        """Answer a device that has a certificate, which may have run out.
+        """Answer the request of a device that has a certificate, which may have expired.
 
         Raises:
-            Refused: it is not ours, not signed with its key, revoked, was exchanged before, or ran out longer
-                ago than ``identity.renew_grace_days``.
+            Refused: the certificate is not ours, revoked, exchanged before, or expired longer ago than
+                ``identity.renew_grace_days``; or the request is not signed with its key.
         """
         old, old_key = read_certificate(request.certificate)
-        # Before anything of it is read: its fields are parsed only when they are asked for.
+        # Checked before any field is read: fields are parsed lazily.
         if not self.authority.signed_by_us(old):
-            raise Refused(Reason.UNKNOWN_DEVICE, "certificate: not of this fleet's authority; enroll anew")
+            raise Refused(
+                Reason.UNKNOWN_DEVICE, "certificate: not issued by this fleet's authority; enroll again"
+            )
         device = common_name(old)
         if words := name_trouble(device):
-            raise Refused(Reason.MALFORMED, f"certificate: {words}, and enroll it anew under that name")
+            raise Refused(
+                Reason.MALFORMED, f"certificate: {words}; enroll the device again under a valid name"
+            )
         _check_signature(old_key, request)
         presented = self.authority.presented(old)
         self._check_grace(device, presented)
@@ -176,8 +180,8 @@ class EnrolmentAuthority:
         if late > grace:
             raise Refused(
                 Reason.UNKNOWN_DEVICE,
-                f"the certificate of {device} ran out {late:.0f} days ago, and is renewed for {grace:g} days "
-                f"(identity.renew_grace_days): lichen device invite {device}, then enroll it anew",
+                f"the certificate of {device} expired {late:.0f} days ago; renewal is possible for {grace:g} "
+                f"days (identity.renew_grace_days): lichen device invite {device}, then enroll it again",
             )
 
     def _answer(self, device: str, certificate: str) -> EnrolAnswer:
@@ -193,7 +197,7 @@ class EnrolmentAuthority:
         )
 
     def _root(self) -> str | None:
-        """Who signs bundles; None: nobody does."""
+        """The root of the metadata that signs bundles; None if bundles are not signed."""
         path = self.places.trust_root
         with disk_errors(path):
             try:
@@ -203,34 +207,35 @@ class EnrolmentAuthority:
         return text if len(text) <= MAX_TRUST_ROOT else None
 
     def prepare(self) -> None:
-        """Make our own certificates, where they are missing or old.
+        """Create our own certificates if they are missing or due for renewal.
 
         Raises:
-            Misconfigured: a folder is closed to us.
+            Misconfigured: a folder denies access.
             Transient: the disk is full.
         """
-        # Not the broker's: its folder may be closed to us, which must not keep the coordinator from starting.
+        # Not the broker's certificate: its folder may deny access, and the coordinator must still start.
         with self.places.alone():
             self._refresh_own()
 
     def _refresh_own(self) -> None:
-        """By the authority as it is on the disk now: ``init`` may have added hosts since it was read."""
+        """Read the authority again first: ``init`` may have added hosts."""
         self.authority = Authority.load(self.places.authority, wall=self._wall)
         refresh_own(self.places, self.authority, wall=self._wall)
 
     def publish(self, *, force: bool = False, reload: bool = True) -> PublishedList:
-        """Bring the broker's files up to what the book says, and make the broker read them.
+        """Write the broker's files from the identity store, and make the broker read them.
 
-        Whatever was interrupted before is made good: what was told last is noted only after it was told.
+        An interrupted call is completed by the next one: the published state is recorded only after the
+        broker has read it.
 
         Args:
-            force: also where nothing has changed since.
-            reload: run the operator's command; not before the broker runs for the first time.
+            force: write the files even if nothing has changed.
+            reload: run the operator's reload command; false before the broker's first start.
 
         Raises:
-            Misconfigured: the broker's folder is closed to us.
-            Transient: the disk is full, the reload failed, or the broker was not shown to act on its files;
-                the next call tries again.
+            Misconfigured: the broker's folder denies access.
+            Transient: the disk is full, the reload failed, or the broker did not prove that it uses its
+                files; the next call tries again.
         """
         changed, mark, known = self._write(force=force)
         if known:
@@ -238,7 +243,7 @@ class EnrolmentAuthority:
         command = self._settings.reload_command if reload else ()
         if command:
             mosquitto.reload(command)
-        elif changed:  # nobody can have made the broker read it yet
+        elif changed:  # the broker cannot have read the new files yet
             return PublishedList(changed=True, reloaded=False)
         words = self._probe.until_revoked(PROVE_S if command else 0.0)
         if not words:
@@ -248,7 +253,7 @@ class EnrolmentAuthority:
         return PublishedList(changed=changed, reloaded=not words)
 
     def _write(self, *, force: bool) -> tuple[bool, str, bool]:
-        """Whether files were written; the mark of what they say; whether the broker is known to act on it."""
+        """Whether files were written, their digest, and whether the broker is known to use them."""
         with self.places.alone():
             self._refresh_own()
             refresh_server(self.places, self.authority, wall=self._wall)
@@ -272,10 +277,10 @@ class EnrolmentAuthority:
 
 
 def check_fleet(authority: Authority, fleet: str, places: IdentityPaths) -> None:
-    """Refuse an authority that was made for another fleet.
+    """Refuse an authority of another fleet.
 
     Raises:
-        Misconfigured: it was.
+        Misconfigured: it is another fleet's.
     """
     if authority.fleet != fleet:
         raise Misconfigured(

@@ -1,4 +1,4 @@
-"""How a token, or an old certificate, becomes a new certificate: each rule runs in one transaction."""
+"""Exchange of a token or an old certificate for a new certificate: each rule runs in one transaction."""
 
 import hashlib
 import hmac
@@ -14,21 +14,21 @@ _DAY_S: Final = 86400.0
 
 
 def hexadecimal(serial: int) -> str:
-    """A serial number as the book writes it."""
+    """A serial number as the identity store writes it."""
     return format(serial, "x")
 
 
 def redeem_invite(
     tables: sqlite3.Connection, token: str, device: str, key: str, now: float
 ) -> tuple[Literal["pending", "active"], str | None]:
-    """See ``Book.claim``.
+    """See :meth:`IdentityStore.claim`.
 
     Raises:
         Refused: BAD_INVITE, or REVOKED.
     """
     invite = _find(tables, token)
     if invite is None:
-        raise Refused(Reason.BAD_INVITE, "this invite is not known here; ask for a new one")
+        raise Refused(Reason.BAD_INVITE, "this invite is unknown; ask for a new one")
     if invite["key"] is None:
         _first_use(tables, invite, device, key, now)
     elif not hmac.compare_digest(invite["key"], key) or invite["claimed"] != device:
@@ -39,21 +39,21 @@ def redeem_invite(
     if found is not None and found["status"] == "revoked":
         raise Refused(Reason.REVOKED, f"{device} was revoked")
     if found is None or found["key"] != key:
-        raise Refused(Reason.BAD_INVITE, f"since this invite was used, {device} has got another key")
+        raise Refused(Reason.BAD_INVITE, f"since this invite was used, {device} has another key")
     return found["status"], found["certificate"]
 
 
 def _find(tables: sqlite3.Connection, token: str) -> sqlite3.Row | None:
-    """By the first half of its hash; the rest is compared in constant time."""
+    """Look an invite up by the first half of its hash; the rest is compared in constant time."""
     mark = hashlib.sha256(token.encode()).hexdigest()
     row: sqlite3.Row | None = tables.execute("SELECT * FROM invites WHERE id = ?", (mark[:32],)).fetchone()
     return row if row is not None and hmac.compare_digest(row["hash"], mark) else None
 
 
 def _first_use(tables: sqlite3.Connection, invite: sqlite3.Row, device: str, key: str, now: float) -> None:
-    """Bind the token to name and key; the device is in the book from here on."""
+    """Bind the token to name and key, and register the device."""
     if now > invite["expires_wall"]:
-        raise Refused(Reason.BAD_INVITE, "this invite has run out; ask for a new one")
+        raise Refused(Reason.BAD_INVITE, "this invite has expired; ask for a new one")
     if invite["device"] is not None and invite["device"] != device:
         raise Refused(Reason.BAD_INVITE, f"this invite is for another device than {device}")
     known = tables.execute("SELECT 1 FROM devices WHERE name = ?", (device,)).fetchone()
@@ -66,7 +66,7 @@ def _first_use(tables: sqlite3.Connection, invite: sqlite3.Row, device: str, key
         "UPDATE invites SET used_wall = ?, key = ?, claimed = ? WHERE id = ?",
         (now, key, device, invite["id"]),
     )
-    # The operator who names a device has approved it; so does one who invites a revoked name again.
+    # An invite for a name is the operator's approval of it, also for a revoked name.
     status = "pending" if invite["device"] is None else "active"
     tables.execute(
         "INSERT INTO devices (name, status, key, changed_wall) VALUES (?, ?, ?, ?)"
@@ -77,7 +77,7 @@ def _first_use(tables: sqlite3.Connection, invite: sqlite3.Row, device: str, key
 
 
 def keep(tables: sqlite3.Connection, device: str, key: str, issued: Issued, now: float) -> str:
-    """See ``Book.keep``.
+    """See :meth:`IdentityStore.keep`.
 
     Raises:
         Refused: the device was revoked, or has another key now.
@@ -86,7 +86,7 @@ def keep(tables: sqlite3.Connection, device: str, key: str, issued: Issued, now:
     if row is None or row["status"] != "active":
         raise Refused(Reason.REVOKED, f"{device} was revoked")
     if row["key"] != key:
-        raise Refused(Reason.BAD_INVITE, f"since this invite was used, {device} has got another key")
+        raise Refused(Reason.BAD_INVITE, f"since this invite was used, {device} has another key")
     if row["certificate"] is not None:
         return str(row["certificate"])
     serial = hexadecimal(issued.serial)
@@ -107,7 +107,7 @@ def keep(tables: sqlite3.Connection, device: str, key: str, issued: Issued, now:
 def renewable(
     tables: sqlite3.Connection, device: str, presented: Presented, key: str, now: float
 ) -> str | None:
-    """See ``Book.renewable``.
+    """See :meth:`IdentityStore.renewable`.
 
     Raises:
         Refused: REVOKED, UNKNOWN_DEVICE, or FULL.
@@ -115,17 +115,17 @@ def renewable(
     old = hexadecimal(presented.serial)
     row = tables.execute("SELECT * FROM devices WHERE name = ?", (device,)).fetchone()
     if row is None:
-        raise Refused(Reason.UNKNOWN_DEVICE, f"{device} is not in the coordinator's book; enroll it anew")
+        raise Refused(Reason.UNKNOWN_DEVICE, f"{device} is unknown to the coordinator; enroll it again")
     if row["status"] == "revoked":
         raise Refused(Reason.REVOKED, f"{device} was revoked")
     if row["before"] == old and row["key"] == key and row["certificate"] is not None:
         return str(row["certificate"])
     if row["serial"] != old and not is_newer(tables, device, presented):
-        # Two who hold the same old key: one of them is not the device. Only the first has its way.
+        # If two hold the same old key, one of them is not the device. Only the first may exchange it.
         raise Refused(
             Reason.REVOKED,
             f"certificate {old} of {device} was exchanged before, with another key; if that was not this "
-            "device, its key was stolen: revoke it and enroll it anew",
+            "device, its key was stolen: revoke it and enroll it again",
         )
     often = tables.execute(
         "SELECT count(*) FROM certificates WHERE device = ? AND issued_wall > ?", (device, now - _DAY_S)
@@ -136,9 +136,9 @@ def renewable(
 
 
 def is_newer(tables: sqlite3.Connection, device: str, presented: Presented) -> bool:
-    """Whether a certificate of ours was issued after all that the book knows of the device.
+    """Whether a certificate of ours is newer than everything that the identity store knows of the device.
 
-    Then the book is older than the certificate: it was put back from a backup.
+    Then the store was restored from an older backup.
     """
     known = tables.execute("SELECT 1 FROM certificates WHERE serial = ?", (hexadecimal(presented.serial),))
     if known.fetchone() is not None:

@@ -1,14 +1,14 @@
-"""The configuration of a Mosquitto broker in which a device acts only as itself, on its own topics.
+"""Configuration of a Mosquitto broker that limits each device to its own name and topics.
 
-Written as a folder: ``mosquitto.conf`` (a broker of its own), ``conf.d/lichen.conf`` (the same, to be
-included by a broker that has a configuration already), ``acl``, ``crl.pem``, ``ca.crt``, ``server.pem``
-(certificate and key in one file, so that a reload never sees half of a new pair).
+The folder holds ``mosquitto.conf`` (for a broker of its own), ``conf.d/lichen.conf`` (the same, to be
+included by an existing configuration), ``acl``, ``crl.pem``, ``ca.crt`` and ``server.pem`` (certificate and
+key in one file, so that a reload never reads half of a new pair).
 
-What binds what: the TLS handshake proves the certificate's key; ``use_identity_as_username`` makes its common
-name the user; ``use_username_as_clientid`` makes it the client id too, so that nobody takes over another's
-session and queue; the access list's patterns allow a user its own topics. A revoked certificate fails at the
-handshake (``crlfile``); on a connection that was open before, the access list denies everything.
-Mosquitto 2.0 answers every SUBSCRIBE with success and applies the list to each message instead.
+The TLS handshake proves the certificate's key; ``use_identity_as_username`` makes its common name the user;
+``use_username_as_clientid`` makes it the client id too, so that no device takes over another's session and
+queue; the patterns of the access list give a user its own topics. A revoked certificate fails at the
+handshake (``crlfile``); on a connection that was open before, the access list denies everything. Mosquitto
+2.0 answers every SUBSCRIBE with success and applies the list to each message instead.
 """
 
 import contextlib
@@ -44,12 +44,12 @@ class Broker:
     """Where the broker's files are and where it listens.
 
     Args:
-        folder: absolute; the paths in the configuration are its.
-        fleet: whose topics.
+        folder: absolute; all paths in the configuration are below it.
+        fleet: name of the fleet in the topics.
         port: of the TLS listener.
         address: the one address it listens on; empty: all.
         group: the broker's group, which may read the files; empty: only their owner.
-        user: whom Mosquitto becomes when root starts it; empty: its own default.
+        user: the user that Mosquitto changes to when root starts it; empty: its default.
     """
 
     folder: Path
@@ -61,7 +61,7 @@ class Broker:
 
 
 def render_conf(broker: Broker, *, included: bool = False) -> str:
-    """The configuration; with ``included`` without what may stand only once, in the file that includes it."""
+    """The configuration; ``included`` leaves out the settings that only the including file may hold."""
     here = broker.folder
     own = [f"persistence_location {here / DATA}/"] + ([f"user {broker.user}"] if broker.user else [])
     return "\n".join(
@@ -72,7 +72,7 @@ def render_conf(broker: Broker, *, included: bool = False) -> str:
             f"certfile {here / SERVER}",
             f"keyfile {here / SERVER}",
             f"crlfile {here / CRL}",
-            "tls_version tlsv1.2",  # the lowest that is taken
+            "tls_version tlsv1.2",  # the lowest version that is accepted
             "require_certificate true",
             "use_identity_as_username true",
             "use_username_as_clientid true",
@@ -96,8 +96,8 @@ def render_acl(fleet: str, barred: Iterable[str] = ()) -> str:
     """The access list.
 
     Args:
-        fleet: whose topics.
-        barred: devices that were revoked: all is denied them, on connections that are open still, too.
+        fleet: name of the fleet in the topics.
+        barred: revoked devices: they are denied everything, also on open connections.
     """
     root = f"lichen/v1/{fleet}"
     lines = [
@@ -114,7 +114,7 @@ def render_acl(fleet: str, barred: Iterable[str] = ()) -> str:
         "",
     ]
     for device in sorted(set(barred)):
-        # Mosquitto looks at denials first, and at a user's own lines before the patterns.
+        # Mosquitto checks denials first, and a user's own lines before the patterns.
         lines += [f"user {device}", "topic deny #", ""]
     lines += [
         "# %u is the common name of the certificate.",
@@ -128,10 +128,10 @@ def render_acl(fleet: str, barred: Iterable[str] = ()) -> str:
 
 
 def write_server(broker: Broker, ca_pem: str, both_pem: bytes) -> None:
-    """The broker's certificate with its key, and whom it trusts.
+    """Write the broker's certificate with its key, and the authority's certificate.
 
     Raises:
-        Misconfigured: the folder is closed to us, or there is no such group.
+        Misconfigured: the folder denies access, or the group does not exist.
         Transient: the disk is full.
     """
     _place(broker, SERVER, both_pem)
@@ -139,10 +139,12 @@ def write_server(broker: Broker, ca_pem: str, both_pem: bytes) -> None:
 
 
 def write_rules(broker: Broker, barred: Iterable[str], crl_pem: bytes) -> None:
-    """Configuration, access list and revocation list, each replaced whole; then the broker must reload.
+    """Write configuration, access list and revocation list, each replaced whole.
+
+    The broker must reload afterwards.
 
     Raises:
-        Misconfigured: the folder is closed to us, or there is no such group.
+        Misconfigured: the folder denies access, or the group does not exist.
         Transient: the disk is full.
     """
     with disk_errors(broker.folder):
@@ -155,11 +157,11 @@ def write_rules(broker: Broker, barred: Iterable[str], crl_pem: bytes) -> None:
 
 
 class ReloadError(Transient):
-    """The broker's files are written, but the operator's command did not make it read them."""
+    """The broker's files are written, but the operator's reload command did not make it read them."""
 
 
 def unproven(command: Sequence[str], words: str) -> ReloadError:
-    """The command ended well, and the broker does not act on its files: ``words`` say what it does."""
+    """The command succeeded, but the broker does not use its files; ``words`` say what it does."""
     return ReloadError(
         f"identity.reload_command ({' '.join(command)}) ended well, but nothing shows that the broker acts "
         f"on its files: {words}; does the command reload the broker there, and is {CRL} its crlfile?"
@@ -170,7 +172,7 @@ def reload(command: Sequence[str]) -> None:
     """Run the operator's command that makes the broker read its files again (SIGHUP).
 
     Raises:
-        ReloadError: it failed or took too long; the text says what to do.
+        ReloadError: it failed or timed out; the message says what to do.
     """
     words = " ".join(command)
     what = "until the broker reloads, it still lets revoked devices in"
@@ -183,7 +185,7 @@ def reload(command: Sequence[str]) -> None:
             check=False,
             text=True,
             errors="replace",
-            # Where root acts as the owner of the state folder, the broker's command is root's again.
+            # If root acts as the owner of the state folder, the command runs as root again.
             user=os.getuid() if os.geteuid() != os.getuid() else None,
             group=os.getgid() if os.geteuid() != os.getuid() else None,
         )
@@ -197,13 +199,13 @@ def reload(command: Sequence[str]) -> None:
 
 
 def _place(broker: Broker, name: str, data: bytes) -> None:
-    """Replace one file; group and mode are right before it has its name: the broker may read any time."""
+    """Replace one file; group and mode are set before the rename, because the broker may read at any time."""
     path = broker.folder / name
     with disk_errors(path):
         _folder(broker, broker.folder, 0o750 if broker.group else 0o700)
         if path.parent != broker.folder:
             _folder(broker, path.parent, 0o750 if broker.group else 0o700)
-        # Made in the top folder, whose group it takes there.
+        # Created in the top folder, to inherit its group.
         handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=broker.folder)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -220,16 +222,16 @@ def _place(broker: Broker, name: str, data: bytes) -> None:
 
 
 def _folder(broker: Broker, path: Path, mode: int) -> None:
-    """Make a folder, or mend its mode.
+    """Create a folder, or correct its mode.
 
-    With a group, the top one hands its group down (setgid): under the shipped unit the coordinator may
-    neither give a file to a group nor set that bit, so what is right already is left alone.
+    With a group, the top folder passes its group on (setgid). Under the shipped unit the coordinator may
+    neither change a group nor set that bit, so correct modes are left alone.
     """
     path.mkdir(parents=True, exist_ok=True)
     _to_group(broker, path)
     found = path.stat().st_mode
     if broker.group and path == broker.folder and not found & stat.S_ISGID:
-        with contextlib.suppress(PermissionError):  # files are given to the group one by one
+        with contextlib.suppress(PermissionError):  # files are given to the group one by one instead
             path.chmod(mode | stat.S_ISGID)
             return
     if found & 0o777 != mode:
@@ -237,21 +239,22 @@ def _folder(broker: Broker, path: Path, mode: int) -> None:
 
 
 def _to_group(broker: Broker, path: Path | int) -> None:
-    """Give a file or folder to the broker's group, where it is not of it."""
+    """Give a file or folder to the broker's group if it belongs to another."""
     if not broker.group:
         return
     try:
         number = grp.getgrnam(broker.group).gr_gid
     except KeyError:
         raise Misconfigured(
-            f"identity.broker_group: there is no group {broker.group!r}; name the broker's, or none"
+            f"identity.broker_group: there is no group {broker.group!r}; name the broker's "
+            "group, or remove the key"
         ) from None
     found = os.fstat(path) if isinstance(path, int) else path.stat()
     if found.st_gid == number:
         return
     try:
         os.chown(path, -1, number)
-    except OSError as error:  # EPERM: we may not; EINVAL: the group is not known in this user namespace
+    except OSError as error:  # EPERM: not permitted; EINVAL: the group is unknown in this user namespace
         raise Misconfigured(
             f"identity.broker_group: this user may not give {broker.folder} to the group {broker.group!r} "
             f"({error.strerror}); as root: install -d -o USER -g {broker.group} -m 2750 {broker.folder} "

@@ -1,8 +1,7 @@
-"""Which file of an identity lies where, and the certificates of our own that are kept fresh.
+"""Paths of the identity files, and renewal of the coordinator's own certificates.
 
-Below ``state_dir``: ``authority/`` (the secret), ``identity.sqlite3`` (the book), ``identity/``
-(``https.pem`` for the enrolment service, ``coordinator.pem`` and ``observer.pem`` for the broker,
-``ca.pem``), and ``mosquitto/``.
+Below ``state_dir``: ``authority/`` (the secret), ``identity.sqlite3``, ``identity/`` (``https.pem`` for the
+enrolment service, ``coordinator.pem`` and ``observer.pem`` for the broker, ``ca.pem``), and ``mosquitto/``.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ from runtime.storage.files import disk_errors, write_atomic
 _LOCK: Final = "identity.lock"
 _LOCK_S: Final = 15.0
 _FRESH: Final = 1 / 3
-"""With less than this share of its life left, a certificate of our own is made anew."""
+"""A certificate of our own is renewed when less than this share of its validity is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class IdentityPaths:
 
     @classmethod
     def of(cls, settings: CoordinatorSettings) -> "IdentityPaths":
-        """Those that the settings mean."""
+        """The paths of these settings."""
         identity = settings.identity
         broker = Broker(
             folder=(identity.broker_dir or settings.state_dir / "mosquitto").absolute(),
@@ -55,7 +54,7 @@ class IdentityPaths:
 
     @property
     def trust_root(self) -> Path:
-        """Who signs bundles: the newest root (:mod:`coordinator.trust.repository`)."""
+        """The newest root of the metadata that signs bundles (:mod:`coordinator.trust.repository`)."""
         return self.state_dir / "trust" / "root.json"
 
     @property
@@ -70,7 +69,7 @@ class IdentityPaths:
 
     @property
     def coordinator(self) -> Path:
-        """Certificate and key with which the coordinator goes to the broker."""
+        """Certificate and key of the coordinator as a client of the broker."""
         return self.own / "coordinator.pem"
 
     @property
@@ -80,26 +79,26 @@ class IdentityPaths:
 
     @property
     def probe(self) -> Path:
-        """Certificate and key that the newest revocation list takes back."""
+        """Certificate and key that the newest revocation list revokes."""
         return self.own / "probe.pem"
 
     @property
     def ca(self) -> Path:
-        """Whom to trust, for ``[mqtt.tls] ca_file``."""
+        """The authority's certificate, for ``[mqtt.tls] ca_file``."""
         return self.own / "ca.pem"
 
     @property
     def broker_written(self) -> bool:
-        """Whether the broker's rules are there at all, and what shows that they were read."""
+        """Whether the broker's rules exist, and with them the probe for whether the broker has read them."""
         names = (mosquitto.CONF, mosquitto.INCLUDED, mosquitto.ACL, mosquitto.CRL)
         return self.probe.is_file() and all((self.broker.folder / name).is_file() for name in names)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """One process (and thread) at a time writes what the book says into the broker's files.
+        """A lock: one process and thread at a time writes the broker's files.
 
         Raises:
-            Transient: another one has been at it for too long.
+            Transient: another process has held it for too long.
         """
         path = self.state_dir / _LOCK
         with disk_errors(path):
@@ -126,12 +125,12 @@ def _locked(handle: int) -> bool:
 def refresh_own(
     places: IdentityPaths, authority: Authority, *, wall: Callable[[], float] = time.time
 ) -> None:
-    """Make our own certificates that are missing, old, or for other hosts; the broker's has its own call.
+    """Renew our own certificates that are missing, old, or for other hosts, except the broker's.
 
-    Call it inside :meth:`Places.alone`.
+    Call it inside :meth:`IdentityPaths.alone`.
 
     Raises:
-        Misconfigured: a folder is closed to us.
+        Misconfigured: a folder denies access.
         Transient: the disk is full.
     """
     ca, now = authority.ca_pem.encode(), wall()
@@ -148,12 +147,12 @@ def refresh_own(
 def refresh_server(
     places: IdentityPaths, authority: Authority, *, wall: Callable[[], float] = time.time
 ) -> None:
-    """Make the broker's certificate, where it is missing, old, or for other hosts.
+    """Renew the broker's certificate if it is missing, old, or for other hosts.
 
-    Call it inside :meth:`Places.alone`.
+    Call it inside :meth:`IdentityPaths.alone`.
 
     Raises:
-        Misconfigured: the folder is closed to us.
+        Misconfigured: the folder denies access.
         Transient: the disk is full.
     """
     ca, now, folder = authority.ca_pem.encode(), wall(), places.broker.folder
@@ -163,7 +162,7 @@ def refresh_server(
 
 
 def is_fresh(path: Path, authority: Authority, hosts: tuple[str, ...], now: float) -> bool:
-    """Whether a file holds a certificate of this authority, for these hosts, with enough life left."""
+    """Whether a file holds a certificate of this authority for these hosts, with enough validity left."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError):

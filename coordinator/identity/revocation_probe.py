@@ -1,7 +1,8 @@
-"""Whether the broker acts on the newest revocation list: it must refuse a certificate that only that one has.
+"""Probe whether the broker uses the newest revocation list: it must refuse what only that list revokes.
 
-A command that ends well shows nothing: the broker may read its files later, or never. So with each list a
-certificate is made that nobody uses, and that the list takes back; the broker that turns it away has read it.
+Success of the reload command proves nothing: the broker may read its files later, or never. So each list
+comes with a certificate that is used for nothing else and that the list revokes; a broker that refuses it has
+read the list.
 """
 
 import socket
@@ -13,15 +14,16 @@ from pathlib import Path
 from typing import Final
 
 _ALERT_S: Final = 1.0
-"""The broker refuses a certificate at once after the handshake; who shows one that it takes has to wait."""
+"""The broker refuses a certificate directly after the handshake; to detect acceptance the probe has to wait
+this long."""
 _GONE_S: Final = 1.0
-"""Where nothing listens, nothing is to be expected for longer: a broker reads the list when it starts."""
+"""If nothing listens, waiting longer is useless: a broker reads the list when it starts."""
 _STEP_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Attributes: ``pair`` and ``ca``, PEM files; ``host`` and ``port``, of the broker, as we reach it."""
+    """Attributes: ``pair`` and ``ca``, PEM files; ``host`` and ``port``, the broker's address from here."""
 
     pair: Path
     ca: Path
@@ -29,10 +31,10 @@ class Probe:
     port: int
 
     def until_revoked(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> str:
-        """Ask until the broker turns the certificate away as taken back; once at least.
+        """Connect until the broker refuses the certificate as revoked; once at least.
 
         Returns:
-            What the broker did instead; empty: it acts on the list.
+            What the broker did instead; empty: it uses the list.
         """
         begun, listens = clock(), False
         while True:
@@ -49,7 +51,7 @@ class Probe:
     def _ask(self) -> str:
         where = f"{self.host}:{self.port}"
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False  # it is asked what it knows, and not who it is
+        context.check_hostname = False  # the probe tests the broker's list, not the broker's identity
         context.load_verify_locations(self.ca)
         context.load_cert_chain(self.pair)
         with socket.create_connection((self.host, self.port), timeout=_ALERT_S) as raw:
@@ -57,7 +59,7 @@ class Probe:
                 with context.wrap_socket(raw) as shaken:
                     shaken.recv(1)
             except TimeoutError:
-                return f"{where} lets a certificate in that the newest list takes back"
+                return f"{where} accepts a certificate that the newest list revokes"
             except ssl.SSLError as error:
                 return "" if "REVOKED" in (error.reason or "") else f"{where}: {error}"
             except OSError as error:

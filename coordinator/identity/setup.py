@@ -1,4 +1,4 @@
-"""``lichen coordinator init``: the authority, our own certificates and the broker's folder, made once."""
+"""``lichen coordinator init``: create the authority, our own certificates and the broker's folder, once."""
 
 import socket
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _SELF: Final = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """What ``init`` found or made."""
+    """What ``init`` found or created."""
 
     created: bool
     """The authority is new."""
@@ -30,10 +30,10 @@ class InitResult:
     places: IdentityPaths
     published: PublishedList
     not_reloaded: mosquitto.ReloadError | None = None
-    """All is made, but the broker was not told: as before it runs for the first time."""
+    """Everything is created, but the broker was not reloaded: normal before its first start."""
 
     def as_json(self, settings: CoordinatorSettings) -> dict[str, Any]:
-        """For programs."""
+        """The same as JSON values."""
         return {
             "created": self.created,
             "fleet": settings.fleet,
@@ -49,27 +49,29 @@ class InitResult:
         }
 
     def mqtt(self) -> dict[str, Any]:
-        """What belongs under ``[mqtt]`` in ``coordinator.toml``."""
+        """The keys for ``[mqtt]`` in ``coordinator.toml``."""
         pair = str(self.places.coordinator)
         tls = {"ca_file": str(self.places.ca), "cert_file": pair, "key_file": pair}
         return {"host": self.broker_host, "port": self.places.broker.port, "tls": tls}
 
 
 def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> InitResult:
-    """Make what is missing; an authority that is there stays as it is, but for hosts that are new.
+    """Create what is missing; an existing authority stays as it is, except for new hosts.
 
     Args:
         settings: of the coordinator.
-        hosts: under which devices reach this machine; without any, and for a new authority, this machine's
+        hosts: names under which devices reach this machine; if empty, and for a new authority, this machine's
             own names.
 
     Raises:
-        Misconfigured: the authority there is another fleet's or damaged, a host is none, or
+        Misconfigured: the authority belongs to another fleet or is damaged, a host is not valid, or
             ``identity.enabled`` is false.
         Transient: the disk is full.
     """
     if settings.identity.enabled is False:
-        raise Misconfigured("identity.enabled is false; remove the key, or set it to true, and init again")
+        raise Misconfigured(
+            "identity.enabled is false; remove the key, or set it to true, and run init again"
+        )
     places = IdentityPaths.of(settings)
     created = not places.authority.is_dir() or not any(places.authority.iterdir())
     if created:
@@ -98,14 +100,14 @@ def init(settings: CoordinatorSettings, hosts: Sequence[str]) -> InitResult:
 
 
 def own_names() -> list[str]:
-    """This machine's names, the best first: as the resolver knows it, as mDNS does, and for itself."""
+    """This machine's names, the best first: from the resolver, from mDNS, and its own."""
     name = socket.gethostname().lower()
     found = [name] if "." in name or name == "localhost" else [name, f"{name}.local"]
     return [*found, *_SELF]
 
 
 def next_steps(made: InitResult, config: Path) -> str:
-    """What a person does next, in words."""
+    """The next steps for the operator, as text."""
     tls = made.mqtt()["tls"]
     folder = made.places.broker.folder
     conf, included = folder / mosquitto.CONF, (folder / mosquitto.INCLUDED).parent

@@ -1,7 +1,7 @@
-"""The book of identities: invites, devices, and every certificate that still matters. ``identity.sqlite3``.
+"""The identity store: invites, devices, and every certificate that still matters (``identity.sqlite3``).
 
-A file of its own, for the daemon and ``lichen device`` write it at the same time. Of a token only its SHA-256
-is kept. Synchronous and thread-safe; every change is on disk when the method returns.
+A file of its own, because the daemon and ``lichen device`` write it at the same time. Of a token only the
+SHA-256 is stored. Synchronous and thread-safe; every change is on disk when the method returns.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ MAX_OPEN_INVITES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """One device of the book."""
+    """One registered device."""
 
     name: str
     status: Status
@@ -43,7 +43,7 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class InviteRow:
-    """An invite that nobody used yet."""
+    """An unused invite."""
 
     device: str | None
     made_wall: float
@@ -51,10 +51,10 @@ class InviteRow:
 
 
 class IdentityStore:
-    """Open (and make) the book in a state folder.
+    """Opens (and creates) the store in a state folder.
 
     Raises:
-        Misconfigured: the file is no book, or closed to us.
+        Misconfigured: the file is not an identity store, or access is denied.
         Transient: the disk is full.
     """
 
@@ -91,7 +91,7 @@ class IdentityStore:
                 "SELECT count(*) FROM invites WHERE used_wall IS NULL AND expires_wall > ?", (now,)
             ).fetchone()[0]
             if open_ >= MAX_OPEN_INVITES:
-                raise Refused(Reason.FULL, f"{open_} invites are open; wait until some run out")
+                raise Refused(Reason.FULL, f"{open_} invites are open; wait until some expire")
             tables.execute(
                 "INSERT INTO invites (id, hash, device, made_wall, expires_wall) VALUES (?, ?, ?, ?, ?)",
                 (mark[:32], mark, device, now, now + lasts_s),
@@ -99,10 +99,10 @@ class IdentityStore:
         return token
 
     def claim(self, token: str, device: str, key: str) -> tuple[Status, str | None]:
-        """Use a token for a device name and the print of a device key; the same again has the same answer.
+        """Use a token for a device name and a key digest; repeating the call gives the same answer.
 
         Returns:
-            ``pending`` or ``active``; and the certificate, where one was issued for this token and key.
+            ``pending`` or ``active``; and the certificate, if one was issued for this token and key.
 
         Raises:
             Refused: BAD_INVITE, or REVOKED.
@@ -111,10 +111,10 @@ class IdentityStore:
             return redeem_invite(tables, token, device, key, self._wall())
 
     def keep(self, device: str, key: str, issued: Issued) -> str:
-        """Write a certificate down before it leaves; whatever the device had before is taken back.
+        """Store a certificate before it is sent; earlier certificates of the device are revoked.
 
         Returns:
-            The certificate that counts: where two answered the same request at once, the first one's.
+            The valid certificate: if two requests were answered at once, the first one's.
 
         Raises:
             Refused: meanwhile the device was revoked, or another key enrolled under its name.
@@ -124,13 +124,14 @@ class IdentityStore:
             return keep(tables, device, key, issued, self._wall())
 
     def renewable(self, device: str, presented: Presented, key: str) -> str | None:
-        """Whether a certificate may be exchanged for one of ``key``; None: yes.
+        """Check whether a certificate may be exchanged for one of ``key``.
 
-        One that was issued after all that the book knows of the device may be: the book was put back from a
+        A certificate newer than everything known of the device is accepted: the store was restored from a
         backup.
 
         Returns:
-            The certificate that was issued for exactly this before: its answer was lost.
+            The certificate that was issued for this exchange before (its answer was lost); None if it is to
+            be issued now.
 
         Raises:
             Refused: REVOKED, UNKNOWN_DEVICE, or FULL (too often).
@@ -139,10 +140,10 @@ class IdentityStore:
             return _renewable(tables, device, presented, key, self._wall())
 
     def renew(self, device: str, presented: Presented, key: str, issued: Issued) -> str:
-        """Exchange a certificate for a new one; the old one stays good until it runs out.
+        """Exchange a certificate for a new one; the old one stays valid until it expires.
 
         Returns:
-            The certificate that counts.
+            The valid certificate.
 
         Raises:
             Refused: as :meth:`renewable`.
@@ -168,21 +169,21 @@ class IdentityStore:
                 "INSERT INTO certificates VALUES (?, ?, ?, ?, NULL)", (new, device, now, issued.not_after)
             )
         if restored:
-            words = "a certificate is newer than the book, which was put back from a backup: taken over"
+            words = "the identity store is older than a certificate, after a restore: certificate accepted"
             log.warning(words, device=device, certificate=old)
         return issued.certificate_pem
 
     # ---- the operator
 
     def approve(self, device: str, *, unknown: bool = False) -> Standing:
-        """Let a pending device in; for one that is in, end what holds it back (a quarantine).
+        """Admit a pending device; for an admitted one, end its quarantine.
 
         Args:
             device: its name.
-            unknown: also for a name that the book does not know: a fleet without certificates.
+            unknown: also for an unregistered name, in a fleet without certificates.
 
         Returns:
-            What it was before.
+            Its status before.
 
         Raises:
             Refused: UNKNOWN_DEVICE, or REVOKED.
@@ -191,14 +192,14 @@ class IdentityStore:
             return decisions.approve(tables, device, self._wall(), unknown=unknown)
 
     def revoke(self, device: str, *, unknown: bool = False) -> int:
-        """Take back all certificates of a device, and its unused invites; bar its name.
+        """Revoke all certificates of a device, delete its unused invites, and bar its name.
 
         Args:
             device: its name.
-            unknown: bar the name also where the book does not know it (after the book was lost).
+            unknown: bar the name even if it is not registered (after the store was lost).
 
         Returns:
-            How many certificates were taken back now.
+            Number of certificates revoked by this call.
 
         Raises:
             Refused: UNKNOWN_DEVICE.
@@ -222,12 +223,12 @@ class IdentityStore:
     # ---- the broker
 
     def barred(self) -> list[str]:
-        """Names that were revoked, sorted."""
+        """Revoked names, sorted."""
         found = self._tables.rows("SELECT name FROM devices WHERE status = 'revoked' ORDER BY 1")
         return [row["name"] for row in found]
 
     def revoked(self) -> list[Revoked]:
-        """Certificates that were taken back and have not run out long ago, by serial."""
+        """Revoked certificates, except those that expired long ago, by serial."""
         query = (
             "SELECT serial, revoked_wall FROM certificates WHERE revoked_wall IS NOT NULL AND not_after > ?"
             " ORDER BY serial"
@@ -238,29 +239,29 @@ class IdentityStore:
     def next_list(self) -> tuple[int, float]:
         """Number and begin of the next revocation list, each larger than the last one's.
 
-        The begin lies a day back: the broker's clock may be late. Two lists within a second still differ by
-        one: OpenSSL keeps those it was given and takes the newest.
+        The begin lies a day back, because the broker's clock may be late. Two lists within a second still
+        differ by one: OpenSSL keeps all lists and uses the newest.
         """
         with self._tables.change() as tables:
             return decisions.next_list(tables, self._wall())
 
     def written(self) -> str:
-        """The mark of what is in the broker's files; empty where that is not certain."""
+        """Digest of the content of the broker's files; empty if unknown."""
         return self._meta("written")
 
     def published(self) -> str:
-        """The mark of what the broker was shown to act on; empty where that is not certain."""
+        """Digest of the content that the broker has proved to use; empty if unknown."""
         return self._meta("published")
 
     def note_written(self, mark: str) -> None:
-        """Remember what is in the broker's files (empty: that changes now); nothing is shown from here on."""
+        """Record the content of the broker's files (empty: it changes now); the proof becomes invalid."""
         with self._tables.change() as tables:
             rows = [("written", mark), ("published", "")]
             tables.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
             tables.execute("INSERT OR IGNORE INTO meta VALUES ('unproven_wall', ?)", (self._wall(),))
 
     def note_published(self, mark: str) -> None:
-        """Remember that the broker acts on ``mark``, where that is what its files still say."""
+        """Record that the broker uses ``mark``, if its files still hold that."""
         with self._tables.change() as tables:
             row = tables.execute("SELECT value FROM meta WHERE key = 'written'").fetchone()
             if row is not None and row["value"] == mark:
@@ -268,7 +269,7 @@ class IdentityStore:
                 tables.execute("DELETE FROM meta WHERE key = 'unproven_wall'")
 
     def unproven_since(self) -> float | None:
-        """Since when the broker may not act on its files (unix seconds); None: it was shown that it does."""
+        """Since when the broker may not use its files (Unix seconds); None: it has proved that it does."""
         found = self._meta("unproven_wall")
         return float(found) if found else None
 
@@ -279,7 +280,7 @@ class IdentityStore:
     # ---- the daemon
 
     def refresh(self) -> None:
-        """Read what :meth:`standing` and :meth:`released_at` answer, if anything changed."""
+        """Read the data behind :meth:`standing` and :meth:`released_at` again if anything changed."""
         mark = self._tables.mark()
         if mark == self._mark:
             return
@@ -290,9 +291,9 @@ class IdentityStore:
         self._mark = mark
 
     def standing(self, device: str) -> Standing:
-        """What the operator decided on a device, as of the last :meth:`refresh`. Reads no disk."""
+        """The operator's decision on a device, as of the last :meth:`refresh`. Reads no disk."""
         return self._standing.get(device, "unknown")
 
     def released_at(self, device: str) -> float | None:
-        """When the operator last approved it (unix seconds; None: never), as of the last :meth:`refresh`."""
+        """When the operator last approved it (Unix seconds; None: never), as of the last :meth:`refresh`."""
         return self._released.get(device)

@@ -140,7 +140,7 @@ async def test_a_reload_that_does_nothing_is_noticed_said_and_tried_again(tmp_pa
         for _again in range(2):
             with pytest.raises(Transient, match="nothing shows that the broker acts on its files") as found:
                 desk.publish()
-            assert "lets a certificate in that the newest list takes back" in str(found.value)
+            assert "accepts a certificate that the newest list revokes" in str(found.value)
         async with connected(thief, "x", []) as client:
             assert client.link.connected, "so it is true"
         wait = unproven(desk.places.state_dir)

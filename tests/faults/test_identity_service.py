@@ -96,7 +96,7 @@ async def test_an_expired_invite_is_refused_over_the_wire(tmp_path) -> None:
         now[0] += HOUR + 1
         late = await client.post(ENROL_PATH, token=token, device="pi-1", csr=csr(new_key()))
         assert refused(late) is Reason.BAD_INVITE
-        assert b"run out" in late.body
+        assert b"expired" in late.body
 
 
 async def test_an_unnamed_invite_waits_until_the_operator_approves(tmp_path) -> None:

@@ -1,9 +1,9 @@
-"""Enrolment over HTTPS: what a stranger may ask, and how little of it is read before it is refused.
+"""Enrolment over HTTPS: the routes, and the limits for strangers.
 
 ``GET /v1/ca``, ``POST /v1/enrol``, ``POST /v1/renew`` (protocol.enrolment). Every answer but the first is
-JSON; one that is no success is an ``EnrolRefusal``. Bodies are bounded before they are read and have a
-deadline; attempts are counted per address and in total; at most two are worked on at a time, so that a flood
-here slows down nothing else.
+JSON; every failure is an ``EnrolRefusal``. Bodies are bounded before they are read and have a deadline;
+attempts are counted per address and in total; at most two are processed at a time, so that a flood here slows
+down nothing else.
 """
 
 import asyncio
@@ -61,8 +61,8 @@ class EnrolmentApp:
 
     Args:
         desk: decides.
-        enrolled: called after every certificate that went out.
-        throttle: how often one may ask.
+        enrolled: called after each issued certificate.
+        throttle: limits the rate of attempts.
         now: monotonic seconds.
     """
 
@@ -144,7 +144,7 @@ class EnrolmentApp:
         return _json(_STATUS.get(error.reason, 400), refusal)
 
     async def _on_trouble(self, request: Request, error: Exception) -> Response:
-        """A full disk, a damaged book: ours to mend; the device tries again."""
+        """A full disk or a damaged store: ours to mend; the device tries again."""
         log.error("a device could not be answered", why=str(error), path=request.url.path[:64])
         return _busy()
 
@@ -155,13 +155,13 @@ class EnrolmentApp:
         return _json(status, EnrolRefusal(reason=Reason.MALFORMED, detail=words))
 
     async def _on_fault(self, request: Request, error: Exception) -> Response:
-        """Of ours: the log has where, the stranger learns nothing of it."""
-        log.error("a fault of ours", path=request.url.path[:64], error=repr(error))
+        """An internal error: details are logged, and not sent to the stranger."""
+        log.error("internal error", path=request.url.path[:64], error=repr(error))
         return _busy()
 
 
 async def _read(request: Request, model: type[W]) -> W:
-    """The body as a message; not a byte beyond the bound is kept.
+    """The body as a message; at most the limit is held in memory.
 
     Raises:
         Refused: TOO_LARGE, or MALFORMED (no length, too slow, not that message).
@@ -208,7 +208,7 @@ def _json(status: int, message: Wire, retry_s: int | None = None) -> Response:
 
 
 def _text(status: int, body: bytes, kind: str) -> Response:
-    # The date tells a device without a clock what time it is, roughly.
+    # The date gives a device without a clock the approximate time.
     headers = {
         "date": formatdate(usegmt=True),
         "cache-control": "no-store",

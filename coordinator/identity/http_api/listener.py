@@ -1,9 +1,8 @@
-"""The door to the enrolment service: strangers' connections, bounded before a byte of theirs is believed.
+"""The listener of the enrolment service: bounds connections of strangers before the TLS handshake.
 
-A server that accepts everything can be filled with connections that say nothing, until the daemon has no
-file handles left; and a handshake costs us more than it costs a stranger. So connections are counted, and
-their number a second is bounded, before the TLS handshake, in all and for each address; the handshake and
-the life of a connection have deadlines, whatever the peer does. What speaks HTTP behind it is uvicorn's.
+Unbounded, silent connections could use up the daemon's file handles, and a handshake costs the server more
+than the client. So connections and their rate are limited per address and in total before the handshake;
+handshake and connection have deadlines. Behind it uvicorn speaks HTTP.
 """
 
 import asyncio
@@ -26,9 +25,9 @@ from protocol.errors import Misconfigured
 
 log = structlog.get_logger(__name__)
 _quiet: Final = logging.getLogger("coordinator.identity.http_api")
-"""Faults of ours with their trace; not a line for every stranger who does not speak HTTP."""
+"""Internal errors with their traceback; no line for a stranger who does not speak HTTP."""
 _quiet.setLevel(logging.ERROR)
-# uvicorn takes a request that is cancelled because the daemon stops for a fault of the application.
+# uvicorn reports a request that is cancelled at the daemon's stop as an error of the application.
 _quiet.addFilter(
     lambda record: not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 )
@@ -37,7 +36,7 @@ MAX_CONNECTIONS: Final = 128
 MAX_OF_A_PEER: Final = 32
 HANDSHAKE_S: Final = 5.0
 CONNECTION_S: Final = 20.0
-"""The whole life of a connection: one or two short requests."""
+"""Longest life of a connection: one or two short requests."""
 _SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
 _PAUSE_S: Final = 0.5
@@ -45,7 +44,7 @@ _BREATH_S: Final = 0.002
 
 
 class _Protocol(H11Protocol):
-    """Tells when its connection is over."""
+    """Signals the end of its connection."""
 
     def __init__(self, config: Config, state: ServerState) -> None:
         super().__init__(config=config, server_state=state, app_state={})
@@ -65,10 +64,10 @@ class BoundedListener:
         host: the address to listen on.
         port: 0: any free one, see :attr:`port`.
         context: for TLS.
-        app: the ASGI application, as a uvicorn ``Config`` that was loaded.
+        app: the ASGI application, as a loaded uvicorn ``Config``.
 
     Raises:
-        Misconfigured: the port is taken, or the address is not ours; the message names the key.
+        Misconfigured: the port is in use, or the address is not local; the message names the key.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class BoundedListener:
         self._of_peer: Counter[str] = Counter()
         self._throttle = Throttle(rate=10.0, burst=100.0, total_rate=100.0, total_burst=400.0)
         self.turned_away = 0
-        """Connections that were closed unheard: there were too many."""
+        """Connections closed without an answer, because there were too many."""
         self._said = ""
         self._listener = _listen(host, port)
         self.port = int(self._listener.getsockname()[1])
@@ -95,14 +94,14 @@ class BoundedListener:
         self._listener.close()
 
     async def run(self) -> None:
-        """Accept until cancelled; then every connection ends, and every request."""
+        """Accept until cancelled; then close every connection and cancel every request."""
         try:
             while True:
                 sock, peer = await self._accept()
                 if not self._has_room(peer):
                     self.turned_away += 1
                     sock.close()
-                    await asyncio.sleep(_BREATH_S)  # the rest of a flood waits in the kernel, or gives up
+                    await asyncio.sleep(_BREATH_S)  # the rest of a flood waits in the kernel
                     continue
                 self._of_peer[peer] += 1
                 task = asyncio.ensure_future(self._serve(sock))
@@ -123,8 +122,8 @@ class BoundedListener:
             try:
                 sock, address = await asyncio.get_running_loop().sock_accept(self._listener)
             except OSError as error:
-                # accept(2) hands out what the network did to the new connection, too; only a listener that is
-                # none any more is the end.
+                # accept(2) also reports network errors of the new connection; only an invalid listener
+                # ends the loop.
                 if error.errno in (errno.EBADF, errno.ENOTSOCK, errno.EINVAL):
                     raise
                 if str(error) != self._said:
@@ -145,8 +144,8 @@ class BoundedListener:
         return done
 
     async def _serve(self, sock: socket.socket) -> None:
-        """One connection, from the handshake to its end; nothing that a peer does raises from here."""
-        protocol = _Protocol(self._app, self._state)  # uvloop hands back its own protocol of TLS
+        """Serve one connection from the handshake to its end; no action of a peer raises here."""
+        protocol = _Protocol(self._app, self._state)  # uvloop returns its own TLS protocol
         transport: asyncio.Transport | None = None
         try:
             async with asyncio.timeout(CONNECTION_S):
@@ -168,7 +167,7 @@ class BoundedListener:
 
 
 async def _end(tasks: "set[asyncio.Task[None]]") -> None:
-    """Cancel them all, and wait until they are over; each leaves the set by itself."""
+    """Cancel all tasks and wait for their end; each removes itself from the set."""
     for task in tasks:
         task.cancel()
     if tasks:

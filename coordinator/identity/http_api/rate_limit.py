@@ -1,4 +1,4 @@
-"""How often a stranger may knock: a token bucket for each address and one for all of them. Pure."""
+"""Rate limit of attempts: a token bucket for each address and one for all of them. Pure."""
 
 import ipaddress
 from collections import OrderedDict
@@ -11,8 +11,8 @@ class Throttle:
     """Counts attempts.
 
     Args:
-        rate: attempts a second that an address may keep up.
-        burst: attempts that it has at once.
+        rate: sustained attempts a second of an address.
+        burst: attempts that an address has at once.
         total_rate: the same for all addresses together.
         total_burst: the same for all addresses together.
     """
@@ -24,10 +24,10 @@ class Throttle:
         self._peers: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, peer: str, now: float) -> float:
-        """0.0: go on, it is counted. Else the seconds after which one more attempt is heard.
+        """0.0 if the attempt is allowed (and counted), else seconds until the next one is.
 
         Args:
-            peer: as :func:`peer_of` makes it.
+            peer: from :func:`peer_of`.
             now: monotonic seconds.
         """
         left, since = self._peers.pop(peer, (self._burst, now))
@@ -39,7 +39,7 @@ class Throttle:
             left, all_left = left - 1, all_left - 1
         self._peers[peer] = (left, now)
         self._total = (all_left, now)
-        while len(self._peers) > MAX_PEERS:  # who knocked longest ago is forgotten, which only helps them
+        while len(self._peers) > MAX_PEERS:  # forgetting the oldest peers only helps them
             self._peers.popitem(last=False)
         return wait
 

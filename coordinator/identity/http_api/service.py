@@ -1,4 +1,4 @@
-"""The enrolment service in the daemon: opens the door, keeps the broker's files and our own fresh."""
+"""The enrolment service: runs the listener, and renews the broker's files and our certificates."""
 
 import asyncio
 import ssl
@@ -18,22 +18,23 @@ from runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 60.0
-"""Between two looks whether the broker was told all: after a failed reload, and for what runs out."""
+"""Interval of the check whether everything is published: after a failed reload, and for expiring
+certificates."""
 _HEAD_BYTES: Final = 16 * 1024
-"""Of a request's line and headers."""
+"""Limit for the request line and headers."""
 _NEXT_REQUEST_S: Final = 2
 
 
 class EnrolmentServer:
-    """The service's two loops, as services of the daemon.
+    """The two loops of the service.
 
     Args:
-        desk: decides; it is closed by its owner.
+        desk: decides; its owner closes it.
         settings: where to listen.
         clock: the time.
 
     Raises:
-        Misconfigured: the port is taken, or our certificate cannot be made.
+        Misconfigured: the port is in use, or our certificate cannot be created.
         Transient: the disk is full.
     """
 
@@ -51,14 +52,14 @@ class EnrolmentServer:
         self.door = BoundedListener(settings.host, settings.port, self._context, as_config(self.app))
 
     def _load(self, file: Path) -> None:
-        """Take certificate and key, where they changed; connections that are open keep theirs."""
+        """Load certificate and key if they changed; open connections keep theirs."""
         try:
             changed = file.stat().st_mtime_ns
             if changed != self._loaded:
                 self._context.load_cert_chain(file)
                 self._loaded = changed
         except (OSError, ssl.SSLError) as error:
-            raise Misconfigured(f"{file}: {error}; remove it, and it is made anew") from None
+            raise Misconfigured(f"{file}: {error}; remove it, and it is created again") from None
 
     async def serve(self) -> None:
         """Answer devices until cancelled."""
@@ -66,7 +67,7 @@ class EnrolmentServer:
         await self.door.run()
 
     async def keep(self) -> None:
-        """Until cancelled: after each enrolment, and now and then, tell the broker what changed."""
+        """Until cancelled: publish changes to the broker after each enrolment, and at intervals."""
         while True:
             await self._publish()
             waiting = asyncio.ensure_future(self._clock.sleep(LOOK_S))
@@ -82,7 +83,10 @@ class EnrolmentServer:
         try:
             done = await asyncio.to_thread(self._desk.publish)
             self._load(self._desk.places.https)
-        except (LichenError, OSError) as error:  # nothing of the broker's files ends the coordinator
+        except (
+            LichenError,
+            OSError,
+        ) as error:  # an error with the broker's files must not end the coordinator
             if str(error) != self._said:
                 log.warning("the broker may not know who is revoked", why=str(error), again_in_s=LOOK_S)
             self._said = str(error)
@@ -102,7 +106,7 @@ class EnrolmentServer:
 
 
 def as_config(app: EnrolmentApp) -> Config:
-    """The application as uvicorn's protocol takes it."""
+    """The application as a uvicorn configuration."""
     config = Config(
         app.asgi,
         http="h11",
@@ -110,7 +114,7 @@ def as_config(app: EnrolmentApp) -> Config:
         lifespan="off",
         log_config=None,
         access_log=False,
-        proxy_headers=False,  # a stranger does not choose the address it is counted under
+        proxy_headers=False,  # a stranger must not choose the address under which it is counted
         server_header=False,
         date_header=False,
         h11_max_incomplete_event_size=_HEAD_BYTES,

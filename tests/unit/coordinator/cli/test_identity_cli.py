@@ -149,7 +149,7 @@ def test_invite_list_approve_revoke(config) -> None:
         "broker_reloaded": False,
     }
     assert "user pi-1" in (config.parent / "coordinator/mosquitto/acl").read_text()
-    assert "was taken back" in wrong(device_app, "approve", "pi-1", "-c", config, kind=Refused)
+    assert "was revoked" in wrong(device_app, "approve", "pi-1", "-c", config, kind=Refused)
     table = run(device_app, "ls", "-c", config).stdout
     assert "revoked" in table
     assert "active" in table
