@@ -1,6 +1,22 @@
-"""Text for people out of words that others wrote."""
+"""Text for people, made of names and of words that others wrote. Pure."""
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+from typing import Final
+
+MAX_NAMES: Final = 8
+"""Names that one line shows."""
 
 
-def one_line(words: str) -> str:
-    """Give the words in one line, without control characters that a terminal would obey."""
-    return " ".join("".join(c if c.isprintable() else " " for c in words).split())
+def one_line(words: str, limit: int | None = None) -> str:
+    """One line of at most ``limit`` characters, without control characters that a terminal obeys."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    return line if limit is None or len(line) <= limit else f"{line[: limit - 3]}..."
+
+
+def first_few(
+    names: Collection[str] | Mapping[str, object], limit: int = MAX_NAMES, separator: str = ", "
+) -> str:
+    """The first names, and how many more there are: ``a, b and 3 more``."""
+    more = len(names) - limit
+    return separator.join(islice(names, limit)) + (f" and {more} more" if more > 0 else "")

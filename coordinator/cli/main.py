@@ -18,7 +18,6 @@ from coordinator.config.coordinator import load_settings
 from coordinator.recovery.downgrade import downgraded
 from coordinator.recovery.folder_owner import DATABASE, check_owner
 from coordinator.recovery.state_backup import copy_state
-from coordinator.round_machine.device_sets import some
 from coordinator.status.history import read
 from coordinator.status.history_table import HistoryParts, judged_on, print_parts
 from coordinator.storage.database import Database
@@ -29,6 +28,7 @@ from runtime import exit_codes
 from runtime.cli import Format, FormatOption, print_result
 from runtime.process.daemon import run
 from runtime.process.run_as_owner import run_as_owner
+from runtime.text import first_few
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -231,7 +231,7 @@ def _who(row: dict[str, Any]) -> str:
     asked = {d for attempt in row["attempts"] for d in attempt["selected"]} | here
     missing = sorted(asked - here)
     asked_for = max([len(asked), *(a["selected_count"] for a in row["attempts"])])
-    return f"{len(here)} of {asked_for}" + (f", not {some(missing)}" if missing else "")
+    return f"{len(here)} of {asked_for}" + (f", not {first_few(missing)}" if missing else "")
 
 
 def _mean_quality(updates: list[dict[str, Any]]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from coordinator.rollout.device_record import LEFT_OUT_AFTER, left_out
 from coordinator.rollout.model import Release, Rollout, RolloutState
 from coordinator.rollout.stage_gate import StageCounts
 from coordinator.rollout.view import doing, waits
+from runtime.text import first_few
 from runtime.waits import lines, stamp
 
 _SHOWN: Final = ("windows", "errors", "latency_p95_ms", "latency_ratio", "agreement", "drift", "accuracy")
@@ -130,9 +131,8 @@ def show(
     if course.rollout is not None:
         _show(console, course.rollout, here)
     if names := sorted(left_out(course.refusers)):
-        more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
         words = f"each refused the last {LEFT_OUT_AFTER} versions or more that others kept"
-        say(f"left out of every verdict: {', '.join(names[:_NAMES])}{more}: {words}")
+        say(f"left out of every verdict: {first_few(names, _NAMES)}: {words}")
     for wait in lines(waits(course, here.hindered), now):
         say(wait)
     for one in past[:_PAST]:

@@ -21,7 +21,6 @@ from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
 from coordinator.rollout.view import read_rollouts, standing
 from coordinator.rollout.view import waits as rollout_waits
-from coordinator.round_machine.device_sets import some
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import replay
 from coordinator.rounds.late_bundles import wait_kept
@@ -40,6 +39,7 @@ from runtime.cli import Format, FormatOption, print_result
 from runtime.clock import SystemClock
 from runtime.storage.files import disk_trouble
 from runtime.storage.folder_lock import is_locked
+from runtime.text import first_few
 from runtime.waits import Wait, by_another_clock, lines, read, span, stamp
 
 _SILENT_S: Final = 90.0
@@ -215,7 +215,7 @@ def _quarantines(barred: dict[str, OffenceRecord | None], roster: DeviceRegistry
     ]
     if more := held_back[_QUARANTINES:]:
         ends = max(held.until for _, held in more)
-        more_words = f"{some([device for device, _ in more])} are not heard either"
+        more_words = f"{first_few([device for device, _ in more])} are not heard either"
         found.append(Wait("quarantines", more_words, min(h.since for _, h in more), ends, "all are over"))
     return tuple(found)
 
@@ -226,7 +226,7 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
         shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
         told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]
         if found["quarantined"]:
-            told.append(f"quarantined: {some(found['quarantined'], NAMED_IN_STATUS)}")
+            told.append(f"quarantined: {first_few(found['quarantined'], NAMED_IN_STATUS)}")
         shown_devices = list(found["selected"].items())[:NAMES]
         told += [f"selected by {found['selection']}: {device}: {words}" for device, words in shown_devices]
         for one in found["bundles"]:

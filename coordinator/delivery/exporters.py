@@ -21,7 +21,6 @@ from coordinator.fleet.serving_routes import (
     group_by_route,
     served,
 )
-from coordinator.round_machine.device_sets import NAMED
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED
@@ -32,6 +31,7 @@ from protocol.messages import BlobRef
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 from runtime.storage.blob_store import BlobStore
+from runtime.text import MAX_NAMES
 
 log = structlog.get_logger(__name__)
 
@@ -148,7 +148,7 @@ class RouteExporter:
         """Forget bundles that nobody needs any more, and say which routes got none."""
         most, left_out = self._max_routes, routes[self._max_routes :]
         if left_out:
-            named = list(map(str, left_out[:NAMED]))
+            named = list(map(str, left_out[:MAX_NAMES]))
             log.warning("routes_without_bundle", max_routes=most, count=len(left_out), routes=named)
         table = schema.bundles
         order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)

@@ -14,7 +14,6 @@ import structlog
 from coordinator.admission.quarantine import Quarantine
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
-from coordinator.round_machine.device_sets import NAMED
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer
@@ -22,6 +21,7 @@ from protocol.base import is_name
 from protocol.errors import LichenError
 from runtime.clock import Clock
 from runtime.storage.files import remove, write_atomic
+from runtime.text import MAX_NAMES
 
 log = structlog.get_logger(__name__)
 
@@ -128,4 +128,4 @@ class Forgetting:
         stale = self._roster.stale(self._days)
         self.forget(stale)
         if stale:
-            log.info("devices_forgotten", count=len(stale), first=stale[:NAMED], days=self._days)
+            log.info("devices_forgotten", count=len(stale), first=stale[:MAX_NAMES], days=self._days)

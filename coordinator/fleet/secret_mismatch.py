@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from coordinator.fleet.device_registry import DeviceRegistry
+from runtime.text import first_few
 
 log = structlog.get_logger(__name__)
 
@@ -47,22 +48,17 @@ def mismatch_warning(prints: Mapping[str, str]) -> str:
     if len(groups) < 2:  # noqa: PLR2004 - one secret, or none
         return ""
     (most, here), *others = groups
-    first = _named(here) if len(here) == len(others[0][1]) else f"{len(here)} others"
-    told = "; ".join(f"{_named(devices)} {_have(devices)} {shown}" for shown, devices in others[:_PRINTS])
+    first = first_few(here, NAMES) if len(here) == len(others[0][1]) else f"{len(here)} others"
+    parts = [f"{first_few(devices, NAMES)} {_have(devices)} {shown}" for shown, devices in others[:_PRINTS]]
     more = f"; and {len(others) - _PRINTS} secrets more" if len(others) > _PRINTS else ""
     return (
         "devices have different fleet secrets and learn nothing from each other: "
-        f"{told}{more}; {first} {_have(here)} {most}; {_HOW}"
+        f"{'; '.join(parts)}{more}; {first} {_have(here)} {most}; {_HOW}"
     )
 
 
 def _have(devices: Collection[str]) -> str:
     return "has" if len(devices) == 1 else "have"
-
-
-def _named(devices: tuple[str, ...]) -> str:
-    more = len(devices) - NAMES
-    return ", ".join(devices[:NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 class SecretMismatchMonitor:

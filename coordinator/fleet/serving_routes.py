@@ -23,6 +23,7 @@ from protocol.errors import Refused
 from protocol.frames.frame import digest
 from protocol.messages import BlobRef
 from protocol.tasks.task import Task
+from runtime.text import first_few
 
 log = structlog.get_logger(__name__)
 
@@ -97,9 +98,7 @@ class ReleaseBundle(Wire):
 
 def counted(devices: tuple[str, ...]) -> str:
     """Some devices in words."""
-    more = len(devices) - _NAMES
-    named = ", ".join(devices[:_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"{len(devices)} device{'' if len(devices) == 1 else 's'} ({named})"
+    return f"{len(devices)} device{'' if len(devices) == 1 else 's'} ({first_few(devices, _NAMES)})"
 
 
 def group_by_route(needs: Mapping[str, ServingNeed]) -> list[RouteGroup]:

@@ -19,7 +19,6 @@ from coordinator.aggregation.reported_metrics import reported_metric_names, weig
 from coordinator.recovery.evidence import frames_of, newest_manifest
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import ReceivedUpdate
-from coordinator.round_machine.device_sets import some
 from coordinator.round_machine.events import Checkpoint, RoundPhase, RoundState, Rules, VersionMade
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
@@ -30,6 +29,7 @@ from protocol.errors import LichenError, Reason, Refused
 from protocol.tasks.task import Task
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.files import remove, rename, sweep_below, sync_folder, write_atomic
+from runtime.text import first_few
 
 log = structlog.get_logger(__name__)
 
@@ -166,7 +166,7 @@ class _Rebuild:
             journal.mark_lost(before.round, device, Refused(Reason.WRONG_DIGEST, words), self.wall)
             store.count_refusals(device, Reason.WRONG_DIGEST.value, 1, words, self.wall)
         if gone:
-            self.words.append(f"updates for round {before.round} are lost, and come again: {some(gone)}")
+            self.words.append(f"updates for round {before.round} are lost, and come again: {first_few(gone)}")
 
     def _frames(self, round_: int) -> list[ReceivedUpdate]:
         return frames_of(self.path.parent / "updates" / str(round_), self.task, round_)

@@ -9,7 +9,7 @@ from typing import Final
 from coordinator.fleet.device_registry import Device, DeviceRegistry
 from coordinator.rollout.model import RolloutState
 from protocol.rollout import Hindrance
-from runtime.text import one_line
+from runtime.text import first_few, one_line
 from runtime.waits import Wait
 
 _NAMES: Final = 5
@@ -51,8 +51,7 @@ def elsewhere(roster: DeviceRegistry, course: RolloutState, barred: Collection[s
             found.append(f"{name} (version {said.version}: {one_line(said.why)})")
     if not found:
         return []
-    more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
-    words = f"devices that cannot run what they are pointed to yet: {', '.join(found[:_NAMES])}{more}"
+    words = f"devices that cannot run what they are pointed to yet: {first_few(found, _NAMES)}"
     return [Wait("models", words, None, None, "until that is mended on the devices; they try again")]
 
 
@@ -78,11 +77,10 @@ def ahead(
     if not found:
         return []
     highest = max(version for version, _ in found)
-    names = [f"{name} (version {version})" for version, name in sorted(found, reverse=True)[:_NAMES]]
-    more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
+    names = [f"{name} (version {version})" for version, name in sorted(found, reverse=True)]
     words = (
         f"devices run a later version than this coordinator ever exported (its newest is {newest}): "
-        f"{', '.join(names)}{more}; they refuse its versions. Its state was lost, or an older one put back"
+        f"{first_few(names, _NAMES)}; they refuse its versions. Its state was lost, or an older one put back"
     )
     then = f"until version {highest}, or at once with rollout.mode = manual and lichen rollout create"
     return [Wait("versions", words, None, None, then)]

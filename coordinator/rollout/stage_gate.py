@@ -7,7 +7,7 @@ from typing import Final
 from coordinator.rollout.device_record import DeviceReport
 from coordinator.rollout.model import Rollout, RolloutDevice
 from protocol.rollout import TrialReport
-from runtime.text import one_line
+from runtime.text import first_few, one_line
 
 _PHASES: Final = frozenset({"trial", "committed", "rolled_back", "refused"})
 _EPSILON: Final = 1e-9
@@ -158,9 +158,8 @@ def evaluate_stage(rollout: Rollout, base_share: float = 0.0) -> StageVerdict:
 
 
 def _named(losers: Mapping[str, RolloutDevice]) -> str:
-    shown = [
+    failures = [
         f"{name} {one.phase.replace('_', ' ')}: {one.why or 'no reason given'}"
-        for name, one in sorted(losers.items())[:_NAMES]
+        for name, one in sorted(losers.items())
     ]
-    more = len(losers) - _NAMES
-    return "; ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return first_few(failures, _NAMES, "; ")

@@ -23,6 +23,7 @@ from coordinator.rollout.model import (
 from coordinator.rollout.stage_devices import chosen
 from coordinator.rollout.stage_gate import StageCounts, apply_report, evaluate_stage
 from protocol.rollout import Trial
+from runtime.text import first_few
 
 BACK: Final = Trial(windows=1, max_latency_ratio=1000.0, max_accuracy_drop=1.0)
 """What is asked of the stable release where devices go back to it: that it answers."""
@@ -146,8 +147,7 @@ def _fill(course: RolloutState, rollout: Rollout, event: RolloutTick, now: float
         )
         for name in found
     }
-    more = f" and {len(found) - _NAMES} more" if len(found) > _NAMES else ""
-    words = f"{rollout.stage_words}: {', '.join(found[:_NAMES])}{more}"
+    words = f"{rollout.stage_words}: {first_few(found, _NAMES)}"
     rollout = rollout.model_copy(update={"members": {**rollout.members, **added}, "since": now})
     after = course.with_rollout(rollout.with_entry(now, "pointed", words)).model_copy(
         update={"serial": serial}

@@ -14,6 +14,7 @@ from coordinator.rollout.stage_gate import StageCounts
 from coordinator.rollout.store import FILE, read_course, read_past
 from protocol.errors import Misconfigured
 from runtime.storage.sqlite import open_reader, sqlite_errors
+from runtime.text import first_few
 from runtime.waits import Wait, span
 
 _NAMES: Final = 5
@@ -93,9 +94,8 @@ def _stage(rollout: Rollout, hindered: Mapping[str, str]) -> Wait:
         if one.phase != "committed" and not (one.failed or one.barred or one.left_out)
     ]
     missing.sort(key=lambda name: (name not in hindered, name))  # those that a person can help come first
-    shown = [f"{name} ({_short(hindered[name])})" if name in hindered else name for name in missing[:_NAMES]]
-    more = f" and {len(missing) - _NAMES} more" if len(missing) > _NAMES else ""
-    words = f"{told}: {counts.words}; waits for {', '.join(shown)}{more}"
+    shown = [f"{name} ({_short(hindered[name])})" if name in hindered else name for name in missing]
+    words = f"{told}: {counts.words}; waits for {first_few(shown, _NAMES)}"
     return Wait("rollout", words, rollout.since, rollout.until, "it is paused")
 
 

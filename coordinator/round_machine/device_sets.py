@@ -1,12 +1,6 @@
 """Sets of devices as sorted tuples: to find one or to add one is cheap in a large fleet, too. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Collection
-from itertools import islice
-from typing import Final
-
-NAMED: Final = 8
-"""Devices named in one line of words."""
 
 
 def joined(*groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -24,9 +18,3 @@ def joined_by(devices: tuple[str, ...], device: str) -> tuple[str, ...]:
     """A sorted tuple with one device more."""
     at = bisect_left(devices, device)
     return devices if holds(devices, device) else (*devices[:at], device, *devices[at:])
-
-
-def some(names: Collection[str], most: int = NAMED) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(islice(names, most)) + (f" and {more} more" if more > 0 else "")

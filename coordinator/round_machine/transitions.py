@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from coordinator.round_machine.closing import closes_at, needed
-from coordinator.round_machine.device_sets import holds, joined, joined_by, some
+from coordinator.round_machine.device_sets import holds, joined, joined_by
 from coordinator.round_machine.events import (
     Begin,
     Command,
@@ -28,6 +28,7 @@ from coordinator.round_machine.events import (
 )
 from coordinator.round_machine.pending_work import pending
 from coordinator.round_machine.retry_delay import retry_delay_s
+from runtime.text import first_few
 
 Outcome = tuple[RoundState, tuple[Command, ...]]
 
@@ -204,7 +205,7 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
     told = {device: why for device, why in told.items() if device in lost}
     refused = tuple(sorted({**dict(state.refused), **told}.items()))
     left = state.model_copy(update={"delivered": rest, "refused": refused})
-    trouble = f"unusable updates of {some(sorted(lost))}"
+    trouble = f"unusable updates of {first_few(sorted(lost))}"
     if len(rest) < max(1, rules.min_devices):
         return _give_up(left, now, trouble)
     return _enter(left, RoundPhase.AGGREGATING, now, trouble=trouble)
@@ -217,7 +218,7 @@ def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> O
         return state, ()
     rest = tuple(d for d in state.delivered if d not in lost)
     left = state.model_copy(
-        update={"delivered": rest, "trouble": f"unusable updates of {some(sorted(lost))}"}
+        update={"delivered": rest, "trouble": f"unusable updates of {first_few(sorted(lost))}"}
     )
     return left, pending(left)
 

@@ -15,7 +15,6 @@ import structlog
 from coordinator.admission.quarantine import OFFENCES
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import Key, ReceivedUpdate, accept_batch
-from coordinator.round_machine.device_sets import NAMED
 from coordinator.round_machine.events import (
     Aggregate,
     Begin,
@@ -54,6 +53,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import KeyedQueue, Signal
 from runtime.concurrency.threads import Threads
 from runtime.metrics import MetricFamily, gauge
+from runtime.text import MAX_NAMES
 from runtime.token_buckets import TokenBucket
 
 TICK_S: Final = 0.5
@@ -290,7 +290,7 @@ class RoundDriver:
         chosen = await self._chooser.choose(command, self.able(), self.state, self._fleet.terms())
         answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
         if await self._post(answer, partial(self._attempts.opened, command, chosen)):
-            few = dict(islice(sorted(chosen.why.items()), NAMED))
+            few = dict(islice(sorted(chosen.why.items()), MAX_NAMES))
             log.info("selected", round=command.round, attempt=command.attempt, count=len(chosen.why), why=few)
 
     def metrics(self) -> Iterable[MetricFamily]:

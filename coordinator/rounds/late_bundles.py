@@ -14,12 +14,12 @@ import structlog
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.fleet.serving_routes import RouteGroup
-from coordinator.round_machine.device_sets import NAMED, some
 from coordinator.round_machine.events import RoundPhase
 from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.database import Database
 from protocol.errors import LichenError
 from runtime.clock import Clock
+from runtime.text import MAX_NAMES, first_few
 from runtime.waits import Wait
 
 log = structlog.get_logger(__name__)
@@ -86,7 +86,7 @@ class LateBundles:
     def _said_of(self, lacking: list[RouteGroup]) -> str:
         if not lacking:
             return ""
-        who = some([str(route) for route in lacking], NAMED // 2)
+        who = first_few([str(route) for route in lacking], MAX_NAMES // 2)
         if self._driver.state.phase is not RoundPhase.DONE:
             return f"no bundle reads and predicts what these do: {who}; the next export makes one"
         if self._trouble:

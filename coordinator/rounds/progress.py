@@ -10,6 +10,7 @@ from typing import Final
 
 from coordinator.round_machine.closing import closes_at, needed
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
+from runtime.text import one_line
 
 NAMES: Final = 8
 """Devices named in one list of the sentence."""
@@ -51,9 +52,7 @@ def explain(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
 
 
 def _part(text: str) -> str:
-    """A part of the sentence: one line, bounded."""
-    line = " ".join(text.split())
-    return line if len(line) <= _PART else f"{line[: _PART - 3]}..."
+    return one_line(text, _PART)
 
 
 def _names(devices: Iterable[str], count: int, lacks: Mapping[str, str]) -> str:

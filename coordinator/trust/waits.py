@@ -9,7 +9,7 @@ from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.trust.repository import AHEAD_S, ahead_words
 from coordinator.trust.signer import repository_of
 from protocol.errors import LichenError
-from runtime.text import one_line
+from runtime.text import first_few, one_line
 from runtime.waits import Wait
 
 MAX_LISTED_DEVICES: Final = 5
@@ -44,6 +44,5 @@ def _distrust(roster: DeviceRegistry, barred: Collection[str]) -> Iterator[Wait]
         if name not in barred and device is not None and device.state.distrusts is not None:
             found.append(f"{name} ({one_line(device.state.distrusts)})")
     if found:
-        more = f" and {len(found) - MAX_LISTED_DEVICES} more" if len(found) > MAX_LISTED_DEVICES else ""
-        words = f"devices that do not act on what came: {', '.join(found[:MAX_LISTED_DEVICES])}{more}"
+        words = f"devices that do not act on what came: {first_few(found, MAX_LISTED_DEVICES)}"
         yield Wait("trust", words, None, None, "until a task or an offer comes that they can verify")

@@ -12,6 +12,7 @@ from edge_agent.deployment.trial_metrics import TrialMetrics
 from protocol.base import Count, Digest, Name, Seconds, Wire
 from protocol.messages import ModelPointer
 from protocol.rollout import Trial, TrialReport
+from runtime.text import one_line
 
 MAX_BAD: Final = 32
 MAX_WHY: Final = 240
@@ -116,6 +117,5 @@ def report_of(
 
 
 def shortened(words: str) -> str:
-    """As one line of a message: bounded, and without what a terminal would obey."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    return line if len(line) <= MAX_WHY else f"{line[: MAX_WHY - 3]}..."
+    """One line of a state message, of at most ``MAX_WHY`` characters."""
+    return one_line(words, MAX_WHY)

@@ -30,6 +30,7 @@ from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.mqtt.link import Will
+from runtime.text import one_line
 
 _log = structlog.get_logger(__name__)
 _GROWTH: Final = 1.25
@@ -116,10 +117,10 @@ class StateReporter:
             chunk_bytes=self._link.chunk_bytes,
             version=_version(),
             fleet_secret=now.fleet_secret,
-            refuses=_line(self._tasks.misfit) or None,
+            refuses=one_line(self._tasks.misfit, MAX_WORDS) or None,
             trial=self._models.trial,
             hindered=self._models.blocked,
-            distrusts=_line(self._verifier.why) or None,
+            distrusts=one_line(self._verifier.why, MAX_WORDS) or None,
             withdrawn=tuple(self._withdrawn) or None,
             labels=settings.labels or None,
         )
@@ -217,9 +218,3 @@ def _kind(state: State) -> tuple[object, ...]:
     trial = None if state.trial is None else state.trial.model_copy(update={"measures": {}})
     known = state.targets, state.fleet_secret, state.refuses, state.labels, trial, state.hindered
     return set(state.modalities), known, state.distrusts, state.chunk_bytes, broken
-
-
-def _line(words: str) -> str:
-    """As one line of a state message: bounded, and without what a terminal would obey."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    return line if len(line) <= MAX_WORDS else f"{line[: MAX_WORDS - 3]}..."

@@ -22,6 +22,7 @@ from export.signature import Surface, surface_of
 from models.contract import Tensors
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
+from runtime.text import first_few
 
 LOADING: Final = (
     _ort.Fail,
@@ -32,8 +33,6 @@ LOADING: Final = (
 )
 """What onnxruntime raises on a graph that it does not take."""
 _TIMED_RUNS: Final = 30
-_NAMED: Final = 8
-"""So many tensors are named in words."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +162,7 @@ def _compare(
 
 
 def _own_in_words(own: Tensors) -> str:
-    names = list(own)
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f", own {', '.join(names[:_NAMED])}{more}" if names else ""
+    return f", own {first_few(own)}" if own else ""
 
 
 def require_own(loaded: ort.InferenceSession, own: Paths) -> None:

@@ -7,6 +7,7 @@ where devices learn without labels); then, at random, as many as the task asks f
 from collections.abc import Collection, Sequence
 
 from coordinator.selection.policies.base import NEEDED, Counts, Policy, Selection, SelectionInput, everyone
+from runtime.text import first_few
 
 Cell = tuple[str, int]
 _RANDOM = "drawn at random"
@@ -49,9 +50,7 @@ def _open(order: list[str], chosen: Collection[str], wanted: int, needed: Collec
 
 
 def _words(gained: frozenset[Cell], labels: Sequence[str]) -> str:
-    names = [_word(name, k, labels) for name, k in sorted(gained)]
-    rest = len(names) - 4
-    return ", ".join(names[:4]) + (f" and {rest} more" if rest > 0 else "")
+    return first_few([_word(name, k, labels) for name, k in sorted(gained)], 4)
 
 
 def _word(name: str, k: int, labels: Sequence[str]) -> str:

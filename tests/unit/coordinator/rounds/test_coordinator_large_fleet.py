@@ -12,7 +12,6 @@ from coordinator.cli.main import app as coordinator_app
 from coordinator.cli.status import look
 from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine import table as machine
-from coordinator.round_machine.device_sets import some
 from coordinator.round_machine.events import (
     Checkpoint,
     Presence,
@@ -32,6 +31,7 @@ from protocol import messages
 from protocol.messages import ModalityState, RoundAnnouncement, State
 from protocol.topics import Kind, broadcast_topic
 from runtime import logs
+from runtime.text import first_few
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import FLEET, settings_for, tiny_task
 
@@ -231,7 +231,7 @@ def test_values_are_packed_and_come_back_and_rotten_ones_say_so() -> None:
     assert (len(names_in(part)), count_in(part)) == (MOST_NAMED, MANY)
     assert names_in(whole | {"zlib": "AAAA"}) == NAMES[:MOST_NAMED]
     assert (names_in(["a"]), count_in(["a"]), names_in(None)) == (("a",), 1, ())
-    assert some(NAMES) == ", ".join(NAMES[:8]) + " and 2992 more"
+    assert first_few(NAMES) == ", ".join(NAMES[:8]) + " and 2992 more"
 
 
 def test_no_line_of_the_log_grows_whoever_writes_it() -> None:
