@@ -3,20 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OBSERVER := .venv-observer
-# These compute. The others start whole fleets of processes that mostly wait, and come after, three at a time.
-COMPUTES := tests/e2e/test_export_device.py
-FAST := tests/architecture tests/contract tests/golden tests/property tests/unit $(COMPUTES)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Hundreds of processes are started, and each would compile our code anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
+# Half of the tests wait for processes that they start: two workers for a core. tests/conftest.py orders the files.
 test: $(VENV)/dev.stamp mosquitto chromium ## the suite, but for what is long by its nature (ARGS="-k spool": a part of all)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -P -m pytest -n 2 --dist loadfile -m 'not long' $(FAST)
-	$(BIN)/python -P -m pytest -n 3 --dist loadfile -m 'not long' --durations=15 tests/compat tests/e2e tests/faults --ignore $(COMPUTES)
+	$(BIN)/python -P -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not long' --durations=15 tests
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from itertools import chain, zip_longest
 
 import pytest
 import structlog
@@ -16,6 +17,45 @@ settings.register_profile("lichen", deadline=None)
 settings.load_profile("lichen")
 
 pytest_plugins = ["tests.support.brokers"]
+
+WAITS = ("compat", "e2e", "faults")
+"""Folders of tests that start fleets of processes, and mostly wait for them. The other tests compute."""
+LONGEST = (
+    "test_arch_style.py",
+    "test_disk_states.py",
+    "test_world_seeds.py",
+    "test_compat_upgrade.py",
+    "test_export_own.py",
+    "test_simulate_workers.py",
+    "test_coordinator_kill.py",
+    "test_identity_fleet.py",
+    "test_simulate_roles.py",
+    "test_runtime_link.py",
+    "test_coordinator_salvage.py",
+    "test_export_int8.py",
+    "test_world_mutations.py",
+    "test_export_device.py",
+    "test_runtime_bad_networks.py",
+    "test_export_parity.py",
+    "test_demo_run.py",
+    "test_contract_variants.py",
+)
+"""Files that take half a minute or so. They start first: none is left alone at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files for pytest-xdist: the longest first, and those that wait beside those that compute."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    ordered = sorted(files, key=lambda file: rank.get(file.rpartition("/")[2], len(LONGEST)))
+    wait = [file for file in ordered if file.split("/")[1] in WAITS]
+    compute = [file for file in ordered if file.split("/")[1] not in WAITS]
+    pairs = chain.from_iterable(zip_longest(wait, compute))
+    items[:] = [item for file in pairs if file is not None for item in files[file]]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
 MAX_LINES = 300
@@ -116,6 +118,7 @@ def test_arch_there_is_exactly_one_package_file_among_the_tests() -> None:
 def test_arch_test_file_names_are_unique() -> None:
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
+    assert not set(LONGEST) - set(names), "tests/conftest.py starts these first, and they are not there"
 
 
 def unpickling(tree: ast.AST) -> list[int]:
