@@ -10,7 +10,7 @@ from functools import partial
 from coordinator.admission.access import AccessControl
 from coordinator.admission.operator_decisions import OperatorDecisions
 from coordinator.admission.quarantine import Quarantine
-from coordinator.aggregation.device_weights import DeviceWeightStore
+from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service

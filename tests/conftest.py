@@ -21,26 +21,36 @@ pytest_plugins = ["tests.support.brokers"]
 WAITS = ("compat", "e2e", "faults")
 """Folders of tests that start fleets of processes, and mostly wait for them. The other tests compute."""
 LONGEST = (
+    "test_compat_releases.py",
     "test_arch_style.py",
-    "test_disk_states.py",
+    "test_identity_fleet.py",
     "test_world_seeds.py",
     "test_compat_upgrade.py",
     "test_export_own.py",
+    "test_unlabelled_fleet.py",
     "test_simulate_workers.py",
-    "test_coordinator_kill.py",
-    "test_identity_fleet.py",
+    "test_graph_fleet.py",
     "test_simulate_roles.py",
-    "test_runtime_link.py",
-    "test_coordinator_salvage.py",
-    "test_export_int8.py",
-    "test_world_mutations.py",
+    "test_coordinator_qqr.py",
     "test_export_device.py",
-    "test_runtime_bad_networks.py",
+    "test_prototype_fleet.py",
+    "test_export_int8.py",
+    "test_disk_states.py",
     "test_export_parity.py",
-    "test_demo_run.py",
+    "test_coordinator_kill.py",
     "test_contract_variants.py",
+    "test_runtime_link.py",
+    "test_export_graph.py",
+    "test_coordinator_salvage.py",
+    "test_contract_methods.py",
+    "test_world_mutations.py",
+    "test_demo_status.py",
+    "test_hostile_peer.py",
+    "test_runtime_bad_networks.py",
+    "test_demo_run.py",
+    "test_rollout_fleet.py",
 )
-"""Files that take half a minute or so. They start first: none is left alone at the end."""
+"""Files of more than 20 s. They start first, so that no long one runs alone at the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

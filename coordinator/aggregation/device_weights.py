@@ -6,17 +6,13 @@ grows with the devices, and not with their square.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
 import numpy as np
-import sqlalchemy as sa
 
-from coordinator.storage import schema
-from coordinator.storage.database import Database
 from models.guided import DeviceWeights
-from runtime.metrics import MetricFamily, gauge
 
 FULL: Final = 64
 """Devices of a part whose rows are kept whole."""
@@ -66,41 +62,6 @@ class WeightReport:
             "warnings": list(self.warnings),
             "metrics": dict(self.metrics or {}),
         }
-
-
-class DeviceWeightStore:
-    """The table of them. Synchronous, thread-safe."""
-
-    def __init__(self, store: Database) -> None:
-        self._store = store
-
-    def write(self, round_: int, weighed: WeightReport) -> None:
-        """Keep a round's. Joins the caller's transaction."""
-        self._store.put(schema.weighings, round=round_, **weighed.as_json())
-
-    def metrics(self) -> Iterable[MetricFamily]:
-        """Where the method is guided, of the newest round: the lightest devices, and how many warnings."""
-        found = newest(self._store)
-        if found is None:
-            return
-        lightest = (
-            one for part, weights in found["weights"].items() for one in list(shares({part: weights}))[:FULL]
-        )
-        values = [((device, part), share) for part, device, share in lightest]
-        words = "Weight of a device in the newest version's fold; 1 is an equal share"
-        yield MetricFamily("lichen_device_weight", words, "gauge", values, ("device", "part"))
-        words = "Warnings about the newest version's weights, such as of devices that are pushed out"
-        yield gauge("lichen_weighing_warnings", words, len(found["warnings"]))
-
-
-def newest(store: Database) -> dict[str, Any] | None:
-    """``round``, ``weights`` and ``warnings`` of the newest guided round."""
-    table = schema.weighings
-    asked = (
-        sa.select(table.c.round, table.c.weights, table.c.warnings).order_by(table.c.round.desc()).limit(1)
-    )
-    found = store.rows(asked)
-    return found[0] if found else None
 
 
 def shares(weights: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str, float]]:

@@ -11,7 +11,8 @@ import typer
 from coordinator.admission.operator_decisions import read_decisions, unproven
 from coordinator.admission.quarantine import OffenceRecord, describe, in_quarantine
 from coordinator.admission.quarantine import read as conduct
-from coordinator.aggregation.device_weights import newest, shares
+from coordinator.aggregation.device_weight_store import newest
+from coordinator.aggregation.device_weights import shares
 from coordinator.cli.options import Config, require_database
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_registry import DeviceRegistry

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from coordinator.admission.quarantine import OFFENCES
-from coordinator.aggregation.device_weights import DeviceWeightStore
+from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.fold import UnusableUpdates, limits_for
 from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.aggregation.reported_metrics import reported_metric_names, sound, weighted_mean

@@ -14,7 +14,7 @@ from edge_agent.inference.prediction_lines import Answered
 from edge_agent.inference.question_answers import AskedQuestion, Names, stamped
 from edge_agent.inference.serving.served_kinds import Model, ServedGraph, ServedWindows
 from edge_agent.inference.serving.served_model import Failed
-from edge_agent.windows.collector import ScoredWindows
+from edge_agent.windows.quality.meter import ScoredWindows
 from protocol.bundle import BundleManifest
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.windows.collector import ScoredWindows
+from edge_agent.windows.quality.meter import ScoredWindows
 from models.contract import FloatArray
 from models.data.streams.windows import Windows
 from protocol.bundle import BundleManifest

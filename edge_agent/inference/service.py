@@ -30,7 +30,7 @@ from edge_agent.inference.serving.start import host_of, start_model
 from edge_agent.inference.serving.variants.benchmark import RecentWindows
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.storage.private_tensors import PrivateTensors
-from edge_agent.windows.collector import ScoredWindows
+from edge_agent.windows.quality.meter import ScoredWindows
 from models.worker.job_loop import trim_memory
 from protocol.bundle import BundleManifest
 from runtime.clock import Clock

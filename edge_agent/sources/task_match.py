@@ -1,4 +1,4 @@
-"""How sources and a task fit together. Pure."""
+"""How sources and a task fit together."""
 
 from collections.abc import Iterable
 

@@ -6,7 +6,6 @@ task's grid changes, windower, meter and store are replaced together, between tw
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
@@ -18,14 +17,14 @@ from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learns_by
 from edge_agent.windows.counting_store import CountingStore, WindowSink
 from edge_agent.windows.observed_profile import collected
-from edge_agent.windows.quality.meter import Quality, QualityMeter
+from edge_agent.windows.quality.meter import QualityMeter, ScoredWindows
 from edge_agent.windows.rows import whole_bytes
 from edge_agent.windows.store import WindowStore as Store
 from edge_agent.windows.store import grid_digest
 from edge_agent.windows.store_file import values_within
 from edge_agent.windows.window_sets import to_window_set
 from edge_agent.windows.workspace import WindowWorkspace
-from models.data.streams.windows import Windower, Windows
+from models.data.streams.windows import Windower
 from protocol.errors import Transient
 from protocol.tasks.task import Task
 from runtime.clock import Clock
@@ -36,16 +35,6 @@ from runtime.waits import StatusPart
 _log = structlog.get_logger(__name__)
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 60.0
-
-
-@dataclass(frozen=True)
-class ScoredWindows:
-    """Windows with their quality; ``closed`` is when (monotonic seconds)."""
-
-    task: Task
-    windows: Windows
-    quality: Quality
-    closed: float
 
 
 class Collector(StatusPart):

@@ -13,7 +13,8 @@ from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.storage.round_ledger import RoundLedger
 from edge_agent.tasks.workspace import Readiness
 from edge_agent.training.learner import Learner
-from edge_agent.windows.collector import Collector, ScoredWindows
+from edge_agent.windows.collector import Collector
+from edge_agent.windows.quality.meter import ScoredWindows
 from models.contract import Profile
 from runtime.clock import Clock, ManualClock, SystemClock
 from runtime.concurrency.signals import Signal

@@ -8,7 +8,8 @@ from typing import Any
 
 from edge_agent.config.agent import AgentSettings, WindowSettings
 from edge_agent.sources.registry import open_source
-from edge_agent.windows.collector import Collector, ScoredWindows
+from edge_agent.windows.collector import Collector
+from edge_agent.windows.quality.meter import ScoredWindows
 from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent_parts import collector_of

@@ -16,8 +16,7 @@ from edge_agent.inference.service import Inference
 from edge_agent.inference.serving import model_server as servant
 from edge_agent.inference.serving.codec import MessageReader, send
 from edge_agent.inference.serving.zygote_client import Ready, ZygoteClient
-from edge_agent.windows.collector import ScoredWindows
-from edge_agent.windows.quality.meter import REASONS, Quality
+from edge_agent.windows.quality.meter import REASONS, Quality, ScoredWindows
 from models.data.streams.windows import Windows
 from protocol.bundle import unpack
 from runtime.clock import SystemClock

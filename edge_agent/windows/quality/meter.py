@@ -81,6 +81,16 @@ class _Sensor:
         )
 
 
+@dataclass(frozen=True)
+class ScoredWindows:
+    """Windows with their quality; ``closed`` is when (monotonic seconds)."""
+
+    task: Task
+    windows: Windows
+    quality: Quality
+    closed: float
+
+
 class QualityMeter:
     """Judges windows in the order of time. Keeps what each sensor's past has shown, in bounded memory."""
 

@@ -31,7 +31,7 @@ from edge_agent.inference.serving.variants.choice import (
     parity,
 )
 from edge_agent.inference.serving.zygote_client import Ready, ZygoteClient
-from edge_agent.windows.collector import ScoredWindows
+from edge_agent.windows.quality.meter import ScoredWindows
 from models.contract import FloatArray
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Refused, Transient

@@ -22,8 +22,7 @@ from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.onnx_models.session import CPU
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
-from edge_agent.windows.collector import ScoredWindows
-from edge_agent.windows.quality.meter import REASONS, Quality
+from edge_agent.windows.quality.meter import REASONS, Quality, ScoredWindows
 from lichen_lab.benchmarks.support.tasks import noise_windows
 from models.data.streams.windows import Windows
 from protocol.tasks.task import Task

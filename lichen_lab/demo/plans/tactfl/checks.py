@@ -3,8 +3,7 @@
 from lichen_lab.demo.common_checks import deployed, finished, percent
 from lichen_lab.demo.core.results import Check
 from lichen_lab.demo.core.scenario import Options
-from lichen_lab.demo.plans.tactfl.comparison import LABELLED, RANDOM
-from lichen_lab.demo.plans.tactfl.results import Rival, UnlabelledStory
+from lichen_lab.demo.plans.tactfl.results import LABELLED, RANDOM, Rival, UnlabelledStory
 
 
 def checks(story: UnlabelledStory, options: Options) -> list[Check]:

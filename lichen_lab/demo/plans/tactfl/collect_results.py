@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lichen_lab.demo.plans.tactfl.comparison import LABELLED, RANDOM
 from lichen_lab.demo.plans.tactfl.devices import UnlabelledWatch
-from lichen_lab.demo.plans.tactfl.results import Rival, UnlabelledStory, Weighed
+from lichen_lab.demo.plans.tactfl.results import LABELLED, RANDOM, Rival, UnlabelledStory, Weighed
 
 
 def weighed(story: UnlabelledStory, history: Mapping[str, Any]) -> None:

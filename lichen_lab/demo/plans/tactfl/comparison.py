@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from lichen_lab.demo.core.side_jobs import main
+from lichen_lab.demo.plans.tactfl.results import LABELLED, RANDOM
 from models.data import window_set
 from models.methods.tactfl import TactflConfig
 from models.registry import method
 from protocol.tasks.task import Task
 
-RANDOM: Final = "random encoders, never trained"
-LABELLED: Final = "the labelled windows alone"
 PATIENCE: Final = 2
 """From random encoders it takes longer than from the fleet's: the labelled windows alone get so many times
 the epochs of fine-tuning."""

@@ -3,8 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Final
 
 from lichen_lab.demo.core.results import DeviceStory, WindowResults
+
+RANDOM: Final = "random encoders, never trained"
+LABELLED: Final = "the labelled windows alone"
+"""The names of the two rivals of the fleet."""
 
 
 @dataclass

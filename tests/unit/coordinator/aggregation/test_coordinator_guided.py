@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
-from coordinator.aggregation.device_weights import FULL, NEAREST, kept, newest, shares
+from coordinator.aggregation.device_weight_store import newest
+from coordinator.aggregation.device_weights import FULL, NEAREST, kept, shares
 from coordinator.cli.main import app as coordinator
 from coordinator.cli.round import app as rounds
 from coordinator.status.history import read

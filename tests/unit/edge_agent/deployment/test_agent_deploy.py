@@ -15,8 +15,7 @@ from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.probe import onnxruntime_error, words
 from edge_agent.inference.service import MAX_BATCHES, Inference, RotatingLines
 from edge_agent.trust.updater import MetadataUpdater
-from edge_agent.windows.collector import ScoredWindows
-from edge_agent.windows.quality.meter import QualityMeter
+from edge_agent.windows.quality.meter import QualityMeter, ScoredWindows
 from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.windows import Windower
 from protocol.bundle import unpack

@@ -16,8 +16,7 @@ from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.service import Inference
 from edge_agent.sources.registry import open_sources
 from edge_agent.storage.private_tensors import PrivateTensors
-from edge_agent.windows.collector import ScoredWindows
-from edge_agent.windows.quality.meter import REASONS, Quality
+from edge_agent.windows.quality.meter import REASONS, Quality, ScoredWindows
 from export.bundle_builder import Lineage, make_bundle
 from models.contract import Blobs, Tensors
 from models.data.streams.windows import Windows

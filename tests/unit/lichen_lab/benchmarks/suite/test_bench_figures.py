@@ -7,7 +7,7 @@ import pytest
 from edge_agent.config.agent import AgentSettings, InferSettings
 from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.serving.zygote_client import ZygoteClient
-from edge_agent.windows.collector import ScoredWindows
+from edge_agent.windows.quality.meter import ScoredWindows
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.suite import device_cost as device
 from lichen_lab.benchmarks.suite import idle_traffic, observer, serving

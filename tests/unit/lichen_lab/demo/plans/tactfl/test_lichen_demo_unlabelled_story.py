@@ -12,10 +12,10 @@ from lichen_lab.demo.core.results import ObservedPrediction, ObserverStory, Roun
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.tactfl import devices, plots
 from lichen_lab.demo.plans.tactfl.checks import checks
-from lichen_lab.demo.plans.tactfl.comparison import LABELLED, PATIENCE, RANDOM
+from lichen_lab.demo.plans.tactfl.comparison import PATIENCE
 from lichen_lab.demo.plans.tactfl.prepare import told
 from lichen_lab.demo.plans.tactfl.report import PAGE
-from lichen_lab.demo.plans.tactfl.results import Rival, UnlabelledStory, Weighed
+from lichen_lab.demo.plans.tactfl.results import LABELLED, RANDOM, Rival, UnlabelledStory, Weighed
 from lichen_lab.demo.plans.tactfl.summary import table
 from models.contract import WindowSet
 from models.data import window_set
