@@ -2,36 +2,27 @@
 
 import asyncio
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lichen_lab.benchmarks.fault_injection import kill_plan, refold
+from lichen_lab.benchmarks.fault_injection import kill_plan
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
-from lichen_lab.benchmarks.fault_injection.harness.disks import FaultyDisk
-from lichen_lab.benchmarks.fault_injection.harness.gated_worker import LIGHT
+from lichen_lab.benchmarks.fault_injection.harness.trial import FaultTrial, run_in_folder
 from lichen_lab.benchmarks.fault_injection.kill_plan import Kill
-from lichen_lab.benchmarks.fault_injection.verdict import Verdict, judge
+from lichen_lab.benchmarks.fault_injection.verdict import Verdict
 from lichen_lab.simulation.processes.embedded_broker import free_port
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
-from lichen_lab.simulation.processes.wire_observer import WireObserver
-from models.worker import job_folder
 from protocol.errors import Transient
 from protocol.topics import Kind
-from runtime.logs import configure
-from runtime.settings.load import LogSettings, MqttSettings
 
 DEVICES: Final = ("alectoria", "bryoria", "cetraria")
 _ROUND_S: Final = 15.0
 """A round that takes longer on average is a run that hangs."""
 _START_S: Final = 60.0
 _AIM_S: Final = 2.0
-_SETTLE_S: Final = 0.3
-"""For the witness to hear the last receipts."""
 
 Tell = Callable[[int, int], None]
 """Takes the round that is open, and how many kills there were."""
@@ -81,7 +72,7 @@ class KillOutcome:
         return self.ended and not self.violations
 
 
-class KillTrial:
+class KillTrial(FaultTrial):
     """One seed at work.
 
     ``power``: a kill of a daemon is a power cut to its disk as well. ``light``: the initial model's file for
@@ -100,81 +91,55 @@ class KillTrial:
     ) -> None:
         self.outcome = KillOutcome(seed, rounds)
         self._tell = tell
-        self._layout = small_fleet.files(root, free_port(), DEVICES)
         # odd seeds wait for everybody, so that a killed agent holds its round up; even ones for all but one
         quorum = {"quorum": 1.0} if seed % 2 else {}
-        self._task = small_fleet.task(rounds, len(DEVICES), seed, **quorum)
-        self._disks: dict[str, FaultyDisk] = {}
-        if power:
-            for name in (COORDINATOR, *DEVICES):
-                self._disks[name] = FaultyDisk(root / f"{name}.ext4", self._layout.state(name))
-        agents, env = (
-            ({}, {}) if light is None else ({"agents": small_fleet.GATED_AGENTS}, {LIGHT: str(light)})
-        )
-        small_fleet.write(self._layout, self._task, seed, agents)
-        self._stage = small_fleet.trial_bed(self._layout, env, gated=light is not None)
-        self._first = refold.initial if light is None else lambda _task, _folder: job_folder.load_state(light)
-        self._witness = WireObserver(
-            MqttSettings.model_validate(self._layout.mqtt("witness")),
-            small_fleet.FLEET,
-            self._layout.state("coordinator") / "updates",
-            root / "frames",
+        super().__init__(
+            small_fleet.files(root, free_port(), DEVICES),
+            small_fleet.task(rounds, len(DEVICES), seed, **quorum),
+            seed=seed,
+            changes={} if light is None else {"agents": small_fleet.GATED_AGENTS},
+            gated=light is not None,
+            light=light,
+            disks=(COORDINATOR, *DEVICES) if power else (),
         )
 
     async def run(self) -> KillOutcome:
         """Run to the end, or until it took too long; then judge."""
         started, out = time.monotonic(), self.outcome
-        async with self._stage as stage:
-            await stage.start(BROKER)
-            watching = asyncio.create_task(self._witness.run(), name="witness")
-            striking = asyncio.create_task(self._strike_all(), name="strikes")
-            try:
-                await stage.start(COORDINATOR, restart="on-failure")
-                for name in DEVICES:
-                    await stage.start(name)
-                await self._finish()
-            except Transient as error:
-                out.violations.append(str(error))
-            finally:
-                striking.cancel()
-                await asyncio.gather(striking, return_exceptions=True)
-                await asyncio.sleep(_SETTLE_S)
-                self._witness.look()
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-        self._count()
-        if out.ended:
-            verdict = await asyncio.to_thread(judge, self._layout, self._task, self._witness, self._first)
-            self._add(verdict)
+        try:
+            async with self.running() as stage:
+                striking = asyncio.create_task(self._strike_all(), name="strikes")
+                try:
+                    await stage.start(COORDINATOR, restart="on-failure")
+                    for name in DEVICES:
+                        await stage.start(name)
+                    limit = _START_S + _ROUND_S * out.rounds
+                    await stage.until(f"the end of {out.rounds} rounds", self.finished, limit)
+                    out.ended = True
+                except Transient as error:
+                    out.violations.append(str(error))
+                finally:
+                    striking.cancel()
+                    await asyncio.gather(striking, return_exceptions=True)
+            self._count()
+            if out.ended:
+                self._add(await self.verdict())
+        finally:
+            await asyncio.to_thread(self.close)
         out.seconds = time.monotonic() - started
         return out
 
-    def close(self) -> None:
-        """Let the disks go."""
-        for disk in self._disks.values():
-            disk.close()
-
-    async def _finish(self) -> None:
-        stage, rounds = self._stage, self.outcome.rounds
-        limit = _START_S + _ROUND_S * rounds
-        await stage.until(f"the end of {rounds} rounds", lambda: stage.ended(COORDINATOR), limit)
-        self.outcome.ended = True
-
-    def _round(self) -> int:
-        now = self._witness.view.round
-        return 0 if now is None else now.round
-
     async def _strike_all(self) -> None:
-        stage = self._stage
+        stage = self.stage
         for strike in kill_plan.plan(self.outcome.seed, self.outcome.rounds, (BROKER, COORDINATOR, *DEVICES)):
-            while self._round() < strike.round:
-                self._witness.changed.clear()
-                await self._witness.changed.wait()
-            self._tell(self._round(), sum(stage.kills.values()))
+            while self.round < strike.round:
+                self.witness.changed.clear()
+                await self.witness.changed.wait()
+            self._tell(self.round, sum(stage.kills.values()))
             if strike.on is not None:
                 await self._seen(strike.on)
             await asyncio.sleep(strike.after_s)
-            if stage.ended(COORDINATOR):
+            if self.finished():
                 return
             struck = await self._strike(strike)
             await asyncio.sleep(strike.away_s)
@@ -184,17 +149,17 @@ class KillTrial:
 
     async def _strike(self, strike: Kill) -> list[str]:
         """All victims at one moment; who ran, and so was killed."""
-        lost = [self._disks[name] for name in strike.victims if name in self._disks]
+        lost = [self.disks[name] for name in strike.victims if name in self.disks]
         for disk in lost:
             await asyncio.to_thread(disk.fail)
-        struck = [name for name in strike.victims if await self._stage.kill(name)]
+        struck = [name for name in strike.victims if await self.stage.kill(name)]
         for disk in lost:
             await asyncio.to_thread(disk.repair)
         return struck
 
     async def _seen(self, kind: Kind) -> None:
         """Until the next message of that kind, or until it is clear that none comes soon."""
-        witness = self._witness
+        witness = self.witness
         before = witness.count(kind)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AIM_S):
@@ -203,7 +168,7 @@ class KillTrial:
                     await witness.changed.wait()
 
     def _count(self) -> None:
-        out, stage, witness = self.outcome, self._stage, self._witness
+        out, stage, witness = self.outcome, self.stage, self.witness
         out.kills = dict(sorted(stage.kills.items()))
         out.restarts = sum(child.starts - 1 for child in stage.children.values())
         out.repeats = sum(witness.sent.values()) - len(witness.sent)
@@ -240,19 +205,10 @@ def run(
     Raises:
         Misconfigured: Mosquitto, or what the disks need, is not here.
     """
-    configure(LogSettings(level="error"))  # the witness's own link; the processes have their logs
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-    folder, kept = Path(tempfile.mkdtemp(prefix=f"lichen-kills-{seed}-", dir=keep)), False
-    try:
-        trial = KillTrial(folder, seed, rounds, tell, power=power, light=light)
-        try:
-            outcome = asyncio.run(trial.run())
-        finally:
-            trial.close()
-        if kept := keep is not None and not outcome.sound:
-            outcome.folder = folder
-        return outcome
-    finally:
-        if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
+    outcome, folder = run_in_folder(
+        f"kills-{seed}",
+        keep,
+        lambda root: KillTrial(root, seed, rounds, tell, power=power, light=light).run(),
+    )
+    outcome.folder = folder
+    return outcome

@@ -1,7 +1,5 @@
 """Runs rows of the matrix, each in a folder of its own."""
 
-import asyncio
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +8,10 @@ from pathlib import Path
 from lichen_lab.benchmarks.fault_injection import refold
 from lichen_lab.benchmarks.fault_injection.faults import InjectedFault
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
+from lichen_lab.benchmarks.fault_injection.harness.trial import run_in_folder
 from lichen_lab.benchmarks.fault_injection.matrix import DEVICES, FaultMatrix
 from lichen_lab.benchmarks.fault_injection.matrix_results import MatrixRow
 from models.worker import job_folder
-from runtime.logs import configure
-from runtime.settings.load import LogSettings
 
 
 def run(fault: InjectedFault, light: Path | None = None, keep: Path | None = None) -> MatrixRow:
@@ -29,17 +26,10 @@ def run(fault: InjectedFault, light: Path | None = None, keep: Path | None = Non
         Transient: a step was not reached, or its round did not end in time.
         Misconfigured: something that the fault needs is not here.
     """
-    configure(LogSettings(level="error"))  # the witness's own link; the processes have their logs
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-    root, sound = Path(tempfile.mkdtemp(prefix=f"lichen-matrix-{fault.name}-", dir=keep)), False
-    try:
-        row = asyncio.run(FaultMatrix(root, fault, light=light).run())
-        sound = row.sound
-        return row
-    finally:
-        if sound or keep is None:
-            shutil.rmtree(root, ignore_errors=True)
+    row, _ = run_in_folder(
+        f"matrix-{fault.name}", keep, lambda root: FaultMatrix(root, fault, light=light).run()
+    )
+    return row
 
 
 @contextmanager

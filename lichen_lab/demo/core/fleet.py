@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from lichen_lab.demo.core import chaos
 from lichen_lab.demo.core.results import Results
@@ -18,18 +18,23 @@ from lichen_lab.demo.core.scenario import FLEET, Layout, Options, PreparedDemo
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.simulation.processes import embedded_broker, environment
 from lichen_lab.simulation.processes.fleet_files import write_toml
+from lichen_lab.simulation.processes.listener import Listener, listening
 from lichen_lab.simulation.processes.process import ONE_THREAD, Child
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, Condition, Testbed
 from runtime.fleet_view import FleetView
-from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
 
 _LOOK_S: Final = 0.25
 _LOW: Final = 10
 """Niceness of what runs beside the fleet."""
-
-
 StageT_co = TypeVar("StageT_co", bound=PreparedDemo[Any], covariant=True)
+
+
+class Onlooker(Listener, Protocol):
+    """Counts or keeps what goes over the broker."""
+
+    missed: int
+    """Messages that there was no room for."""
 
 
 class DemoFleet(Testbed, Generic[StageT_co]):
@@ -62,8 +67,7 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         async with self:
             # Not kept: its retained messages die with it, so that a restart would hide a failure.
             await self.start(BROKER, embedded_broker.command(self.layout.port), restart="no")
-            link = asyncio.create_task(self._watch(), name="watch")
-            try:
+            async with listening(self._mqtt(), f"demo-{FLEET}", self.view, self.changed.set):
                 await self.start(COORDINATOR)
                 for name in self.stage.people:
                     await self.start_agent(name)
@@ -71,9 +75,18 @@ class DemoFleet(Testbed, Generic[StageT_co]):
                     f"one broker, one coordinator and {len(self.stage.people)} agents are running"
                 )
                 yield self
+
+    @asynccontextmanager
+    async def onlooking(self, onlooker: Onlooker) -> AsyncIterator[None]:
+        """Pass what goes over the broker to an onlooker; in the end it knows how many messages it missed."""
+        async with listening(self._mqtt(), f"onlooker-{FLEET}", onlooker) as link:
+            try:
+                yield
             finally:
-                link.cancel()
-                await asyncio.wait([link])
+                onlooker.missed = link.counters.dropped
+
+    def _mqtt(self) -> MqttSettings:
+        return MqttSettings.model_validate(self.layout.mqtt("screen"))
 
     async def start_agent(self, name: str) -> None:
         """Start a training device."""
@@ -102,19 +115,10 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         command = [sys.executable, "-P", "-m", module, str(file)]
         return await self.start(name, command, restart="no", nice=_LOW)
 
-    async def _watch(self) -> None:
-        """Fold what the broker says into the view."""
-        settings = MqttSettings(host="127.0.0.1", port=self.layout.port)
-        link = Link(settings, f"demo-{FLEET}", filters=self.view.filters())
-        running = asyncio.create_task(link.run(), name="watch link")
-        try:
-            async for message in link.messages():
-                self.view.apply(message.topic, message.payload)
-                message.ack()
-                self.changed.set()
-        finally:
-            running.cancel()
-            await asyncio.wait([running])
+    def job(self, **more: Any) -> dict[str, Any]:
+        """What every side job is told, and ``more``: the task, the unseen people's windows, the seed."""
+        task, unseen = self.stage.task.model_dump(mode="json"), str(self.layout.unseen)
+        return {"task": task, "unseen": unseen, "seed": self.options.seed, **more}
 
     async def wait(self, what: str, done: Condition, timeout_s: float) -> None:
         """Draw the picture until ``done``.

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lichen_lab.simulation.processes.testbed import lichen
@@ -31,12 +32,15 @@ def spoken(*words: str) -> str:
     return " ".join(("lichen", *words))
 
 
-async def ask(*words: str, patience_s: float = _PATIENCE_S) -> Any:
+async def ask(
+    *words: str, patience_s: float = _PATIENCE_S, command: Callable[..., list[str]] | None = None
+) -> Any:
     """Run ``lichen WORDS --format json``.
 
     Args:
         words: of the command.
         patience_s: it is killed after so long.
+        command: ``lichen WORDS`` in another environment; None: in this one.
 
     Returns:
         What it printed.
@@ -46,7 +50,7 @@ async def ask(*words: str, patience_s: float = _PATIENCE_S) -> Any:
     """
     name = spoken(*words[:2])
     process = await asyncio.create_subprocess_exec(
-        *lichen(*words, "--format", "json"),
+        *(command or lichen)(*words, "--format", "json"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

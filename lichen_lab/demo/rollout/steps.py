@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lichen_lab.demo.core.broker_listener import looking_on
 from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.lichen_commands import ask, history, spoken
 from lichen_lab.demo.core.side_jobs import lines
@@ -68,7 +67,7 @@ class Act:
         story, screen = self._story, self._fleet.screen
         story.began = round(screen.seconds, 1)
         screen.show_board(lambda: board(story, self.recorder.moves, self.words))
-        async with looking_on(self._fleet, self.recorder):
+        async with self._fleet.onlooking(self.recorder):
             story.moves = self.recorder.moves
             async with asyncio.TaskGroup() as both:
                 made = both.create_task(self._bad_bundle())

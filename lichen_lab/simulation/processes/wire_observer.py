@@ -9,10 +9,13 @@ import contextlib
 import os
 import shutil
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from coordinator.storage.frame_files import SUFFIX, scan
+from lichen_lab.simulation.processes.listener import listening
 from protocol import messages
 from protocol.errors import Refused
 from protocol.frames.chunks import chunk_count
@@ -20,10 +23,11 @@ from protocol.frames.frame import digest, is_frame
 from protocol.messages import BlobPointer, Receipt
 from protocol.topics import Kind, Route, parse
 from runtime.fleet_view import FleetView
-from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
 
 _LOOK_S: Final = 0.05
+_SETTLE_S: Final = 0.3
+"""For the last receipts to arrive."""
 
 
 class WireObserver:
@@ -51,16 +55,20 @@ class WireObserver:
         keep.mkdir(parents=True, exist_ok=True)
         self._pointers: dict[str, BlobPointer] = {}
         self._chunks: dict[str, dict[int, bytes]] = {}
-        root = f"lichen/v1/{fleet}"
-        filters = [(f"{root}/d/+/up/#", 1), (f"{root}/d/+/down/#", 1), (f"{root}/b/#", 1)]
-        self.link = Link(settings, f"witness-{fleet}", filters=filters)
+        self._settings, self._fleet = settings, fleet
 
-    async def run(self) -> None:
-        """Watch for ever."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.link.run())
-            group.create_task(self._listen())
-            group.create_task(self._look())
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Watch wire and journal until the end of the context."""
+        async with listening(self._settings, f"witness-{self._fleet}", self):
+            looking = asyncio.create_task(self._look(), name="witness of the journal")
+            try:
+                yield
+            finally:
+                await asyncio.sleep(_SETTLE_S)
+                self.look()
+                looking.cancel()
+                await asyncio.wait([looking])
 
     def frame(self, mark: str) -> Path:
         """Where a frame is kept, if it was seen."""
@@ -70,13 +78,17 @@ class WireObserver:
         """How many messages of that kind came by."""
         return sum(count for (one, _), count in self.traffic.items() if one is kind)
 
-    async def _listen(self) -> None:
-        async for message in self.link.messages():
-            with contextlib.suppress(Refused):  # noise of ours or of the fault: a witness only looks
-                self._take(parse(message.topic), message.payload)
-            self.view.apply(message.topic, message.payload)
-            message.ack()
-            self.changed.set()
+    def filters(self) -> tuple[tuple[str, int], ...]:
+        """Topic filters and their QoS."""
+        root = f"lichen/v1/{self._fleet}"
+        return ((f"{root}/d/+/up/#", 1), (f"{root}/d/+/down/#", 1), (f"{root}/b/#", 1))
+
+    def apply(self, topic: str, payload: bytes) -> None:
+        """Take one message."""
+        with contextlib.suppress(Refused):  # noise of ours or of the fault: a witness only looks
+            self._take(parse(topic), payload)
+        self.view.apply(topic, payload)
+        self.changed.set()
 
     def _take(self, route: Route, payload: bytes) -> None:
         self.traffic[route.kind, route.device or ""] += 1

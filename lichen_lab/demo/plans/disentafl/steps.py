@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
-from lichen_lab.demo.core.broker_listener import looking_on
 from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.scenario import FLEET, PreparedDemo
 from lichen_lab.demo.core.traffic import Onlooker
@@ -17,7 +16,7 @@ async def live(fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> None:
     """From the first process to the last."""
     story = fleet.stage.story
     seen = Onlooker(FLEET)
-    async with fleet.running(), looking_on(fleet, seen):
+    async with fleet.running(), fleet.onlooking(seen):
         # Before there is a model: the coordinator exports the route of every device that it has heard of.
         watched = await fleet.start_observer(devices.OBSERVED.name)
         fleet.screen.say(f"{watched.name} observes in {fleet.place.how}")
@@ -83,26 +82,21 @@ def _say_bundles(fleet: DemoFleet[PreparedDemo[RoutedStory]], seen: Onlooker) ->
 async def _judged(fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> list[dict[str, Any]]:
     """Scores of every bundle and of every device by itself."""
     story, layout = fleet.stage.story, fleet.layout
-    job = {
-        "task": fleet.stage.task.model_dump(mode="json"),
-        "unseen": str(layout.unseen),
-        "seed": fleet.options.seed,
-        "max_windows": devices.MAX_WINDOWS,
-        "bundles": {
-            device.name: str(collect_results.bundle_folder(layout, device.name, device.bundle.digest))
-            for device in story.devices
-            if device.bundle is not None
-        },
-        "alone": {
-            device.name: {
-                "modalities": device.moves[-1].modalities,
-                "targets": device.moves[-1].targets,
-                "store": str(layout.state(device.name) / "store"),
-            }
-            for device in story.trained
-            if device.moves
-        },
+    bundles = {
+        device.name: str(collect_results.bundle_folder(layout, device.name, device.bundle.digest))
+        for device in story.devices
+        if device.bundle is not None
     }
+    alone = {
+        device.name: {
+            "modalities": device.moves[-1].modalities,
+            "targets": device.moves[-1].targets,
+            "store": str(layout.state(device.name) / "store"),
+        }
+        for device in story.trained
+        if device.moves
+    }
+    job = fleet.job(max_windows=devices.MAX_WINDOWS, bundles=bundles, alone=alone)
     what = "the bundles and each device alone to be judged"
     found = await side_jobs.run(fleet, "judged", "lichen_lab.demo.plans.disentafl.evaluation", job, what)
     fleet.screen.say("every bundle is judged on the unseen people, and what each device reaches by itself")

@@ -1,17 +1,16 @@
 """The steps of the knowledge-graph demo: learn, tell a site more, let another join, ask, compare, search."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
-from lichen_lab.demo.core.broker_listener import looking_on
 from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.scenario import FLEET
 from lichen_lab.demo.plans.mmfed3_hide import collect_results, devices, leak_search, parts, prepare
 from lichen_lab.demo.plans.mmfed3_hide.leak_search import Searcher
 from lichen_lab.demo.plans.mmfed3_hide.prepare import GraphStage
+from protocol.errors import Transient
 
 _DEPLOY_S: Final = 60.0
 _ASK_S: Final = 60.0
@@ -21,7 +20,7 @@ _SAID: Final = 3
 async def live(fleet: DemoFleet[GraphStage]) -> None:
     """From the first process to the last."""
     story, seen = fleet.stage.story, Searcher(FLEET)
-    async with fleet.running(), looking_on(fleet, seen):
+    async with fleet.running(), fleet.onlooking(seen):
         async with asyncio.TaskGroup() as starting:
             await fleet.learn(lambda: _over(fleet, starting))
         fleet.tell_chaos(story)
@@ -116,21 +115,12 @@ async def _ask_without_torch(fleet: DemoFleet[GraphStage]) -> None:
     gateway = next(one for one in story.gateways if one.later)
     answer = gateway.answers[0]
     config = str(fleet.layout.config(gateway.name))
-    argv = place.command("agent", "ask", "--config", config, "--format", "json", answer.head, answer.relation)
-    process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
+    words = ("agent", "ask", "--config", config, answer.head, answer.relation)
     try:
-        out, err = await asyncio.wait_for(process.communicate(), _ASK_S)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        fleet.screen.say(f"lichen agent ask took more than {_ASK_S:g} s")
+        given = (await lichen_commands.ask(*words, command=place.command))["tails"]
+    except Transient as error:
+        fleet.screen.say(str(error))
         return
-    if process.returncode != 0:
-        fleet.screen.say(f"lichen agent ask: {err.decode(errors='replace')[-300:]}")
-        return
-    given = json.loads(out)["tails"]
     story.how, story.torch_free = place.how, free and bool(given)
     new = [tail["entity"] for tail in given if not tail["known"]][:_SAID]
     asked = f"{answer.head} {answer.relation}"
@@ -148,20 +138,16 @@ async def _judged(fleet: DemoFleet[GraphStage]) -> list[dict[str, Any]]:
     """Scores of every gateway and of each by itself."""
     stage, layout = fleet.stage, fleet.layout
     secret = await asyncio.to_thread(prepare.secret_file(layout).read_text)
-    job = {
-        "task": stage.task.model_dump(mode="json"),
-        "secret": secret.strip(),
-        "seed": fleet.options.seed,
-        "gateways": {
-            one.name: {
-                "private": str(prepare.private_file(layout, one.name)),
-                "facts": (*stage.parts[one.name].now, *stage.parts[one.name].later),
-                "held_out": stage.parts[one.name].held_out,
-                "turns": {turn.round: turn.triples for turn in one.turns},
-            }
-            for one in stage.story.gateways
-        },
+    gateways = {
+        one.name: {
+            "private": str(prepare.private_file(layout, one.name)),
+            "facts": (*stage.parts[one.name].now, *stage.parts[one.name].later),
+            "held_out": stage.parts[one.name].held_out,
+            "turns": {turn.round: turn.triples for turn in one.turns},
+        }
+        for one in stage.story.gateways
     }
+    job = fleet.job(secret=secret.strip(), gateways=gateways)
     what = "the gateways' models and each gateway alone to be judged"
     found = await side_jobs.run(fleet, "judged", "lichen_lab.demo.plans.mmfed3_hide.evaluation", job, what)
     fleet.screen.say("what each gateway reaches with the fleet and by itself is known")

@@ -92,13 +92,8 @@ def _progress(fleet: DemoFleet[PreparedDemo[Story]]) -> str:
 
 async def _judge(fleet: DemoFleet[PreparedDemo[Story]], story: Story) -> None:
     """See what each training device reaches alone with the windows in its own store."""
-    job = {
-        "task": fleet.stage.task.model_dump(mode="json"),
-        "unseen": str(fleet.layout.unseen),
-        "stores": {d.name: str(fleet.layout.state(d.name) / "store") for d in spar_fleet.DEVICES},
-        "rounds": fleet.options.rounds,
-        "seed": fleet.options.seed,
-    }
+    stores = {d.name: str(fleet.layout.state(d.name) / "store") for d in spar_fleet.DEVICES}
+    job = fleet.job(stores=stores, rounds=fleet.options.rounds)
     what = "what each device reaches alone"
     tell_baseline(
         story, await side_jobs.run(fleet, "alone", "lichen_lab.demo.plans.qqr.local_baseline", job, what)

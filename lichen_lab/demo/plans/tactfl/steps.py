@@ -52,11 +52,7 @@ async def _look_back(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> None:
 
 async def _rivals(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> list[dict[str, Any]]:
     """Train and judge them."""
-    job = {
-        "task": fleet.stage.task.model_dump(mode="json"),
-        "labelled": str(labelled_file(fleet.layout)),
-        "unseen": str(fleet.layout.unseen),
-        "seeds": [fleet.options.seed + number for number in range(SEEDS)],
-    }
+    seeds = [fleet.options.seed + number for number in range(SEEDS)]
+    job = fleet.job(labelled=str(labelled_file(fleet.layout)), seeds=seeds)
     what = "models without a fleet to be trained and judged"
     return await side_jobs.run(fleet, "rivals", "lichen_lab.demo.plans.tactfl.comparison", job, what)
