@@ -1,6 +1,7 @@
 """What every test shares."""
 
 import os
+import sys
 from collections.abc import Iterator
 from itertools import chain, zip_longest
 
@@ -9,8 +10,8 @@ import structlog
 from hypothesis import settings
 
 # Before torch is imported anywhere. Two threads on tiny tensors spend their time waiting for each other: with
-# another process on the machine, thirty times that of one.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# another process on the machine, thirty times that of one. How work is split also shows in a loss's last bit.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # On a busy machine an example takes long once, and not when it is repeated: "flaky", for no fault.
 settings.register_profile("lichen", deadline=None)
@@ -74,3 +75,11 @@ def _own_logging() -> Iterator[None]:
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    """Whatever a test does to torch's threads ends with it."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)

@@ -1,10 +1,7 @@
 """What an export gives for every method: graphs that pass their gates, and an int8 variant or words."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
-import torch
 
 from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
@@ -27,14 +24,6 @@ from tests.support.contract_cases import (
 
 LINEAGE = Lineage(1, 1, "0" * 64, None, {})
 EACH = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def wide(spec: MethodSpec) -> Task:

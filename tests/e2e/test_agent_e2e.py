@@ -23,8 +23,9 @@ from protocol.topics import Kind, broadcast_topic
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_coordinator import FLEET, FakeCoordinator
 from tests.support.agent_data import toy_task, write_toy
-from tests.support.agent_link import until
+from tests.support.agent_parts import alive
 from tests.support.brokers import broker
+from tests.support.services import beside, until
 
 __all__ = ["broker"]
 ROOT = Path(__file__).parents[2]
@@ -72,29 +73,19 @@ loop = true
 @asynccontextmanager
 async def coordinator(broker):
     fake = FakeCoordinator(broker.host, broker.port)
-    task = asyncio.create_task(fake.run())
-    async with asyncio.timeout(10):
-        await fake.link.wait_connected()
-    yield fake
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled(), task.exception()
+    async with beside(fake.run(), forever=True):
+        async with asyncio.timeout(10):
+            await fake.link.wait_connected()
+        yield fake
 
 
 @asynccontextmanager
 async def agent_of(config: Path, *, polite: bool = True):
     _, agent = load(config)
-    await agent.start()
-    tasks = [asyncio.create_task(run(), name=name) for name, run in agent.services().items()]
-    yield agent
-    if polite:
-        await agent.stop()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    agent.close()
-    errors = [t.exception() for t in tasks if not t.cancelled()]
-    assert not any(errors), errors
+    async with alive(agent):
+        yield agent
+        if polite:
+            await agent.stop()
 
 
 async def ready(fake: FakeCoordinator) -> None:

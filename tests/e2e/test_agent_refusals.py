@@ -16,8 +16,8 @@ from tests.e2e.test_agent_e2e import (
     version,
     write_config,
 )
-from tests.support.agent_link import until
 from tests.support.brokers import broker
+from tests.support.services import until
 
 __all__ = ["broker"]
 

@@ -1,12 +1,9 @@
 """The real method, workers and broker: devices pull the base, learn, and a bundle comes out."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import numpy as np
-import pytest
-import torch
 
 from coordinator.app import run
 from coordinator.status.history import read
@@ -122,15 +119,6 @@ class Learner(FakeDevice):
 
     async def send(self, update: bytes, round_: int = 1) -> None:
         await self.send_pointer(update, round_)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two devices train in threads of this process: more threads of torch's own would only fight."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 async def test_qqr_from_the_first_model_to_the_bundle(tmp_path, broker) -> None:  # noqa: F811

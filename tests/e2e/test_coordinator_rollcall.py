@@ -1,6 +1,5 @@
 """A coordinator that comes back to a kept session hears no retained states; it asks, and a device answers."""
 
-import asyncio
 from contextlib import AbstractAsyncContextManager
 
 from coordinator.app import open_coordinator
@@ -9,23 +8,13 @@ from protocol.messages import Command, ModalityState, State, decode, encode
 from protocol.topics import Kind, device_filters, device_topic
 from runtime.mqtt.link import Link
 from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
-from tests.support.links import quick, running, until
+from tests.support.links import quick, running
+from tests.support.services import beside, until
 
 
 def state(status: str) -> bytes:
     told = State(status=status, device="d", roles=("train",), modalities={"acc": ModalityState()}, windows=1)
     return encode(told)
-
-
-async def living(app: Coordinator, done) -> None:
-    """Run it until ``done``."""
-    life = asyncio.create_task(app.run())
-    try:
-        await until(done, 15)
-    finally:
-        life.cancel()
-        await asyncio.wait([life], timeout=10)
-        assert life.done()
 
 
 async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker, tmp_path, monkeypatch):
@@ -39,8 +28,8 @@ async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker
         Link(quick(broker.port), "d", filters=[(f, 1) for f in device_filters(FLEET, "d")])
     ) as link:
         await link.publish(topic, state("online"), retain=True)
-        async with coordinator() as first:
-            await living(first, lambda: first.roster.online() == ("d",))
+        async with coordinator() as first, beside(first.run()):
+            await until(lambda: first.roster.online() == ("d",), 15)
         # What a coordinator that was away knows: the device as it was last heard, which is not as it is.
         async with coordinator() as second:
             second.roster.update(State(status="offline", device="d"))
@@ -55,7 +44,5 @@ async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker
                     ):
                         await link.publish(topic, state("online"), retain=True)
 
-            answering = asyncio.create_task(answer())
-            await living(second, lambda: second.rollcall.asked == 1 and second.roster.online() == ("d",))
-            answering.cancel()
-            await asyncio.wait([answering])
+            async with beside(answer(), second.run()):
+                await until(lambda: second.rollcall.asked == 1 and second.roster.online() == ("d",), 15)

@@ -24,10 +24,10 @@ from runtime.settings.load import MqttSettings
 from tests.e2e.test_agent_e2e import DEVICE, TASK, agent_of, coordinator, write_config
 from tests.support.agent_bundle import bundle
 from tests.support.agent_coordinator import FLEET
-from tests.support.agent_link import until
 from tests.support.brokers import BrokerProcess, broker, broker_v3, embedded, mosquitto_process
 from tests.support.home_assistant import wrong
 from tests.support.publishing import line, manifest_of, settings_of
+from tests.support.services import beside, until
 
 __all__ = ["broker", "broker_v3"]
 ROOT = Path(__file__).parents[2]
@@ -56,13 +56,10 @@ class Ear:
 @asynccontextmanager
 async def ear(broker: BrokerProcess, *topics: str, protocol: str = "5") -> AsyncIterator[Ear]:
     made = Ear(broker, *topics, protocol=protocol)
-    tasks = [asyncio.create_task(made.link.run()), asyncio.create_task(made.listen())]
-    async with asyncio.timeout(10):
-        await made.link.wait_connected()
-    yield made
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    async with beside(made.link.run(), made.listen()):
+        async with asyncio.timeout(10):
+            await made.link.wait_connected()
+        yield made
 
 
 def with_mqtt(config: Path, port: int, extra: str = "") -> Path:
@@ -138,12 +135,8 @@ async def device(port: int, **mqtt: object) -> AsyncIterator[Publishing]:
     assert settings.infer.mqtt is not None
     assert link is not None
     made = Publishing(settings, settings.infer.mqtt, link, SystemClock())
-    tasks = [asyncio.create_task(run()) for run in made.services().values()]
-    yield made
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    assert all(task.cancelled() for task in tasks)
+    async with beside(*(run() for run in made.services().values()), forever=True):
+        yield made
 
 
 @pytest.mark.parametrize("protocol", ["5", "3.1.1"])

@@ -22,6 +22,7 @@ from runtime.clock import SystemClock
 from runtime.settings.load import MqttSettings
 from tests.e2e.test_agent_e2e import coordinator
 from tests.support.agent_coordinator import FLEET, FakeCoordinator
+from tests.support.agent_parts import alive
 from tests.support.agent_source import HandSource
 from tests.support.brokers import broker
 
@@ -68,15 +69,8 @@ class Device:
 
     @asynccontextmanager
     async def running(self):
-        await self.agent.start()
-        tasks = [asyncio.create_task(run()) for run in self.agent.services().values()]
-        yield self
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        self.agent.close()
-        errors = [task.exception() for task in tasks if not task.cancelled()]
-        assert not any(errors), errors
+        async with alive(self.agent):
+            yield self
 
     @property
     def says(self) -> State:

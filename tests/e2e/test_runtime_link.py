@@ -11,7 +11,8 @@ from runtime.mqtt.link import Link, Will
 from runtime.settings.load import TlsSettings
 from tests.support import certificates
 from tests.support.brokers import BrokerProcess, embedded, mosquitto_process
-from tests.support.links import quick, running, until
+from tests.support.links import quick, running
+from tests.support.services import beside, until
 
 KINDS = ["embedded-5", "embedded-3.1.1", "mosquitto-5", "mosquitto-3.1.1"]
 
@@ -157,15 +158,12 @@ async def test_a_broker_killed_in_the_middle_loses_nothing_that_is_sent_again(an
             seen.add(message.payload[:4])
             message.ack()
 
-    async with running(sender), running(taker):
-        taking = asyncio.create_task(take())
+    async with running(sender), running(taker), beside(take()):
         sending = asyncio.gather(*(deliver(n) for n in range(80)))
         await until(lambda: len(seen) > 5)
         process.kill()
         process.start()
         await asyncio.wait_for(sending, 30)
-        taking.cancel()
-        await asyncio.wait([taking])
     assert len(seen) == 80
     assert failures > 0
 

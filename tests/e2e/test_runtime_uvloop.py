@@ -7,7 +7,8 @@ import pytest
 
 from runtime.mqtt.link import Link
 from runtime.process.worker import Worker, WorkerFailed
-from tests.support.links import quick, running, until
+from tests.support.links import quick, running
+from tests.support.services import until
 
 uvloop = pytest.importorskip("uvloop", reason="no wheel for this machine")
 ROOT = Path(__file__).parents[2]

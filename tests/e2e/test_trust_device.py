@@ -18,8 +18,8 @@ from runtime.clock import SystemClock
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, write_config
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_coordinator import FLEET
-from tests.support.agent_link import until
 from tests.support.brokers import broker
+from tests.support.services import until
 
 __all__ = ["broker"]
 

@@ -19,7 +19,7 @@ from runtime.clock import ManualClock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from tests.support.agent_data import motion
-from tests.support.agent_link import until
+from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config
 from tests.unit.edge_agent.windows.test_agent_contexts import TASK, context_of, make, same_contexts, windows
 
@@ -122,22 +122,19 @@ async def test_no_context_reaches_over_the_time_in_which_a_sensor_was_away(tmp_p
     await collector.use(TASK)
     work = collector.workspace
     assert work is not None
-    running = [asyncio.create_task(part) for part in (collector.run_source(cable), collector.run())]
-    cable.play(0, 20)
-    await until(lambda: work.store.stock().total == 14)
-    cable.queue.put_nowait(None)
-    await until(lambda: collector.restarts == {"cable": 1})
-    await clock.advance(60)
-    cable.play(40, 60)
-    await until(lambda: work.store.stock().total >= 27)
-    found = await asyncio.to_thread(work.store.recent, 100, labelled=False)
-    window_set.check(found, TASK)
-    points_B = context_of(found).points_BM[:, 0]
-    assert (points_B[2:14] == 256).all()
-    back = int(np.flatnonzero(points_B[14:] < 256)[0]) + 14
-    whole = np.flatnonzero(points_B[back:] == 256)[0]
-    assert whole in {2, 3}, "it begins anew after the gap, and is whole after two strides"
-    assert (points_B[back + whole :] == 256).all()
-    for task in running:
-        task.cancel()
-    await asyncio.wait(running)
+    async with beside(*(part for part in (collector.run_source(cable), collector.run()))):
+        cable.play(0, 20)
+        await until(lambda: work.store.stock().total == 14)
+        cable.queue.put_nowait(None)
+        await until(lambda: collector.restarts == {"cable": 1})
+        await clock.advance(60)
+        cable.play(40, 60)
+        await until(lambda: work.store.stock().total >= 27)
+        found = await asyncio.to_thread(work.store.recent, 100, labelled=False)
+        window_set.check(found, TASK)
+        points_B = context_of(found).points_BM[:, 0]
+        assert (points_B[2:14] == 256).all()
+        back = int(np.flatnonzero(points_B[14:] < 256)[0]) + 14
+        whole = np.flatnonzero(points_B[back:] == 256)[0]
+        assert whole in {2, 3}, "it begins anew after the gap, and is whole after two strides"
+        assert (points_B[back + whole :] == 256).all()

@@ -14,8 +14,8 @@ from edge_agent.inference.service import MAX_DEATHS
 from edge_agent.inference.serving.codec import send
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from protocol.errors import Reason, Refused, Transient
-from tests.support.agent_link import until
 from tests.support.predicting import predicting
+from tests.support.services import until
 from tests.support.serving import (
     Liar,
     inference,

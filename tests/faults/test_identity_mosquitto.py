@@ -18,7 +18,8 @@ from runtime.mqtt.link import Will
 from runtime.settings.load import TlsSettings
 from tests.support.identity_broker import Client, SecuredBroker, connected, turned_away
 from tests.support.identity_pki import FLEET, HOST, Pki
-from tests.support.links import quick, until
+from tests.support.links import quick
+from tests.support.services import until
 
 pytestmark = pytest.mark.mosquitto
 GOOD, EVIL = "good", "evil"

@@ -22,7 +22,8 @@ from runtime.settings.load import MqttSettings, TlsSettings
 from tests.support.brokers import HOST, BrokerProcess, free_port, require_mosquitto
 from tests.support.identity_broker import connected, turned_away
 from tests.support.identity_desk import FLEET, csr, make_desk, new_key
-from tests.support.links import quick, until
+from tests.support.links import quick
+from tests.support.services import until
 
 pytestmark = pytest.mark.mosquitto
 DATA = "persistence_location"

@@ -24,8 +24,9 @@ from runtime.storage.blob_store import BlobStore
 from runtime.storage.spool import Spool
 from tests.support.agent_parts import outbox_of
 from tests.support.brokers import BrokerProcess, mosquitto_process
-from tests.support.links import quick, running, until
+from tests.support.links import quick, running
 from tests.support.proxy import Proxy
+from tests.support.services import beside, until
 
 pytestmark = pytest.mark.mosquitto
 PROTOCOLS = ["5", "3.1.1"]
@@ -200,17 +201,9 @@ async def stage(proxy: Proxy, root: Path, protocol: str, **options) -> AsyncIter
         filters=[(f, 1) for f in coordinator_filters(fleet)], ping_topic=ping_topic(fleet),
     )  # fmt: skip
     here = Stage(agent, cloud, root, fleet)
-    async with running(cloud), running(agent, on_connect=here.connected):
-        tasks = [
-            asyncio.create_task(work())
-            for work in (here.agent_reads, here.cloud_reads, here.server.run, here.outbox.run)
-        ]
-        try:
-            yield here
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    services = (here.agent_reads, here.cloud_reads, here.server.run, here.outbox.run)
+    async with running(cloud), running(agent, on_connect=here.connected), beside(*services):
+        yield here
     here.spool.close()
 
 

@@ -11,7 +11,8 @@ from runtime.mqtt.inbox import Message
 from runtime.mqtt.link import Link
 from tests.support.brokers import free_port
 from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.support.links import quick, running, until
+from tests.support.links import quick, running
+from tests.support.services import until
 
 
 def _link(fake: FakeBroker, max_queued: int = 256, **options) -> Link:

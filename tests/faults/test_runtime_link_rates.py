@@ -18,7 +18,8 @@ from runtime.settings.load import MqttSettings, Section, load
 from runtime.storage.spool import Spool
 from tests.support.agent_parts import outbox_of
 from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.support.links import quick, running, until
+from tests.support.links import quick, running
+from tests.support.services import beside, until
 
 AWS = Path(__file__).parents[2] / "examples" / "aws-iot-core.toml"
 AWS_CONNACK = (
@@ -110,12 +111,10 @@ async def test_an_upload_with_the_aws_profile_keeps_every_limit_of_aws(tmp_path)
             spool = Spool(tmp_path / "spool.sqlite3", 1 << 30)
             spool.put(task="t", round_=1, digest=name, payload=payload, carry=None)
             outbox = outbox_of(link, spool, settings)
-            sending = asyncio.create_task(outbox.run())
-            await until(lambda: fake.published)
-            outbox.on_want(Want(digest=name, missing=((0, 12),)))
-            await until(lambda: len(fake.published) >= 14, 15)
-            sending.cancel()
-            await asyncio.wait([sending])
+            async with beside(outbox.run()):
+                await until(lambda: fake.published)
+                outbox.on_want(Want(digest=name, missing=((0, 12),)))
+                await until(lambda: len(fake.published) >= 14, 15)
             spool.close()
             publishes, most_bytes = fake.most_in_a_second()
             assert publishes <= 100

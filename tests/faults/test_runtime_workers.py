@@ -14,7 +14,7 @@ import pytest
 
 from protocol.errors import Misconfigured, Reason, Refused
 from runtime.process.worker import Worker, WorkerFailed, status_words
-from tests.support.links import until
+from tests.support.services import until
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.support.runtime_worker"

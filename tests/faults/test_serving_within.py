@@ -18,8 +18,8 @@ from edge_agent.inference.serving.model_server import ModelServer
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.training.encoder_process import FeatureProcess
 from protocol.errors import Refused, Transient
-from tests.support.agent_link import until
 from tests.support.predicting import predicting
+from tests.support.services import until
 from tests.support.serving import (
     TASK,
     InThreads,

@@ -14,9 +14,9 @@ from edge_agent.sources.mqtt import source as mqtt_module
 from edge_agent.sources.registry import open_source
 from models.data.streams.windows import Windower
 from runtime.clock import SystemClock
-from tests.support.agent_link import until
 from tests.support.collecting import TASK, collecting
 from tests.support.fake_iio import FakeDevice, mpu6050, table
+from tests.support.services import beside, until
 from tests.support.source_cases import tell
 
 
@@ -152,13 +152,11 @@ async def test_garbage_on_the_wire_is_bounded_and_counted_and_good_lines_are_fou
 async def test_a_second_reader_of_a_port_is_refused_in_words(tmp_path):
     sensor = Sensor(tmp_path)
     first = serial_source(sensor, tmp_path)
-    async with aclosing(first.samples()) as one, aclosing(serial_source(sensor, tmp_path).samples()) as two:
-        task = asyncio.ensure_future(anext(one))
+    second = serial_source(sensor, tmp_path)
+    async with aclosing(first.samples()) as one, aclosing(second.samples()) as two, beside(anext(one)):
         await until(lambda: "reads" in first.state)
         with pytest.raises(OSError, match=r"another process reads it|busy"):
             await anext(two)
-        task.cancel()
-        await asyncio.wait([task])
     sensor.pull_out()
 
 
@@ -199,21 +197,19 @@ async def test_a_broker_that_restarts_ends_labels_and_values_come_again(tmp_path
                 else:
                     values.append(float(batch.values[0, 0]))
 
-    task = asyncio.create_task(listen())
-    await until(lambda: "connected to" in source.state)
-    await asyncio.to_thread(tell, broker.port, "label", "1")
-    await asyncio.to_thread(tell, broker.port, "room", "1")
-    await until(lambda: labels == [1.0] and values == [1.0])
-    broker.kill()
-    await until(lambda: len(labels) == 2)
-    assert np.isnan(labels[1])
-    broker.start()
-    await until(lambda: "connected to" in source.state)
-    await asyncio.to_thread(tell, broker.port, "room", "2")
-    await until(lambda: values == [1.0, 2.0])
-    assert source.counters["reconnects"] == 1
-    task.cancel()
-    await asyncio.wait([task])
+    async with beside(listen()):
+        await until(lambda: "connected to" in source.state)
+        await asyncio.to_thread(tell, broker.port, "label", "1")
+        await asyncio.to_thread(tell, broker.port, "room", "1")
+        await until(lambda: labels == [1.0] and values == [1.0])
+        broker.kill()
+        await until(lambda: len(labels) == 2)
+        assert np.isnan(labels[1])
+        broker.start()
+        await until(lambda: "connected to" in source.state)
+        await asyncio.to_thread(tell, broker.port, "room", "2")
+        await until(lambda: values == [1.0, 2.0])
+        assert source.counters["reconnects"] == 1
 
 
 def test_a_flood_of_messages_drops_the_oldest_and_counts_them(tmp_path, monkeypatch):

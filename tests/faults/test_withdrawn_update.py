@@ -14,8 +14,9 @@ from edge_agent.config.agent import AgentSettings
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToySource, ToyTrainer
 from protocol.errors import Reason
 from runtime.clock import SystemClock
-from tests.support.agent_link import until
+from tests.support.agent_parts import alive
 from tests.support.coordinator_fake import FLEET
+from tests.support.services import until
 from tests.support.withdrawing_child import Hasty
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,15 +66,8 @@ async def agent(folder: Path, port: int, name: str, train_s: float) -> AsyncIter
     rates = {"acc": 2, "temp": 1}
     worker = ToyTrainer(clock, train_s, rng if train_s else Hasty(1), 0.0)
     made = open_agent(settings, [ToySource(rates, clock, rng, 5.0, 0.0)], clock, worker=worker)
-    await made.start()
-    tasks = [asyncio.create_task(run()) for run in made.services().values()]
-    try:
+    async with alive(made):
         yield made
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        made.close()
 
 
 def rows(folder: Path, query: str) -> list[tuple]:

@@ -13,8 +13,9 @@ from lichen_lab.simulation.deterministic.network.link import SimConnection
 from lichen_lab.simulation.deterministic.network.message_faults import MessageFaults
 from runtime.mqtt.link import Link, Will
 from tests.support.brokers import BrokerProcess, mosquitto_process
-from tests.support.links import quick, until
+from tests.support.links import quick
 from tests.support.proxy import Proxy
+from tests.support.services import until
 from tests.support.world_scenes import SCENES, Client
 
 

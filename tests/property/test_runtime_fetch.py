@@ -13,7 +13,7 @@ from protocol.messages import BlobRef
 from protocol.topics import Kind, parse
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
-from tests.support.links import until
+from tests.support.services import until
 
 CHUNK = 1024
 

@@ -1,7 +1,6 @@
 """A link that keeps what is published, for unit tests of the agent's services."""
 
 import asyncio
-from collections.abc import Callable
 from typing import TypeVar
 
 from protocol.base import Wire
@@ -37,10 +36,3 @@ class FakeLink:
 
     def messages(self, tail: str, kind: type[W]) -> list[W]:
         return [decode(payload, kind) for payload in self.on(tail)]
-
-
-async def until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    """Wait until ``true()`` holds, bounded."""
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 - what is waited for has no event of its own
-            await asyncio.sleep(0.005)

@@ -1,9 +1,11 @@
 """Parts of an agent alone, with what they share with others."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from types import SimpleNamespace
 from typing import Any
 
+from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.outbox import Outbox
@@ -21,6 +23,7 @@ from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from runtime.storage.spool import Spool
 from runtime.waits import StatusText
+from tests.support.services import beside
 
 
 def collector_of(
@@ -82,3 +85,13 @@ def reporter_of(
         wanted=Signal(),
         metrics=RoundMetrics(),
     )
+
+
+@asynccontextmanager
+async def alive(agent: Agent, *names: str) -> AsyncIterator[None]:
+    """All services of an agent run, or those of these names; it is closed at the end."""
+    with closing(agent):
+        if not names:
+            await agent.start()
+        async with beside(*(run for name, run in agent.services().items() if not names or name in names)):
+            yield

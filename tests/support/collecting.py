@@ -1,6 +1,5 @@
 """A real collector on real sources."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from edge_agent.windows.quality.meter import ScoredWindows
 from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent_parts import collector_of
+from tests.support.services import beside
 
 TASK = Task(
     name="t",
@@ -44,11 +44,5 @@ async def collecting(
     sources = [open_source(t, f"source[{i}]", folder, names, clock) for i, t in enumerate(tables)]
     collector = collector_of(settings, sources, clock, seen.append)
     await collector.use(TASK)
-    tasks = [asyncio.create_task(collector.run())]
-    tasks += [asyncio.create_task(collector.run_source(source)) for source in sources]
-    try:
+    async with beside(collector.run(), *map(collector.run_source, sources)):
         yield collector, seen
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)

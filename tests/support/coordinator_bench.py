@@ -15,6 +15,7 @@ from protocol.messages import ModalityState, Receipt, State, Want
 from protocol.topics import Kind, device_topic, parse
 from runtime.mqtt.link import LinkCounters, Message
 from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
+from tests.support.services import beside
 
 
 class FakeLink:
@@ -122,14 +123,7 @@ async def bench(folder: Path, task=None, jobs=None, server=None, link=None, *, r
         rng=rng or random.Random("bench"),
     ) as app:
         await app.driver.open()
-        tasks = [asyncio.create_task(service()) for service in app.services().values()]
-        try:
+        async with beside(*app.services().values()):
             made = Bench(app, link)
             await made.until(lambda: app.driver.state.phase != "initialising" or bool(app.jobs.fail))
             yield made
-            failed = [t for t in tasks if t.done() and not t.cancelled() and t.exception()]
-            assert not failed, f"a service died: {failed}"
-        finally:
-            for task_ in tasks:
-                task_.cancel()
-            await asyncio.wait(tasks, timeout=5)

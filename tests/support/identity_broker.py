@@ -16,6 +16,7 @@ from runtime.settings.load import MqttSettings
 from tests.support.brokers import BrokerProcess, free_port, require_mosquitto
 from tests.support.identity_pki import FLEET, HOST, Pki, Shown
 from tests.support.links import running
+from tests.support.services import beside
 
 
 class SecuredBroker:
@@ -78,13 +79,8 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """A client that is connected and listens; ``options``: of the link's ``run``."""
     client = Client(settings, client_id, filters)
-    async with running(client.link, **options):
-        listening = asyncio.create_task(client.listen())
-        try:
-            yield client
-        finally:
-            listening.cancel()
-            await asyncio.wait([listening])
+    async with running(client.link, **options), beside(client.listen()):
+        yield client
 
 
 async def turned_away(

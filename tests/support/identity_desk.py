@@ -5,7 +5,7 @@ import base64
 import json
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from coordinator.identity.http_api.service import EnrolmentServer
 from coordinator.identity.paths import IdentityPaths
 from runtime.clock import SystemClock
 from tests.support.brokers import HOST, free_port
+from tests.support.services import beside
 
 FLEET = "test"
 
@@ -115,14 +116,10 @@ def parsed(data: bytes) -> Answered:
 @asynccontextmanager
 async def service(folder: Path, wall=None, **identity: object) -> AsyncIterator[Client]:
     """The enrolment service, running."""
-    with make_desk(folder, wall, **identity) as desk:
-        office = EnrolmentServer(desk, settings(folder, **identity).identity, SystemClock())
-        tasks = [asyncio.create_task(office.serve()), asyncio.create_task(office.keep())]
-        try:
+    identity_settings = settings(folder, **identity).identity
+    with (
+        make_desk(folder, wall, **identity) as desk,
+        closing(EnrolmentServer(desk, identity_settings, SystemClock())) as office,
+    ):
+        async with beside(office.serve, office.keep, forever=True):
             yield Client(office, desk)
-            assert not any(task.done() for task in tasks), "the service died"
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=5)
-            office.close()

@@ -1,6 +1,6 @@
 """A device's rollout without its other parts: bundles on a shelf, models that a test plays."""
 
-import asyncio
+import asyncio  # noqa: TC003 - one import for all
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +16,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_data import toy_task
-from tests.support.agent_link import until
+from tests.support.services import beside, until
 from tests.support.trial_runner import FakeRunner
 
 TASK = toy_task()
@@ -122,13 +122,5 @@ def put(shelf: Path, version: int) -> bytes:
 async def living(make: Callable[[], Device]) -> AsyncIterator[Device]:
     """Its services run meanwhile."""
     device = make()
-    tasks = [
-        asyncio.create_task(service()) for service in (device.deployment.run, device.deployment.executor.run)
-    ]
-    try:
+    async with beside(device.deployment.run, device.deployment.executor.run, forever=True):
         yield device
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    assert all(task.cancelled() for task in tasks), [t.exception() for t in tasks if not t.cancelled()]

@@ -1,7 +1,6 @@
 """Models that complete graphs: as ONNX they answer as torch does, and what does not is refused."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +41,6 @@ dim = 8
 
 def made(score: str = "transe", views: int = 1, kind: type[Completer] = Completer) -> Completer:
     return kind(SCORES[score](D, 12.0), views, K).eval()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +38,6 @@ def trained_like(task: Task, seed: int = 0, **options) -> InferenceModel:
         name: (torch.randn(shape), torch.tensor([1.0, 0.0] + [3.0] * (shape[0] - 2))) for name in net.names
     }
     return InferenceModel(net, tables, **options)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """As the worker runs it; with more, torch's threads wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 import pytest
@@ -38,14 +36,6 @@ TASK = Task(
 BOTH = ("head", "prototypes")
 OUTPUTS = ("probabilities", "logits")
 LINEAGE = Lineage(3, 3, "0" * 64, None, {})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def made(trained: list[float] | None = None, impute: str = "prototype") -> InferenceModel:

@@ -1,12 +1,10 @@
 """Graphs that read a part of a task's modalities and predict several things."""
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import numpy_helper
 
 from export import bundle_builder as export_pack
@@ -29,14 +27,6 @@ NAMES = (
     "picture/window",
 )
 LINEAGE = Lineage(3, 3, "0" * 64, None, {})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

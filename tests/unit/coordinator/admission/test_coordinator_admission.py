@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.support.brokers import HOST, free_port
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import FLEET, frame, header, settings_for, tiny_task
 from tests.support.identity_desk import Client, csr, new_key
+from tests.support.services import beside, until
 
 
 def identity(**more: object) -> dict[str, object]:
@@ -97,20 +99,13 @@ async def test_what_was_known_stays_known_while_the_book_cannot_be_read(tmp_path
     services = admission.services()
     assert admission._book is not None
     admission._book.revoke("a", unknown=True)
-    running = asyncio.create_task(services["admission"]())
-    try:
-        async with asyncio.timeout(5):
-            while admission.barred("a") is None:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(0.01)
-        with monkeypatch.context() as patch:
-            patch.setattr("coordinator.storage.shared_sqlite.SharedSqlite.mark", _locked)
-            await asyncio.sleep(0.1)
-            assert admission.barred("a") is not None
-            assert not running.done()
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-        admission.close()
+    with closing(admission):
+        async with beside(services["admission"], forever=True):
+            await until(lambda: admission.barred("a") is not None)
+            with monkeypatch.context() as patch:
+                patch.setattr("coordinator.storage.shared_sqlite.SharedSqlite.mark", _locked)
+                await asyncio.sleep(0.1)
+                assert admission.barred("a") is not None
 
 
 def _locked(_: object) -> tuple[int, int]:

@@ -25,8 +25,8 @@ from runtime.clock import SystemClock
 from runtime.concurrency.signals import Signal
 from tests.support.agent_bundle import bundle, ref_of, tiny_onnx
 from tests.support.agent_data import toy_recording, toy_task
-from tests.support.agent_link import until
 from tests.support.agent_parts import collector_of
+from tests.support.services import beside, until
 from tests.support.trust import DEVICE, FLEET, ME
 
 TASK = toy_task()
@@ -103,12 +103,8 @@ async def device(folder, infer=None, first=None, trust_clock=None):
         deployment.executor.run,
         partial(inference.run, observe=deployment.executor.observe),
     )
-    tasks = [asyncio.create_task(service()) for service in services]
-    yield deployment
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    assert all(task.cancelled() for task in tasks), [t.exception() for t in tasks if not t.cancelled()]
+    async with beside(*services, forever=True):
+        yield deployment
     collector.workspace.store.close()
 
 

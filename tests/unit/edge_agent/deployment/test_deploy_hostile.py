@@ -25,7 +25,7 @@ from protocol.base import Count
 from protocol.errors import Transient
 from protocol.messages import ModelPointer
 from tests.support.agent_bundle import ref_of
-from tests.support.agent_link import until
+from tests.support.services import until
 from tests.support.trial_device import Device, living
 from tests.support.trial_runner import MODEL
 from tests.unit.edge_agent.deployment.test_deploy_machine import RULES, A, B, C, batch, kept, pointer

@@ -12,7 +12,7 @@ from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.rollout import Trial
 from runtime.storage.disk import DISK
 from tests.support.agent_data import toy_task
-from tests.support.agent_link import until
+from tests.support.services import until
 from tests.support.trial_device import FOUR, Device, living
 from tests.support.trial_runner import FakeRunner
 

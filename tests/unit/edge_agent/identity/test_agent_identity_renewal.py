@@ -15,6 +15,7 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.clock import ManualClock
 from tests.support.identity_pki import Pki
 from tests.support.identity_stub import Stub, refusal
+from tests.support.services import beside
 
 ROOT = Path(__file__).parents[4]
 DAY_S = 86400.0
@@ -227,11 +228,9 @@ async def test_the_real_child_process_renews(pki, tmp_path):
         before, serial = folder.pair.read_bytes(), folder.read().serial
         done = asyncio.Event()
         renewal = Renewal(folder, Later(), done.set)
-        task = asyncio.create_task(renewal.run())
-        async with asyncio.timeout(20):
-            await done.wait()
-        task.cancel()
-        await asyncio.wait([task])
+        async with beside(renewal.run()):
+            async with asyncio.timeout(20):
+                await done.wait()
         assert folder.read().serial != serial
         assert folder.pair.read_bytes() != before
         assert not folder.next_key.exists()
@@ -243,12 +242,10 @@ async def test_a_refusal_reaches_the_daemon_through_the_child_process(pki, tmp_p
         before = folder.pair.read_bytes()
         stub.on_request = lambda _path, _body: refusal(Reason.REVOKED, "d1 was revoked on Monday")
         renewal = Renewal(folder, Later(), lambda: None)
-        task = asyncio.create_task(renewal.run())
-        async with asyncio.timeout(20):
-            while "revoked on Monday" not in renewal.why:  # noqa: ASYNC110 - words are polled, as status does
-                await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.wait([task])
+        async with beside(renewal.run()):
+            async with asyncio.timeout(20):
+                while "revoked on Monday" not in renewal.why:  # noqa: ASYNC110 - words are polled, as status does
+                    await asyncio.sleep(0.02)
         assert folder.pair.read_bytes() == before
 
 

@@ -1,6 +1,5 @@
 """A gateway answers questions about its own graph with a model that it was sent, from its own embeddings."""
 
-import asyncio
 import json
 import re
 import tracemalloc
@@ -12,7 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from edge_agent.cli.main import app
@@ -44,17 +42,13 @@ from runtime.concurrency.signals import Signal
 from tests.support.agent_bundle import bundle as window_bundle
 from tests.support.agent_bundle import ref_of
 from tests.support.agent_data import toy_task
-from tests.support.agent_link import until
 from tests.support.graph_device import TASK, learn, settings_of, snapshot_of, tables_of
+from tests.support.services import beside, until
 
 
 @pytest.fixture(scope="module")
 def data() -> bytes:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    made, _ = make_bundle(TASK, {}, Lineage(3, 3, "0" * 64, None, {}))
-    torch.set_num_threads(threads)
-    return made
+    return make_bundle(TASK, {}, Lineage(3, 3, "0" * 64, None, {}))[0]
 
 
 def changed(data: bytes, **changes: object) -> bytes:
@@ -115,12 +109,10 @@ async def gateway(settings: AgentSettings) -> AsyncIterator[SimpleNamespace]:
         partial(inference.run, observe=deployment.executor.observe),
         queries.run,
     )
-    tasks = [asyncio.create_task(service()) for service in services]
-    yield SimpleNamespace(deployment=deployment, inference=inference, queries=queries, shelf=shelf, work=work)
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    assert all(task.cancelled() for task in tasks), [t.exception() for t in tasks if not t.cancelled()]
+    async with beside(*services, forever=True):
+        yield SimpleNamespace(
+            deployment=deployment, inference=inference, queries=queries, shelf=shelf, work=work
+        )
 
 
 def written(settings: AgentSettings) -> list[dict[str, object]]:

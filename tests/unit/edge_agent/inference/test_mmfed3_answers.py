@@ -20,8 +20,6 @@ TOP = 5
 
 
 def test_the_exported_model_ranks_a_device_s_entities_as_its_method_does(tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     task = task_of(epochs=30, validation=0.0, fusion="split", lr=0.05)
     graph, client = random_graph(entities=20, relations=4, triples=60), SPEC.client()
     known = keyed(graph, task)
@@ -29,7 +27,6 @@ def test_the_exported_model_ranks_a_device_s_entities_as_its_method_does(tmp_pat
     private = PrivateTensors(tmp_path / "private")
     private.write(task.name, result.private)
     data, _ = make_bundle(task, {}, Lineage(1, 1, "0" * 64, None, {}))
-    torch.set_num_threads(threads)
     manifest, files = unpack(data)
     (tmp_path / "model.onnx").write_bytes(files["model.onnx"])
     (tmp_path / "manifest.json").write_text(manifest.model_dump_json())

@@ -27,8 +27,9 @@ from protocol.tasks.announcement import TaskAnnouncement
 from runtime.clock import SystemClock
 from tests.support.agent_data import toy_task
 from tests.support.agent_graph import graph_config, graph_task, lines, settings_of, write_house
-from tests.support.agent_link import until
+from tests.support.agent_parts import alive
 from tests.support.graph_cases import HOUSE, named
+from tests.support.services import until
 
 TASK = graph_task()
 
@@ -59,15 +60,8 @@ async def living(folder, **keys):
         return agent.storage.blobs.path(ref.digest)
 
     agent.fetcher.fetch = fetch
-    services = agent.services()
-    tasks = [asyncio.create_task(services[name]()) for name in ("graph", "learner")]
-    try:
+    async with alive(agent, "graph", "learner"):
         yield agent
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        agent.close()
 
 
 async def announce(agent, task=TASK):

@@ -10,8 +10,9 @@ from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
 from runtime.clock import ManualClock
 from runtime.storage.spool import Spool
-from tests.support.agent_link import FakeLink, until
+from tests.support.agent_link import FakeLink
 from tests.support.agent_parts import outbox_of
+from tests.support.services import beside, until
 
 SMALL = b"\xd9\xd9\xf7" + b"s" * 500
 LARGE = bytes(range(256)) * 40
@@ -33,11 +34,8 @@ def receipt(name: str, **kwargs) -> Receipt:
 @asynccontextmanager
 async def running(link, spool, resend_s=0.05):
     outbox = outbox_of(link, spool, settings(resend_s=resend_s))
-    task = asyncio.create_task(outbox.run())
-    yield outbox
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
+    async with beside(outbox.run(), forever=True):
+        yield outbox
 
 
 @pytest.fixture
@@ -113,11 +111,9 @@ async def test_a_want_from_before_a_restart_is_answered_with_a_new_pointer(spool
     outbox = outbox_of(link, spool, settings(resend_s=60))
     outbox._due[name] = 1e18
     outbox.on_want(Want(digest=name, missing=((0, 1),)))
-    task = asyncio.create_task(outbox.run())
-    await until(lambda: link.sent)
-    assert link.messages("up/update", BlobPointer)
-    task.cancel()
-    await asyncio.wait([task])
+    async with beside(outbox.run()):
+        await until(lambda: link.sent)
+        assert link.messages("up/update", BlobPointer)
 
 
 async def test_an_answer_for_one_update_sends_nothing_of_another_before_its_time(spool):

@@ -25,8 +25,9 @@ from protocol.tasks.announcement import TaskAnnouncement
 from runtime.clock import ManualClock, SystemClock
 from runtime.mqtt.link import Message
 from tests.support.agent_data import toy_recording, toy_task, write_toy
-from tests.support.agent_link import FakeLink, until
-from tests.support.agent_parts import reporter_of
+from tests.support.agent_link import FakeLink
+from tests.support.agent_parts import alive, reporter_of
+from tests.support.services import until
 
 BASIC = 'fleet = "f"\ndevice = "d"\n[[source]]\nkind = "replay"\nfile = "toy.npz"\n'
 
@@ -279,17 +280,11 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     agent = open_agent(
         settings, open_sources(settings, tmp_path / "agent.toml", None, SystemClock()), SystemClock()
     )
-    await agent.start()
     with capture_logs():
-        tasks = [asyncio.create_task(run()) for run in agent.services().values()]
-        await until(lambda: agent.tasks.workspace.store.stock().labelled >= 15)
-        status = agent.status()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        async with alive(agent):
+            await until(lambda: agent.tasks.workspace.store.stock().labelled >= 15)
+            status = agent.status()
     assert "connect" in status["link"]
-    assert all(t.cancelled() or t.exception() is None for t in tasks)
-    agent.close()
 
 
 async def test_nothing_is_said_after_the_goodbye():

@@ -15,8 +15,9 @@ from edge_agent.publish.service import MAX_THERE, MAX_WAITING, Publishing, predi
 from protocol.errors import Reason, Refused, Transient
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
-from tests.support.agent_link import FakeLink, until
+from tests.support.agent_link import FakeLink
 from tests.support.publishing import line, manifest_of, settings_of
+from tests.support.services import beside, until
 
 CONFIG = f"homeassistant/sensor/{node_of('home', 'barn-1')}/{{}}/config"
 
@@ -61,17 +62,10 @@ async def publishing(*, connect: bool = True, **mqtt: Any) -> AsyncIterator[tupl
     assert isinstance(link, LocalLink)
     made = Publishing(settings, settings.infer.mqtt, link, clock, random.Random(1))
     link.connected = connect
-    tasks = [asyncio.create_task(run()) for run in made.services().values()]
-    await asyncio.sleep(0)  # so that the link runs, and has what it was given
-    if connect:
-        await link.options["on_connect"]()
-    try:
+    async with beside(*made.services().values(), forever=True):
+        if connect:
+            await link.options["on_connect"]()
         yield made, link
-    finally:
-        for task in tasks:
-            task.cancel()
-        done, _ = await asyncio.wait(tasks)
-    assert all(task.cancelled() for task in done)
 
 
 async def test_each_prediction_goes_out_as_it_is_written() -> None:

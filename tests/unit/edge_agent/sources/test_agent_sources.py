@@ -17,8 +17,8 @@ from runtime.clock import ManualClock, SystemClock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from tests.support.agent_data import toy_recording, toy_task, write_toy
-from tests.support.agent_link import until
 from tests.support.agent_parts import collector_of
+from tests.support.services import beside, until
 
 
 def replay(folder, known=("acc", "gyr"), clock=None, **options):
@@ -55,13 +55,11 @@ async def test_a_replay_keeps_recorded_speed(tmp_path):
         async for batch in source.samples():
             seen.extend([float(batch.t[-1])] if isinstance(batch, SampleBatch) else [])
 
-    task = asyncio.create_task(collect())
-    for _ in range(50):
-        await clock.advance(0.1)
-    assert max(seen) == pytest.approx(10, abs=1.1)
-    assert 15 <= len(seen) <= 60, "few wake-ups: CPU stays small"
-    task.cancel()
-    await asyncio.wait([task])
+    async with beside(collect()):
+        for _ in range(50):
+            await clock.advance(0.1)
+        assert max(seen) == pytest.approx(10, abs=1.1)
+        assert 15 <= len(seen) <= 60, "few wake-ups: CPU stays small"
 
 
 async def test_a_loop_goes_on_in_time_with_a_gap(tmp_path):
@@ -228,15 +226,12 @@ async def test_a_source_that_fails_comes_back_and_the_agent_goes_on(tmp_path):
     settings = AgentSettings(fleet="f", device="d", state_dir=tmp_path, cache_dir=tmp_path, source=({},))
     collector = collector_of(settings, [source], clock, seen.append)
     await collector.use(toy_task())
-    tasks = [asyncio.create_task(collector.run_source(source)), asyncio.create_task(collector.run())]
-    async with asyncio.timeout(5):
-        while "flaky" not in collector.finished:
-            await clock.advance(0.5)
-    await until(lambda: seen)
-    assert collector.restarts == {"flaky": 2}
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    async with beside(collector.run_source(source), collector.run()):
+        async with asyncio.timeout(5):
+            while "flaky" not in collector.finished:
+                await clock.advance(0.5)
+        await until(lambda: seen)
+        assert collector.restarts == {"flaky": 2}
 
 
 async def test_another_grid_leaves_the_old_windows_behind_and_the_same_grid_keeps_them(tmp_path):

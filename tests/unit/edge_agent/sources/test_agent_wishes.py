@@ -1,6 +1,5 @@
 """What a device wants to read and learn, what it says of that, and which parts of a version it pulls."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,7 +28,7 @@ from protocol.tasks.task import Modality, Target
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
 from tests.support.agent_data import toy_recording, toy_task
-from tests.support.agent_link import until
+from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, make
 
 SIDE = Target(name="side", labels=("left", "right"))
@@ -56,13 +55,10 @@ def agent_of(folder, learn: str = "", *, made: Recording | None = None, **target
 async def collected(agent: Agent) -> AsyncIterator[State]:
     """The state when the recording has been played; then the agent is closed."""
     work = agent.collector
-    tasks = [asyncio.create_task(work.run()), asyncio.create_task(work.run_source(agent.sources[0]))]
-    await until(lambda: work.finished)
-    await until(lambda: agent.tasks.workspace.store.stock().total > 15)
-    yield agent.reporter.state()
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    async with beside(work.run(), work.run_source(agent.sources[0])):
+        await until(lambda: work.finished)
+        await until(lambda: agent.tasks.workspace.store.stock().total > 15)
+        yield agent.reporter.state()
     agent.close()
 
 

@@ -15,7 +15,7 @@ from models.data.labels.rules import Labels
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Target, Task
 from runtime.clock import SystemClock
-from tests.support.agent_link import until
+from tests.support.services import until
 from tests.support.source_cases import tell
 
 TASK = Task(

@@ -1,6 +1,5 @@
 """``lichen agent status`` tells a dead agent from a live one; and no second agent on the same folder."""
 
-import asyncio
 import itertools
 import json
 import os
@@ -23,7 +22,7 @@ from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from runtime.clock import SystemClock
 from runtime.storage.folder_lock import FolderLock
-from tests.support.agent_link import until
+from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config, make
 from tests.unit.edge_agent.windows.test_agent_store import TASK, windows
 
@@ -100,11 +99,9 @@ def test_what_stands_in_brackets_is_printed(tmp_path):
 
 async def test_the_file_names_process_and_time_and_is_written_once_more_at_the_end(tmp_path):
     path, now = tmp_path / "cache" / "status.json", {"windows": 1}
-    task = asyncio.create_task(status_file.keep(path, lambda: now, SystemClock()))
-    await until(path.exists)
-    now["windows"] = 2
-    task.cancel()
-    await asyncio.wait([task])
+    async with beside(status_file.keep(path, lambda: now, SystemClock())):
+        await until(path.exists)
+        now["windows"] = 2
     found = json.loads(path.read_text())
     assert (found["pid"], found["windows"]) == (os.getpid(), 2)
     assert found["wall"] > 1.7e9
@@ -149,16 +146,14 @@ async def test_what_was_written_to_the_disk_is_no_reason_to_write_again(tmp_path
     """Else the status of an agent at rest would wear the card by itself."""
     path, counted = tmp_path / "status.json", itertools.count()
     monkeypatch.setattr(status_file, "_EVERY_S", 0.005)
-    task = asyncio.create_task(
+    async with beside(
         status_file.keep(path, lambda: {"windows": 1, "disk_writes": {"bytes": next(counted)}}, SystemClock())
-    )
-    await until(path.exists)
-    first = path.read_text()
-    at = next(counted)
-    await until(lambda: next(counted) > at + 20)
-    assert path.read_text() == first
-    task.cancel()
-    await asyncio.wait([task])
+    ):
+        await until(path.exists)
+        first = path.read_text()
+        at = next(counted)
+        await until(lambda: next(counted) > at + 20)
+        assert path.read_text() == first
 
 
 def test_disk_writes_are_in_the_status_and_grow_with_a_commit(tmp_path):
@@ -179,11 +174,9 @@ async def test_after_an_orderly_stop_nothing_is_said_to_run(tmp_path):
     for because, last in (("", "stopped with the agent"), ("no model yet", "no model yet")):
         agent.inference.off_because = because
         file.unlink(missing_ok=True)
-        task = asyncio.create_task(agent.services()["status"]())
-        await until(file.exists)
-        assert json.loads(file.read_text())["inference"] == (because or "running")
-        task.cancel()
-        await asyncio.wait([task])
+        async with beside(agent.services()["status"]):
+            await until(file.exists)
+            assert json.loads(file.read_text())["inference"] == (because or "running")
         assert json.loads(file.read_text())["inference"] == last
     agent.close()
 

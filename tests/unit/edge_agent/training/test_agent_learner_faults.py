@@ -1,6 +1,5 @@
 """What the learner does where the disk lets it down; no training, no broker."""
 
-import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -16,8 +15,8 @@ from protocol.frames.frame import digest
 from protocol.messages import Offer, Receipt
 from runtime.clock import ManualClock, SystemClock
 from runtime.storage.blob_store import BlobStore
-from tests.support.agent_link import until
 from tests.support.agent_parts import learner_of
+from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config, read
 from tests.unit.edge_agent.windows.test_agent_store import TASK, WindowStore, windows
 
@@ -40,11 +39,8 @@ async def learning(folder, clock=None):
     work = WindowWorkspace(TASK, TASK.modality_names, None, None, store)
     storage = open_storage(settings, clock)
     learner = learner_of(settings, work, storage, Shelf(storage.blobs), clock)
-    task = asyncio.create_task(learner.run())
-    yield learner
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled(), "the agent goes on"
+    async with beside(learner.run(), forever=True):
+        yield learner
     storage.close()
     store.close()
 

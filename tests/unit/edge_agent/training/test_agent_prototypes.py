@@ -39,8 +39,8 @@ from protocol.topics import Kind, Route
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
 from tests.support.agent_data import toy_task
-from tests.support.agent_link import until
 from tests.support.agent_parts import learner_of
+from tests.support.services import beside, until
 from tests.support.serving import InThreads, Liar
 from tests.unit.edge_agent.messaging.test_agent_session import config, make, read
 from tests.unit.edge_agent.windows.test_agent_store import windows
@@ -117,17 +117,14 @@ async def learning(folder, given=None, task=TASK, modalities=TASK.modality_names
     storage = open_storage(settings, clock)
     cloud = Cloud(storage.blobs)
     learner = learner_of(settings, work, storage, cloud, clock, zygote=zygote or InThreads())
-    running = asyncio.create_task(learner.run())
     try:
-        yield learner, cloud
+        async with beside(learner.run(), forever=True):
+            yield learner, cloud
     finally:
-        running.cancel()
-        await asyncio.wait([running])
         if zygote is not None:
             await zygote.aclose()
         storage.close()
         store.close()
-    assert running.cancelled(), "the agent goes on"
 
 
 def offer(cloud: Cloud, round_: int = 1, *, base=None, graphs=None) -> Offer:

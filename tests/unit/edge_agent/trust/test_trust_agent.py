@@ -14,7 +14,7 @@ from protocol.trust.metadata import draft
 from runtime.clock import ManualClock
 from tests.support.agent_bundle import bundle, ref_of
 from tests.support.agent_data import toy_task
-from tests.support.agent_link import until
+from tests.support.services import until
 from tests.support.trust import DAY_S, ME, NOW, Keys, decided, release, root
 from tests.unit.edge_agent.deployment.test_agent_deploy import Shelf, device, passed
 

@@ -1,6 +1,5 @@
 """A device without a single label, in a task whose method needs none there."""
 
-import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -22,8 +21,8 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Encoder, Network, Rounds, Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent_data import toy_recording, toy_task
-from tests.support.agent_link import until
 from tests.support.agent_parts import learner_of
+from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config, make, read
 from tests.unit.edge_agent.windows.test_agent_store import same
 
@@ -124,26 +123,24 @@ async def test_an_offer_is_learnt_from_with_contexts_and_no_label_goes_up(tmp_pa
         return {"encoder/acc": {"encoder/acc/w": np.zeros(3, np.float32)}}
 
     learner.blobs.fetch_for_training = state
-    running = asyncio.create_task(learner.run())
-    wanting = work.task.model_copy(update={"rounds": Rounds(min_windows=47)})
-    work.task, plenty = wanting, work.task
-    offer = Offer(task="toy", round=1, base="a" * 64, base_size=10, closes_in_s=60)
-    learner.offer(offer)
-    await until(lambda: learner.why == "46 windows to learn from, the task wants 47")
-    work.task = plenty
-    learner.offer(offer)
-    await until(lambda: learner.trained == 1)
-    (seen,) = teacher.seen
-    same(seen, unlabelled())
-    assert seen.context is not None
-    assert (seen.context.points_BM[2:] == [256, 128]).all()
-    (entry,) = storage.spool.pending()
-    header, tensors = decode_frame(storage.spool.payload(entry.digest), UpdateHeader)
-    assert (header.samples, header.counts) == (46, {"acc": (0, 0, 0), "gyr": (0, 0, 0)})
-    assert header.quality["acc"] == pytest.approx(seen.quality_BM[:, 0].mean())
-    np.testing.assert_allclose(tensors["encoder/acc/w"], 0.5, atol=0.01)
-    running.cancel()
-    await asyncio.wait([running])
+    async with beside(learner.run()):
+        wanting = work.task.model_copy(update={"rounds": Rounds(min_windows=47)})
+        work.task, plenty = wanting, work.task
+        offer = Offer(task="toy", round=1, base="a" * 64, base_size=10, closes_in_s=60)
+        learner.offer(offer)
+        await until(lambda: learner.why == "46 windows to learn from, the task wants 47")
+        work.task = plenty
+        learner.offer(offer)
+        await until(lambda: learner.trained == 1)
+        (seen,) = teacher.seen
+        same(seen, unlabelled())
+        assert seen.context is not None
+        assert (seen.context.points_BM[2:] == [256, 128]).all()
+        (entry,) = storage.spool.pending()
+        header, tensors = decode_frame(storage.spool.payload(entry.digest), UpdateHeader)
+        assert (header.samples, header.counts) == (46, {"acc": (0, 0, 0), "gyr": (0, 0, 0)})
+        assert header.quality["acc"] == pytest.approx(seen.quality_BM[:, 0].mean())
+        np.testing.assert_allclose(tensors["encoder/acc/w"], 0.5, atol=0.01)
     storage.close()
     work.store.close()
 

@@ -1,7 +1,6 @@
 """The int8 variant: made from real windows, measured against float32, left out in words where it is bad."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,14 +38,6 @@ def task_with(kind: str = "cnn1d", **config: object) -> Task:
     encoders = {m.name: Encoder(kind=kind, width=24, depth=3) for m in task.modalities}
     network = task.network.model_copy(update={"encoders": encoders, "feature_dim": 32, "hidden_dim": 48})
     return task.model_copy(update={"network": network, "config": {"epochs": 6, "batch": 16, **config}})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
 import dataclasses
-from collections.abc import Iterator
 
 import numpy as np
 import onnx
@@ -41,15 +40,6 @@ def made(impute: str = "prototype") -> InferenceModel:
     net(torch.randn(8, 3, 20) * 4 + 9.8, torch.randn(8, 2, 20))
     tables = {name: (torch.randn(3, 8), torch.ones(3)) for name in net.names}
     return InferenceModel(net, tables, impute=impute)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """As the worker runs it; with more, torch's threads wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -15,15 +13,6 @@ from models.multimodal.network import (
 )
 from protocol.errors import Refused
 from protocol.tasks.task import Encoder, Modality, Network, Task, Window
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """As the worker runs it; with more, torch's threads wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small_task(samples: int = 16) -> Task:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from models.contract import ClientContext, LocalResult, WindowSet
 from models.data import window_set
@@ -51,7 +50,6 @@ def test_one_warm_worker_does_all_kinds_of_jobs_and_gives_what_the_method_gives_
     folders = {name: tmp_path / name for name in ("init", "train", "evaluate", "bad")}
     for folder in folders.values():
         folder.mkdir()
-    torch.set_num_threads(1)  # as in the job: how work is split over threads shows in the last bit
     client = method("qqr").client()
     state = client.initial(TASK, 7)
     job_folder.write_init(folders["init"], job_folder.InitJob(TASK, 7))
@@ -192,7 +190,6 @@ def test_a_job_on_a_graph_gives_what_the_method_gives_here(tmp_path):
     spec = next(spec for spec in methods().values() if spec.material == "graph")
     task = contract_graphs.task_of(spec, {"epochs": 1})
     graph = contract_graphs.graph_of(task, seed=1, missing=0.3)
-    torch.set_num_threads(1)
     state = spec.client().initial(task, 7)
     job_folder.write_train(tmp_path, job_folder.TrainJob(task, "gateway", 1, 9), graph, state, {})
     assert (tmp_path / "graph.npz").is_file()

@@ -17,7 +17,7 @@ from protocol.trust.signing import Envelope
 from runtime.clock import ManualClock
 from tests.support.agent_bundle import bundle
 from tests.support.agent_data import toy_task
-from tests.support.agent_link import until
+from tests.support.services import until
 from tests.support.trust import ME, NOW, Keys, decided, release, root, signed
 from tests.unit.edge_agent.deployment.test_agent_deploy import device, passed
 from tests.unit.edge_agent.trust.test_trust_agent import EXCHANGED, Desk, here, signed_bundle, vouched

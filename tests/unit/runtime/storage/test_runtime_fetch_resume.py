@@ -9,7 +9,7 @@ from protocol.errors import Transient
 from protocol.messages import BlobRef, Fetch, decode
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
-from tests.support.links import until
+from tests.support.services import until
 
 DATA = bytes(range(256)) * 64  # 16 chunks
 CHUNK = 1024

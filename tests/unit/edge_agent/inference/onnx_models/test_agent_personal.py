@@ -1,7 +1,6 @@
 """What a device keeps of its own training reaches its predictions, and nothing kept can stop them."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +26,8 @@ from protocol.errors import Refused
 from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent_data import write_toy
-from tests.support.agent_link import until
 from tests.support.predicting import predicting
+from tests.support.services import until
 
 TASK = Task(
     name="t",
@@ -43,14 +42,6 @@ TASK = Task(
     config={"personal": "both", "personal_share": 0.7},
 )
 OWN = ("head", "prototypes/acc", "prototypes/gyr")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def global_state() -> Blobs:

@@ -1,7 +1,6 @@
 """A model of a route on a device: every target is predicted, with its own last layers, and written down."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,21 +24,13 @@ from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
 from runtime.clock import SystemClock
-from tests.support.agent_link import until
 from tests.support.disentafl_cases import task_of
 from tests.support.predicting import predicting
+from tests.support.services import until
 
 TASK = task_of(width=8, heads=1, hidden=8, tokens=4, last_share=0.75)
 PROFILE = Profile(("acc", "gyro"), ("label", "speed", "picture"))
 COUNT = 5
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def route_state(task: Task = TASK) -> Blobs:

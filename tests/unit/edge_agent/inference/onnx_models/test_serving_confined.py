@@ -11,10 +11,10 @@ import pytest
 
 from edge_agent.inference.onnx_models import probe
 from runtime.process import landlock
-from tests.support.agent_link import until
 from tests.support.fuzz_corpus import CORPUS
 from tests.support.fuzz_models import DEVICE_KEY, naming
 from tests.support.predicting import predicting
+from tests.support.services import until
 from tests.support.serving import inference, judged, put, watched
 
 ROOT = Path(__file__).parents[5]

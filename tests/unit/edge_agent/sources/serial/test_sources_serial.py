@@ -16,7 +16,7 @@ from edge_agent.sources.serial.line_splitter import Lines
 from edge_agent.sources.serial.port import SerialLine
 from protocol.errors import Misconfigured
 from runtime.clock import SystemClock
-from tests.support.agent_link import until
+from tests.support.services import until
 
 
 def source_of(folder, **keys):

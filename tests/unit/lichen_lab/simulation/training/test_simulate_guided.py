@@ -1,14 +1,12 @@
 """Simulations of a guided method: views, weights, the fold by them, and what the coordinator trains."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from coordinator.aggregation.fold import fold_screened, limits_for, screen_round
@@ -61,14 +59,6 @@ def deaf(held: WindowSet) -> WindowSet:
 
 FLEET = {"d0": unlabelled(0), "d1": unlabelled(1), "d2": deaf(unlabelled(2))}
 KNOWN = windows(30, 90)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

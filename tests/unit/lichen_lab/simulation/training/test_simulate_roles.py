@@ -1,10 +1,8 @@
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lichen_lab.simulation.data.streams import Fixed, rng_of
 from lichen_lab.simulation.training.device import PROTOTYPE, VirtualDevice
@@ -14,14 +12,6 @@ from models.contract import ClientContext, LocalResult, Tensors, WindowSet
 from models.data.window_set import select
 from protocol.errors import Misconfigured, Refused, Transient
 from tests.support.simulated import task, windows
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def fleet() -> dict[str, WindowSet]:

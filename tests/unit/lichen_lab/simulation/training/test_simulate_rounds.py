@@ -1,9 +1,7 @@
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lichen_lab.simulation.data.streams import Evolving, rng_of, without_modality
 from lichen_lab.simulation.training import device as simulated_device
@@ -45,14 +43,6 @@ def windows(count: int, seed: int, classes: tuple[int, ...] = (0, 1, 2)) -> Wind
 
 def fleet() -> dict[str, WindowSet]:
     return {f"d{i}": without_modality(windows(60, i), 0.5, rng_of(9, i)) for i in range(3)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

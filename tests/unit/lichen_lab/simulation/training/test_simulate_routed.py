@@ -1,13 +1,11 @@
 """Simulations of a method whose devices hold parts of the model: profiles, routes, bytes, own models."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from export.bundle_builder import inference_module
@@ -36,14 +34,6 @@ SMALL = {"width": 8, "heads": 1, "hidden": 8, "tokens": 4, "bottleneck": 2, "eps
 
 def task(**config: object) -> Task:
     return task_of(**{**SMALL, **config})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def held(seed: int, absent: tuple[str, ...] = (), targets: tuple[str, ...] = ("label",)) -> WindowSet:

@@ -5,13 +5,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from lichen_lab.simulation.data.streams import Evolving, Fixed, RoundStream
 from lichen_lab.simulation.training import workers as simulated_workers
@@ -24,14 +23,6 @@ from protocol.errors import Misconfigured, Transient
 from tests.support.simulated import Breaking, Counted, Unlabelled, task, windows
 
 LONG_S = 120.0
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def wait_for(what: Callable[[], bool], why: str) -> None:

@@ -1,6 +1,5 @@
 """A TACTFL device: what it trains on, what it sends, and what its model does without a modality."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -26,14 +25,6 @@ from protocol.tasks.task import Encoder
 from tests.support.tactfl_cases import task, train, windows, with_context, without
 
 LINEAGE = Lineage(3, 3, "0" * 64, None, {})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def blobs(tensors: Tensors) -> set[str]:

@@ -33,8 +33,8 @@ from protocol.bundle import BundleManifest, Variant, unpack
 from protocol.errors import Refused
 from protocol.tasks.task import Target
 from tests.support.agent_bundle import bundle, tiny_onnx
-from tests.support.agent_link import until
 from tests.support.predicting import predicting
+from tests.support.services import until
 from tests.support.serving import TASK, inference, is_there, judged, other, probabilities, put, watched
 
 INT8 = Candidate("int8", "model.int8.onnx", CPU)
