@@ -13,7 +13,7 @@ from models.registry import method
 from protocol import messages
 from protocol.bundle import unpack
 from protocol.frames.frame import decode_frame, digest, encode_frame
-from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
+from protocol.frames.headers import BlobHeader, Manifest
 from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobRef, Command, Offer
 from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task
@@ -22,6 +22,7 @@ from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
 from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.coordinator_fake import FLEET, FakeDevice, settings_for
+from tests.support.tasks import update_header
 
 TASK = Task(
     name="real",
@@ -92,10 +93,9 @@ class Learner(FakeDevice):
             _, state[name] = decode_frame(self.store.get(ref.digest), BlobHeader)
         context = ClientContext(TASK, self.name, offer.round, offer.seed)
         result = await asyncio.to_thread(method("qqr").client().train, context, self.windows, state, {})
-        head = UpdateHeader(
-            task="real",
-            method="qqr",
-            device=self.name,
+        head = update_header(
+            TASK,
+            self.name,
             round=offer.round,
             base=offer.base,
             samples=len(self.windows),

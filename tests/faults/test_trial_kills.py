@@ -10,10 +10,10 @@ from lichen_lab.benchmarks.fault_injection.verdict import Books
 from models.contract import Blobs
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest, encode_frame
-from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from tests.support.brokers import require_mosquitto
 from tests.support.matrix_model import model
+from tests.support.tasks import update_header
 
 __all__ = ["model"]
 
@@ -128,18 +128,7 @@ def first() -> Blobs:
 def frame(device: str, value: float, round_: int = 1) -> bytes:
     import numpy as np  # noqa: PLC0415 - only here
 
-    head = UpdateHeader(
-        task=TASK.name,
-        method=TASK.method,
-        device=device,
-        round=round_,
-        base="0" * 64,
-        samples=3,
-        counts={},
-        missing={},
-        quality={},
-        extra={"prototypes": {}},
-    )
+    head = update_header(TASK, device, round=round_, samples=3, extra={"prototypes": {}})
     return encode_frame(head, {"head/w": encode(np.full(8, value, np.float32), Codec.FLOAT32)})
 
 

@@ -18,6 +18,7 @@ from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 from tests.support import contract_graphs
+from tests.support.tasks import update_header
 
 OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
     "qqr": {"incomplete windows": {"impute": "pnr_posterior", "pce_on_incomplete": True}},
@@ -113,14 +114,14 @@ def context(task: Task, device: str = "d0", round_: int = 1) -> ClientContext:
     return ClientContext(task=task, device=device, round=round_, seed=5)
 
 
-def header_of(task: Task, device: str, material: Material, result: LocalResult) -> UpdateHeader:
+def header_of(
+    task: Task, device: str, material: Material, result: LocalResult, round_: int = 1
+) -> UpdateHeader:
     told = method(task.method).kind.told(material, task, task.modality_names)
-    return UpdateHeader(
-        task=task.name,
-        method=task.method,
-        device=device,
-        round=1,
-        base="0" * 64,
+    return update_header(
+        task,
+        device,
+        round=round_,
         weight=result.weight,
         samples=told.samples,
         counts=dict(told.counts),

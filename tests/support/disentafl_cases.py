@@ -12,6 +12,7 @@ from models.methods.disentafl.server import travelling
 from models.tensors import unflatten
 from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Modality, Target, Task, Window
+from tests.support.tasks import update_header
 
 ALL = Profile(("acc", "gyro"), ("label", "pose", "speed", "picture"))
 ACC = Profile(("acc",), ("label",))
@@ -71,17 +72,8 @@ def message_of(profile: Profile, **changes: Any) -> dict[str, Any]:
 
 
 def header_of(task: Task, extra: dict[str, Any], **changes: Any) -> UpdateHeader:
-    return UpdateHeader(
-        task=task.name,
-        method=task.method,
-        device="d0",
-        round=1,
-        base="0" * 64,
-        samples=12,
-        counts={"acc": (4, 4, 4)},
-        missing={},
-        quality={},
-    ).model_copy(update={"extra": extra, **changes})
+    header = update_header(task, "d0", counts={"acc": (4, 4, 4)})
+    return header.model_copy(update={"extra": extra, **changes})
 
 
 def update_of(

@@ -12,6 +12,7 @@ from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.tasks.options import Features, GraphTask
 from protocol.tasks.task import Task
+from tests.support.contract_cases import header_of
 from tests.support.graph_cases import SECRET, random_graph
 
 SPEC = method("mmfed3_hide")
@@ -49,24 +50,6 @@ def fleet_graphs(task: Task, count: int = 3, seed: int = 0) -> list[KeyedGraph]:
 
 def context(task: Task, device: str = "d0", round_: int = 1) -> ClientContext:
     return ClientContext(task=task, device=device, round=round_, seed=5)
-
-
-def header_of(task: Task, device: str, graph: KeyedGraph, result: LocalResult, round_: int = 1):
-    told = SPEC.kind.told(graph, task, task.modality_names)
-    return UpdateHeader(
-        task=task.name,
-        method=task.method,
-        device=device,
-        round=round_,
-        base="0" * 64,
-        weight=result.weight,
-        samples=told.samples,
-        counts=dict(told.counts),
-        missing=dict(told.missing),
-        quality=dict(told.quality),
-        metrics=result.metrics,
-        extra=result.extra,
-    )
 
 
 def frame_of(task: Task, device: str, graph: KeyedGraph, result: LocalResult) -> bytes:

@@ -13,25 +13,19 @@ from export.job import FeaturesJob, do
 from models.multimodal.network import build, to_blobs
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder, Modality
+from tests.support.tasks import sensors, small_network, small_task
 
-TASK = Task(
-    name="t",
-    labels=("a", "b", "c"),
-    modalities=(
+TASK = small_task(
+    (
         Modality(name="acc", channels=3, rate_hz=10, offset=9.8, scale=4.0),
-        Modality(name="gyro", channels=1, rate_hz=20),
+        *sensors(gyro=(1, 20)),
         Modality(name="deep", channels=6, rate_hz=10, scale=0.5),
     ),
-    window=Window(length_s=2.0),
-    network=Network(
-        encoders={
-            "acc": Encoder(kind="cnn1d", width=4, depth=3),
-            "gyro": Encoder(kind="lstm", width=5, depth=1),
-            "deep": Encoder(kind="lstm", width=4, depth=2),
-        },
-        feature_dim=8,
-        hidden_dim=6,
+    network=small_network(
+        acc=Encoder(kind="cnn1d", width=4, depth=3),
+        gyro=Encoder(kind="lstm", width=5, depth=1),
+        deep=Encoder(kind="lstm", width=4, depth=2),
     ),
 )
 

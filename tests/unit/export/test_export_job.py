@@ -22,6 +22,7 @@ from protocol.tasks.task import Task
 from runtime.outputs import NotWritten
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.disk import DISK
+from tests.support.tasks import stream, task_toml
 
 JOB = {
     "kind": "export",
@@ -117,9 +118,7 @@ def test_missing_corrupt_and_swapped_blobs_are_named(tmp_path: Path) -> None:
 )
 def test_a_wrong_manifest_is_named(tmp_path: Path, text: str | None, words: str) -> None:
     task = tmp_path / "task.toml"
-    task.write_text(
-        'name = "t"\nlabels = ["a", "b"]\n[[modalities]]\nname = "m"\nchannels = 1\nrate_hz = 10\n'
-    )
+    task.write_text(task_toml(streams={"m": stream(1, 10)}))
     manifest = tmp_path / "manifest.json"
     if text is not None:
         manifest.write_text(text)
@@ -133,9 +132,7 @@ def test_a_wrong_manifest_is_named(tmp_path: Path, text: str | None, words: str)
 
 def test_a_version_of_another_task_is_not_exported(tmp_path: Path) -> None:
     task, manifest = tmp_path / "task.toml", tmp_path / "manifest.json"
-    task.write_text(
-        'name = "t"\nlabels = ["a", "b"]\n[[modalities]]\nname = "m"\nchannels = 1\nrate_hz = 10\n'
-    )
+    task.write_text(task_toml(streams={"m": stream(1, 10)}))
     manifest.write_text(Manifest(task="other", method="qqr", version=1, blobs={}).model_dump_json())
     words = [
         "--blobs",
@@ -154,9 +151,7 @@ def test_a_version_of_another_task_is_not_exported(tmp_path: Path) -> None:
 
 def test_windows_that_are_not_there_are_named_by_their_option(tmp_path: Path) -> None:
     task, manifest = tmp_path / "task.toml", tmp_path / "manifest.json"
-    task.write_text(
-        'name = "t"\nlabels = ["a", "b"]\n[[modalities]]\nname = "m"\nchannels = 1\nrate_hz = 10\n'
-    )
+    task.write_text(task_toml(streams={"m": stream(1, 10)}))
     manifest.write_text(Manifest(task="t", method="qqr", version=1, blobs={}).model_dump_json())
     options = {"blobs": tmp_path, "manifest": manifest, "task": task, "out": tmp_path / "b"}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]

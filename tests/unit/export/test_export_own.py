@@ -14,23 +14,14 @@ from models.multimodal.network import build
 from models.registry import method
 from protocol.bundle import unpack
 from protocol.errors import Reason, Refused
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder, Modality
+from tests.support.tasks import sensors, small_network, small_task
 
-TASK = Task(
-    name="t",
-    labels=("a", "b", "c", "d"),
-    modalities=(
-        Modality(name="acc", channels=3, rate_hz=10, offset=9.8, scale=4.0),
-        Modality(name="gyro", channels=2, rate_hz=10),
-    ),
-    window=Window(length_s=2.0),
-    network=Network(
-        encoders={
-            "acc": Encoder(kind="cnn1d", width=4, depth=2),
-            "gyro": Encoder(kind="lstm", width=5, depth=1),
-        },
-        feature_dim=8,
-        hidden_dim=6,
+TASK = small_task(
+    (Modality(name="acc", channels=3, rate_hz=10, offset=9.8, scale=4.0), *sensors(gyro=(2, 10))),
+    "abcd",
+    network=small_network(
+        acc=Encoder(kind="cnn1d", width=4, depth=2), gyro=Encoder(kind="lstm", width=5, depth=1)
     ),
 )
 BOTH = ("head", "prototypes")

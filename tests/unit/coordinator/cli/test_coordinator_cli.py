@@ -20,18 +20,11 @@ from runtime import exit_codes
 from runtime.clock import SystemClock
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.tasks import stream, task_toml
 
 ROOT = Path(__file__).resolve().parents[4]
 CONFIG = 'fleet = "test"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
-TASK = """
-name = "tiny"
-method = "qqr"
-labels = ["a", "b"]
-[[modalities]]
-name = "acc"
-channels = 3
-rate_hz = 10
-"""
+TASK = task_toml(name="tiny", method="qqr", streams={"acc": stream(3, 10)})
 
 
 def write(folder, config: str = CONFIG, task: str = TASK):

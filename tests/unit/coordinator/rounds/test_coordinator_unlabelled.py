@@ -11,10 +11,10 @@ from coordinator.selection.selector import DeviceSelector
 from coordinator.status.prometheus import _Collector
 from coordinator.storage.database import Database
 from lichen_lab.simulation.training.selection import Choice
-from protocol.frames.headers import UpdateHeader
 from protocol.messages import ModalityState, State
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import tiny_task
+from tests.support.tasks import update_header
 
 TASK = tiny_task(devices_per_round=2).model_copy(update={"method": "tactfl"})
 TERMS = requirements_of(TASK, "")
@@ -90,16 +90,8 @@ def test_a_simulation_covers_modalities_alike() -> None:
     choice = Choice(TASK, names, names, seed=0)
     for name in names:
         missing = {"acc": 0.0, "gyro": 0.0 if name == "d07" else 1.0}
-        header = UpdateHeader(
-            task=TASK.name,
-            method="tactfl",
-            device=name,
-            round=1,
-            base="a" * 64,
-            samples=40,
-            counts={"acc": (0, 0), "gyro": (0, 0)},
-            missing=missing,
-            quality={},
+        header = update_header(
+            TASK, name, samples=40, counts={"acc": (0, 0), "gyro": (0, 0)}, missing=missing
         )
         choice.accept(1, header, ())
     assert all("d07" in choice.of(round_) for round_ in range(2, 10))

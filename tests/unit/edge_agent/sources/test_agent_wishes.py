@@ -29,6 +29,7 @@ from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
 from tests.support.agent_data import toy_recording, toy_task
 from tests.support.services import beside, until
+from tests.support.tasks import stream, task_toml
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, make
 
 SIDE = Target(name="side", labels=("left", "right"))
@@ -117,8 +118,7 @@ async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_
         await agent.work.act_on(TaskAnnouncement.of(ROUTED))
     assert any("learn.targets: heart" in str(log.get("why")) for log in logs)
     (tmp_path / "task.toml").write_text(
-        'name = "toy"\nlabels = ["a", "b"]\n[[modalities]]\nname = "acc"\nchannels = 3\nrate_hz = 50\n'
-        '[[modalities]]\nname = "gyr"\nchannels = 2\nrate_hz = 25\n'
+        task_toml(name="toy", streams={"acc": stream(3, 50), "gyr": stream(2, 25)})
     )
     settings = agent.settings.model_copy(update={"task_file": tmp_path / "task.toml"})
     with pytest.raises(Misconfigured, match=r"learn.targets: heart: not among .*\(label\) \(.*task.toml\)"):

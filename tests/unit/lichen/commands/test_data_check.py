@@ -16,28 +16,15 @@ from lichen.cli import main
 from lichen.commands.data import app
 from models.data.streams.recording import Recording, Stream, read, write_npz
 from tests.support.agent_data import motion
+from tests.support.tasks import stream, task_toml
 
-TASK = """
-name = "steps"
-labels = ["still", "walking", "running"]
-[[modalities]]
-name = "acc"
-channels = 3
-rate_hz = 25
-unit = "g"
-[[modalities]]
-name = "gyro"
-channels = 3
-rate_hz = 25
-low = -20
-high = 20
-[window]
-length_s = 2.0
-stride_s = 1.0
-[rounds]
-count = 1
-min_windows = 1
-"""
+TASK = task_toml(
+    ("still", "walking", "running"),
+    "steps",
+    streams={"acc": stream(3, 25, unit="g"), "gyro": stream(3, 25, low=-20, high=20)},
+    window={"length_s": 2.0, "stride_s": 1.0},
+    rounds={"count": 1, "min_windows": 1},
+)
 LABELS = np.array([0, 1, 2, 0])
 
 

@@ -17,24 +17,14 @@ from protocol.bundle import unpack
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from runtime.storage.blob_store import BlobStore
+from tests.support.tasks import stream, task_toml
 
-TASK = """
-name = "tiny"
-labels = ["a", "b"]
-[[modalities]]
-name = "acc"
-channels = 2
-rate_hz = 8
-[window]
-length_s = 2.0
-stride_s = 1.0
-[network]
-feature_dim = 4
-hidden_dim = 8
-[network.encoders.acc]
-width = 4
-depth = 1
-"""
+TASK = task_toml(
+    name="tiny",
+    streams={"acc": stream(2, 8)},
+    window={"length_s": 2.0, "stride_s": 1.0},
+    network={"feature_dim": 4, "hidden_dim": 8, "encoders": {"acc": {"width": 4, "depth": 1}}},
+)
 
 
 @pytest.fixture

@@ -12,26 +12,18 @@ from models.data import labelled_windows
 from models.data.window_set import save
 from models.registry import methods
 from tests.support.labelled_files import cells, task_of, write_csv
+from tests.support.tasks import stream, task_toml
 
 GUIDED = next(name for name, spec in methods().items() if spec.guided)
 PLAIN = next(name for name, spec in methods().items() if not spec.guided and spec.material == "windows")
 ON_GRAPHS = next(name for name, spec in methods().items() if spec.material == "graph")
-TASK = """
-name = "toy"
-method = "{method}"
-labels = ["slow", "middle", "fast"]
-[[modalities]]
-name = "acc"
-channels = 2
-rate_hz = 10
-[[modalities]]
-name = "gyr"
-channels = 1
-rate_hz = 5
-[window]
-length_s = 2.0
-stride_s = 1.0
-"""
+TASK = task_toml(
+    ("slow", "middle", "fast"),
+    "toy",
+    method="{method}",
+    streams={"acc": stream(2, 10), "gyr": stream(1, 5)},
+    window={"length_s": 2.0, "stride_s": 1.0},
+)
 OWN = '[labelled]\nfile = "own.csv"\n'
 
 

@@ -11,19 +11,15 @@ from lichen_lab.simulation.data_cli import app
 from models.data import window_set
 from protocol.errors import Misconfigured
 from tests.support.labelled_files import write_csv
+from tests.support.tasks import stream, task_toml
 
-TASK = """
-name = "tiny"
-method = "qqr"
-labels = ["still", "moving"]
-[[modalities]]
-name = "acc"
-channels = 3
-rate_hz = 10
-[window]
-length_s = 2.0
-stride_s = 1.0
-"""
+TASK = task_toml(
+    ("still", "moving"),
+    "tiny",
+    method="qqr",
+    streams={"acc": stream(3, 10)},
+    window={"length_s": 2.0, "stride_s": 1.0},
+)
 
 
 def recording(path: Path, labels: tuple[int, ...]) -> Path:

@@ -9,27 +9,17 @@ from lichen_lab.simulation.cli import app
 from models.contract import WindowSet
 from models.data import window_set as windowset
 from protocol.errors import Misconfigured
+from tests.support.tasks import stream, task_toml
 
-TASK = """
-name = "toy"
-labels = ["rest", "move"]
-config = { batch = 8 }
-[[modalities]]
-name = "a"
-channels = 1
-rate_hz = 10.0
-[window]
-length_s = 1.6
-stride_s = 0.8
-[network]
-feature_dim = 4
-hidden_dim = 8
-[network.encoders.a]
-width = 4
-depth = 1
-[rounds]
-count = 2
-"""
+TASK = task_toml(
+    ("rest", "move"),
+    "toy",
+    streams={"a": stream(1, 10.0)},
+    window={"length_s": 1.6, "stride_s": 0.8},
+    network={"feature_dim": 4, "hidden_dim": 8, "encoders": {"a": {"width": 4, "depth": 1}}},
+    config={"batch": 8},
+    rounds={"count": 2},
+)
 
 
 def window_set(seed: int, count: int = 24) -> WindowSet:

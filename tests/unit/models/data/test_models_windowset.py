@@ -7,14 +7,10 @@ import pytest
 from models.contract import WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Modality, Task, Window
+from protocol.tasks.task import Window
+from tests.support.tasks import sensors, small_task
 
-TASK = Task(
-    name="t",
-    labels=("a", "b"),
-    modalities=(Modality(name="acc", channels=3, rate_hz=10), Modality(name="mic", channels=1, rate_hz=20)),
-    window=Window(length_s=1),
-)
+TASK = small_task(sensors(acc=(3, 10), mic=(1, 20)), "ab", window=Window(length_s=1))
 
 
 def some(count: int = 4) -> WindowSet:

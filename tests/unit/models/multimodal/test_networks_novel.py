@@ -12,19 +12,14 @@ from export.parity.gate import check
 from models.multimodal.inference import InferenceModel
 from models.multimodal.network import MultimodalNetwork, build
 from models.multimodal.prototypes import normalise, with_novel
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder
+from tests.support.tasks import sensors, small_network, small_task
 
 D, K, NOVEL = 8, 4, 3
-TASK = Task(
-    name="t",
-    labels=("a", "b", "c", "new"),
-    modalities=(Modality(name="acc", channels=3, rate_hz=10), Modality(name="gyro", channels=2, rate_hz=10)),
-    window=Window(length_s=2.0),
-    network=Network(
-        encoders={"acc": Encoder(kind="cnn1d", width=4, depth=2), "gyro": Encoder(kind="lstm", width=5)},
-        feature_dim=D,
-        hidden_dim=6,
-    ),
+TASK = small_task(
+    sensors(acc=(3, 10), gyr=(2, 10)),
+    ("a", "b", "c", "new"),
+    network=small_network(D, acc=Encoder(kind="cnn1d", width=4, depth=2), gyr=Encoder(kind="lstm", width=5)),
 )
 TRAINED = np.float32([3, 1, 2, 0])
 MASKS = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])

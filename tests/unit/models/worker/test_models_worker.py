@@ -16,16 +16,16 @@ from models.tensors import flatten
 from models.worker import __main__, job_folder
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.tensors import Codec
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder, Window
 from tests.support import contract_graphs
+from tests.support.tasks import sensors, small_network, small_task
 
 ROOT = Path(__file__).resolve().parents[4]
-TASK = Task(
-    name="t",
-    labels=("a", "b"),
-    modalities=(Modality(name="acc", channels=2, rate_hz=16),),
+TASK = small_task(
+    sensors(acc=(2, 16)),
+    "ab",
     window=Window(length_s=1),
-    network=Network(encoders={"acc": Encoder(width=4, depth=1)}, feature_dim=4, hidden_dim=4),
+    network=small_network(4, 4, acc=Encoder(width=4, depth=1)),
 )
 
 

@@ -23,22 +23,17 @@ from models.registry import method
 from models.tensors import flatten, unflatten
 from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Refused
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder, Task
 from runtime.clock import SystemClock
 from tests.support.agent_data import write_toy
 from tests.support.predicting import predicting
 from tests.support.services import until
+from tests.support.tasks import sensors, small_network, small_task
 
-TASK = Task(
-    name="t",
-    labels=("a", "b", "c", "d"),
-    modalities=(Modality(name="acc", channels=3, rate_hz=10), Modality(name="gyr", channels=2, rate_hz=10)),
-    window=Window(length_s=2.0),
-    network=Network(
-        encoders={name: Encoder(kind="cnn1d", width=4, depth=2) for name in ("acc", "gyr")},
-        feature_dim=8,
-        hidden_dim=6,
-    ),
+TASK = small_task(
+    sensors(acc=(3, 10), gyr=(2, 10)),
+    "abcd",
+    network=small_network(**dict.fromkeys(("acc", "gyr"), Encoder(kind="cnn1d", width=4, depth=2))),
     config={"personal": "both", "personal_share": 0.7},
 )
 OWN = ("head", "prototypes/acc", "prototypes/gyr")

@@ -19,30 +19,17 @@ from models.data import window_set
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from tests.support.simulated import task, windows
+from tests.support.tasks import stream, task_toml
 
-TASK = """
-name = "other"
-labels = ["low", "middle", "high"]
-config = { batch = 16 }
-[[modalities]]
-name = "a"
-channels = 2
-rate_hz = 16.0
-[[modalities]]
-name = "b"
-channels = 3
-rate_hz = 16.0
-[window]
-length_s = 1.0
-[network]
-feature_dim = 8
-hidden_dim = 16
-[network.encoders]
-a = { width = 4, depth = 1 }
-b = { width = 4, depth = 1 }
-[rounds]
-count = 2
-"""
+TASK = task_toml(
+    ("low", "middle", "high"),
+    "other",
+    streams={"a": stream(2, 16.0), "b": stream(3, 16.0)},
+    window={"length_s": 1.0},
+    network={"feature_dim": 8, "hidden_dim": 16, "encoders": {key: {"width": 4, "depth": 1} for key in "ab"}},
+    config={"batch": 16},
+    rounds={"count": 2},
+)
 
 
 def split(part: str, seed: int) -> DataSplit:

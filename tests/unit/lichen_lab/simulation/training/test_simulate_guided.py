@@ -37,6 +37,7 @@ from protocol.tasks.task import Labelled, Task
 from tests.support.labelled_files import write_csv
 from tests.support.simulated import task as any_task
 from tests.support.simulated import windows
+from tests.support.tasks import stream, task_toml
 
 ENCODERS = ("encoder/a", "encoder/b")
 NAMES = ("d0", "d1", "d2")
@@ -197,28 +198,16 @@ def test_labelled_windows_that_lack_or_do_not_fit_are_named() -> None:
         simulate(task(), FLEET, None, 0, labelled=odd)
 
 
-TASK = """
-name = "guided"
-method = "tactfl"
-labels = ["low", "middle", "high"]
-config = { batch = 16, head_epochs = 2 }
-[[modalities]]
-name = "a"
-channels = 2
-rate_hz = 16.0
-[[modalities]]
-name = "b"
-channels = 3
-rate_hz = 16.0
-[window]
-length_s = 1.0
-[network]
-feature_dim = 8
-hidden_dim = 16
-encoders = { a = { width = 4, depth = 1 }, b = { width = 4, depth = 1 } }
-[rounds]
-count = 1
-"""
+TASK = task_toml(
+    ("low", "middle", "high"),
+    "guided",
+    method="tactfl",
+    streams={"a": stream(2, 16.0), "b": stream(3, 16.0)},
+    window={"length_s": 1.0},
+    network={"feature_dim": 8, "hidden_dim": 16, "encoders": {key: {"width": 4, "depth": 1} for key in "ab"}},
+    config={"batch": 16, "head_epochs": 2},
+    rounds={"count": 1},
+)
 
 
 def invoke(*words: str) -> Any:
@@ -305,8 +294,8 @@ def test_the_data_sets_windows_are_parted_and_the_devices_know_no_class() -> Non
     assert fleet.labelled is not None
     assert (fleet.labelled.y_B >= 0).all()
     mine = {row.tobytes() for row in fleet.labelled.x["a"]}
-    for stream in fleet.devices.values():
-        held = stream.at(1)  # type: ignore[union-attr]
+    for fixed in fleet.devices.values():
+        held = fixed.at(1)  # type: ignore[union-attr]
         assert (held.y_B == -1).all()
         assert not mine & {row.tobytes() for row in held.x["a"]}
 

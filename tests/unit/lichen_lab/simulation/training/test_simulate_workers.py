@@ -21,6 +21,7 @@ from models.contract import Blobs, WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured, Transient
 from tests.support.simulated import Breaking, Counted, Unlabelled, task, windows
+from tests.support.tasks import stream, task_toml
 
 LONG_S = 120.0
 
@@ -167,26 +168,15 @@ def test_simulate_ctrl_c_and_a_killed_parent_leave_no_process(tmp_path: Path, to
             process.kill()
 
 
-TASK = """
-name = "toy"
-labels = ["rest", "move"]
-config = { batch = 8 }
-[[modalities]]
-name = "a"
-channels = 1
-rate_hz = 10.0
-[window]
-length_s = 1.6
-stride_s = 0.8
-[network]
-feature_dim = 4
-hidden_dim = 8
-[network.encoders.a]
-width = 4
-depth = 1
-[rounds]
-count = 100000
-"""
+TASK = task_toml(
+    ("rest", "move"),
+    "toy",
+    streams={"a": stream(1, 10.0)},
+    window={"length_s": 1.6, "stride_s": 0.8},
+    network={"feature_dim": 4, "hidden_dim": 8, "encoders": {"a": {"width": 4, "depth": 1}}},
+    config={"batch": 8},
+    rounds={"count": 100_000},
+)
 
 
 class Answers:

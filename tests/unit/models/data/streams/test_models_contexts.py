@@ -7,15 +7,11 @@ from models.contract import Context, WindowSet
 from models.data import window_set
 from models.data.streams import context as contexts
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Modality, Task, Window
+from protocol.tasks.task import Window
+from tests.support.tasks import sensors, small_task
 
 NAMES = ("acc", "mic")
-TASK = Task(
-    name="t",
-    labels=("a", "b"),
-    modalities=(Modality(name="acc", channels=3, rate_hz=10), Modality(name="mic", channels=1, rate_hz=20)),
-    window=Window(length_s=1, context_s=2.5),
-)
+TASK = small_task(sensors(acc=(3, 10), mic=(1, 20)), "ab", window=Window(length_s=1, context_s=2.5))
 PLAIN = TASK.model_copy(update={"window": Window(length_s=1)})
 
 

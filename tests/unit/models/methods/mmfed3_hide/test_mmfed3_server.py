@@ -12,10 +12,10 @@ from models.methods.mmfed3_hide import METHOD, config_of, fold
 from models.methods.mmfed3_hide.messages import MOST_WEIGHT
 from models.tensors import flatten
 from protocol.errors import Misconfigured, Refused
-from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.task import Task
 from tests.support.mmfed3_cases import DIM, SPEC, task_of
+from tests.support.tasks import update_header
 
 SERVER, TASK = SPEC.server(), task_of()
 RNG = np.random.default_rng(4)
@@ -41,19 +41,14 @@ def update_of(device, new, base, sent, *, triples=40, counts=("text",), **tensor
     rows["keys/sent"] = bits([row in sent for row in every])
     rng = np.random.default_rng((hash_of(device), *sent))
     rows["rows/delta"] = rng.normal(size=(len(sent), DIM)).astype(np.float32)
-    header = UpdateHeader(
-        task=TASK.name,
-        method=TASK.method,
-        device=device,
-        round=1,
-        base="0" * 64,
+    header = update_header(
+        TASK,
+        device,
         weight=triples,
         samples=triples,
         counts=dict.fromkeys(counts, (triples,)),
         missing=dict.fromkeys(counts, 0.0),
         quality=dict.fromkeys(counts, 1.0),
-        metrics={},
-        extra={},
     )
     return Update(header, rows | tensors)
 

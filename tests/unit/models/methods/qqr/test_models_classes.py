@@ -15,25 +15,15 @@ from models.methods.qqr.prototypes import TRAINED_NAME, fresh_classes, trained, 
 from models.methods.qqr.server import make_server
 from models.tensors import flatten
 from protocol.errors import Reason, Refused
-from protocol.frames.headers import UpdateHeader
 from tests.support import qqr_cases as cases
+from tests.support.tasks import update_header
 
 ACC = values_name("acc")
 
 
 def update(task, windows, result, device="d") -> Update:
-    header = UpdateHeader(
-        task=task.name,
-        method=task.method,
-        device=device,
-        round=1,
-        base="0" * 64,
-        samples=len(windows),
-        counts=window_set.counts(windows, task),
-        missing={},
-        quality={},
-        extra=result.extra,
-    )
+    counts = window_set.counts(windows, task)
+    header = update_header(task, device, samples=len(windows), counts=counts, extra=result.extra)
     return Update(header, result.tensors)
 
 

@@ -15,10 +15,10 @@ from models.methods.qqr.prototypes import rounds_name, values_name
 from models.methods.qqr.server import make_server
 from models.tensors import flatten
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.task import Task
 from tests.support.qqr_cases import task, train, windows, with_prototypes, without
+from tests.support.tasks import update_header
 
 # --- equations
 
@@ -144,10 +144,8 @@ def test_the_learning_rate_follows_the_round():
 
 def update(the_task: Task, tensors, rows=None, **header) -> Update:
     extra = QqrMessage(prototypes=rows or {}).extra()
-    base = UpdateHeader(
-        task="t", method="qqr", device="d", round=1, base="0" * 64, samples=100,
-        counts=dict.fromkeys(the_task.modality_names, (9, 9, 9)), missing={}, quality={}, extra=extra,
-    )  # fmt: skip
+    counts = dict.fromkeys(the_task.modality_names, (9, 9, 9))
+    base = update_header(the_task, samples=100, counts=counts, extra=extra)
     return Update(base.model_copy(update=header), tensors)
 
 

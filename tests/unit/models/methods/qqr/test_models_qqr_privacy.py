@@ -19,9 +19,9 @@ from models.methods.qqr.server import make_server
 from models.privacy import account as privacy
 from models.privacy.account import Account, epsilon_of, rho_of, rho_within
 from protocol.errors import Misconfigured, Transient
-from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import decode, encode
 from tests.support.qqr_cases import task, windows, without
+from tests.support.tasks import update_header
 
 PRIVATE = {"upload": "prototypes", "dp_noise": 2.0}
 
@@ -131,10 +131,7 @@ def test_a_noised_prototype_passes_the_coordinator():
     some, server, state = windows(), make_server(), make_client().initial(the_task, 0)
     for round_ in range(20):
         result = summarised(the_task, some, draw=system_noise, round_=round_ + 1)
-        header = UpdateHeader(
-            task="t", method="qqr", device="d", round=1, base="0" * 64, weight=1, samples=12,
-            counts=counts(some, the_task), missing={}, quality={}, extra=result.extra,
-        )  # fmt: skip
+        header = update_header(the_task, weight=1, counts=counts(some, the_task), extra=result.extra)
         sent = {name: decode(encode(t, result.codecs[name])) for name, t in result.tensors.items()}
         server.check(the_task, state, Update(header, sent))
 

@@ -13,9 +13,9 @@ from models.methods.tactfl.client import make_client
 from models.methods.tactfl.server import make_server
 from models.tensors import flatten, shapes
 from protocol.errors import Reason, Refused
-from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Robust
 from tests.support.tactfl_cases import task as task_of
+from tests.support.tasks import update_header
 
 TASK = task_of()
 STATE = make_client().initial(TASK, 0)
@@ -26,19 +26,8 @@ def update_of(device="d0", modalities=("acc", "mic"), size=0.5, **header) -> Upd
     """Every value of these encoders moved by ``size``."""
     blobs = {f"encoder/{name}" for name in modalities}
     tensors = {n: np.full_like(t, size) for n, t in flatten(STATE).items() if blob_of(n) in blobs}
-    given = {
-        "task": "t",
-        "method": "tactfl",
-        "device": device,
-        "round": 1,
-        "base": "0" * 64,
-        "samples": 9,
-        "counts": {},
-        "missing": {},
-        "quality": {},
-        "extra": {"windows": dict.fromkeys(modalities, 5)},
-    }
-    return Update(UpdateHeader.model_validate(given | header), tensors)
+    given = {"samples": 9, "extra": {"windows": dict.fromkeys(modalities, 5)}}
+    return Update(update_header(TASK, device, **(given | header)), tensors)
 
 
 def refused(update: Update, task=TASK) -> Refused:
