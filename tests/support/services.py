@@ -24,9 +24,8 @@ async def beside(*services: Service, forever: bool = False) -> AsyncIterator[lis
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=10)
-    failures = [task.exception() for task in tasks if not task.cancelled()]
-    assert not any(failures), failures
-    assert not (forever and failures), f"{len(failures)} of {len(tasks)} services ended by themselves"
+    died = [task for task in tasks if not task.cancelled() and (forever or task.exception())]
+    assert not died, f"a service died: {died}"
 
 
 async def until(true: Callable[[], object], seconds: float = 10.0) -> None:

@@ -1,6 +1,5 @@
 """When the routed demo calls itself a success, and the page that it writes."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from lichen_lab.demo.plans.disentafl.results import Bundle, ModelMove, RoutedObs
 from lichen_lab.demo.plans.disentafl.summary import table
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
+from tests.support.pages import check_whole
 
 OPTIONS = Options(Path("unused"), rounds=3)
 TASK = devices.task(3)
@@ -178,10 +178,7 @@ def test_a_killed_device_may_be_started_twice(good: RoutedStory) -> None:
 def test_the_page_shows_the_story_and_fetches_nothing(good: RoutedStory) -> None:
     page = PAGE.html(good)
     assert page.count('<div class="desk"><svg') == 8
-    ids = re.findall(r'\bid="([^"]+)"', page)
-    assert len(ids) == len(set(ids)), "two figures share an id"
-    links = re.findall(r'(?:src|href)="([^"]+)"', page)
-    assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+    check_whole(page)
     assert "<own>" not in page
     assert "r2 0.60" in page
     assert "80 %" in page

@@ -1,7 +1,5 @@
 """The report needs nothing but itself, and shows what the story says."""
 
-import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from tests.support.browser import at_widths, needs_chromium
+from tests.support.pages import check_whole
 
 
 @pytest.fixture
@@ -45,41 +44,9 @@ def story() -> Story:
     return told
 
 
-class _Tags(HTMLParser):
-    VOID = frozenset({"meta", "br", "hr", "img", "link", "input"})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-        self._attributes(attrs)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - HTMLParser's
-        self._attributes(attrs)
-
-    def _attributes(self, attrs: list[tuple[str, str | None]]) -> None:
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        self.links += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
 def test_the_page_is_whole_and_fetches_nothing(story: Story) -> None:
     page = PAGE.html(story)
-    tags = _Tags()
-    tags.feed(page)
-    assert tags.open == []
-    twice = {one for one in tags.ids if tags.ids.count(one) > 1}
-    assert not twice, "two figures share an id"
-    assert all(link.startswith(("#", "data:image/png;base64,")) for link in tags.links)
-    assert "@import" not in page
-    assert "url(http" not in page
+    check_whole(page)
     assert page.count('<div class="desk"><svg') == 7
 
 
@@ -97,12 +64,6 @@ def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(story: Sto
             assert cut_px <= 0, f"a figure is cut by {cut_px} px at {width} px"
             assert len(widths) == 1, "a page shows a figure for a desk or for a phone"
             assert widths[0] >= 250
-
-
-def test_every_reference_in_a_figure_leads_somewhere(story: Story) -> None:
-    page = PAGE.html(story)
-    ids = set(re.findall(r'\bid="([^"]+)"', page))
-    assert set(re.findall(r'(?:url\(|href=")#([^")]+)', page)) <= ids
 
 
 def test_the_headlines_are_the_storys(story: Story) -> None:
