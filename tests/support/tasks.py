@@ -36,7 +36,7 @@ def task_toml(
         tables: all further keys and tables.
     """
     modalities = [{"name": stream, **keys} for stream, keys in streams.items()]
-    return toml({"name": name, "labels": tuple(labels), **tables, "modalities": modalities})
+    return toml({"name": name, "labels": tuple(labels), "modalities": modalities, **tables})
 
 
 def stream(channels: int, rate_hz: float, **keys: Any) -> dict[str, Any]:
