@@ -17,9 +17,9 @@ from tests.support.tasks import sensors, small_network, small_task
 
 D, K, NOVEL = 8, 4, 3
 TASK = small_task(
-    sensors(acc=(3, 10), gyr=(2, 10)),
+    sensors(acc=(3, 10), gyro=(2, 10)),
     ("a", "b", "c", "new"),
-    network=small_network(D, acc=Encoder(kind="cnn1d", width=4, depth=2), gyr=Encoder(kind="lstm", width=5)),
+    network=small_network(D, acc=Encoder(kind="cnn1d", width=4, depth=2), gyro=Encoder(kind="lstm", width=5)),
 )
 TRAINED = np.float32([3, 1, 2, 0])
 MASKS = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
