@@ -55,7 +55,7 @@ class Coordinator:
     driver: RoundDriver
     fleet: RoundView
     forgetting: Forgetting
-    graphs: EncoderModels
+    encoder_models: EncoderModels
     guard: AccessControl
     receiver: UpdateReceiver
     rollcall: StateRequester

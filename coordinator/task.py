@@ -97,8 +97,8 @@ def _check_evaluation(data: Path | None, task: Task) -> None:
         return
     if task.graph is not None:
         raise Misconfigured(
-            f"evaluation.data: task {task.name!r} is of graphs, and there is none here to judge versions on; "
-            "leave it out: a version's metrics are the mean of what its devices report"
+            f"evaluation.data: task {task.name!r} is of knowledge graphs, and there is none here to judge "
+            "versions on; leave it out: a version's metrics are the mean of what its devices report"
         )
     if not data.is_file():
         raise Misconfigured(

@@ -113,8 +113,10 @@ def build(
     teller = ReceiptSender(post, ledger, standing, task.name, wires.answers, clock.now)
 
     # Rounds.
-    graphs = EncoderModels(task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes)
-    rules, fleet = rules_of(task, settings), RoundView(task, roster, graphs.terms, guard.barred, link)
+    encoder_models = EncoderModels(
+        task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes
+    )
+    rules, fleet = rules_of(task, settings), RoundView(task, roster, encoder_models.terms, guard.barred, link)
     driver = RoundDriver(
         task=task,
         rules=rules,
@@ -183,7 +185,7 @@ def build(
         weighings=weighings,
         vouching=vouching,
         back_up=partial(back_up_databases, storage.root),
-        held=graphs.held,
+        held=encoder_models.held,
     )
     announcer = Announcer(
         post=post,
@@ -194,7 +196,7 @@ def build(
         deployment=delivery,
         rollouts=rollouts,
         traffic=traffic,
-        graphs=graphs,
+        encoder_models=encoder_models,
         signer=WorkSigner(vouching, store, clock),
         changes=changes,
         offers=offers,
@@ -278,7 +280,7 @@ def build(
         "offers": announcer.run_offers,
         "blobs": blob_server.run,
         "audit": audit.run,
-        "graphs": graphs.run,
+        "graphs": encoder_models.run,
         "rollcall": rollcall.run,
         "trust": partial(resign_periodically, vouching, announcer.renew_signatures, clock, again_s),
         "state": partial(sqlite.watch, store.require_there, clock),
@@ -308,7 +310,7 @@ def build(
         driver=driver,
         fleet=fleet,
         forgetting=forgetting,
-        graphs=graphs,
+        encoder_models=encoder_models,
         guard=guard,
         receiver=receiver,
         rollcall=rollcall,

@@ -15,7 +15,7 @@ from edge_agent.deployment.service import DeploymentService
 from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
-from edge_agent.knowledge_graph.watcher import GraphWatcher
+from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
 from edge_agent.messaging.dispatcher import MessageDispatcher
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
@@ -52,7 +52,7 @@ class Agent:
     fetcher: Fetcher
     tasks: CurrentTask
     collector: Collector
-    graph: GraphWatcher
+    graph: KnowledgeGraphWatcher
     inference: Inference
     deployment: DeploymentService
     models: ModelStatus

@@ -12,7 +12,7 @@ from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.zygote_client import ZygoteClient
-from edge_agent.knowledge_graph.watcher import GraphWatcher
+from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.dispatcher import Handler, MessageDispatcher, commands
 from edge_agent.messaging.outbox import Outbox
@@ -80,7 +80,7 @@ def build(
     collector = Collector(
         settings, sources, clock=clock, listener=inference.offer, changed=changed, progress=progress
     )
-    graph = GraphWatcher(settings, clock, changed, progress)
+    graph = KnowledgeGraphWatcher(settings, clock, changed, progress)
     tasks = CurrentTask(
         settings, sources, windows=collector, graph=graph, changed=changed, clock=clock,
         misfit=kept_misfit(settings.state_dir / TASK_FILE),

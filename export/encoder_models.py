@@ -176,8 +176,8 @@ def _gap(got: Array, want: Array, where: str) -> float:
     return gap
 
 
-def checked_graphs(task: Task) -> dict[str, tuple[bytes, FeatureParity]]:
-    """:func:`feature_graphs`, each with what its gate saw."""
+def checked_encoder_models(task: Task) -> dict[str, tuple[bytes, FeatureParity]]:
+    """:func:`make_encoder_models`, each with what its gate saw."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = build(task).eval()
@@ -185,7 +185,7 @@ def checked_graphs(task: Task) -> dict[str, tuple[bytes, FeatureParity]]:
     return {m.name: (made[m.name], check(made[m.name], task, m)) for m in task.modalities}
 
 
-def feature_graphs(task: Task) -> dict[str, bytes]:
+def make_encoder_models(task: Task) -> dict[str, bytes]:
     """One serialized ONNX model for each modality; the same task gives the same bytes.
 
     Inputs: ``x``, float32 ``(batch, C, T)`` in the modality's unit, and every tensor of the blob
@@ -194,4 +194,4 @@ def feature_graphs(task: Task) -> dict[str, bytes]:
     Raises:
         Refused: a graph does not compute what torch computes.
     """
-    return {name: graph for name, (graph, _) in checked_graphs(task).items()}
+    return {name: graph for name, (graph, _) in checked_encoder_models(task).items()}

@@ -132,10 +132,10 @@ def _windows(job: ExportJob) -> tuple[WindowSet | None, str]:
 
 def _features(job: FeaturesJob, job_dir: Path) -> dict[str, Any]:
     """Leave ``<modality>.onnx`` for each modality."""
-    from export.encoder_models import checked_graphs  # noqa: PLC0415 - imports torch
+    from export.encoder_models import checked_encoder_models  # noqa: PLC0415 - imports torch
 
     graphs = {}
-    for name, (graph, parity) in checked_graphs(job.task).items():
+    for name, (graph, parity) in checked_encoder_models(job.task).items():
         write_atomic(job_dir / f"{name}.onnx", graph)
         graphs[name] = {
             "file": f"{name}.onnx",

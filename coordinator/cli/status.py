@@ -143,7 +143,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         worker_s=settings.worker.timeout_s,
         broker=by_another_clock(broker, -set_s)[0] if broker else None,
         quarantines=tuple(held),
-        graphs=wait_for(kept(store, task), roster, terms),
+        encoder_models=wait_for(kept(store, task), roster, terms),
         secrets=found["secrets"],
         chosen=found["selected"],
     )

@@ -59,7 +59,7 @@ class UploadSettings(Section):
 
 
 class FetchSettings(Section):
-    """What devices may fetch: the model, bundles, graphs."""
+    """What devices may fetch: the model, bundles, encoder models."""
 
     device_bytes_a_day: Annotated[int, Field(ge=0)] = 8 * 1024**3
     """Of one device; 0: no bound. Given back evenly over the day."""

@@ -268,7 +268,7 @@ class DeviceRegistry:
     def metrics(self) -> Iterable[MetricFamily]:
         """How many devices are here, and how many secrets they have."""
         yield gauge("lichen_devices_online", "Devices that are online", len(self.online()))
-        words = "Different fleet secrets of online devices with graphs; more than 1 is wrong"
+        words = "Different fleet secrets of online devices with knowledge graphs; more than 1 is wrong"
         yield gauge("lichen_fleet_secrets", words, len(set(self.secrets().values())))
 
 

@@ -19,13 +19,13 @@ class Requirements:
     """The task's, and what the coordinator has ready.
 
     Attributes:
-        min_windows: windows to learn from; of a graph, triples.
+        min_windows: windows to learn from; of a knowledge graph, triples.
         modalities: the task's; a device of role ``prototype`` must have one of them, and so must one that
             trains where the method is ``routed``.
         no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
             empty where it can.
         needs_training: whether a round needs a device that trains.
-        wants_graphs: whether the method has a use for devices of role ``prototype``, and so for graphs.
+        wants_encoder_models: whether the method has a use for devices of role ``prototype``, which need them.
         routed: devices hold parts of the model, by what they read and predict.
         needs_labels: whether devices that train learn from labelled windows alone.
         noun: what is counted, in the plural.
@@ -35,7 +35,7 @@ class Requirements:
     modalities: tuple[str, ...] = ()
     no_prototypes: str = "no role train"
     needs_training: bool = True
-    wants_graphs: bool = False
+    wants_encoder_models: bool = False
     routed: bool = False
     needs_labels: bool = True
     noun: str = "windows"
@@ -68,16 +68,16 @@ def sends_prototypes_alone(state: State) -> bool:
 
 
 def noun_of(task: Task) -> str:
-    """What a task is learned from, in the plural: windows, or triples of graphs."""
+    """What a task is learned from, in the plural: windows, or triples of knowledge graphs."""
     return KINDS["windows" if task.graph is None else "graph"].noun
 
 
-def requirements_of(task: Task, no_graphs: str) -> Requirements:
+def requirements_of(task: Task, no_encoder_models: str) -> Requirements:
     """The terms of a task.
 
     Args:
         task: names a method; one that is not registered here has no role ``prototype``.
-        no_graphs: why there are no encoder models, in words; empty where they are ready.
+        no_encoder_models: why there are no encoder models, in words; empty where they are ready.
     """
     spec = methods().get(task.method)
     routed = spec is not None and spec.routed
@@ -95,9 +95,9 @@ def requirements_of(task: Task, no_graphs: str) -> Requirements:
     return Requirements(
         task.rounds.min_windows,
         task.input_names,
-        f"waits for the encoder models: {no_graphs}" if no_graphs else "",
+        f"waits for the encoder models: {no_encoder_models}" if no_encoder_models else "",
         needs_training=spec.trains(spec.configure(task)),
-        wants_graphs=True,
+        wants_encoder_models=True,
         routed=routed,
         needs_labels=spec.needs_labels,
         noun=noun_of(task),

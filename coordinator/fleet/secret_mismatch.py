@@ -1,7 +1,8 @@
-"""Fleet secrets that differ: seen by their prints alone, which graph devices tell in ``up/state``.
+"""Fleet secrets that differ: found by the prints that devices with a knowledge graph report.
 
 Under another secret the same entity has another key, so such devices share nothing: rounds go on, and each
-part of the fleet learns alone. Devices that tell no print (an older release, no graph) are not looked at.
+part of the fleet learns alone. Devices that tell no print (an older release, no knowledge graph) are not
+looked at.
 """
 
 from collections.abc import Collection, Mapping

@@ -8,8 +8,8 @@ from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Task
 
 MAX_SAMPLES: Final = 10_000_000
-"""Windows of one round on one device; ``rounds.min_windows`` can ask for no more either. Of a graph its task
-says how many triples there may be."""
+"""Windows of one round on one device; ``rounds.min_windows`` can ask for no more either. Of a knowledge graph
+its task says how many triples there may be."""
 _ROUNDING: Final = 1.0
 """Windows (or triples) that the share ``missing`` may be off by."""
 
@@ -58,7 +58,7 @@ def _check_samples(task: Task, header: UpdateHeader) -> None:
 
 
 def _check_counts(task: Task, header: UpdateHeader, name: str, per_class: tuple[int, ...]) -> None:
-    """One number a class (of a graph one), and no more than can have had the modality."""
+    """One number a class (of a knowledge graph: one), and no more than can have had the modality."""
     counted, noun = sum(per_class), noun_of(task)
     if len(per_class) != task.classes:
         raise Refused(

@@ -7,7 +7,7 @@ from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
 from models.registry import methods
 from protocol.errors import Misconfigured
-from protocol.tasks.options import GraphTask
+from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 DATABASE: Final = "coordinator.sqlite3"
@@ -39,13 +39,13 @@ def own_task(store: Database, task: Task, settings: CoordinatorSettings) -> None
 def _compared(task: Task) -> Task:
     """Without what no version depends on: the stream that devices keep beside windows, tunable options.
 
-    Of graphs only the features matter: their bounds may grow with the sites.
+    Of knowledge graphs only the features matter: their bounds may grow with the sites.
     """
     spec = methods().get(task.method)
     tunable = () if spec is None else spec.tunable
     config = {key: value for key, value in task.config.items() if not key.startswith(tunable)}
     window = task.window.model_copy(update={"context_s": None})
-    graph = None if task.graph is None else GraphTask(features=task.graph.features)
+    graph = None if task.graph is None else KnowledgeGraphTask(features=task.graph.features)
     return task.model_copy(update={"window": window, "config": config, "graph": graph})
 
 

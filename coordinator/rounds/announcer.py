@@ -59,7 +59,7 @@ class Announcer:
         deployment: what devices should run.
         rollouts: what a rollout waits for; None: there are none.
         traffic: bytes so far.
-        graphs: the encoder models that offers name.
+        encoder_models: those that offers name.
         signer: signs the task and offers.
         changes: set when there is something new to say of the round.
         offers: devices that the open round is to be offered to now.
@@ -79,7 +79,7 @@ class Announcer:
         deployment: BundleDelivery,
         rollouts: RolloutRecorder | None,
         traffic: Traffic,
-        graphs: EncoderModels,
+        encoder_models: EncoderModels,
         signer: WorkSigner,
         changes: Signal,
         offers: KeyedQueue[str],
@@ -95,7 +95,7 @@ class Announcer:
         self._deployment = deployment
         self._rollouts = rollouts
         self._traffic = traffic
-        self._offering = Offering(post, roster, registry, graphs, signer)
+        self._offering = Offering(post, roster, registry, encoder_models, signer)
         self._tasks = TaskAnnouncer(post, signer)
         self._clock = clock
         self._offer_every_s = offer_every_s

@@ -26,13 +26,13 @@ class Offering:
         post: Sender,
         roster: DeviceRegistry,
         registry: ModelRegistry,
-        graphs: EncoderModels,
+        encoder_models: EncoderModels,
         signer: WorkSigner,
     ) -> None:
         self._post = post
         self._roster = roster
         self._registry = registry
-        self._graphs = graphs
+        self._encoder_models = encoder_models
         self._signer = signer
 
     async def offer_round(self, driver: RoundDriver, only: set[str] | None) -> None:
@@ -58,9 +58,12 @@ class Offering:
         return known is not None and known.online
 
     async def _offer(self, driver: RoundDriver, devices: list[str]) -> None:
-        offers, graphs = {name: self._made(driver, name) for name in devices}, self._graphs.offered()
+        offers, encoder_models = (
+            {name: self._made(driver, name) for name in devices},
+            self._encoder_models.offered(),
+        )
         any_of_them = offers[devices[0]]  # one signature for all devices
-        signed = await asyncio.to_thread(self._signer.offer, any_of_them, graphs)
+        signed = await asyncio.to_thread(self._signer.offer, any_of_them, encoder_models)
         done = await asyncio.gather(
             *(
                 self._post.to_device(name, Kind.OFFER, offer.model_copy(update={"signed": signed}))
@@ -81,5 +84,5 @@ class Offering:
             base_size=self._registry.size(state.manifest),
             closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
             seed=derive_seed(driver.task.seed, state.round, device),
-            graphs=dict(self._graphs.offered_to(device)),
+            graphs=dict(self._encoder_models.offered_to(device)),
         )

@@ -28,7 +28,7 @@ class CoordinatorStatus:
     worker_s: float
     broker: Wait | None = None
     quarantines: tuple[Wait, ...] = ()
-    graphs: Wait | None = None
+    encoder_models: Wait | None = None
     secrets: str = ""
     """That devices have different fleet secrets, in words; empty where they have not."""
     chosen: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ def waits(seen: CoordinatorStatus) -> list[Wait]:
         *_broker(seen),
         *_trouble(seen),
         *_phase(seen),
-        *_graphs(seen),
+        *_encoder_models(seen),
         *_quarantines(seen),
         *_secrets(seen),
     ]
@@ -85,10 +85,10 @@ def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
             yield Wait(f"update of {device}", words, state.since, ends, "the round goes on without it")
 
 
-def _graphs(seen: CoordinatorStatus) -> Iterator[Wait]:
+def _encoder_models(seen: CoordinatorStatus) -> Iterator[Wait]:
     """Of the encoder models, while there are rounds that they are for."""
-    if seen.graphs is not None and seen.state.phase is not RoundPhase.DONE:
-        yield seen.graphs
+    if seen.encoder_models is not None and seen.state.phase is not RoundPhase.DONE:
+        yield seen.encoder_models
 
 
 def _secrets(seen: CoordinatorStatus) -> Iterator[Wait]:

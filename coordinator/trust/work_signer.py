@@ -53,14 +53,14 @@ class WorkSigner:
             self._task = self._signed(self._task, (signer.written, announcement), signer, draft)
             return announcement.model_copy(update={"signed": self._task[1]})
 
-    def offer(self, offer: Offer, graphs: Mapping[str, BlobRef]) -> str | None:
+    def offer(self, offer: Offer, encoder_models: Mapping[str, BlobRef]) -> str | None:
         """What vouches for the offer of a round to whomever, None where there is no root. Blocks for a disk.
 
-        The same until the round, its base, the graphs or the root are others.
+        The same until the round, its base, the encoder models or the root are others.
 
         Args:
             offer: to any device.
-            graphs: of all modalities.
+            encoder_models: of all modalities.
 
         Raises:
             Misconfigured: a key or a root is missing.
@@ -71,9 +71,9 @@ class WorkSigner:
             return None
 
         def draft(serial: int) -> Envelope:
-            return draft_offer(offer, graphs, self._vouching.fleet, serial, signer.number)
+            return draft_offer(offer, encoder_models, self._vouching.fleet, serial, signer.number)
 
-        same = (signer.written, offer.task, offer.round, offer.base, tuple(sorted(graphs.items())))
+        same = (signer.written, offer.task, offer.round, offer.base, tuple(sorted(encoder_models.items())))
         with self._lock:
             self._offer = self._signed(self._offer, same, signer, draft)
             return self._offer[1]

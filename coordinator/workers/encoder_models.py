@@ -44,7 +44,7 @@ AGAIN: Final = "; it is tried again now"
 
 
 class EncoderModelRecord(Wire):
-    """What is known of the graphs, on disk.
+    """The stored encoder models.
 
     Attributes:
         made_for: digest of what they depend on; others are of no use.
@@ -62,7 +62,7 @@ class EncoderModelRecord(Wire):
 
 
 def made_for(task: Task) -> str:
-    """The digest of all that the graphs depend on: the networks, the windows, and who makes them."""
+    """The digest of all that the encoder models depend on: the networks, the windows, and who makes them."""
     parts = task.model_dump_json(include={"modalities", "window", "network"})
     return digest(f"{metadata.version('lichen')} {parts}".encode())
 
@@ -85,8 +85,8 @@ def terms_kept(store: Database, task: Task) -> Requirements:
 
 
 def wait_for(found: EncoderModelRecord, roster: DeviceRegistry, terms: Requirements) -> Wait | None:
-    """The wait for the graphs, where a device has a use for them and they are not here."""
-    if found.graphs or not terms.wants_graphs or not roster.prototypers:
+    """The wait for the encoder models, if a device needs them and they are missing."""
+    if found.graphs or not terms.wants_encoder_models or not roster.prototypers:
         return None
     names = ", ".join(sorted(roster.prototypers)[:4])
     words = f"{found.why}; until then devices of role prototype take no part ({names})"
@@ -94,7 +94,7 @@ def wait_for(found: EncoderModelRecord, roster: DeviceRegistry, terms: Requireme
 
 
 class EncoderModels:
-    """One service. It waits until the roster has a device that needs the graphs.
+    """One service. It waits until the roster has a device that needs encoder models.
 
     It sets ``changes`` when devices of role prototype can take part, or cannot any more.
     """
@@ -131,11 +131,11 @@ class EncoderModels:
         return self._terms
 
     def offered(self) -> Mapping[str, BlobRef]:
-        """The graphs of all modalities that offers may name; none where they are not here."""
+        """The encoder models of all modalities that offers may name; empty while they are missing."""
         return self._kept.graphs if self._sound else {}
 
     def offered_to(self, device: str) -> Mapping[str, BlobRef]:
-        """The graphs that an offer to this device names."""
+        """The encoder models that an offer to this device names."""
         known = self._roster.get(device)
         if known is None or not self._sound or not sends_prototypes_alone(known.state):
             return {}
@@ -148,8 +148,8 @@ class EncoderModels:
             yield tuple(ref.digest for ref in self._kept.graphs.values())
 
     async def run(self) -> None:
-        """Make the graphs when they are wanted, and look after them; ends where no method wants them."""
-        if not self._terms.wants_graphs:
+        """Make the encoder models when a device needs them, and check them; ends if the method needs none."""
+        if not self._terms.wants_encoder_models:
             return
         await self._roster.wait_for_prototypers()
         pause = _FIRST_PAUSE_S

@@ -12,17 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from edge_agent.cli.options import DEFAULT_CONFIG, Config
-from edge_agent.config.agent import AgentSettings, GraphSettings, read, read_task
+from edge_agent.config.agent import AgentSettings, KnowledgeGraphSettings, read, read_task
 from edge_agent.deployment.bundle_store import read_current
 from edge_agent.identity.files import read_small
 from edge_agent.identity.fleet_secret import secret_path
-from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.question_answers import Answers, AskedQuestion, stamped
 from edge_agent.knowledge_graph.question_file import Question
-from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
+from edge_agent.knowledge_graph.reader import KnowledgeGraphReader, KnowledgeGraphSnapshot
 from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.tasks.task_store import TASK_FILE
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
@@ -94,7 +94,7 @@ def _answered(
     return stamped(line, model.manifest, clock.wall(), clock.now() - begun)
 
 
-def _nearest(question: Question, graph: Graph) -> str:
+def _nearest(question: Question, graph: KnowledgeGraph) -> str:
     """A name that may have been meant, in words; empty where none is near."""
     strange, known = (
         (question.relation, graph.relations)
@@ -123,7 +123,7 @@ def _task(settings: AgentSettings, config: Path) -> Task:
     return task
 
 
-def _model(settings: AgentSettings, task: Task) -> GraphModel:
+def _model(settings: AgentSettings, task: Task) -> CompletionModel:
     folder = settings.state_dir / "models"
     current = read_current(folder)
     if current is None or current.task != task.name:
@@ -131,13 +131,13 @@ def _model(settings: AgentSettings, task: Task) -> GraphModel:
             f"no model of task {task.name!r} is installed in {folder}: a running agent gets one when the "
             "coordinator has exported a version"
         )
-    return GraphModel(folder / current.digest, settings.infer.threads)
+    return CompletionModel(folder / current.digest, settings.infer.threads)
 
 
-def _snapshot(settings: AgentSettings, graph: GraphSettings, task: Task) -> GraphSnapshot:
+def _snapshot(settings: AgentSettings, graph: KnowledgeGraphSettings, task: Task) -> KnowledgeGraphSnapshot:
     """Names and facts; features are in the embeddings."""
     facts = graph.model_copy(update={"features": {}, "masks": None})
-    found = GraphReader(facts, secret_path(settings), task, ()).look(0.0)
+    found = KnowledgeGraphReader(facts, secret_path(settings), task, ()).look(0.0)
     if found is None:
         raise Transient("the files of the graph are being written; ask again")
     return found

@@ -15,7 +15,7 @@ from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.cli.secret import secret
 from edge_agent.cli.sensors import app as sensors
 from edge_agent.config.agent import read, read_task
-from edge_agent.knowledge_graph.watcher import check_graph
+from edge_agent.knowledge_graph.watcher import check_knowledge_graph
 from edge_agent.sources.registry import open_sources
 from edge_agent.status import status_file as last_words
 from edge_agent.tasks.config_warnings import require_output, warnings
@@ -78,7 +78,7 @@ def _checked(config: Path) -> dict[str, Any]:
         "bundles": UNSIGNED if first is None else f"must be signed (root {first.root.said.version})",
         "task": None if task is None else task.name,
         "sources": {source.name: source.channels for source in sources},
-        **check_graph(task, settings),
+        **check_knowledge_graph(task, settings),
         "warnings": warnings(settings, task, sources),
     }
 

@@ -118,7 +118,7 @@ class QualitySettings(Section):
     """Noise is not judged before so many windows."""
 
 
-class GraphSettings(Section):
+class KnowledgeGraphSettings(Section):
     """``[graph]``: the device's facts, for tasks on knowledge graphs. Changed files are read again."""
 
     triples: Annotated[tuple[ConfigPath, ...], Field(min_length=1, max_length=256)]
@@ -174,7 +174,7 @@ class AgentSettings(Section):
     outbox: OutboxSettings = OutboxSettings()
     learn: LearnSettings = LearnSettings()
     infer: InferSettings = InferSettings()
-    graph: GraphSettings | None = None
+    graph: KnowledgeGraphSettings | None = None
     deploy: DeploySettings = DeploySettings()
     labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
     """The operator's words for this device, as ``site = "barn"``: a rollout can begin with those."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edge_agent.inference.onnx_models.observation import TAILS, Answers
 from edge_agent.inference.prediction_lines import Answered
 from edge_agent.inference.question_answers import AskedQuestion, Names, stamped
-from edge_agent.inference.serving.served_kinds import Model, ServedGraph, ServedWindows
+from edge_agent.inference.serving.served_kinds import Model, ServedCompletion, ServedWindows
 from edge_agent.inference.serving.served_model import Failed
 from edge_agent.windows.quality.meter import ScoredWindows
 from protocol.bundle import BundleManifest
@@ -90,7 +90,7 @@ class QuestionBatch:
 
     async def ask(self, model: Model) -> Answers:
         """Rows of the best answers; none where the device has no embeddings. Raises Failed."""
-        if not isinstance(model, ServedGraph):
+        if not isinstance(model, ServedCompletion):
             raise Failed("the model is not of graphs")
         found = await model.ask(self._names.keyed(self._known), self._asked.task)
         self._found = self._found or found

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.onnx_models.embedding_lookup import (
     HAS_ROWS,
     NEW_ENTITY,
@@ -22,7 +22,7 @@ from edge_agent.inference.onnx_models.embedding_lookup import (
     TableReader,
 )
 from edge_agent.knowledge_graph.question_file import Question
-from edge_agent.knowledge_graph.reader import GraphSnapshot
+from edge_agent.knowledge_graph.reader import KnowledgeGraphSnapshot
 from edge_agent.storage.private_tensors import PrivateTensors
 from models.knowledge_graph.data import embedding_tables
 from models.knowledge_graph.data.graph import BoolArray
@@ -43,7 +43,7 @@ class AskedQuestion:
 
     task: Task
     questions: tuple[Question, ...]
-    snapshot: GraphSnapshot
+    snapshot: KnowledgeGraphSnapshot
     at: float
 
 
@@ -54,7 +54,7 @@ class Names:
         snapshot: names, keys and facts.
     """
 
-    def __init__(self, snapshot: GraphSnapshot) -> None:
+    def __init__(self, snapshot: KnowledgeGraphSnapshot) -> None:
         self.snapshot = snapshot
         graph, keyed = snapshot.graph, snapshot.keyed
         self._entities = {name: e for e, name in enumerate(graph.entities)}
@@ -140,7 +140,7 @@ class Answers:
         self._tables = TableReader(private)
         self._names: Names | None = None
 
-    def lines(self, model: GraphModel, asked: AskedQuestion) -> Iterator[dict[str, Any]]:
+    def lines(self, model: CompletionModel, asked: AskedQuestion) -> Iterator[dict[str, Any]]:
         """A line for each question, as JSON values; ``why`` where there is no answer.
 
         Raises:
@@ -153,7 +153,7 @@ class Answers:
         found = self._tables.found(model, asked.task.name, names.keyed(known))
         yield from names.lines(asked, model.manifest, found)
 
-    def why_not(self, model: GraphModel, task: Task) -> str:
+    def why_not(self, model: CompletionModel, task: Task) -> str:
         """Why no question can be answered, in words; empty where some may be."""
         why = self._tables.why_not(model, task.name)
         over = why == NO_TABLES and _is_over(model.manifest, task)

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from edge_agent.inference.question_answers import AskedQuestion
 from edge_agent.inference.service import Inference
-from edge_agent.inference.serving.served_kinds import ServedGraph
+from edge_agent.inference.serving.served_kinds import ServedCompletion
 from edge_agent.knowledge_graph.question_file import Question, QuestionFile
-from edge_agent.knowledge_graph.workspace import GraphWorkspace
+from edge_agent.knowledge_graph.workspace import KnowledgeGraphWorkspace
 from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.tasks.workspace import HasWorkspace
 from runtime.clock import Clock
@@ -70,7 +70,7 @@ class QuestionService(StatusPart):
         for old in [*self._standing][:-MAX_STANDING]:
             del self._standing[old]
         model, work = self._inference.model, self._tasks.workspace
-        if not isinstance(model, ServedGraph) or not isinstance(work, GraphWorkspace):
+        if not isinstance(model, ServedCompletion) or not isinstance(work, KnowledgeGraphWorkspace):
             return
         snapshot, now = work.snapshot, (model.digest, work.task, self._private.stamp(work.task.name))
         if snapshot is None:

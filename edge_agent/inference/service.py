@@ -24,7 +24,7 @@ from edge_agent.inference.latency import Latency
 from edge_agent.inference.onnx_models.observation import Answers, BatchObservation, rows
 from edge_agent.inference.question_answers import Names
 from edge_agent.inference.rotating_log import RotatingLines
-from edge_agent.inference.serving.served_kinds import Model, ServedGraph, ServedWindows
+from edge_agent.inference.serving.served_kinds import Model, ServedCompletion, ServedWindows
 from edge_agent.inference.serving.served_model import Failed
 from edge_agent.inference.serving.start import host_of, start_model
 from edge_agent.inference.serving.variants.benchmark import RecentWindows
@@ -205,7 +205,7 @@ class Inference(StatusPart):
         match batch, model:
             case ScoredWindows(), ServedWindows():
                 return WindowBatch(batch, model, self._settings.min_quality)
-            case _, ServedGraph() if not isinstance(batch, ScoredWindows):
+            case _, ServedCompletion() if not isinstance(batch, ScoredWindows):
                 if self._names is None or self._names.snapshot is not batch.snapshot:
                     self._names = Names(batch.snapshot)
                 return QuestionBatch(batch, self._names)

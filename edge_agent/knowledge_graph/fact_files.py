@@ -15,7 +15,7 @@ from stat import S_ISREG
 from typing import IO, Final
 
 from models.knowledge_graph.data.files import Bounds, Triple, facts_in, lines_of
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.merging import MergeCounts, MergeRoom, empty, merge
 from protocol.errors import Misconfigured
 
@@ -67,7 +67,7 @@ class FactFiles:
     sources: Sequence[Path]
     room: MergeRoom
     bounds: Bounds
-    graph: Graph = field(default_factory=empty)
+    graph: KnowledgeGraph = field(default_factory=empty)
     counts: MergeCounts = field(default_factory=MergeCounts)
     _taken: dict[Path, _Taken] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class FactFiles:
         self.graph, self.counts, self._taken = graph, counts, taken
         return not any(one.waits for one in taken.values())
 
-    def _merged(self, graph: Graph, reader: "_Reader") -> tuple[Graph, MergeCounts]:
+    def _merged(self, graph: KnowledgeGraph, reader: "_Reader") -> tuple[KnowledgeGraph, MergeCounts]:
         counts, facts = MergeCounts(), reader.facts()
         try:
             while chunk := [*islice(facts, _CHUNK)]:

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from edge_agent.config.agent import GraphSettings
+from edge_agent.config.agent import KnowledgeGraphSettings
 from edge_agent.identity import fleet_secret as secrets
 from edge_agent.knowledge_graph.fact_files import FactFiles, Stat, stat_of
 from models.knowledge_graph.data.files import BOUNDS, Bounds, read_features, read_masks
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.knowledge_graph.data.loading import masked
 from models.knowledge_graph.data.merging import ROOM, MergeCounts, MergeRoom, merge
 from models.materials import KINDS, HeaderStatistics
 from protocol.errors import Misconfigured, Refused
-from protocol.tasks.options import GraphTask
+from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 _MIB: Final = 1 << 20
@@ -32,7 +32,7 @@ _STRANGERS: Final = 4
 
 
 @dataclass(frozen=True, eq=False)
-class GraphSnapshot:
+class KnowledgeGraphSnapshot:
     """A device's graph at one time.
 
     Attributes:
@@ -45,7 +45,7 @@ class GraphSnapshot:
         told: numbers for the state message.
     """
 
-    graph: Graph
+    graph: KnowledgeGraph
     keyed: KeyedGraph
     secret: bytes = field(repr=False)
     counts: MergeCounts
@@ -53,7 +53,7 @@ class GraphSnapshot:
     told: HeaderStatistics
 
 
-class GraphReader:
+class KnowledgeGraphReader:
     """Reads one device's graph, again and again. Not thread-safe.
 
     Args:
@@ -66,7 +66,7 @@ class GraphReader:
 
     def __init__(
         self,
-        settings: GraphSettings,
+        settings: KnowledgeGraphSettings,
         secret_file: Path,
         task: Task,
         modalities: Sequence[str],
@@ -80,7 +80,7 @@ class GraphReader:
         self._masks = settings.masks
         self._shape, self._bounds = task.graph, _bounds(task.graph)
         self._facts = FactFiles(settings.triples, _room(task.graph), self._bounds)
-        self._known: GraphSnapshot | None = None
+        self._known: KnowledgeGraphSnapshot | None = None
         self._beside: tuple[Stat | None, ...] = ()
         """Of the other files, when they were last read."""
         self._beside_counts = MergeCounts()
@@ -91,7 +91,7 @@ class GraphReader:
         self._doubt: tuple[str, float] | None = None
         """What is wrong and perhaps only half written, and since when."""
 
-    def look(self, now: float) -> GraphSnapshot | None:
+    def look(self, now: float) -> KnowledgeGraphSnapshot | None:
         """The graph, where the files are not what they were; None where they are, or may be half written.
 
         Args:
@@ -138,7 +138,7 @@ class GraphReader:
         masks = () if self._masks is None else (self._masks,)
         return (self._secret_file, *self._features.values(), *masks)
 
-    def _put_together(self, beside: tuple[Stat | None, ...]) -> GraphSnapshot:
+    def _put_together(self, beside: tuple[Stat | None, ...]) -> KnowledgeGraphSnapshot:
         facts, known = self._facts.graph, self._known
         if known is None or beside != self._beside or known.graph.entities != facts.entities:
             secret = secrets.read(self._secret_file)
@@ -151,11 +151,11 @@ class GraphReader:
         keyed = KeyedGraph.of(graph, secret, self._task)
         told = KINDS["graph"].told(keyed, self._task, [*self._features])
         notes = self._notes(self._facts.counts, counts, graph)
-        self._known = GraphSnapshot(graph, keyed, secret, self._facts.counts + counts, notes, told)
+        self._known = KnowledgeGraphSnapshot(graph, keyed, secret, self._facts.counts + counts, notes, told)
         self._beside, self._beside_counts = beside, counts
         return self._known
 
-    def _with_features(self, graph: Graph) -> tuple[Graph, MergeCounts]:
+    def _with_features(self, graph: KnowledgeGraph) -> tuple[KnowledgeGraph, MergeCounts]:
         """With features and masks, read anew: they may hold rows of an entity that is new."""
         counts, dims = MergeCounts(), {one.name: one.dim for one in self._shape.features}
         for name, path in self._features.items():
@@ -183,7 +183,7 @@ class GraphReader:
             raise Misconfigured(f"{self._masks}: {error}") from None
         return graph, counts + MergeCounts(strangers=strangers)
 
-    def _notes(self, facts: MergeCounts, beside: MergeCounts, graph: Graph) -> tuple[str, ...]:
+    def _notes(self, facts: MergeCounts, beside: MergeCounts, graph: KnowledgeGraph) -> tuple[str, ...]:
         notes, room = [], _room(self._shape)
         bare = [
             name for name, has_E in zip(graph.modalities, graph.present_EM.T, strict=True) if not has_E.any()
@@ -205,13 +205,13 @@ class GraphReader:
         return tuple(notes)
 
 
-def _room(shape: GraphTask) -> MergeRoom:
+def _room(shape: KnowledgeGraphTask) -> MergeRoom:
     return MergeRoom(
         min(shape.max_entities, ROOM.entities), min(shape.max_relations, ROOM.relations), shape.max_triples
     )
 
 
-def _bounds(shape: GraphTask) -> Bounds:
+def _bounds(shape: KnowledgeGraphTask) -> Bounds:
     """Of files, from what a device may have: what is far beyond would only fill its memory."""
     entities = min(BOUNDS.entities, _STRANGERS * shape.max_entities)
     widest = max((one.dim for one in shape.features), default=1)

@@ -5,15 +5,15 @@ from typing import Any
 
 import structlog
 
-from edge_agent.config.agent import AgentSettings, GraphSettings
+from edge_agent.config.agent import AgentSettings, KnowledgeGraphSettings
 from edge_agent.identity import fleet_secret as secrets
 from edge_agent.identity.fleet_secret import print_of, secret_path
 from edge_agent.knowledge_graph.fact_files import FactFiles, stat_of
-from edge_agent.knowledge_graph.reader import GraphReader
-from edge_agent.knowledge_graph.workspace import GraphWorkspace
+from edge_agent.knowledge_graph.reader import KnowledgeGraphReader
+from edge_agent.knowledge_graph.workspace import KnowledgeGraphWorkspace
 from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learns_by
-from edge_agent.tasks.task_store import require_graph
+from edge_agent.tasks.task_store import require_knowledge_graph
 from models.contract import Profile
 from models.knowledge_graph.data.files import BOUNDS, read_features
 from models.knowledge_graph.data.merging import ROOM
@@ -26,27 +26,27 @@ from runtime.process.daemon import Progress
 _log = structlog.get_logger(__name__)
 
 
-def graph_of(task: Task, settings: AgentSettings) -> tuple[GraphSettings, Profile]:
+def graph_of(task: Task, settings: AgentSettings) -> tuple[KnowledgeGraphSettings, Profile]:
     """The device's graph for a task on knowledge graphs, and what it has of the task's modalities.
 
     Raises:
         Misconfigured: this device has no graph.
     """
-    graph = require_graph(task, settings.graph)
+    graph = require_knowledge_graph(task, settings.graph)
     return graph, permitted_profile(task, graph.features, settings.learn)
 
 
-def reader_of(task: Task, settings: AgentSettings, rest_s: float = 0.0) -> GraphReader:
-    """Reads the device's graph; ``rest_s`` as :class:`GraphReader` has it.
+def reader_of(task: Task, settings: AgentSettings, rest_s: float = 0.0) -> KnowledgeGraphReader:
+    """Reads the device's graph; ``rest_s`` as :class:`KnowledgeGraphReader` has it.
 
     Raises:
         Misconfigured: this device has no graph.
     """
     graph, profile = graph_of(task, settings)
-    return GraphReader(graph, secret_path(settings), task, profile.modalities, rest_s)
+    return KnowledgeGraphReader(graph, secret_path(settings), task, profile.modalities, rest_s)
 
 
-def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
+def check_knowledge_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
     """What this device's graph is now, for people; with no task its files are only looked through.
 
     Raises:
@@ -74,7 +74,7 @@ def check_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
     return {"fleet_secret": shown, "graph": counts, "triples_with": told, "graph_notes": list(notes)}
 
 
-class GraphWatcher:
+class KnowledgeGraphWatcher:
     """One service. Makes the workspace of a task on knowledge graphs, and looks at its files.
 
     Args:
@@ -90,9 +90,9 @@ class GraphWatcher:
         self._changed = changed
         self._progress = progress
         self._wake = Signal()
-        self._workspace: GraphWorkspace | None = None
+        self._workspace: KnowledgeGraphWorkspace | None = None
 
-    async def use(self, task: Task) -> GraphWorkspace:
+    async def use(self, task: Task) -> KnowledgeGraphWorkspace:
         """Keep the graph for this task from now on."""
         graph, profile = graph_of(task, self._settings)
         work = self._workspace
@@ -100,7 +100,7 @@ class GraphWatcher:
             work.task = task
         else:
             reader = reader_of(task, self._settings, rest_s=graph.poll_s / 2)
-            work = self._workspace = GraphWorkspace(
+            work = self._workspace = KnowledgeGraphWorkspace(
                 task,
                 profile.modalities,
                 reader,

@@ -1,8 +1,8 @@
 """The workspace of a task on knowledge graphs: this device's graph, as its files are now.
 
 Names stay on the device, and the worker too gets keys alone. Inference reads
-:attr:`GraphWorkspace.snapshot`, which is replaced as a whole when files change. Where a file is broken, the
-graph before stays.
+:attr:`KnowledgeGraphWorkspace.snapshot`, which is replaced as a whole when files change. If a file is broken,
+the earlier knowledge graph stays.
 """
 
 import threading
@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.identity.fleet_secret import print_of
-from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
+from edge_agent.knowledge_graph.reader import KnowledgeGraphReader, KnowledgeGraphSnapshot
 from edge_agent.tasks.workspace import Problem, Readiness
 from models.contract import Profile
 from models.knowledge_graph.data.keyed import KeyedGraph
@@ -28,7 +28,7 @@ BROKEN: Final = "graph_broken"
 _UNREAD: Final = "the graph has not been read yet"
 
 
-class GraphWorkspace:
+class KnowledgeGraphWorkspace:
     """What belongs to one task on knowledge graphs. Thread-safe.
 
     Args:
@@ -44,7 +44,7 @@ class GraphWorkspace:
         self,
         task: Task,
         modalities: tuple[str, ...],
-        reader: GraphReader,
+        reader: KnowledgeGraphReader,
         clock: Clock,
         *,
         by: Role | None = "train",
@@ -53,7 +53,7 @@ class GraphWorkspace:
         self.task = task
         self.modalities = modalities
         self.by = by
-        self.snapshot: GraphSnapshot | None = None
+        self.snapshot: KnowledgeGraphSnapshot | None = None
         self.readings = 0
         """How often the graph became another one."""
         self._reader = reader
@@ -91,7 +91,7 @@ class GraphWorkspace:
         self._broken = (self._clock.wall() if before is None else before[0]), words
         return True
 
-    def _say_read(self, found: GraphSnapshot) -> None:
+    def _say_read(self, found: KnowledgeGraphSnapshot) -> None:
         graph = found.graph
         _log.info(
             "graph_read",

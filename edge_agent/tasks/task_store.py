@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from edge_agent.config.agent import AgentSettings, GraphSettings, LearnSettings, read_task
+from edge_agent.config.agent import AgentSettings, KnowledgeGraphSettings, LearnSettings, read_task
 from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import matching_modalities, source_mismatches
 from edge_agent.tasks.privacy_floors import require_private
@@ -22,7 +22,10 @@ TASK_FILE: Final = "task.json"
 
 
 def check_task(
-    task: Task, sources: list[Source], learn: LearnSettings | None = None, graph: GraphSettings | None = None
+    task: Task,
+    sources: list[Source],
+    learn: LearnSettings | None = None,
+    graph: KnowledgeGraphSettings | None = None,
 ) -> None:
     """Whether this device can do the task at all, with its own wishes (None: it has none) and its graph.
 
@@ -34,7 +37,7 @@ def check_task(
     learn = learn or LearnSettings()
     require_private(task, learn)
     if task.graph is not None:
-        require_graph(task, graph)
+        require_knowledge_graph(task, graph)
         return
     delivered = matching_modalities(task, sources)
     profile = permitted_profile(task, delivered, learn)
@@ -58,7 +61,7 @@ def check_task(
         )
 
 
-def require_graph(task: Task, graph: GraphSettings | None) -> GraphSettings:
+def require_knowledge_graph(task: Task, graph: KnowledgeGraphSettings | None) -> KnowledgeGraphSettings:
     """This device's graph, for a task on knowledge graphs.
 
     Raises:
@@ -72,7 +75,7 @@ def require_graph(task: Task, graph: GraphSettings | None) -> GraphSettings:
     return graph
 
 
-def unused(task: Task, sources: list[Source], graph: GraphSettings | None) -> list[str]:
+def unused(task: Task, sources: list[Source], graph: KnowledgeGraphSettings | None) -> list[str]:
     """In words, what this device offers that the task cannot use."""
     if task.graph is None:
         return source_mismatches(task, sources)

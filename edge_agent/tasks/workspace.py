@@ -1,7 +1,7 @@
 """What belongs to the present task, whatever its material: windows of streams, or a graph.
 
 Services ask a workspace, and know windows or graphs nowhere: ``WindowWorkspace`` (:mod:`window_space`) and
-``GraphWorkspace`` (:mod:`graph_space`) answer.
+``KnowledgeGraphWorkspace`` (:mod:`graph_space`) answer.
 """
 
 from collections.abc import Mapping

@@ -50,7 +50,7 @@ class FeatureProcess:
         self.dim = dim
 
     async def run(self, x_BCT: FloatArray, encoder: Tensors, timeout_s: float) -> FloatArray:
-        """The features ``z_BD``: ``FeatureGraph.run``.
+        """The features ``z_BD``: ``EncoderModel.run``.
 
         Raises:
             Refused: as there.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.inference.onnx_models.encoder_model import BATCH, MAX_GRAPH_BYTES, FeatureGraph
+from edge_agent.inference.onnx_models.encoder_model import BATCH, MAX_MODEL_BYTES, EncoderModel
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.tasks.workspace import TrainingData
 from edge_agent.training.encoder_process import FeatureProcess
@@ -174,7 +174,7 @@ def features_of(
     for name, data in graphs.items():
         rows_N, encoder = _asked(task, windows, state, name)
         try:
-            graph = FeatureGraph(data, threads)  # the one before it is dropped here
+            graph = EncoderModel(data, threads)  # the one before it is dropped here
             _require_dim(graph.dim, task.network.feature_dim)
             z_BD = np.zeros((len(windows), graph.dim if len(rows_N) else 0), np.float32)
             for at in range(0, len(rows_N), _SLICE):
@@ -231,8 +231,8 @@ async def _in_thread(compute: Callable[[], _T]) -> _T:
 
 def _bounded(name: str, ref: BlobRef) -> BlobRef:
     """Before a byte of it is pulled."""
-    if ref.size > MAX_GRAPH_BYTES:
+    if ref.size > MAX_MODEL_BYTES:
         raise Refused(
-            Reason.TOO_LARGE, f"the encoder model of {name} has {ref.size} bytes, at most {MAX_GRAPH_BYTES}"
+            Reason.TOO_LARGE, f"the encoder model of {name} has {ref.size} bytes, at most {MAX_MODEL_BYTES}"
         )
     return ref

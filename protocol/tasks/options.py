@@ -21,7 +21,7 @@ class Features(Wire):
     dim: Annotated[int, Field(ge=1, le=4096)]
 
 
-class GraphTask(Wire):
+class KnowledgeGraphTask(Wire):
     """``[graph]`` of a task file. The bounds are of one device."""
 
     features: Annotated[tuple[Features, ...], Field(max_length=15)] = ()

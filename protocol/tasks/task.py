@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from protocol.base import Label, Name, Share, Wire
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.labelling import Labelling
-from protocol.tasks.options import GraphTask
+from protocol.tasks.options import KnowledgeGraphTask
 
 CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
@@ -161,7 +161,7 @@ class Task(Wire):
     """Classes of windows: two or more; of a graph's task none."""
     modalities: Annotated[tuple[Modality, ...], Field(max_length=16)] = ()
     """Sensor streams: one or more; of a graph's task none (``graph.features`` are its modalities)."""
-    graph: GraphTask | None = None
+    graph: KnowledgeGraphTask | None = None
     """Facts about entities are learned, and not windows."""
     targets: Annotated[tuple[Target, ...], Field(max_length=15)] = ()
     """What is predicted besides ``labels``; a device learns those that it has labels for."""

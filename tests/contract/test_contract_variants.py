@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edge_agent.inference.onnx_models.compatibility import require_compatible
-from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
+from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from export.bundle_builder import Lineage, make_bundle
 from export.parity.gate import session
 from models.contract import Blobs, Profile, WindowSet
@@ -56,7 +56,7 @@ def test_every_method_s_bundle_fits_its_task_and_says_what_became_of_int8(spec: 
     require_compatible(manifest, task, task.modality_names)
     assert set(files) == {"model.onnx", *(v.file for v in (manifest.variants or {}).values())}
     for name, graph in files.items():
-        require_safe_graph(graph, name)
+        require_safe_model(graph, name)
         assert {i.name for i in session(graph).get_inputs()} == set(manifest.inputs)
     if windows is None:
         assert (manifest.variants, "int8" in manifest.parity) == (None, False)

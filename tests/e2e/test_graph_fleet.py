@@ -18,7 +18,7 @@ from models.tensors import read_npz
 from protocol.errors import LichenError
 from protocol.frames.tensors import Codec, encode
 from protocol.tasks.options import Features as Modality
-from protocol.tasks.options import GraphTask
+from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Rounds, Task, Uplink
 from runtime.storage.blob_store import BlobStore
 from tests.support.brokers import embedded, mosquitto_path, mosquitto_process
@@ -31,7 +31,9 @@ ROUNDS, DIM, WIDTH, CODES = 6, 16, 8, 8
 TASK = Task(
     name="house",
     method="mmfed3_hide",
-    graph=GraphTask(features=(Modality(name="text", dim=WIDTH),), max_entities=200, max_triples=5000),
+    graph=KnowledgeGraphTask(
+        features=(Modality(name="text", dim=WIDTH),), max_entities=200, max_triples=5000
+    ),
     rounds=Rounds(count=ROUNDS, deadline_s=60, min_devices=2, min_windows=50),
     uplink=Uplink(codec="int8"),
     config={"dim": DIM, "epochs": 2, "batch": 128, "negatives": 8, "warmup_rounds": 1, "rows_share": 0.5,

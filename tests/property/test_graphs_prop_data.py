@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.knowledge_graph.data import files, keys, name_normalization
 from models.knowledge_graph.data.files import FeatureTable, Masks
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.merging import MergeRoom, codes, empty, merge
 from models.knowledge_graph.data.partition import partition
 from protocol.errors import Misconfigured
@@ -24,7 +24,7 @@ ROOMS = st.builds(
 NAME = st.text(max_size=12)
 
 
-def told(graph: Graph) -> list[tuple[str, str, str]]:
+def told(graph: KnowledgeGraph) -> list[tuple[str, str, str]]:
     return [
         (graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in graph.triples_N3.tolist()
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 from edge_agent.config.agent import AgentSettings, read
 from edge_agent.identity import fleet_secret as secrets
 from models.knowledge_graph.data.files import Triple, write_features
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Rounds, Task
 from tests.support.graph_cases import HOUSE, named
 
@@ -18,7 +18,7 @@ def graph_task(**changes: object) -> Task:
     base = Task(
         name="house",
         method="mmfed3_hide",
-        graph=GraphTask(features=(Features(name="text", dim=2),), top_k=3),
+        graph=KnowledgeGraphTask(features=(Features(name="text", dim=2),), top_k=3),
         rounds=Rounds(min_windows=4),
         config={"dim": 8, "negatives": 4, "batch": 16, "validation": 0.0},
     )

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx.onnx_cpp2py_export import inliner
 
-from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
+from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
@@ -27,7 +27,7 @@ def agreed(data: bytes) -> onnx.ModelProto:
     Raises:
         AssertionError: it takes a model that onnx does not take, or one that is not closed.
     """
-    require_safe_graph(data, "it")
+    require_safe_model(data, "it")
     try:
         model = onnx.load_from_string(data)
     except DecodeError as error:

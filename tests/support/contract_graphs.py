@@ -3,10 +3,10 @@
 import numpy as np
 from pydantic import JsonValue
 
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.spec import MethodSpec
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 SECRET = b"a secret of the fleet, 32 bytes!"
@@ -20,7 +20,7 @@ SMALL: dict[str, dict[str, JsonValue]] = {
 
 
 def task_of(spec: MethodSpec, config: dict[str, JsonValue]) -> Task:
-    graph = GraphTask(
+    graph = KnowledgeGraphTask(
         features=(Features(name="text", dim=5), Features(name="picture", dim=3)), max_entities=200
     )
     return Task(name="contract", method=spec.name, graph=graph, config=SMALL.get(spec.name, {}) | config)
@@ -44,7 +44,7 @@ def graph_of(task: Task, seed: int, missing: float = 0.0) -> KeyedGraph:
         name: np.where(present_EM[:, m, None], np.cos(angle_E1 * np.arange(1, dim + 1) / 2), 0.0)
         for m, (name, dim) in enumerate((("text", 5), ("picture", 3)))
     }
-    graph = Graph(
+    graph = KnowledgeGraph(
         tuple(f"thing {thing}" for thing in thing_E),
         tuple(f"leads {step} on, says {seed}" for step in STEPS),
         np.array(triples, np.int64),
@@ -58,7 +58,7 @@ def empty(task: Task) -> KeyedGraph:
     """No fact about anything."""
     nobody = np.zeros((0, 3), np.int64)
     features = {name: np.zeros((0, width), np.float32) for name, width in (("text", 5), ("picture", 3))}
-    return KeyedGraph.of(Graph((), (), nobody, features, np.zeros((0, 2), np.bool_)), SECRET, task)
+    return KeyedGraph.of(KnowledgeGraph((), (), nobody, features, np.zeros((0, 2), np.bool_)), SECRET, task)
 
 
 def secrets(graph: KeyedGraph) -> list[bytes]:

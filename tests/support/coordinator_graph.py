@@ -16,7 +16,7 @@ from protocol.frames.frame import encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.messages import ModalityState
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Rounds, Task
 from protocol.topics import Kind
 from tests.support.coordinator_bench import Bench, bench
@@ -32,7 +32,7 @@ def graph_task(dim: int = DIM, graph: Mapping[str, object] | None = None, **roun
     return Task(
         name="things",
         method="mmfed3_hide",
-        graph=GraphTask.model_validate(bounds),
+        graph=KnowledgeGraphTask.model_validate(bounds),
         config={"dim": dim},
         rounds=Rounds(**({"count": 2, "deadline_s": 20.0, "min_windows": 1} | rounds)),
     )

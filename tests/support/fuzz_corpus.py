@@ -32,7 +32,7 @@ from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, ModalityState, Offer, Receipt, State, Want
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Modality, Task, Window
 from protocol.topics import Kind, device_topic
 from tests.support import fuzz_models, fuzz_rows
@@ -104,7 +104,9 @@ def control() -> Iterator[tuple[str, bytes]]:
         messages.Command(command="no_such_blob", digest=DIGEST),
     ):
         yield f"{type(message).__name__}.json", messages.encode(message)
-    plant = Task(name="t", method="mmfed3_hide", graph=GraphTask(features=(Features(name="text", dim=4),)))
+    plant = Task(
+        name="t", method="mmfed3_hide", graph=KnowledgeGraphTask(features=(Features(name="text", dim=4),))
+    )
     yield "TaskGraph.json", messages.encode(TaskAnnouncement.of(plant))
     told = {"text": ModalityState(windows=(7,), missing=0.5)}
     gateway = State(status="online", device="d", roles=("train",), modalities=told, windows=9, targets=())

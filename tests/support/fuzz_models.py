@@ -59,7 +59,7 @@ def _exported() -> Iterator[tuple[str, bytes]]:
     from torch import nn  # noqa: PLC0415 - as above
 
     from export import completion  # noqa: PLC0415 - as above
-    from export.encoder_models import feature_graphs  # noqa: PLC0415 - as above
+    from export.encoder_models import make_encoder_models  # noqa: PLC0415 - as above
     from export.int8 import quantize  # noqa: PLC0415 - as above
     from export.onnx_graph import serialized, to_onnx  # noqa: PLC0415 - as above
     from export.overridable_inputs import paths_of  # noqa: PLC0415 - as above
@@ -75,7 +75,7 @@ def _exported() -> Iterator[tuple[str, bytes]]:
     yield "windows.onnx", whole
     encoders = {"acc": Encoder(kind="cnn1d", width=4, depth=1)}
     made = task().model_copy(update={"network": task().network.model_copy(update={"encoders": encoders})})
-    yield "feature.onnx", next(iter(feature_graphs(made).values()))
+    yield "feature.onnx", next(iter(make_encoder_models(made).values()))
     yield "completion.onnx", completion.to_onnx(Completer(SCORES["transe"](8, 12.0), 1, 4).eval())
     net = nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Conv1d(4, 3, 3)).eval()
     plain = serialized(

@@ -11,13 +11,13 @@ from protocol.frames.cbor import SELF_DESCRIBED
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, Encoded, encode
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 TASK = Task(
     name="t",
     method="mmfed3_hide",
-    graph=GraphTask(features=(Features(name="text", dim=4),), max_entities=50),
+    graph=KnowledgeGraphTask(features=(Features(name="text", dim=4),), max_entities=50),
     config={"dim": 4},
 )
 TABLES = {"entities": (3, 1, 4), "entity_keys": (3, 16), "relations": (4, 2), "relation_keys": (2, 16)}

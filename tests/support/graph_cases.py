@@ -3,7 +3,7 @@
 import numpy as np
 
 from models.knowledge_graph.data.files import FeatureTable, Triple
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.merging import empty, merge
 
 HOUSE: tuple[Triple, ...] = (
@@ -17,7 +17,7 @@ HOUSE: tuple[Triple, ...] = (
 SECRET = b"a secret of the fleet, 32 bytes!"
 
 
-def house(**features: dict[str, list[float]]) -> Graph:
+def house(**features: dict[str, list[float]]) -> KnowledgeGraph:
     """The house, with features by modality and entity."""
     return merge(empty(), HOUSE, {name: named(values) for name, values in features.items()})[0]
 
@@ -27,7 +27,9 @@ def named(values: dict[str, list[float]]) -> FeatureTable:
     return FeatureTable(tuple(values), np.array([*values.values()], np.float32))
 
 
-def random_graph(entities: int = 60, relations: int = 12, triples: int = 500, seed: int = 0) -> Graph:
+def random_graph(
+    entities: int = 60, relations: int = 12, triples: int = 500, seed: int = 0
+) -> KnowledgeGraph:
     """Facts at random, each once, with two modalities of which some entities have none."""
     rng = np.random.default_rng(seed)
     all_N = rng.choice(entities * relations * entities, triples, replace=False)
@@ -38,4 +40,4 @@ def random_graph(entities: int = 60, relations: int = 12, triples: int = 500, se
         for m, (name, width) in enumerate((("text", 5), ("numeric", 3)))
     }
     names = (tuple(f"{kind}{i}" for i in range(count)) for kind, count in (("e", entities), ("r", relations)))
-    return Graph(*names, triples_N3.astype(np.int64), features, present_EM)
+    return KnowledgeGraph(*names, triples_N3.astype(np.int64), features, present_EM)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_agent.config.agent import AgentSettings, GraphSettings, InferSettings
+from edge_agent.config.agent import AgentSettings, InferSettings, KnowledgeGraphSettings
 from edge_agent.identity.fleet_secret import secret_path
-from edge_agent.knowledge_graph.reader import GraphReader, GraphSnapshot
+from edge_agent.knowledge_graph.reader import KnowledgeGraphReader, KnowledgeGraphSnapshot
 from edge_agent.storage.private_tensors import PrivateTensors
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.files import write_triples
@@ -35,7 +35,7 @@ def settings_of(folder: Path, **infer: object) -> AgentSettings:
         state_dir=folder / "state",
         cache_dir=folder / "cache",
         infer=InferSettings.model_validate({"output": folder / "answers.jsonl", **infer}),
-        graph=GraphSettings(triples=(folder / "house.tsv",), queries=folder / "queries.tsv"),
+        graph=KnowledgeGraphSettings(triples=(folder / "house.tsv",), queries=folder / "queries.tsv"),
     )
     folder.mkdir(exist_ok=True)
     write_triples(folder / "house.tsv", HOUSE)
@@ -45,15 +45,15 @@ def settings_of(folder: Path, **infer: object) -> AgentSettings:
     return settings
 
 
-def snapshot_of(settings: AgentSettings, task: Task = TASK) -> GraphSnapshot:
+def snapshot_of(settings: AgentSettings, task: Task = TASK) -> KnowledgeGraphSnapshot:
     """The graph as its files are now."""
     assert settings.graph is not None
-    found = GraphReader(settings.graph, secret_path(settings), task, ()).look(0.0)
+    found = KnowledgeGraphReader(settings.graph, secret_path(settings), task, ()).look(0.0)
     assert found is not None
     return found
 
 
-def tables_of(snapshot: GraphSnapshot, learned: str, *, dim: int = D, seed: int = 0) -> Tables:
+def tables_of(snapshot: KnowledgeGraphSnapshot, learned: str, *, dim: int = D, seed: int = 0) -> Tables:
     """Embeddings by which ``learned`` always leads to the entity after its head; the rows in another order.
 
     Entities lie on a line, in the order of the graph: entity e is e steps away from the first one.

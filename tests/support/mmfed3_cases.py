@@ -3,14 +3,14 @@
 import numpy as np
 
 from models.contract import Blobs, ClientContext, LocalResult, Update
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.knowledge_graph.data.partition import part
 from models.registry import method
 from protocol.frames.frame import decode_frame, encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Task
 from tests.support.contract_cases import header_of
 from tests.support.graph_cases import SECRET, random_graph
@@ -25,7 +25,7 @@ def task_of(**options) -> Task:
     return Task(
         name="things",
         method=SPEC.name,
-        graph=GraphTask(
+        graph=KnowledgeGraphTask(
             features=(Features(name="text", dim=5), Features(name="numeric", dim=3)), max_entities=200
         ),
         uplink={"codec": codec},
@@ -34,13 +34,13 @@ def task_of(**options) -> Task:
     )
 
 
-def parts_of(graph: Graph, count: int) -> list[Graph]:
+def parts_of(graph: KnowledgeGraph, count: int) -> list[KnowledgeGraph]:
     """One a device, by relation."""
     relations_R = np.arange(len(graph.relations))
     return [part(graph, relations_R[i::count])[0] for i in range(count)]
 
 
-def keyed(graph: Graph, task: Task) -> KeyedGraph:
+def keyed(graph: KnowledgeGraph, task: Task) -> KeyedGraph:
     return KeyedGraph.of(graph, SECRET, task)
 
 

@@ -6,7 +6,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import fleets
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
     FIGURES,
     GraphConditions,
-    GraphFleet,
+    KnowledgeGraphFleet,
     Look,
     MmFed3Outcome,
     MmFed3Run,
@@ -28,7 +28,7 @@ def made_up(one: MmFed3Run, best: float | None = None) -> MmFed3Outcome:
     return MmFed3Outcome(looks, bytes_up=30.0, bytes_down=50.0, bytes_whole=200.0, triples_s=1.0, seconds=1.0)
 
 
-def small_fleet(**conditions: object) -> GraphFleet:
+def small_fleet(**conditions: object) -> KnowledgeGraphFleet:
     """Three clients of a random graph."""
     return fleets.dealt(random_graph(), "made", 0, GraphConditions(**conditions))  # type: ignore[arg-type]  # its own fields
 

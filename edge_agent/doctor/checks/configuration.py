@@ -6,7 +6,7 @@ from pathlib import Path
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.doctor.findings import Finding, fail, ok, warn
 from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
-from edge_agent.knowledge_graph.watcher import check_graph
+from edge_agent.knowledge_graph.watcher import check_knowledge_graph
 from edge_agent.sources.registry import open_sources
 from edge_agent.sources.task_match import doubts
 from edge_agent.tasks.config_warnings import require_output
@@ -64,7 +64,7 @@ def _sources(settings: AgentSettings, config: Path) -> tuple[tuple[str, ...], tu
     sources = open_sources(settings, config, task, SystemClock())
     if task is not None:
         check_task(task, sources, wishes(settings), settings.graph)
-    check_graph(task, settings)
+    check_knowledge_graph(task, settings)
     names = tuple(f"{source.name} ({', '.join(source.channels)})" for source in sources)
     return names, () if task is None else tuple(doubts(task, sources)), None if task is None else task.name
 

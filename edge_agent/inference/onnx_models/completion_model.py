@@ -23,7 +23,7 @@ _AT_ONCE: Final = 64
 _TYPES: Final = dict(zip(COMPLETION_INPUTS, ("int64", "int64", "float", "float"), strict=True))
 
 
-class GraphModel:
+class CompletionModel:
     """An inference session; embeddings are fed with every question.
 
     Args:

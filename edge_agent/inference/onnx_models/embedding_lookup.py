@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.storage.private_tensors import PrivateTensors
 from models.contract import FloatArray
 from models.knowledge_graph.data import embedding_tables
@@ -71,7 +71,7 @@ class TableReader:
         self._private = private
         self._read: tuple[object, Tables | None, str] = (None, None, NO_TABLES)
 
-    def found(self, model: GraphModel, task: str, asked: Keyed) -> LookupResult:
+    def found(self, model: CompletionModel, task: str, asked: Keyed) -> LookupResult:
         """Answer questions about a task.
 
         Raises:
@@ -95,11 +95,11 @@ class TableReader:
         keys_NK16 = tables.entity_keys_E16[np.maximum(tails_NK, 0)]
         return LookupResult("", state_B, tails_NK, keys_NK16, scores_NK)
 
-    def why_not(self, model: GraphModel, task: str) -> str:
+    def why_not(self, model: CompletionModel, task: str) -> str:
         """Why no question can be answered, in words; empty where some may be."""
         return self._fitting(model, task)[1]
 
-    def _fitting(self, model: GraphModel, task: str) -> tuple[Tables | None, str]:
+    def _fitting(self, model: CompletionModel, task: str) -> tuple[Tables | None, str]:
         """Embeddings that the model takes; or why there are none, in words."""
         tables, why = self._tables(task)
         if tables is None:

@@ -13,13 +13,13 @@ from protocol.errors import Reason, Refused
 
 INPUT: Final = "x"
 OUTPUT: Final = "feature"
-MAX_GRAPH_BYTES: Final = 1024 * 1024
+MAX_MODEL_BYTES: Final = 1024 * 1024
 """A graph of sixteen convolutions has some 30 KB: its weights are not inside."""
 BATCH: Final = 64
 """Windows at once: bounds the memory that a pass takes, whatever the number of windows."""
 
 
-class FeatureGraph:
+class EncoderModel:
     """One modality's graph in ONNX Runtime. Synchronous.
 
     Args:
@@ -32,8 +32,8 @@ class FeatureGraph:
     """
 
     def __init__(self, data: bytes, threads: int = 1) -> None:
-        if len(data) > MAX_GRAPH_BYTES:
-            raise Refused(Reason.TOO_LARGE, f"encoder model of {len(data)} bytes, at most {MAX_GRAPH_BYTES}")
+        if len(data) > MAX_MODEL_BYTES:
+            raise Refused(Reason.TOO_LARGE, f"encoder model of {len(data)} bytes, at most {MAX_MODEL_BYTES}")
         self._session: Any = session_of(data, "the encoder model", threads)
         self._shapes = {i.name: tuple(i.shape) for i in self._session.get_inputs()}
         given = self._session.get_outputs()

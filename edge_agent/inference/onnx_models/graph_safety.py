@@ -119,7 +119,7 @@ _REFUSED: Final[Mapping[tuple[str, int], str]] = {
 """Words for what is not taken; all else is called by its number."""
 
 
-def require_safe_graph(data: bytes | memoryview, what: str) -> None:
+def require_safe_model(data: bytes | memoryview, what: str) -> None:
     """Look through a serialized model. ONNX Runtime must be given these bytes, and no others.
 
     Args:

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
-from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.onnx_models.session import CPU
 from edge_agent.inference.onnx_models.window_model import LoadedModel, read_manifest
 
-Model = LoadedModel | GraphModel
+Model = LoadedModel | CompletionModel
 
 
 def load(folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> Model:
     """Load an unpacked bundle into this process, without running it yet; the arguments are a model's.
 
     Raises:
-        Refused: as :class:`LoadedModel` and :class:`GraphModel`.
+        Refused: as :class:`LoadedModel` and :class:`CompletionModel`.
     """
-    kind = LoadedModel if read_manifest(folder).graph is None else GraphModel
+    kind = LoadedModel if read_manifest(folder).graph is None else CompletionModel
     return kind(folder, threads, file, provider)

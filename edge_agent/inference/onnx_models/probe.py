@@ -92,10 +92,10 @@ def main(args: list[str]) -> int:
 
 
 def _try(path: Path) -> None:
-    from edge_agent.inference.onnx_models.encoder_model import FeatureGraph  # noqa: PLC0415 - only in the child that loads one
+    from edge_agent.inference.onnx_models.encoder_model import EncoderModel  # noqa: PLC0415 - only in the child that loads one
     from edge_agent.inference.onnx_models.loader import load  # noqa: PLC0415 - as above
 
-    loaded = load(path, threads=1) if path.is_dir() else FeatureGraph(path.read_bytes())
+    loaded = load(path, threads=1) if path.is_dir() else EncoderModel(path.read_bytes())
     loaded.try_once()
 
 

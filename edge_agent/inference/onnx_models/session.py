@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
-from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
+from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import digest
@@ -72,7 +72,7 @@ def session_of(data: bytes, what: str, threads: int) -> Any:
     Raises:
         Refused: it is not closed (``closed_graph``), or does not load.
     """
-    require_safe_graph(data, what)
+    require_safe_model(data, what)
     return _session(data, what, threads, CPU)
 
 
@@ -140,7 +140,7 @@ def _require(fd: int, wanted: str, path: Path) -> None:
     data = memoryview(mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
     if digest(data) != wanted:
         raise Refused(Reason.WRONG_DIGEST, f"{path} is not what its manifest says")
-    require_safe_graph(data, str(path))
+    require_safe_model(data, str(path))
 
 
 def onnx_errors() -> tuple[type[Exception], ...]:

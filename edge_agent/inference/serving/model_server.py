@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.inference.onnx_models.compatibility import PRESENT
-from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.onnx_models.embedding_lookup import Keyed, TableReader
-from edge_agent.inference.onnx_models.encoder_model import FeatureGraph
+from edge_agent.inference.onnx_models.encoder_model import EncoderModel
 from edge_agent.inference.onnx_models.loader import Model, load
 from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
 from edge_agent.inference.onnx_models.window_model import LoadedModel
@@ -47,7 +47,7 @@ class ModelServer:
 
     def __init__(self) -> None:
         self._model: Model | None = None
-        self._graph: FeatureGraph | None = None
+        self._graph: EncoderModel | None = None
         self._task: Task | None = None
         self._personal: PersonalTensors | None = None
         self._tables: TableReader | None = None
@@ -65,7 +65,7 @@ class ModelServer:
     def open(self, header: Header, given: _Given) -> tuple[Header, _Given]:
         """Load and try a model, or an encoder model (array ``graph``)."""
         if GRAPH in given:
-            self._graph = FeatureGraph(given[GRAPH].tobytes(), header["threads"])
+            self._graph = EncoderModel(given[GRAPH].tobytes(), header["threads"])
             return {"dim": self._graph.dim}, {}
         model = load(Path(header["folder"]), header["threads"], header["file"], header["provider"])
         model.try_once()
@@ -97,7 +97,7 @@ class ModelServer:
     def ask(self, _: Header, given: _Given) -> tuple[Header, _Given]:
         """Answers by key."""
         model, tables, task = self._model, self._tables, self._task
-        if not isinstance(model, GraphModel) or tables is None or task is None:
+        if not isinstance(model, CompletionModel) or tables is None or task is None:
             raise Refused(Reason.WRONG_TENSORS, _NOT_OPEN)
         found = tables.found(model, task.name, Keyed(given["entity"], given["relation"], given["inverse"]))
         answers: _Given = {

@@ -96,7 +96,7 @@ class ServedWindows(ServedModel):
         return found
 
 
-class ServedGraph(ServedModel):
+class ServedCompletion(ServedModel):
     """A model that completes graphs."""
 
     async def ask(self, asked: Keyed, task: Task) -> LookupResult:
@@ -140,10 +140,10 @@ class ServedGraph(ServedModel):
             raise ValueError("scores are not finite")
 
 
-Model = ServedWindows | ServedGraph
+Model = ServedWindows | ServedCompletion
 
 
 def served(host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> Model:
     """The model of a bundle, not started."""
-    kind = ServedWindows if manifest.graph is None else ServedGraph
+    kind = ServedWindows if manifest.graph is None else ServedCompletion
     return kind(host, folder, manifest, opening)

@@ -189,9 +189,9 @@ def _site(task: Task, seed: int, fleet: list[VirtualDevice]) -> Site:
     if not any(device.role == PROTOTYPE for device in fleet):
         return site
     registry.method(task.method).prototyper()  # says so where the method has none, before anything is made
-    from export.encoder_models import feature_graphs  # noqa: PLC0415 - an optional part, and slow to import
+    from export.encoder_models import make_encoder_models  # noqa: PLC0415 - an optional part, and slow to import
 
-    return Site(task, seed, feature_graphs(task))
+    return Site(task, seed, make_encoder_models(task))
 
 
 def not_judged(task: Task, test: WindowSet | None) -> str:

@@ -17,7 +17,7 @@ BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class KnowledgeGraph:
     """Names, facts about them, and features of some of the named.
 
     Attributes:
@@ -54,7 +54,9 @@ class Graph:
         return len(self.triples_N3)
 
     @classmethod
-    def bare(cls, entities: tuple[str, ...], relations: tuple[str, ...], triples_N3: IntArray) -> "Graph":
+    def bare(
+        cls, entities: tuple[str, ...], relations: tuple[str, ...], triples_N3: IntArray
+    ) -> "KnowledgeGraph":
         """A graph without features."""
         return cls(entities, relations, triples_N3, {}, np.zeros((len(entities), 0), np.bool_))
 
@@ -63,11 +65,11 @@ class Graph:
         """Of the features, in the order of ``present_EM``'s columns."""
         return tuple(self.features)
 
-    def with_triples(self, triples_N3: IntArray) -> "Graph":
+    def with_triples(self, triples_N3: IntArray) -> "KnowledgeGraph":
         """The same entities, relations and features with other facts (a part of a split, say)."""
         return replace(self, triples_N3=triples_N3)
 
-    def masked(self, keep_EM: BoolArray) -> "Graph":
+    def masked(self, keep_EM: BoolArray) -> "KnowledgeGraph":
         """The graph with only those features that ``keep_EM`` keeps (of those that are present at all)."""
         present_EM = self.present_EM & keep_EM
         features = {

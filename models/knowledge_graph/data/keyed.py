@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from models.contract import FloatArray
-from models.knowledge_graph.data.graph import BoolArray, Graph, IntArray
+from models.knowledge_graph.data.graph import BoolArray, IntArray, KnowledgeGraph
 from models.knowledge_graph.data.keys import KEY_BYTES, RELATIONS, Keys, keys_for
 from models.tensors import read_arrays, write_npz
 from protocol.errors import Misconfigured
@@ -51,7 +51,7 @@ class KeyedGraph:
         return len(self.triples_N3)
 
     @classmethod
-    def of(cls, graph: Graph, secret: bytes, task: Task) -> "KeyedGraph":
+    def of(cls, graph: KnowledgeGraph, secret: bytes, task: Task) -> "KeyedGraph":
         """A graph under the fleet's secret, with the task's modalities (absent where the graph has none).
 
         Raises:
@@ -66,7 +66,7 @@ class KeyedGraph:
         )
 
 
-def _of_task(graph: Graph, task: Task) -> tuple[dict[str, FloatArray], BoolArray]:
+def _of_task(graph: KnowledgeGraph, task: Task) -> tuple[dict[str, FloatArray], BoolArray]:
     if task.graph is None:
         raise Misconfigured(f"task {task.name!r} is of windows: it has no table [graph]")
     count = len(graph.entities)

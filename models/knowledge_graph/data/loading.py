@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from models.knowledge_graph.data.files import BOUNDS, Bounds, Masks, read_features, read_masks, read_triples
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.merging import ROOM, MergeCounts, MergeRoom, empty, merge
 from protocol.errors import Misconfigured, Refused
 
@@ -21,7 +21,7 @@ def load(
     masks: Path | None = None,
     bounds: Bounds = BOUNDS,
     room: MergeRoom = ROOM,
-) -> tuple[Graph, MergeCounts]:
+) -> tuple[KnowledgeGraph, MergeCounts]:
     """Read a graph.
 
     Args:
@@ -54,7 +54,7 @@ def load(
     return graph, counts + MergeCounts(strangers=strangers)
 
 
-def masked(graph: Graph, masks: Masks) -> tuple[Graph, int]:
+def masked(graph: KnowledgeGraph, masks: Masks) -> tuple[KnowledgeGraph, int]:
     """The graph without the features that masks take away, and of how many rows the entity is not in it.
 
     An entity that the masks do not name keeps what it has, and so does a modality.
@@ -75,6 +75,6 @@ def masked(graph: Graph, masks: Masks) -> tuple[Graph, int]:
     return graph.masked(keep_EM), len(masks.entities) - len(known)
 
 
-def masks_of(graph: Graph) -> Masks:
+def masks_of(graph: KnowledgeGraph) -> Masks:
     """The graph's own masks, as they are kept beside it."""
     return Masks(graph.entities, graph.modalities, graph.present_EM)

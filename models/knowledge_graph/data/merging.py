@@ -15,7 +15,7 @@ import numpy as np
 
 from models.contract import FloatArray
 from models.knowledge_graph.data.files import FeatureTable, Triple
-from models.knowledge_graph.data.graph import BoolArray, Graph, IntArray
+from models.knowledge_graph.data.graph import BoolArray, IntArray, KnowledgeGraph
 from models.knowledge_graph.data.name_normalization import clean
 from protocol.errors import Reason, Refused
 
@@ -75,9 +75,9 @@ class MergeCounts:
         return MergeCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(MergeCounts)))
 
 
-def empty() -> Graph:
+def empty() -> KnowledgeGraph:
     """A graph of nothing, into which all can be merged."""
-    return Graph.bare((), (), np.zeros((0, 3), np.int64))
+    return KnowledgeGraph.bare((), (), np.zeros((0, 3), np.int64))
 
 
 def codes(triples_N3: IntArray) -> IntArray:
@@ -88,11 +88,11 @@ def codes(triples_N3: IntArray) -> IntArray:
 
 
 def merge(
-    graph: Graph,
+    graph: KnowledgeGraph,
     triples: Iterable[Triple] = (),
     features: Mapping[str, FeatureTable] = _NOTHING,
     room: MergeRoom = ROOM,
-) -> tuple[Graph, MergeCounts]:
+) -> tuple[KnowledgeGraph, MergeCounts]:
     """The graph with new facts, then new features; ``graph`` itself stays as it is.
 
     Features of a known entity take the place of its older ones. A new modality is a new last column.
@@ -115,7 +115,9 @@ def merge(
     return grown, facts + taken
 
 
-def _with_facts(graph: Graph, triples: Iterable[Triple], room: MergeRoom) -> tuple[Graph, MergeCounts]:
+def _with_facts(
+    graph: KnowledgeGraph, triples: Iterable[Triple], room: MergeRoom
+) -> tuple[KnowledgeGraph, MergeCounts]:
     entities = {name: e for e, name in enumerate(graph.entities)}
     relations = {name: r for r, name in enumerate(graph.relations)}
     known, fresh = _Known(graph), list[tuple[int, int, int]]()
@@ -156,7 +158,7 @@ def _with_facts(graph: Graph, triples: Iterable[Triple], room: MergeRoom) -> tup
 class _Known:
     """Whether a fact is known: those of the graph in one sorted array, a tenth of what a set would take."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: KnowledgeGraph) -> None:
         self._old_N = np.sort(codes(graph.triples_N3))
         self.new: set[int] = set()
 
@@ -172,15 +174,15 @@ def _code(h: int, r: int, t: int) -> int:
 
 
 def _grown(
-    graph: Graph,
+    graph: KnowledgeGraph,
     entities: tuple[str, ...],
     relations: tuple[str, ...],
     fresh: list[tuple[int, int, int]],
-) -> Graph:
+) -> KnowledgeGraph:
     if not fresh:
         return graph
     more = len(entities) - len(graph.entities)
-    return Graph(
+    return KnowledgeGraph(
         entities,
         relations,
         np.concatenate([graph.triples_N3, np.array(fresh, np.int64)]),
@@ -189,7 +191,9 @@ def _grown(
     )
 
 
-def _with_features(graph: Graph, modality: str, new: FeatureTable) -> tuple[Graph, MergeCounts]:
+def _with_features(
+    graph: KnowledgeGraph, modality: str, new: FeatureTable
+) -> tuple[KnowledgeGraph, MergeCounts]:
     values_nF = _checked(graph, modality, new)
     at = {name: e for e, name in enumerate(graph.entities)}
     rows: dict[int, int] = {}
@@ -213,7 +217,7 @@ def _with_features(graph: Graph, modality: str, new: FeatureTable) -> tuple[Grap
     return replace(graph, features=features, present_EM=present_EM), counts
 
 
-def _checked(graph: Graph, modality: str, new: FeatureTable) -> FloatArray:
+def _checked(graph: KnowledgeGraph, modality: str, new: FeatureTable) -> FloatArray:
     values_nF = new.values_nF
     wanted = (len(new.entities), *graph.features.get(modality, values_nF).shape[1:])
     if values_nF.ndim != 2 or values_nF.shape != wanted or not values_nF.shape[1]:  # noqa: PLR2004 - n, F
@@ -227,7 +231,7 @@ def _checked(graph: Graph, modality: str, new: FeatureTable) -> FloatArray:
     return values_nF
 
 
-def _column(graph: Graph, modality: str, width: int) -> tuple[FloatArray, BoolArray]:
+def _column(graph: KnowledgeGraph, modality: str, width: int) -> tuple[FloatArray, BoolArray]:
     """Copies of a modality's features and of whose they are; of nobody where it is new."""
     if modality not in graph.features:
         return np.zeros((len(graph.entities), width), np.float32), np.zeros(len(graph.entities), np.bool_)

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from models.knowledge_graph.data.graph import BoolArray, Graph, IntArray
+from models.knowledge_graph.data.graph import BoolArray, IntArray, KnowledgeGraph
 
 RATIO: Final = (8, 1, 1)
 """Facts to train on, to validate with, to test with."""
@@ -21,7 +21,7 @@ _DEAL, _SPLIT, _MASK = range(3)
 
 
 @dataclass(frozen=True, eq=False)
-class GraphClient:
+class KnowledgeGraphClient:
     """What one client has.
 
     Attributes:
@@ -32,7 +32,7 @@ class GraphClient:
         relation_R: int64, likewise.
     """
 
-    graph: Graph
+    graph: KnowledgeGraph
     valid_N3: IntArray
     test_N3: IntArray
     entity_E: IntArray
@@ -44,8 +44,8 @@ class GraphClient:
 
 
 def partition(
-    graph: Graph, clients: int, seed: int, rate: float = 1.0, ratio: Sequence[int] = RATIO
-) -> tuple[GraphClient, ...]:
+    graph: KnowledgeGraph, clients: int, seed: int, rate: float = 1.0, ratio: Sequence[int] = RATIO
+) -> tuple[KnowledgeGraphClient, ...]:
     """Deal a graph out.
 
     Args:
@@ -64,7 +64,7 @@ def partition(
     )
 
 
-def by_relation(graph: Graph, clients: int, seed: int) -> tuple[IntArray, ...]:
+def by_relation(graph: KnowledgeGraph, clients: int, seed: int) -> tuple[IntArray, ...]:
     """The relations of each client, ascending.
 
     Raises:
@@ -77,15 +77,15 @@ def by_relation(graph: Graph, clients: int, seed: int) -> tuple[IntArray, ...]:
 
 
 def _client(
-    graph: Graph, relation_R: IntArray, seed: tuple[int, int], rate: float, ratio: Sequence[int]
-) -> GraphClient:
+    graph: KnowledgeGraph, relation_R: IntArray, seed: tuple[int, int], rate: float, ratio: Sequence[int]
+) -> KnowledgeGraphClient:
     own, entity_E = part(graph, relation_R)
     train_N3, valid_N3, test_N3 = split(own.triples_N3, ratio, (*seed, _SPLIT))
     kept = own.masked(bernoulli(own, rate, (*seed, _MASK)))
-    return GraphClient(kept.with_triples(train_N3), valid_N3, test_N3, entity_E, relation_R)
+    return KnowledgeGraphClient(kept.with_triples(train_N3), valid_N3, test_N3, entity_E, relation_R)
 
 
-def part(graph: Graph, relation_R: IntArray) -> tuple[Graph, IntArray]:
+def part(graph: KnowledgeGraph, relation_R: IntArray) -> tuple[KnowledgeGraph, IntArray]:
     """The facts of some relations, with the entities that they name; and these entities' indices, (E,)."""
     triples_N3 = graph.triples_N3[np.isin(graph.triples_N3[:, 1], relation_R)]
     entity_E = np.unique(triples_N3[:, [0, 2]])
@@ -97,7 +97,7 @@ def part(graph: Graph, relation_R: IntArray) -> tuple[Graph, IntArray]:
         ],
         axis=1,
     )
-    own = Graph(
+    own = KnowledgeGraph(
         tuple(graph.entities[e] for e in entity_E.tolist()),
         tuple(graph.relations[r] for r in relation_R.tolist()),
         own_N3.astype(np.int64),
@@ -120,7 +120,7 @@ def split(triples_N3: IntArray, ratio: Sequence[int], seed: Sequence[int]) -> li
     return [triples_N3[np.sort(rows)] for rows in np.split(shuffled_N, ends[:-1])]
 
 
-def bernoulli(graph: Graph, rate: float, seed: Sequence[int]) -> BoolArray:
+def bernoulli(graph: KnowledgeGraph, rate: float, seed: Sequence[int]) -> BoolArray:
     """A mask that keeps each entity's features of each modality with a chance of ``rate``, (E, M).
 
     With the same seed, what a lower rate keeps a higher one keeps too.

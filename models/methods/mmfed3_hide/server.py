@@ -24,7 +24,7 @@ from models.methods.mmfed3_hide.messages import (
 )
 from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.tasks.options import GraphTask
+from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 _ROWS: Final = {SENT, DELTA, NEW, GONE}
@@ -32,7 +32,7 @@ _HEAD: Final = 2
 """Of a projection's name, the words that say whose it is."""
 
 
-def graph_of(task: Task) -> GraphTask:
+def graph_of(task: Task) -> KnowledgeGraphTask:
     """The task's part on knowledge graphs.
 
     Raises:

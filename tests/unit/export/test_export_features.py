@@ -7,8 +7,8 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_agent.inference.onnx_models.encoder_model import BATCH, FeatureGraph
-from export.encoder_models import check, feature_graphs
+from edge_agent.inference.onnx_models.encoder_model import BATCH, EncoderModel
+from export.encoder_models import check, make_encoder_models
 from export.job import FeaturesJob, do
 from models.multimodal.network import build, to_blobs
 from protocol.errors import Misconfigured, Reason, Refused
@@ -32,7 +32,7 @@ TASK = small_task(
 
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, bytes]:
-    return feature_graphs(TASK)
+    return make_encoder_models(TASK)
 
 
 def trained():
@@ -52,7 +52,7 @@ def trained():
 @pytest.mark.parametrize("name", TASK.modality_names)
 @pytest.mark.parametrize("batch", [1, 3, BATCH, BATCH + 1])
 def test_an_agent_gets_the_features_that_torch_gets(graphs: dict[str, bytes], name: str, batch: int) -> None:
-    net, graph = trained(), FeatureGraph(graphs[name])
+    net, graph = trained(), EncoderModel(graphs[name])
     m = TASK.modality(name)
     x = (
         np.random.default_rng(batch).normal(m.offset, m.scale, (batch, m.channels, TASK.samples(name)))
@@ -65,7 +65,7 @@ def test_an_agent_gets_the_features_that_torch_gets(graphs: dict[str, bytes], na
 
 
 def test_one_graph_serves_every_version(graphs: dict[str, bytes]) -> None:
-    graph = FeatureGraph(graphs["deep"])
+    graph = EncoderModel(graphs["deep"])
     x = np.random.default_rng(0).standard_normal((2, 6, 20)).astype(np.float32)
     for seed in range(3):
         torch.manual_seed(seed)
@@ -78,7 +78,7 @@ def test_one_graph_serves_every_version(graphs: dict[str, bytes]) -> None:
 def test_the_same_task_gives_the_same_bytes_whatever_torch_s_generator(graphs: dict[str, bytes]) -> None:
     torch.manual_seed(77)
     before = torch.random.get_rng_state()
-    assert feature_graphs(TASK) == graphs
+    assert make_encoder_models(TASK) == graphs
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -117,7 +117,7 @@ def test_the_gate_sees_gates_in_another_order(graphs: dict[str, bytes]) -> None:
 
 
 def test_an_agent_refuses_tensors_that_are_not_the_graph_s(graphs: dict[str, bytes]) -> None:
-    graph, encoder = FeatureGraph(graphs["acc"]), to_blobs(build(TASK))["encoder/acc"]
+    graph, encoder = EncoderModel(graphs["acc"]), to_blobs(build(TASK))["encoder/acc"]
     x = np.zeros((2, 3, 20), np.float32)
     assert graph.run(x[:0], encoder).shape == (0, 8)
     with pytest.raises(Refused, match=r"tensor 'encoder/acc/fc.bias' \(1 such\)"):
@@ -140,7 +140,7 @@ def test_an_agent_refuses_tensors_that_are_not_the_graph_s(graphs: dict[str, byt
 )
 def test_an_agent_refuses_what_is_no_graph(data: bytes, words: str) -> None:
     with pytest.raises(Refused, match=words):
-        FeatureGraph(data)
+        EncoderModel(data)
 
 
 def test_an_agent_refuses_another_graph() -> None:
@@ -149,7 +149,7 @@ def test_an_agent_refuses_another_graph() -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["y"], ["feature"])], "g", [x], [z])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=8)
     with pytest.raises(Refused, match="gives feature of y, not 'feature' of 'x'"):
-        FeatureGraph(proto.SerializeToString())
+        EncoderModel(proto.SerializeToString())
 
 
 def test_a_job_leaves_the_graphs_and_says_their_digests(tmp_path: Path, graphs: dict[str, bytes]) -> None:

@@ -11,7 +11,7 @@ from models.knowledge_graph.data.keyed import KeyedGraph
 from models.materials import KINDS
 from models.registry import methods
 from protocol.errors import Misconfigured
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Modality, Task
 from tests.support.graph_cases import SECRET, house
 
@@ -21,7 +21,8 @@ WINDOWS = Task(
     modalities=(Modality(name="acc", channels=2, rate_hz=8), Modality(name="mic", channels=1, rate_hz=4)),
 )
 HOUSE = Task(
-    name="house", graph=GraphTask(features=(Features(name="text", dim=2), Features(name="picture", dim=3)))
+    name="house",
+    graph=KnowledgeGraphTask(features=(Features(name="text", dim=2), Features(name="picture", dim=3))),
 )
 
 

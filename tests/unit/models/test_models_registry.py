@@ -10,7 +10,7 @@ from models.spec import MethodSpec
 from models.training.evaluation import judge
 from protocol.errors import Misconfigured, Refused
 from protocol.frames.tensors import Codec
-from protocol.tasks.options import GraphTask
+from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Modality, Task
 
 
@@ -60,7 +60,7 @@ def test_a_new_method_is_a_new_folder_and_one_that_lies_about_its_name_is_a_faul
 
 def test_a_method_and_a_task_are_of_one_kind_of_material_or_are_told_apart():
     windows = Task(name="w", labels=("a", "b"), modalities=(Modality(name="acc", channels=1, rate_hz=9),))
-    graph = Task(name="g", graph=GraphTask())
+    graph = Task(name="g", graph=KnowledgeGraphTask())
     for name, spec in registry.methods().items():
         own, other = (windows, graph) if spec.material == "windows" else (graph, windows)
         assert isinstance(spec.configure(own), spec.config)
@@ -69,7 +69,7 @@ def test_a_method_and_a_task_are_of_one_kind_of_material_or_are_told_apart():
 
 
 def test_an_option_that_is_wrong_is_told_in_the_method_s_own_words():
-    odd = Task(name="g", method="mmfed3_hide", graph=GraphTask(), config={"dim": 33})
+    odd = Task(name="g", method="mmfed3_hide", graph=KnowledgeGraphTask(), config={"dim": 33})
     with pytest.raises(Misconfigured, match=r"method 'mmfed3_hide': config: dim 33 is odd; [^()]*$"):
         registry.method("mmfed3_hide").configure(odd)
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
-    GraphFleet,
     HeldOutFacts,
+    KnowledgeGraphFleet,
     Look,
     MmFed3Outcome,
     MmFed3Setting,
@@ -49,7 +49,7 @@ class GatewayGroup(Federation):
             self.engine.reference = before.engine.reference
             self.downloads.kept |= {name: dict(kept) for name, kept in before.downloads.kept.items()}
 
-    def going_on(self, task: Task, fleet: GraphFleet) -> "GatewayGroup":
+    def going_on(self, task: Task, fleet: KnowledgeGraphFleet) -> "GatewayGroup":
         """The same between the same two rounds, with other options and features; this one stays as it is."""
         devices = [device_of(task, one.name, one.number, fleet) for one in self.gateways]
         for new, one in zip(devices, self.gateways, strict=True):
@@ -57,7 +57,7 @@ class GatewayGroup(Federation):
         return GatewayGroup(task, devices, self)
 
 
-def device_of(task: Task, name: str, number: int, fleet: GraphFleet) -> StudyDevice:
+def device_of(task: Task, name: str, number: int, fleet: KnowledgeGraphFleet) -> StudyDevice:
     """A device with those modalities of which an entity of its graph has features."""
     graph = fleet.devices[name]
     known = tuple(each for m, each in enumerate(task.modality_names) if graph.present_EM[:, m].any())
@@ -65,7 +65,7 @@ def device_of(task: Task, name: str, number: int, fleet: GraphFleet) -> StudyDev
 
 
 @timed_run
-def run(fleet: GraphFleet, setting: MmFed3Setting, seed: int, tell: Say) -> MmFed3Outcome:
+def run(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, tell: Say) -> MmFed3Outcome:
     """See :data:`lichen_lab.benchmarks.study.run_spec.Run`.
 
     Raises:
@@ -91,7 +91,7 @@ def run(fleet: GraphFleet, setting: MmFed3Setting, seed: int, tell: Say) -> MmFe
     return MmFed3Outcome(looks, up, down, whole, fmean(speeds), sum(group.refused for group in groups))
 
 
-def _warmed(fleet: GraphFleet, setting: MmFed3Setting, seed: int, task: Task) -> list[GatewayGroup]:
+def _warmed(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, task: Task) -> list[GatewayGroup]:
     """Groups of devices that share a state, after the warm start."""
     if not setting.warmup:
         return _fresh(fleet, task)
@@ -111,7 +111,7 @@ def _warmed(fleet: GraphFleet, setting: MmFed3Setting, seed: int, task: Task) ->
     return [group.going_on(task, fleet) for group in _STARTS[key]]
 
 
-def _bare(fleet: GraphFleet) -> GraphFleet:
+def _bare(fleet: KnowledgeGraphFleet) -> KnowledgeGraphFleet:
     """The same facts without any feature: what of them there will be is nothing to the warm start."""
     devices = {
         name: replace(graph, present_EM=np.zeros_like(graph.present_EM))
@@ -120,7 +120,7 @@ def _bare(fleet: GraphFleet) -> GraphFleet:
     return replace(fleet, devices=devices)
 
 
-def _fresh(fleet: GraphFleet, task: Task) -> list[GatewayGroup]:
+def _fresh(fleet: KnowledgeGraphFleet, task: Task) -> list[GatewayGroup]:
     everybody = [device_of(task, name, number, fleet) for number, name in enumerate(fleet.devices)]
     return [GatewayGroup(task, own) for own in ([[one] for one in everybody] if fleet.apart else [everybody])]
 

@@ -10,13 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import GraphConditions, GraphFleet, HeldOutFacts
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    GraphConditions,
+    HeldOutFacts,
+    KnowledgeGraphFleet,
+)
 from lichen_lab.simulation.data.sets import fb15k237
-from models.knowledge_graph.data.graph import Graph, IntArray
+from models.knowledge_graph.data.graph import IntArray, KnowledgeGraph
 from models.knowledge_graph.data.keyed import KeyedGraph
-from models.knowledge_graph.data.partition import GraphClient, part, partition
+from models.knowledge_graph.data.partition import KnowledgeGraphClient, part, partition
 from protocol.errors import Misconfigured
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 WHOLE: Final = "FB15K-237"
@@ -29,7 +33,7 @@ _SECRET: Final = b"keys of the study, of one length"
 CENTRE: Final = "centre"
 
 
-def fleet(name: str, seed: int, conditions: GraphConditions, *, small: bool = False) -> GraphFleet:
+def fleet(name: str, seed: int, conditions: GraphConditions, *, small: bool = False) -> KnowledgeGraphFleet:
     """The graph of that name, dealt out.
 
     Args:
@@ -47,12 +51,12 @@ def fleet(name: str, seed: int, conditions: GraphConditions, *, small: bool = Fa
 
 
 @lru_cache(maxsize=2)
-def _graph(entities: int | None) -> Graph:
+def _graph(entities: int | None) -> KnowledgeGraph:
     whole = fb15k237.load().graph
     return whole if entities is None else busiest(whole, entities)
 
 
-def busiest(graph: Graph, count: int) -> Graph:
+def busiest(graph: KnowledgeGraph, count: int) -> KnowledgeGraph:
     """The facts among those entities that have most facts in all, and the relations that are left."""
     degree_E = np.bincount(graph.triples_N3[:, [0, 2]].ravel(), minlength=len(graph.entities))
     chosen_E = np.zeros(len(graph.entities), np.bool_)
@@ -62,7 +66,7 @@ def busiest(graph: Graph, count: int) -> Graph:
     return part(left, np.unique(left.triples_N3[:, 1]))[0]
 
 
-def dealt(graph: Graph, name: str, seed: int, conditions: GraphConditions) -> GraphFleet:
+def dealt(graph: KnowledgeGraph, name: str, seed: int, conditions: GraphConditions) -> KnowledgeGraphFleet:
     """A graph as a fleet.
 
     Args:
@@ -85,10 +89,10 @@ def dealt(graph: Graph, name: str, seed: int, conditions: GraphConditions) -> Gr
         for (device, keyed), client in zip(own.items(), clients, strict=True)
     )
     deal = f"{name} {len(graph)} {seed} {conditions.clients} {conditions.who}"
-    return GraphFleet(name, deal, features, devices, judges, apart=conditions.who == "alone")
+    return KnowledgeGraphFleet(name, deal, features, devices, judges, apart=conditions.who == "alone")
 
 
-def together(graph: Graph, clients: Sequence[GraphClient]) -> Graph:
+def together(graph: KnowledgeGraph, clients: Sequence[KnowledgeGraphClient]) -> KnowledgeGraph:
     """What clients train on, in one place: all facts, and features of entities that any of them has."""
     keep_EM = np.zeros_like(graph.present_EM)
     facts: list[IntArray] = []
@@ -105,5 +109,5 @@ def together(graph: Graph, clients: Sequence[GraphClient]) -> Graph:
 
 def bare_task(features: Mapping[str, int]) -> Task:
     """A task on knowledge graphs with these features, its options aside."""
-    shape = GraphTask(features=tuple(Features(name=name, dim=dim) for name, dim in features.items()))
+    shape = KnowledgeGraphTask(features=tuple(Features(name=name, dim=dim) for name, dim in features.items()))
     return Task(name="completion", method="mmfed3_hide", graph=shape)

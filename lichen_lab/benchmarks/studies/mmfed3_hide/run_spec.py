@@ -7,7 +7,7 @@ from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.mmfed3_hide import fleets
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
     GraphConditions,
-    GraphFleet,
+    KnowledgeGraphFleet,
     MmFed3Outcome,
     MmFed3Run,
 )
@@ -33,6 +33,6 @@ def run(one: MmFed3Run, tell: Say = quiet) -> MmFed3Outcome:
 
 
 @lru_cache(maxsize=2)
-def _fleet(name: str, seed: int, conditions: GraphConditions, small: bool) -> GraphFleet:  # noqa: FBT001 - fields of One
+def _fleet(name: str, seed: int, conditions: GraphConditions, small: bool) -> KnowledgeGraphFleet:  # noqa: FBT001 - fields of One
     """A graph is dealt once for the methods that follow each other on it."""
     return fleets.fleet(name, seed, conditions, small=small)

@@ -63,7 +63,7 @@ class HeldOutFacts:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphFleet:
+class KnowledgeGraphFleet:
     """Devices with a graph each.
 
     Attributes:

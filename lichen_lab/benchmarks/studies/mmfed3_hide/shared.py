@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import bare_task
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
     FIGURES,
-    GraphFleet,
     HeldOutFacts,
+    KnowledgeGraphFleet,
     MmFed3Setting,
 )
 from models.contract import Tensors
@@ -18,7 +18,7 @@ _SAME = ("score", "dim", "gamma", "lr", "dense_lr", "batch", "negatives", "epoch
 """Fields of a setting that are options of the method, too."""
 
 
-def task_of(fleet: GraphFleet, setting: MmFed3Setting, seed: int) -> Task:
+def task_of(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int) -> Task:
     """The fleet's task with the run's options.
 
     Args:

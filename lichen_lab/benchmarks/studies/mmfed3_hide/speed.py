@@ -13,7 +13,11 @@ from lichen_lab.benchmarks.result import ResultRow, Say, row
 from lichen_lab.benchmarks.studies.mmfed3_hide import fleets, pykeen_side
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import GraphConditions, GraphFleet, MmFed3Setting
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    GraphConditions,
+    KnowledgeGraphFleet,
+    MmFed3Setting,
+)
 from lichen_lab.simulation.training.device import Site
 
 SPEED: Final = "triples/s"
@@ -75,7 +79,7 @@ def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benc
         ]
 
 
-def of(case: SpeedCase, fleet: GraphFleet, say: Say, *, quick: bool = False) -> list[ResultRow]:
+def of(case: SpeedCase, fleet: KnowledgeGraphFleet, say: Say, *, quick: bool = False) -> list[ResultRow]:
     """Of one graph: the product's methods, then PyKEEN, then one beside the other."""
     under = case.words + (", quick" if quick else "")
     found: list[ResultRow] = []
@@ -101,7 +105,7 @@ def of(case: SpeedCase, fleet: GraphFleet, say: Say, *, quick: bool = False) -> 
     return found
 
 
-def epoch_s(fleet: GraphFleet, title: str, dim: int) -> float:
+def epoch_s(fleet: KnowledgeGraphFleet, title: str, dim: int) -> float:
     """Seconds of a round of one epoch, all that a device does in it, after one that is not counted.
 
     Args:
@@ -122,7 +126,7 @@ def epoch_s(fleet: GraphFleet, title: str, dim: int) -> float:
     return device.train_s
 
 
-def _theirs(case: SpeedCase, fleet: GraphFleet, say: Say) -> dict[str, float]:
+def _theirs(case: SpeedCase, fleet: KnowledgeGraphFleet, say: Say) -> dict[str, float]:
     """PyKEEN's triples/s by way; empty where it is not installed."""
     if not pykeen_side.here():
         return {}

@@ -72,9 +72,9 @@ def _graphs(one: QqrRun, task: Task) -> dict[str, bytes]:
 @cache
 def _exported(task: str) -> dict[str, bytes]:
     """Graphs do not depend on the method's options or the seed; making them takes seconds."""
-    from export.encoder_models import feature_graphs  # noqa: PLC0415 - onnx, only where it is needed
+    from export.encoder_models import make_encoder_models  # noqa: PLC0415 - onnx, only where it is needed
 
-    return feature_graphs(Task.model_validate_json(task))
+    return make_encoder_models(Task.model_validate_json(task))
 
 
 def judged_on(one: QqrRun) -> WindowSet:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lichen_lab.demo.core.scenario import Layout
 from lichen_lab.simulation.data.sets import small_graphs
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Rounds, Task, Uplink
 
 TASK_NAME: Final = "umls-sites"
@@ -96,7 +96,7 @@ def task(rounds: int, *, seed: int = 0, **config: Any) -> Task:
     return Task(
         name=TASK_NAME,
         method="mmfed3_hide",
-        graph=GraphTask(
+        graph=KnowledgeGraphTask(
             features=(Features(name=TEXT, dim=TEXT_WIDTH),),
             top_k=TOP_K,
             max_entities=1000,

@@ -14,7 +14,7 @@ from lichen_lab.demo.plans.mmfed3_hide.devices import DemoSite
 from lichen_lab.simulation.data.sets import small_graphs
 from models.knowledge_graph.data import partition
 from models.knowledge_graph.data.files import FeatureTable, Triple, write_features, write_triples
-from models.knowledge_graph.data.graph import Graph, IntArray
+from models.knowledge_graph.data.graph import IntArray, KnowledgeGraph
 from protocol.errors import Misconfigured, Refused, Transient
 
 _HELD_OUT: Final = (1, 1)
@@ -41,7 +41,7 @@ class GraphPart:
     entities: tuple[int, int]
 
 
-def umls() -> Graph:
+def umls() -> KnowledgeGraph:
     """The whole graph with features of its names; where it is not here, it is fetched first.
 
     Raises:
@@ -58,7 +58,7 @@ def umls() -> Graph:
     return small_graphs.load("umls", devices.TEXT_WIDTH).graph
 
 
-def part(graph: Graph, site: DemoSite, seed: int) -> GraphPart:
+def part(graph: KnowledgeGraph, site: DemoSite, seed: int) -> GraphPart:
     """A site's part: the facts of its relations; half of them held out, half of the texts missing."""
     number = [one.name for one in devices.SITES].index(site.name)
     relation_R = np.sort([graph.relations.index(name) for name in site.relations])
@@ -85,7 +85,7 @@ def _entities(facts: tuple[Triple, ...]) -> set[str]:
     return {name for head, _, tail in facts for name in (head, tail)}
 
 
-def _named(graph: Graph, triples_N3: IntArray) -> tuple[Triple, ...]:
+def _named(graph: KnowledgeGraph, triples_N3: IntArray) -> tuple[Triple, ...]:
     return tuple(
         (graph.entities[head], graph.relations[relation], graph.entities[tail])
         for head, relation, tail in triples_N3.tolist()

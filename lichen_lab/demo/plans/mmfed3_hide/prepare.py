@@ -13,14 +13,14 @@ from lichen_lab.demo.plans.mmfed3_hide import parts
 from lichen_lab.demo.plans.mmfed3_hide.devices import DemoSite
 from lichen_lab.demo.plans.mmfed3_hide.parts import GraphPart
 from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphStory, ObserverAnswer
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 
 
 @dataclass(frozen=True)
 class GraphStage(scenario.PreparedDemo[GraphStory]):
     """All that is ready before the first process starts."""
 
-    graph: Graph = field(kw_only=True)
+    graph: KnowledgeGraph = field(kw_only=True)
     parts: dict[str, GraphPart] = field(kw_only=True)
     waiting: dict[str, str] = field(default_factory=dict)
     """As ``people``, of sites that join later."""
@@ -102,7 +102,7 @@ def coordinator_config(layout: Layout, rounds: int) -> dict[str, Any]:
     return table
 
 
-def told(graph: Graph, dealt: dict[str, GraphPart], options: Options, version: str) -> GraphStory:
+def told(graph: KnowledgeGraph, dealt: dict[str, GraphPart], options: Options, version: str) -> GraphStory:
     """The story before anything happened."""
     story = GraphStory(entities=len(graph.entities), chaos=options.chaos, version=version)
     story.gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]

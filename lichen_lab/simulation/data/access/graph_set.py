@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.knowledge_graph.data.graph import Graph, IntArray
+from models.knowledge_graph.data.graph import IntArray, KnowledgeGraph
 
 
 @dataclass(frozen=True, eq=False)
-class GraphSet:
+class KnowledgeGraphSet:
     """A published graph.
 
     Attributes:
@@ -18,7 +18,7 @@ class GraphSet:
         titles: a name for people of each entity, which two may share; ``graph.entities`` are the ids.
     """
 
-    graph: Graph
+    graph: KnowledgeGraph
     train: int
     valid: int
     titles: tuple[str, ...]

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.access.cache import kept
-from lichen_lab.simulation.data.access.graph_set import GraphSet
+from lichen_lab.simulation.data.access.graph_set import KnowledgeGraphSet
 from models.contract import FloatArray
-from models.knowledge_graph.data.graph import BoolArray, Graph, IntArray
+from models.knowledge_graph.data.graph import BoolArray, IntArray, KnowledgeGraph
 from models.knowledge_graph.data.name_normalization import words_of
 from models.knowledge_graph.data.text_features import TextEncoder
 from models.tensors import read_arrays
@@ -42,7 +42,7 @@ _MAX_TEXT_BYTES: Final = 64 * 1024**2
 _COLUMNS: Final = ("id", "mid", "name", "wikidata_label", "wikidata_description")
 
 
-def load(text_width: int = 128) -> GraphSet:
+def load(text_width: int = 128) -> KnowledgeGraphSet:
     """The graph, with features ``text`` (all entities) and ``numeric`` (12,402 of them).
 
     Args:
@@ -60,11 +60,11 @@ def load(text_width: int = 128) -> GraphSet:
     numeric_EF, has_E = _numeric(locations.file(FOLDER, NUMBERS), len(graph.entities))
     features = {TEXT: text_EF, NUMERIC: numeric_EF}
     present_EM = np.stack([text_EF.any(axis=1), has_E], axis=1)
-    whole = Graph(graph.entities, graph.relations, graph.triples_N3, features, present_EM)
-    return GraphSet(whole, *counts, titles)
+    whole = KnowledgeGraph(graph.entities, graph.relations, graph.triples_N3, features, present_EM)
+    return KnowledgeGraphSet(whole, *counts, titles)
 
 
-def _facts(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[Graph, tuple[int, int]]:
+def _facts(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[KnowledgeGraph, tuple[int, int]]:
     """The bare graph; how many facts are in the first two parts."""
     names = {key: _names(arrays, key, path) for key in ("entities", "relations")}
     parts = []
@@ -74,7 +74,7 @@ def _facts(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[Graph, tuple
             raise Misconfigured(f"{path}: key {key!r} must be integers (N, 3): head, relation, tail")
         parts.append(part_N3.astype(np.int64))
     try:
-        graph = Graph.bare(names["entities"], names["relations"], np.concatenate(parts))
+        graph = KnowledgeGraph.bare(names["entities"], names["relations"], np.concatenate(parts))
     except ValueError as error:
         raise Misconfigured(f"{path}: {error}") from None
     return graph, (len(parts[0]), len(parts[1]))

@@ -21,9 +21,9 @@ from typing import Final, Literal
 import numpy as np
 
 from lichen_lab.simulation.data.access import archive, locations
-from lichen_lab.simulation.data.access.graph_set import GraphSet
+from lichen_lab.simulation.data.access.graph_set import KnowledgeGraphSet
 from models.knowledge_graph.data.files import Triple
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.merging import empty, merge
 from models.knowledge_graph.data.text_features import TextEncoder
 from protocol.errors import Misconfigured, Reason, Refused, Transient
@@ -52,7 +52,7 @@ _WITH_WORDS: Final = frozenset[Name]({"umls"})
 _FETCH_S: Final = 300.0
 
 
-def load(name: Name, text_width: int = 32) -> GraphSet:
+def load(name: Name, text_width: int = 32) -> KnowledgeGraphSet:
     """One of the graphs.
 
     Args:
@@ -71,14 +71,14 @@ def load(name: Name, text_width: int = 32) -> GraphSet:
     titles = tuple(entity.replace("_", " ") for entity in graph.entities)
     if name in _WITH_WORDS:
         text_EF = TextEncoder.fit(titles, text_width).encode(titles)
-        graph = Graph(
+        graph = KnowledgeGraph(
             graph.entities,
             graph.relations,
             graph.triples_N3,
             {TEXT: text_EF},
             np.ones((len(titles), 1), np.bool_),
         )
-    return GraphSet(graph, len(parts[0]), len(parts[1]), titles)
+    return KnowledgeGraphSet(graph, len(parts[0]), len(parts[1]), titles)
 
 
 def here() -> bool:

@@ -90,13 +90,13 @@ async def test_graphs_are_made_when_the_first_device_asks_for_them_and_only_once
         await made.give("t", Kind.UPDATE, update("t", made.app.driver.state.manifest))
         await made.until(lambda: made.app.driver.state.round == 2)
         await prototyper(made, "p", "q")
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         await made.online("t")
         await made.until(lambda: made.link.to("t", Kind.OFFER)[-1].round == 2)
     assert jobs.done.count("features") == 1
     jobs = TinyJobs(fail=("features",))
     async with bench(tmp_path, TASK, jobs) as made:
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
     assert "features" not in jobs.done, "found on disk"
 
 
@@ -120,7 +120,7 @@ async def test_an_offer_names_the_graphs_of_the_modalities_that_a_device_has(tmp
 async def test_a_round_waits_for_a_device_that_trains_and_says_so(tmp_path) -> None:
     async with bench(tmp_path, TASK) as made:
         await prototyper(made, "p")
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         assert "0 are; not p (waits for a device that trains)" in made.app.driver.why()
         assert made.app.driver.able() == ()
         await asyncio.sleep(0.7)  # some ticks
@@ -148,7 +148,7 @@ async def test_a_drawn_round_holds_a_device_that_trains(tmp_path) -> None:
     async with bench(tmp_path, task, spread_s=0.3) as made:
         both = {"acc": ModalityState(windows=(9, 9)), "gyro": ModalityState(windows=(9, 9))}
         await prototyper(made, "a", "b", "c", modalities=both)
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         await made.online("t")
         await made.phase("collecting")
         assert made.app.driver.state.selected == ("t",)
@@ -214,7 +214,7 @@ async def test_graphs_that_cannot_be_made_stop_no_round_and_are_tried_again(tmp_
         await made.phase("collecting")
         assert made.app.driver.state.selected == ("t", "u")
         jobs.installed = True
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         assert "encoder models" not in {wait["what"] for wait in told(made)}
 
 
@@ -233,7 +233,7 @@ async def test_while_they_are_made_it_is_said(tmp_path) -> None:
         assert str(wait["why"]).startswith("they are being made")
         assert 0 < float(wait["left_s"]) <= made.app.settings.worker.timeout_s
         made.app.jobs.go_on.set()
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
 
 
 @pytest.mark.parametrize("how", ["gone", "rotten", "table"])
@@ -242,8 +242,8 @@ async def test_what_is_lost_or_damaged_is_made_again(tmp_path, monkeypatch, how:
     jobs = TinyJobs()
     async with bench(tmp_path, TASK, jobs) as made:
         await prototyper(made, "p")
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
-        ref = made.app.graphs.offered_to("p")["acc"]
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
+        ref = made.app.encoder_models.offered_to("p")["acc"]
         path = BlobStore(tmp_path / "coordinator" / "blobs").path(ref.digest)
         if how == "gone":
             path.unlink()
@@ -253,11 +253,11 @@ async def test_what_is_lost_or_damaged_is_made_again(tmp_path, monkeypatch, how:
             made.app.storage.store.put_meta({encoder_models.META: '{"made_for": "rotten'})
         if how != "table":
             await made.until(lambda: jobs.done.count("features") == 2)
-            await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+            await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
             assert path.read_bytes() == b"graph of acc"
     if how == "table":
         async with bench(tmp_path, TASK, jobs) as made:
-            await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+            await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         assert jobs.done.count("features") == 2
 
 
@@ -266,7 +266,7 @@ async def test_graphs_that_can_be_written_and_not_read_are_no_reason_to_work_wit
 ) -> None:
     jobs = TinyJobs()
     async with bench(tmp_path, TASK, jobs) as made:
-        monkeypatch.setattr(made.app.graphs, "_look", lambda: False)
+        monkeypatch.setattr(made.app.encoder_models, "_look", lambda: False)
         await prototyper(made, "p")
         words = "could not be made: Transient: they were written and cannot be read"
         await made.until(lambda: words in made.app.driver.why())
@@ -277,12 +277,12 @@ async def test_graphs_of_another_release_are_of_no_use(tmp_path, monkeypatch) ->
     jobs = TinyJobs()
     async with bench(tmp_path, TASK, jobs) as made:
         await prototyper(made, "p")
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         old = json.loads(made.app.storage.store.get_meta(encoder_models.META) or "")
     monkeypatch.setattr("coordinator.workers.encoder_models.metadata.version", lambda _: "99.0")
     async with bench(tmp_path, TASK, jobs) as made:
         await made.until(lambda: jobs.done.count("features") == 2)
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         assert (
             json.loads(made.app.storage.store.get_meta(encoder_models.META) or "")["made_for"]
             != old["made_for"]
@@ -292,8 +292,8 @@ async def test_graphs_of_another_release_are_of_no_use(tmp_path, monkeypatch) ->
 async def test_collecting_old_versions_leaves_the_graphs(tmp_path) -> None:
     async with bench(tmp_path, TASK, keep_versions=1) as made:
         await prototyper(made, "p")
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
-        refs = made.app.graphs.offered_to("p")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
+        refs = made.app.encoder_models.offered_to("p")
         blobs = BlobStore(tmp_path / "coordinator" / "blobs")
         for round_ in (1, 2, 3):
             await made.online("t")
@@ -313,7 +313,7 @@ async def test_model_tensors_of_a_device_that_announced_prototypes_are_checked_a
     """A role says what a device can do, and is no permission: its update passes the method's own checks."""
     async with bench(tmp_path, TASK) as made:
         await prototyper(made, "p")
-        await made.until(lambda: made.app.graphs.terms().no_prototypes == "")
+        await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
         await made.online("t")
         await made.phase("collecting")
         base = made.app.driver.state.manifest

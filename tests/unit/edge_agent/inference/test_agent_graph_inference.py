@@ -18,15 +18,15 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.deployment.service import DeploymentService
 from edge_agent.identity.fleet_secret import secret_path
 from edge_agent.inference.onnx_models.compatibility import require_compatible
-from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.onnx_models.loader import load
 from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.question_answers import NO_TABLES, NO_TABLES_ANY_MORE, Answers, AskedQuestion, Names
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.question_file import Question
-from edge_agent.knowledge_graph.reader import GraphReader
-from edge_agent.knowledge_graph.workspace import GraphWorkspace
+from edge_agent.knowledge_graph.reader import KnowledgeGraphReader
+from edge_agent.knowledge_graph.workspace import KnowledgeGraphWorkspace
 from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.tasks.config_warnings import warnings
 from edge_agent.tasks.task_store import TASK_FILE
@@ -90,7 +90,9 @@ async def gateway(settings: AgentSettings) -> AsyncIterator[SimpleNamespace]:
     """DeploymentService, inference and queries as the agent wires them."""
     clock, private = SystemClock(), PrivateTensors(settings.state_dir / "private")
     graph = settings.graph
-    work = GraphWorkspace(TASK, (), GraphReader(graph, secret_path(settings), TASK, ()), clock)
+    work = KnowledgeGraphWorkspace(
+        TASK, (), KnowledgeGraphReader(graph, secret_path(settings), TASK, ()), clock
+    )
     work.refresh()
     inference = Inference(settings.infer, clock, private)
     shelf, tasks = Shelf(settings.state_dir), SimpleNamespace(workspace=work)
@@ -166,13 +168,15 @@ async def test_questions_of_a_file_are_answered_and_again_after_a_round(
         await until(lambda: written(settings)[-1] == device.inference.last)
 
 
-def answered(settings: AgentSettings, model: GraphModel, *questions: Question) -> list[dict[str, object]]:
+def answered(
+    settings: AgentSettings, model: CompletionModel, *questions: Question
+) -> list[dict[str, object]]:
     answers = Answers(PrivateTensors(settings.state_dir / "private"))
     return list(answers.lines(model, AskedQuestion(TASK, questions, snapshot_of(settings), 0.0)))
 
 
 def test_an_entity_that_came_after_the_round_is_named_as_new(tmp_path: Path, data: bytes) -> None:
-    settings, model = settings_of(tmp_path), GraphModel(put(tmp_path, data), 1)
+    settings, model = settings_of(tmp_path), CompletionModel(put(tmp_path, data), 1)
     learn(settings, tables_of(snapshot_of(settings), "feeds"))
     append(tmp_path / "house.tsv", "boiler\tfeeds\tradiator", "radiator\theats\tcellar")
     (known, radiator, heats, gone) = answered(
@@ -196,7 +200,7 @@ def test_an_entity_that_came_after_the_round_is_named_as_new(tmp_path: Path, dat
 def test_after_the_last_round_nothing_is_promised(tmp_path: Path, data: bytes) -> None:
     count = TASK.rounds.count
     last = changed(data, version=count, round=count)
-    settings, model = settings_of(tmp_path), GraphModel(put(tmp_path, last), 1)
+    settings, model = settings_of(tmp_path), CompletionModel(put(tmp_path, last), 1)
     (none,) = answered(settings, model, Question("boiler", "feeds"))
     assert none["why"] == NO_TABLES_ANY_MORE.format(count)
     learn(settings, tables_of(snapshot_of(settings), "feeds"))
@@ -233,7 +237,7 @@ def test_an_answer_takes_no_look_at_all_facts(tmp_path: Path) -> None:
 def test_an_entity_that_has_left_the_facts_is_no_answer_and_few_entities_are_few_answers(
     tmp_path: Path, data: bytes
 ) -> None:
-    settings, model = settings_of(tmp_path), GraphModel(put(tmp_path, data), 1)
+    settings, model = settings_of(tmp_path), CompletionModel(put(tmp_path, data), 1)
     learn(settings, tables_of(snapshot_of(settings), "feeds"))
     (tmp_path / "house.tsv").write_text("boiler\tfeeds\tthermometer 1\n")
     (line,) = answered(settings, model, Question("boiler", "feeds"))
@@ -249,7 +253,7 @@ def test_an_entity_that_has_left_the_facts_is_no_answer_and_few_entities_are_few
 def test_embeddings_that_the_model_cannot_take_are_said_and_a_damaged_file_is_left_alone(
     tmp_path: Path, data: bytes
 ) -> None:
-    settings, model = settings_of(tmp_path), GraphModel(put(tmp_path, data), 1)
+    settings, model = settings_of(tmp_path), CompletionModel(put(tmp_path, data), 1)
     learn(settings, tables_of(snapshot_of(settings), "feeds", dim=6))
     (line,) = answered(settings, model, Question("boiler", "feeds"))
     assert re.search(r"takes entities of 1 x 4 .* have 1 x 6 and 6", line["why"])
@@ -261,7 +265,7 @@ def test_embeddings_that_the_model_cannot_take_are_said_and_a_damaged_file_is_le
 
 
 def test_more_questions_than_one_call_takes_are_answered_each(tmp_path: Path, data: bytes) -> None:
-    settings, model = settings_of(tmp_path), GraphModel(put(tmp_path, data), 1)
+    settings, model = settings_of(tmp_path), CompletionModel(put(tmp_path, data), 1)
     learn(settings, tables_of(snapshot_of(settings), "feeds"))
     questions = [Question(name, "feeds") for name in ("boiler", "cellar", "thermometer 1") * 30]
     found = [line["tails"][0]["entity"] for line in answered(settings, model, *questions)]
@@ -284,10 +288,10 @@ def test_which_kind_a_model_is_its_manifest_says(tmp_path: Path, data: bytes) ->
     windows = put(tmp_path, window_bundle(toy_task()))
     assert isinstance(load(windows, 1), LoadedModel)
     loaded = load(put(tmp_path, data), 1)
-    assert isinstance(loaded, GraphModel)
+    assert isinstance(loaded, CompletionModel)
     loaded.try_once()
     with pytest.raises(Refused, match="of windows, not of graphs"):
-        GraphModel(windows, 1)
+        CompletionModel(windows, 1)
     wider = changed(data, graph={"top_k": 3, "views": 1, "entity_dim": 5, "relation_dim": 4})
     with pytest.raises(Refused, match=r"input 'entities' is tensor\(float\) .*, not float of any number of"):
         load(put(tmp_path, wider), 1)
@@ -311,7 +315,7 @@ def test_which_kind_a_model_is_its_manifest_says(tmp_path: Path, data: bytes) ->
 def test_a_model_that_answers_nonsense_fails_its_probe(
     tmp_path: Path, data: bytes, wrong, words: str
 ) -> None:
-    model = GraphModel(put(tmp_path, data), 1)
+    model = CompletionModel(put(tmp_path, data), 1)
     inner = model._session
 
     class Session:
@@ -403,7 +407,7 @@ def test_a_device_without_facts_cannot_be_asked(tmp_path: Path) -> None:
 
 
 def test_tables_that_hold_no_numbers_are_none(tmp_path: Path, data: bytes) -> None:
-    settings, model = settings_of(tmp_path), GraphModel(put(tmp_path, data), 1)
+    settings, model = settings_of(tmp_path), CompletionModel(put(tmp_path, data), 1)
     tables = tables_of(snapshot_of(settings), "feeds")
     void = np.full_like(tables.relations_XC, np.nan)
     learn(settings, Tables(tables.entities_EVD, tables.entity_keys_E16, void, tables.relation_keys_R16))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from edge_agent.inference.onnx_models.completion_model import GraphModel
+from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.question_answers import Answers, AskedQuestion
 from edge_agent.knowledge_graph.question_file import Question
-from edge_agent.knowledge_graph.reader import GraphSnapshot
+from edge_agent.knowledge_graph.reader import KnowledgeGraphSnapshot
 from edge_agent.storage.private_tensors import PrivateTensors
 from export.bundle_builder import Lineage, make_bundle
 from models.knowledge_graph.data import embedding_tables
@@ -31,10 +31,12 @@ def test_the_exported_model_ranks_a_device_s_entities_as_its_method_does(tmp_pat
     (tmp_path / "model.onnx").write_bytes(files["model.onnx"])
     (tmp_path / "manifest.json").write_text(manifest.model_dump_json())
 
-    snapshot = GraphSnapshot(graph, known, SECRET, MergeCounts(), (), SPEC.kind.told(known, task, ()))
+    snapshot = KnowledgeGraphSnapshot(
+        graph, known, SECRET, MergeCounts(), (), SPEC.kind.told(known, task, ())
+    )
     named = [(graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in graph.triples_N3]
     questions = [Question(h, r) for h, r, _ in named] + [Question(t, r, heads=True) for _, r, t in named]
-    model = GraphModel(tmp_path, 1)
+    model = CompletionModel(tmp_path, 1)
     lines = list(Answers(private).lines(model, AskedQuestion(task, tuple(questions), snapshot, 0.0)))
 
     tables = embedding_tables.tables(result.private)

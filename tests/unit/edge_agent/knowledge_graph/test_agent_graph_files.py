@@ -15,7 +15,7 @@ from models.knowledge_graph.data.files import BOUNDS, Masks, facts_in, write_fea
 from models.knowledge_graph.data.keys import key
 from models.knowledge_graph.data.merging import MergeRoom
 from protocol.errors import Misconfigured
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from tests.support.agent_graph import graph_task, lines, settings_of, write_house
 from tests.support.graph_cases import HOUSE, named
 
@@ -279,7 +279,7 @@ def test_another_secret_gives_other_keys(tmp_path):
 
 
 def test_what_is_beyond_the_tasks_room_is_left_out_and_told(tmp_path):
-    shape = GraphTask(features=(Features(name="text", dim=2),), max_entities=4, max_triples=3)
+    shape = KnowledgeGraphTask(features=(Features(name="text", dim=2),), max_entities=4, max_triples=3)
     device = Device(tmp_path, graph_task(graph=shape))
     found = device.look()
     assert len(found.graph) == 3
@@ -336,7 +336,7 @@ def test_facts_are_in_memory_by_name_a_few_at_a_time(tmp_path, monkeypatch):
 
 
 def test_an_npz_that_would_fill_the_memory_is_not_unpacked(tmp_path):
-    shape = GraphTask(features=(Features(name="text", dim=2),), max_entities=100)
+    shape = KnowledgeGraphTask(features=(Features(name="text", dim=2),), max_entities=100)
     device = Device(tmp_path, graph_task(graph=shape))
     with (tmp_path / "text.npz").open("wb") as file:
         np.savez_compressed(file, entity=np.array(["boiler"]), values=np.zeros((1, 1 << 23), np.float32))

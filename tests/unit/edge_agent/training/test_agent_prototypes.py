@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from edge_agent.cli import main
-from edge_agent.inference.onnx_models.encoder_model import MAX_GRAPH_BYTES, FeatureGraph
+from edge_agent.inference.onnx_models.encoder_model import MAX_MODEL_BYTES, EncoderModel
 from edge_agent.inference.serving import model_server
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.storage.agent_storage import open_storage
@@ -205,7 +205,7 @@ async def test_what_rotted_in_the_cache_is_refused_in_words_and_pulled_again(tmp
         ),
         (graph("gyr"), "features of acc: graph and encoder differ in tensor 'encoder/acc/w'"),
         (graph("acc", dim=9), "features of acc: the graph gives features of 9 values, the task says 8"),
-        (b"x" * (MAX_GRAPH_BYTES + 1), "the encoder model of acc has 1048577 bytes"),
+        (b"x" * (MAX_MODEL_BYTES + 1), "the encoder model of acc has 1048577 bytes"),
     ],
 )
 async def test_a_graph_that_cannot_be_used_costs_a_round_and_is_said(tmp_path, data, words):
@@ -214,7 +214,7 @@ async def test_a_graph_that_cannot_be_used_costs_a_round_and_is_said(tmp_path, d
         learner.offer(offer(cloud, graphs={"acc": bad}))
         await until(lambda: learner.failures == 1)
         assert words in learner.why
-        if len(data) > MAX_GRAPH_BYTES:
+        if len(data) > MAX_MODEL_BYTES:
             assert bad.digest not in cloud.pulled, "refused before a byte of it came"
         assert learner._storage.spool.pending() == []
 
@@ -230,7 +230,7 @@ async def test_an_encoder_that_is_not_finite_is_refused(tmp_path):
         assert "not finite" in learner.why
 
 
-class Slow(FeatureGraph):
+class Slow(EncoderModel):
     """Stops at the first slice until it is told to go on."""
 
     entered, go_on = threading.Event(), threading.Event()
@@ -251,7 +251,7 @@ def slow(monkeypatch):
     Slow.entered.clear()
     Slow.go_on.clear()
     Slow.alive.clear()
-    monkeypatch.setattr(model_server, "FeatureGraph", Slow)
+    monkeypatch.setattr(model_server, "EncoderModel", Slow)
     monkeypatch.setattr(prototype_maker, "_SLICE", 1)
     yield Slow
     Slow.go_on.set()

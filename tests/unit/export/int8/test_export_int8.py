@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edge_agent.inference.onnx_models.compatibility import require_compatible
-from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
+from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from export.bundle_builder import Lineage, inference_module, make_bundle
 from export.int8 import quantize, variants
 from export.int8.calibration import FEWEST, ranges, read, usable
@@ -57,7 +57,7 @@ def windows() -> WindowSet:
 
 
 @dataclass(frozen=True)
-class Graph:
+class KnowledgeGraph:
     """One exported, and what it was exported from."""
 
     task: Task
@@ -66,19 +66,19 @@ class Graph:
     model: bytes
 
 
-def exported(state: Blobs, parts: tuple[str, ...] = (), **config: object) -> Graph:
+def exported(state: Blobs, parts: tuple[str, ...] = (), **config: object) -> KnowledgeGraph:
     task = task_with(**config)
     module = inference_module(task, state)
     own = paths_of(module, parts)
-    return Graph(task, module, own, to_onnx(module, task, own))
+    return KnowledgeGraph(task, module, own, to_onnx(module, task, own))
 
 
-def variant_of(graph: Graph, windows: WindowSet | None) -> Made:
+def variant_of(graph: KnowledgeGraph, windows: WindowSet | None) -> Made:
     return int8_of(graph.model, graph.task, surface_of(graph.module, graph.task), graph.own, windows)
 
 
 @pytest.fixture(scope="module")
-def graph(state: Blobs) -> Graph:
+def graph(state: Blobs) -> KnowledgeGraph:
     return exported(state)
 
 
@@ -113,7 +113,7 @@ def test_the_same_state_and_windows_give_the_same_bytes(bundle, state, windows) 
 
 def test_the_variant_is_closed_and_made_of_onnx_s_own_operators(bundle: bytes) -> None:
     _, files = unpack(bundle)
-    require_safe_graph(files[INT8_FILE], "the variant")
+    require_safe_model(files[INT8_FILE], "the variant")
     proto = onnx.load_from_string(files[INT8_FILE])
     assert [(o.domain, o.version) for o in proto.opset_import] == [("", 20)]
     assert {node.domain for node in proto.graph.node} == {""}
@@ -267,7 +267,7 @@ def test_a_sensor_whose_zero_is_far_away_is_calibrated_on_complete_windows_alone
     x = windows.x | {second.name: windows.x[second.name] * 5 + 1013}
     there = replace(windows, x=x, present_BM=np.ones_like(windows.present_BM))
     module = Far(far).eval()
-    graph = Graph(far, module, {}, to_onnx(module, far))
+    graph = KnowledgeGraph(far, module, {}, to_onnx(module, far))
     chosen = usable(there, far, surface_of(module, far))
     tried = [
         variants._tried(graph.model, surface_of(module, far), {}, chosen, feeds()) for feeds in ranges(chosen)

@@ -17,7 +17,7 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.features import FEATURES, needed
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.labelling import LabelRule
-from protocol.tasks.options import GraphTask
+from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import CodecName, Encoder, Modality, Network, Rounds, Target, Task, Uplink, Window
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
@@ -72,7 +72,7 @@ def test_keys_of_a_newer_release_are_ignored_on_the_wire_and_refused_in_a_task_f
 def test_every_feature_that_a_task_can_need_has_a_row_and_every_row_is_needed_by_some_task() -> None:
     gone = Modality(name="gone", channels=1, rate_hz=5, input=False)
     tasks = [
-        Task(name="t", graph=GraphTask()),
+        Task(name="t", graph=KnowledgeGraphTask()),
         *(toy_task(uplink=Uplink(codec=codec)) for codec in get_args(CodecName)),
         *(toy_task(window=Window(label_rule=rule)) for rule in get_args(LabelRule)),
         *(

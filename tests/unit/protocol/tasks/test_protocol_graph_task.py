@@ -7,10 +7,10 @@ from protocol import messages
 from protocol.bundle import BundleManifest, Completion, pack, unpack
 from protocol.errors import Refused
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Labelled, Modality, Target, Task
 
-GRAPH = GraphTask(features=(Features(name="text", dim=16), Features(name="picture", dim=4)), top_k=5)
+GRAPH = KnowledgeGraphTask(features=(Features(name="text", dim=16), Features(name="picture", dim=4)), top_k=5)
 TASK = Task(name="plant", graph=GRAPH)
 SENSOR = Modality(name="a", channels=1, rate_hz=5)
 MANIFEST = BundleManifest(
@@ -30,7 +30,7 @@ def test_the_modalities_of_a_graph_are_its_features_and_it_has_no_objectives():
     assert (TASK.objectives, TASK.target_names, TASK.classes) == ((), (), 1)
     with pytest.raises(KeyError, match="no modality 'text'"):
         TASK.modality("text")  # of streams it has none
-    assert Task(name="bare", graph=GraphTask()).modality_names == ()
+    assert Task(name="bare", graph=KnowledgeGraphTask()).modality_names == ()
 
 
 def test_the_classes_of_windows_are_their_labels():
@@ -72,7 +72,7 @@ def test_a_task_on_nothing_is_told_both_ways_out():
 )
 def test_a_wrong_graph_table_is_refused_by_its_key(change, words):
     with pytest.raises(ValidationError, match=words):
-        GraphTask.model_validate(change, extra="forbid")
+        KnowledgeGraphTask.model_validate(change, extra="forbid")
 
 
 def test_a_task_on_graphs_travels_and_one_on_windows_has_no_word_of_graphs():

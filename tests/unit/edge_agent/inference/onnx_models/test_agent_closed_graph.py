@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_agent.inference.onnx_models import graph_safety, session
 from edge_agent.inference.onnx_models.compatibility import require_compatible
-from edge_agent.inference.onnx_models.encoder_model import INPUT, OUTPUT, FeatureGraph
-from edge_agent.inference.onnx_models.graph_safety import require_safe_graph
+from edge_agent.inference.onnx_models.encoder_model import INPUT, OUTPUT, EncoderModel
+from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from edge_agent.inference.onnx_models.session import open_session
 from edge_agent.inference.onnx_models.window_model import LoadedModel, read_manifest
 from protocol.bundle import Variant, unpack
@@ -87,7 +87,7 @@ def sparse():
 
 
 def test_a_feature_graph_is_closed_and_runs() -> None:
-    graph = FeatureGraph(model().SerializeToString())
+    graph = EncoderModel(model().SerializeToString())
     assert graph.dim == D
     graph.try_once()
 
@@ -109,7 +109,7 @@ def test_a_feature_graph_is_closed_and_runs() -> None:
 )
 def test_what_export_never_writes_is_refused(made: onnx.ModelProto, words: str) -> None:
     with pytest.raises(Refused, match=words) as refused:
-        FeatureGraph(made.SerializeToString())
+        EncoderModel(made.SerializeToString())
     assert refused.value.reason is Reason.MALFORMED
 
 
@@ -125,9 +125,9 @@ def quantized(domain=""):
 
 
 def test_operators_of_an_int8_variant_are_taken_and_those_of_a_library_are_not() -> None:
-    require_safe_graph(quantized(), "it")
+    require_safe_model(quantized(), "it")
     with pytest.raises(Refused, match=r"an operator of 'com\.microsoft'"):
-        require_safe_graph(quantized("com.microsoft"), "it")
+        require_safe_model(quantized("com.microsoft"), "it")
 
 
 def test_a_place_outside_is_found_without_its_flag_and_a_flag_without_its_place() -> None:
@@ -136,13 +136,13 @@ def test_a_place_outside_is_found_without_its_flag_and_a_flag_without_its_place(
     del flag.external_data[:]
     for tensor in (place, flag):
         with pytest.raises(Refused, match="outside of it"):
-            require_safe_graph(model(constants=[tensor]).SerializeToString(), "it")
+            require_safe_model(model(constants=[tensor]).SerializeToString(), "it")
 
 
 def test_two_graphs_in_one_model_are_one_to_protobuf_and_refused() -> None:
     data = model().SerializeToString()
     with pytest.raises(Refused, match="field 7 of a model twice"):
-        require_safe_graph(data + data[data.index(b"\x3a") :], "it")
+        require_safe_model(data + data[data.index(b"\x3a") :], "it")
 
 
 @pytest.mark.parametrize("fifth", FIFTH)
@@ -154,7 +154,7 @@ def test_a_tag_whose_upper_bits_cpp_drops_hides_nothing(fifth: int, tmp_path: Pa
     hidden = hiding(model().SerializeToString(), fifth=fifth)
     assert [t.name for t in by_cpp(hidden).graph.initializer] == ["axes", "secret"]
     with pytest.raises(Refused, match="no ONNX model: byte"):
-        FeatureGraph(hidden)
+        EncoderModel(hidden)
     with pytest.raises(Refused, match="no ONNX model: byte"):
         opened(tmp_path / "bundle", hidden)
 
@@ -169,16 +169,16 @@ def test_what_is_not_known_is_refused_at_every_level() -> None:
     for message in within:
         message.append(Item(5000, 0, b"\x01"))
         with pytest.raises(Refused, match="field 5000 in a"):
-            require_safe_graph(write(items), "it")
+            require_safe_model(write(items), "it")
         message.pop()
-    require_safe_graph(write(items), "it")
+    require_safe_model(write(items), "it")
 
 
 def test_what_onnx_runtime_takes_for_its_own_format_is_refused(tmp_path: Path) -> None:
     data = as_ort(model().SerializeToString())
     assert data[4:8] == b"ORTM"
     assert onnx.load_from_string(data).graph == model().graph
-    for take in (FeatureGraph, partial(opened, tmp_path)):
+    for take in (EncoderModel, partial(opened, tmp_path)):
         with pytest.raises(Refused, match="the form of ONNX Runtime's own files"):
             take(data)
 
@@ -193,10 +193,10 @@ def test_the_bytes_that_are_run_are_those_that_were_looked_through(tmp_path: Pat
     other = tiny_onnx(TASK, bias=5.0)
 
     def looked(data: bytes, what: str) -> None:
-        require_safe_graph(data, what)
+        require_safe_model(data, what)
         (folder / "model.onnx").write_bytes(other)
 
-    monkeypatch.setattr(session, "require_safe_graph", looked)
+    monkeypatch.setattr(session, "require_safe_model", looked)
     batch = judged()
     said = LoadedModel(folder, 1).predict(batch.windows.x, batch.windows.present_BM, TASK.modality_names)
     assert np.allclose(said["label"], probabilities(batch), atol=1e-5)
@@ -208,11 +208,11 @@ def test_the_sealed_bytes_are_mapped_as_every_kernel_allows(tmp_path: Path, monk
     ways: set[str] = set()
 
     def looked(data: bytes, what: str) -> None:
-        require_safe_graph(data, what)
+        require_safe_model(data, what)
         maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
         ways.update(line.split()[1] for line in maps if "memfd:model" in line)
 
-    monkeypatch.setattr(session, "require_safe_graph", looked)
+    monkeypatch.setattr(session, "require_safe_model", looked)
     LoadedModel(put(tmp_path), 1)
     assert ways == {"r--p"}
 
@@ -260,11 +260,11 @@ def test_bytes_that_are_no_model_are_refused_and_never_an_error() -> None:
     for cut in range(1, len(data), 7):
         for bad in (data[:cut], data[:cut] + rng.bytes(40), rng.bytes(cut)):
             with contextlib.suppress(Refused):  # anything else fails
-                require_safe_graph(bad, "it")
+                require_safe_model(bad, "it")
 
 
 def test_a_model_of_too_many_parts_is_not_looked_through_for_ever(monkeypatch) -> None:
     monkeypatch.setattr(graph_safety, "MAX_FIELDS", 20)
     with pytest.raises(Refused, match="more than 20 parts") as refused:
-        require_safe_graph(model().SerializeToString(), "it")
+        require_safe_model(model().SerializeToString(), "it")
     assert refused.value.reason is Reason.TOO_LARGE

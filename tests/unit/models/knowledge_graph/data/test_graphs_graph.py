@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.knowledge_graph.data import name_normalization
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from tests.support.graph_cases import HOUSE, house, random_graph
 
 GRAPH = random_graph(entities=9, relations=3, triples=20)
@@ -64,7 +64,7 @@ def test_a_mask_takes_features_away_and_never_gives_any():
 
 
 def test_a_bare_graph_has_no_features():
-    graph = Graph.bare(("a", "b"), ("r",), np.array([[0, 0, 1]]))
+    graph = KnowledgeGraph.bare(("a", "b"), ("r",), np.array([[0, 0, 1]]))
     assert (len(graph), graph.modalities, graph.present_EM.shape) == (1, (), (2, 0))
 
 

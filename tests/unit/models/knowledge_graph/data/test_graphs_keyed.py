@@ -11,12 +11,13 @@ from models.knowledge_graph.data.keys import ENTITIES, RELATIONS, key
 from models.knowledge_graph.data.merging import empty, merge
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
-from protocol.tasks.options import Features, GraphTask
+from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Modality, Task
 from tests.support.graph_cases import SECRET, house, random_graph
 
 TASK = Task(
-    name="house", graph=GraphTask(features=(Features(name="text", dim=2), Features(name="picture", dim=3)))
+    name="house",
+    graph=KnowledgeGraphTask(features=(Features(name="text", dim=2), Features(name="picture", dim=3))),
 )
 WINDOWS = Task(name="t", labels=("a", "b"), modalities=(Modality(name="acc", channels=2, rate_hz=8),))
 TEXT = {"Zoë": [1.0, 2.0], "pump": [0.0, 1.0]}
@@ -51,7 +52,7 @@ def test_modalities_are_the_task_s_in_its_order_absent_where_the_graph_has_none(
     assert graph.present_EM.tolist() == [[name in TEXT, False] for name in names]
     assert graph.features["text"][names.index("Zoë")].tolist() == [1.0, 2.0]
     assert not graph.features["picture"].any()
-    turned = TASK.model_copy(update={"graph": GraphTask(features=TASK.graph.features[::-1])})
+    turned = TASK.model_copy(update={"graph": KnowledgeGraphTask(features=TASK.graph.features[::-1])})
     again = KeyedGraph.of(house(text=TEXT), SECRET, turned)
     assert again.present_EM[:, ::-1].tolist() == graph.present_EM.tolist()
 
@@ -135,7 +136,11 @@ def test_a_graph_of_another_task_and_no_file_are_refused(graph, tmp_path):
 def test_a_large_graph_keeps_its_facts(tmp_path):
     plain = random_graph()
     task = TASK.model_copy(
-        update={"graph": GraphTask(features=(Features(name="numeric", dim=3), Features(name="text", dim=5)))}
+        update={
+            "graph": KnowledgeGraphTask(
+                features=(Features(name="numeric", dim=3), Features(name="text", dim=5))
+            )
+        }
     )
     path = tmp_path / "graph.npz"
     keyed.save(path, KeyedGraph.of(plain, SECRET, task))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Private, Shared
 
@@ -26,7 +26,7 @@ def test_a_triple_asks_for_its_tail_and_by_the_inverse_relation_for_its_head():
 def test_a_graph_s_own_triples_can_be_asked():
     triples_N3 = TRIPLES.numpy().copy()
     triples_N3.flags.writeable = False
-    graph = Graph.bare(("a", "b", "c", "d"), ("r", "s"), triples_N3)
+    graph = KnowledgeGraph.bare(("a", "b", "c", "d"), ("r", "s"), triples_N3)
     assert torch.equal(questions(graph.triples_N3, len(graph.relations)), ASKED)
     assert questions(triples_N3[:0], 2).shape == (0, 3)
 

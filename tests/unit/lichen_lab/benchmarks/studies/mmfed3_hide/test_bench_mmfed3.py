@@ -17,7 +17,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide.parts import bytes as travel
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import full, fusions, table
 from lichen_lab.benchmarks.studies.mmfed3_hide.report.page import PAGE, matrix
 from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import GraphFleet, MmFed3Outcome, MmFed3Run
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import KnowledgeGraphFleet, MmFed3Outcome, MmFed3Run
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
 from lichen_lab.benchmarks.study.part import Part, above, least
 from models.registry import method
@@ -46,7 +46,7 @@ def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part[Any, An
 
 
 def test_bench_mmfed3_tuning_looks_at_no_test_fact(monkeypatch) -> None:
-    asked: list[GraphFleet] = []
+    asked: list[KnowledgeGraphFleet] = []
     monkeypatch.setattr("lichen_lab.benchmarks.studies.mmfed3_hide.run_spec._fleet", lambda *_: small_fleet())
     monkeypatch.setattr(federation, "run", lambda fleet, *_: asked.append(fleet))
     for tuning in (True, False):

@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import federation, fleets, speed
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.federation import _fresh, _look, whole_bytes
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, GraphFleet
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, KnowledgeGraphFleet
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
 from lichen_lab.benchmarks.study.federation import one_thread
 from lichen_lab.simulation.training.downloads import Downloads
@@ -103,7 +103,7 @@ def test_bench_mmfed3_who_learns_alone_learns_nothing_of_others() -> None:
     assert not np.array_equal(runs[0], runs[2])
 
 
-def _look_of(fleet: GraphFleet, name: str) -> np.ndarray:
+def _look_of(fleet: KnowledgeGraphFleet, name: str) -> np.ndarray:
     """What a device has after the warm start and one more round."""
     groups = federation._warmed(fleet, TINY, 0, task_of(fleet, TINY, 0))
     (group,) = [g for g in groups if name in {d.name for d in g.devices}]

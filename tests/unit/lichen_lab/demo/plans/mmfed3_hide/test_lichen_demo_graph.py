@@ -20,7 +20,7 @@ from lichen_lab.simulation.data.sets import small_graphs
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.files import read_features, read_triples
-from models.knowledge_graph.data.graph import Graph
+from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.keys import RELATIONS, key
 from models.knowledge_graph.data.merging import empty, merge
 from models.methods.mmfed3_hide import config_of
@@ -37,7 +37,7 @@ OPTIONS = Options(Path("unused"), rounds=ROUNDS)
 
 
 @pytest.fixture(scope="module")
-def made() -> Graph:
+def made() -> KnowledgeGraph:
     """Facts of all sites' relations among made-up notions, with those among them that come later."""
     rng = np.random.default_rng(0)
     late = devices.growing().later
@@ -52,7 +52,7 @@ def made() -> Graph:
     graph, _ = merge(empty(), facts)
     x_EF = rng.normal(size=(len(graph.entities), devices.TEXT_WIDTH)).astype(np.float32)
     present_EM = np.ones((len(graph.entities), 1), np.bool_)
-    return Graph(graph.entities, graph.relations, graph.triples_N3, {devices.TEXT: x_EF}, present_EM)
+    return KnowledgeGraph(graph.entities, graph.relations, graph.triples_N3, {devices.TEXT: x_EF}, present_EM)
 
 
 def test_the_demo_is_found_and_every_relation_is_one_sites() -> None:
@@ -67,7 +67,7 @@ def test_the_demo_is_found_and_every_relation_is_one_sites() -> None:
         assert 1 <= devices.grow_round(rounds) <= devices.join_round(rounds) + 1
 
 
-def test_a_site_has_its_own_relations_and_what_is_held_out_is_nobodys(made: Graph) -> None:
+def test_a_site_has_its_own_relations_and_what_is_held_out_is_nobodys(made: KnowledgeGraph) -> None:
     dealt = [parts.part(made, site, 0) for site in devices.SITES]
     for site, own in zip(devices.SITES, dealt, strict=True):
         assert {relation for _, relation, _ in (*own.now, *own.later)} <= set(site.relations)
@@ -83,7 +83,7 @@ def test_a_site_has_its_own_relations_and_what_is_held_out_is_nobodys(made: Grap
     assert parts.part(made, devices.SITES[0], 1).now != again.now
 
 
-def test_questions_have_held_out_tails_and_the_new_entitys_come_first(made: Graph) -> None:
+def test_questions_have_held_out_tails_and_the_new_entitys_come_first(made: KnowledgeGraph) -> None:
     site = devices.growing()
     own = parts.part(made, site, 0)
     asked = parts.questions(own, 8, site.first)
@@ -94,7 +94,7 @@ def test_questions_have_held_out_tails_and_the_new_entitys_come_first(made: Grap
     assert parts.questions(own, 10_000) != []
 
 
-def test_the_files_and_configurations_are_what_the_daemons_read(made: Graph, tmp_path: Path) -> None:
+def test_the_files_and_configurations_are_what_the_daemons_read(made: KnowledgeGraph, tmp_path: Path) -> None:
     layout = Layout(tmp_path, 1884)
     for site in devices.SITES:
         own = parts.part(made, site, 0)
@@ -115,7 +115,7 @@ def test_the_files_and_configurations_are_what_the_daemons_read(made: Graph, tmp
 
 
 def test_where_umls_is_not_here_it_is_fetched_and_what_goes_wrong_is_said(
-    made: Graph, monkeypatch: pytest.MonkeyPatch
+    made: KnowledgeGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fetched: list[bool] = []
 
@@ -142,7 +142,9 @@ def test_where_umls_is_not_here_it_is_fetched_and_what_goes_wrong_is_said(
         parts.umls()
 
 
-def test_the_search_finds_what_must_not_travel_in_messages_and_over_the_edges_of_chunks(made: Graph) -> None:
+def test_the_search_finds_what_must_not_travel_in_messages_and_over_the_edges_of_chunks(
+    made: KnowledgeGraph,
+) -> None:
     rows = dict(zip(made.entities, made.features[devices.TEXT], strict=True))
     sought = leak_search.secrets(SECRET, made.entities, made.relations, rows)
     row = rows["notion_number_3"]
@@ -178,7 +180,7 @@ def test_a_fleets_bundle_is_no_cost_of_learning() -> None:
     assert seen.turns()["ward"][0].model_bytes == len(b"rows")
 
 
-def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: Graph) -> None:
+def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: KnowledgeGraph) -> None:
     dealt = {site.name: parts.part(made, site, 0) for site in devices.SITES}
     story = told(made, dealt, OPTIONS, "1")
     ward = story.gateway("ward")
@@ -208,7 +210,7 @@ def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: Graph) -> Non
     assert second.float32 == 4 * dim * (ward.entities + devices.TEXT_WIDTH)
 
 
-def test_answers_are_told_without_what_the_gateway_knows(made: Graph, tmp_path: Path) -> None:
+def test_answers_are_told_without_what_the_gateway_knows(made: KnowledgeGraph, tmp_path: Path) -> None:
     dealt = {site.name: parts.part(made, site, 0) for site in devices.SITES}
     ward = told(made, dealt, OPTIONS, "1").gateway("ward")
     known, answer = dealt["ward"].later, ward.answers[0]
