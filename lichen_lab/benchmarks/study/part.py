@@ -52,6 +52,20 @@ class StudyLine(Generic[S, O]):
         return replace(self, spec=self.spec.tiny())
 
 
+def lines(
+    make: Callable[..., StudyLine[S, O]], methods: Iterable[str], unders: Mapping[str, Mapping[str, Any]]
+) -> tuple[StudyLine[S, O], ...]:
+    """Every method under every condition: ``make(method, words, **changes)`` of each pair.
+
+    Args:
+        make: a study's ``line``.
+        methods: by title.
+        unders: the conditions in words -> what they change of a run.
+    """
+    titles = tuple(methods)
+    return tuple(make(title, words, **changes) for words, changes in unders.items() for title in titles)
+
+
 @dataclass(frozen=True)
 class PartResults(Generic[S, O]):
     """The finished runs of a part.
@@ -143,6 +157,33 @@ def usual(results: PartResults[S, O]) -> list[ResultRow]:
     return [*results.scores(), *results.versus()]
 
 
+def grid_rows(
+    results: PartResults[S, O],
+    under: str,
+    rate: Callable[[StudyLine[S, O]], float],
+    chosen: Callable[[StudyLine[S, O]], float],
+) -> list[ResultRow]:
+    """Scores, and of each method the learning rate with the best first figure beside the tables' one.
+
+    Args:
+        results: of lines that differ in their learning rate.
+        under: names the grid in rows.
+        rate: of a line's run.
+        chosen: of the line's method in the tables.
+    """
+    rows, best = usual(results), results.part.figures[0].of
+    tried: dict[tuple[str, str], list[tuple[float, StudyLine[S, O]]]] = {}
+    for line, runs in results.pairs():
+        mean = fmean(value for outcome in runs.values() if (value := best(outcome)) is not None)
+        tried.setdefault((line.dataset, line.method), []).append((mean, line))
+    for pairs in tried.values():
+        line = max(pairs, key=lambda pair: pair[0])[1]
+        shown = replace(line, under=under)
+        rows += results.row(shown, "best learning rate of the grid", [rate(line)])
+        rows += results.row(shown, "learning rate in the tables", [chosen(line)])
+    return rows
+
+
 def above(method: str) -> str:
     """The metric of a paired difference."""
     return f"above {method}, points"
@@ -175,6 +216,15 @@ def in_errors(values: Sequence[float]) -> list[float]:
 def condition_text(options: Mapping[str, Any]) -> str:
     """Options that differ from those of the tables, as a condition."""
     return ", ".join(f"{name} {value}" for name, value in options.items()) or "as in the tables"
+
+
+def in_words(changes: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Changes of a run by their words, for :func:`lines`; fields of ``setting`` are named like options."""
+    return {condition_text({**change.get("setting", {}), **_options(change)}): change for change in changes}
+
+
+def _options(change: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in change.items() if name != "setting"}
 
 
 def _nothing(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature

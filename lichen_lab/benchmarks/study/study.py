@@ -52,7 +52,7 @@ def distinct(ones: Iterable[S]) -> dict[str, S]:
 
 @dataclass(frozen=True, kw_only=True)
 class Study(RunFormat[S, O]):
-    """A benchmark that is made of parts: a package with ``parts`` and ``report.page``.
+    """A benchmark that is made of parts: a package with ``parts`` and ``report``.
 
     Attributes:
         title: what it measures, in one line.
@@ -96,7 +96,7 @@ class Study(RunFormat[S, O]):
 
     def _write(self, found: Sequence[PartResults[S, O]], rows: Sequence[ResultRow], path: Path) -> None:
         """Matplotlib is imported only where a page is asked for."""
-        import_module(f"{self.package}.report.page").PAGE.write(found, rows, path)
+        import_module(f"{self.package}.report").PAGE.write(found, rows, path)
 
     def results(self, wish: Wish, say: Say) -> list[PartResults[S, O]]:
         """The runs of every part that is wished."""

@@ -121,7 +121,7 @@ def spec(
     return MmFed3Run(graph, setting=whole, conditions=who, tuning=tuning)
 
 
-def usual(title: str, under: str, **more: Any) -> Line:
+def line(title: str, under: str, **more: Any) -> Line:
     """A line of a table: its title, its conditions in words; the rest as of :func:`spec`."""
     return Line(title, spec(*n.PLACES[title], **more), under)
 

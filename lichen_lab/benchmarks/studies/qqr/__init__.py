@@ -36,11 +36,9 @@ STUDY: Final = Study(
     ),
     figures=(
         "lichen_lab.benchmarks.studies.qqr.run_spec",
-        "lichen_lab.benchmarks.studies.qqr.personal",
         "lichen_lab.benchmarks.studies.qqr.probes",
         "lichen_lab.benchmarks.studies.qqr.settings",
         "lichen_lab.benchmarks.studies.qqr.studies",
-        "lichen_lab.benchmarks.studies.qqr.trained",
     ),
     seeds=v.SEEDS,
 )

@@ -17,7 +17,14 @@ Part = partial(StudyPart[QqrRun, QqrOutcome], figures=(Figure[QqrOutcome](ACCURA
 
 
 def line(
-    method: str, under: str, flow: StreamConditions, config: Mapping[str, Any], *probes: str, **setting: Any
+    method: str,
+    under: str,
+    flow: StreamConditions,
+    config: Mapping[str, Any],
+    *probes: str,
+    fleet: str = "uci-har",
+    **setting: Any,
 ) -> Line:
     """A line of a table: its title, its conditions in words, its windows, options and further settings."""
-    return Line(method, QqrRun(setting=QqrSetting(config, **setting), conditions=flow, probes=probes), under)
+    run = QqrRun(fleet, setting=QqrSetting(config, **setting), conditions=flow, probes=probes)
+    return Line(method, run, under)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from lichen_lab.benchmarks.studies.qqr import probes, studies
+from lichen_lab.benchmarks.studies.qqr.probes import Trained
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, StreamConditions, evaluated
-from lichen_lab.benchmarks.studies.qqr.trained import Trained
 from lichen_lab.benchmarks.study.federation import Federation
 from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.online_fleet import online_fleet

@@ -119,6 +119,14 @@ LINES: Final[Mapping[str, MethodSetup]] = {
 }
 """Title -> the run that it shows, in the tables' order. Without contrast, encoders stay random: the first
 line is TACTFL without contrast, and the last the same, fine-tuned."""
+SHORT: Final = (n.BASELINES[n.RANDOM], n.LABELLED_ONLY, n.NO_CONTRAST_TUNED, n.TACTFL, n.TACTFL_TUNED)
+"""The lines of tables with many conditions."""
+OURS: Final = (n.TACTFL, n.TACTFL_TUNED)
+EQUAL: Final = (n.NO_SIMILARITY, n.NO_SIMILARITY_TUNED)
+TUNED_AHEAD: Final = ((n.TACTFL_TUNED, n.LABELLED_ONLY), (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED))
+"""Differences that tables of :data:`SHORT` show."""
+AHEAD: Final = (*TUNED_AHEAD, (n.TACTFL, n.BASELINES[n.RANDOM]))
+SIMILARITY: Final = tuple(zip(OURS, EQUAL, strict=True))
 OF_ALL: Final = frozenset({"labelled", "shift"})
 """Conditions that are not of the devices alone."""
 ALONE: Final = frozenset({n.RANDOM, n.LABELLED})
@@ -160,8 +168,8 @@ def spec(
     return TactflRun(fleet, method, whole, who, seed, tuning)
 
 
-def line(title: str, fleet: str, under: str, *, test: str = HERE, **more: Any) -> Line:
-    """A line of a table: the conditions in words, the test set it shows; the rest as of :func:`spec`."""
+def line(title: str, under: str, *, fleet: str = UCI_HAR, test: str = HERE, **more: Any) -> Line:
+    """A line of a table: its conditions in words, the test set it shows; the rest as of :func:`spec`."""
     shown = LINES[title]
     return part.line(
         title, spec(fleet, shown.method, **{**(shown.options or {}), **more}), under, shown.end, test

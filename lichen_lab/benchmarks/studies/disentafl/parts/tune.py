@@ -1,47 +1,41 @@
-"""Every method over the same grid of learning rates, on seeds and windows that no table uses."""
+"""Learning rates and options of every method, on seeds and windows that no table uses."""
 
-from statistics import fmean
+from functools import partial
 from typing import Final
 
-from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Part, Results
+from lichen_lab.benchmarks.studies.disentafl.part import Part
+from lichen_lab.benchmarks.study.part import grid_rows, in_words, lines
 
-BEST: Final = "best learning rate of the grid"
-CHOSEN: Final = "learning rate in the tables"
-
-
-def _under(lr: float) -> str:
-    return f"lr {lr:g}"
-
-
-def _rows(results: Results) -> list[ResultRow]:
-    rows = results.scores()
-    for fleet in v.FLEETS:
-        for title in v.METHODS:
-            tried = {
-                lr: fmean(one.mean for one in runs.values())
-                for lr in v.GRID
-                if (runs := results.of(title, _under(lr), fleet))
-            }
-            if tried:
-                shown = v.line(fleet, title, "grid")
-                rows += results.row(shown, BEST, [max(tried, key=lambda lr: tried[lr])])
-                rows += results.row(shown, CHOSEN, [v.lr_of(fleet, title)])
-    return rows
-
-
-PART: Final = Part(
+RATES: Final = Part(
     name="tune",
     place=9,
     title="learning rates, on seeds and windows of their own",
     variants=tuple(
-        v.line(fleet, title, _under(lr), lr=lr, tuning=True)
+        v.line(fleet, title, f"lr {lr:g}", lr=lr, tuning=True)
         for fleet in v.FLEETS
         for title in v.METHODS
         for lr in v.GRID
     ),
-    rows=_rows,
+    rows=partial(
+        grid_rows,
+        under="grid",
+        rate=lambda line: line.spec.setting.lr,
+        chosen=lambda line: v.lr_of(line.dataset, line.method),
+    ),
+    by_default=False,
+    seeds=v.TUNING_SEEDS,
+)
+OPTIONS: Final = Part(
+    name="options",
+    place=8,
+    title="options of each method, on seeds and windows of their own",
+    variants=tuple(
+        line
+        for fleet in v.FLEETS
+        for title, tried in v.TRIED.items()
+        for line in lines(partial(v.line, fleet, tuning=True), (title,), in_words(({}, *tried)))
+    ),
     by_default=False,
     seeds=v.TUNING_SEEDS,
 )

@@ -8,17 +8,17 @@ from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Line, Part, Results, best
-from lichen_lab.benchmarks.study.part import paired
+from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, best
+from lichen_lab.benchmarks.study.part import lines, paired
 
 WHOLE: Final = "float32, all rows"
-LINES: Final[Mapping[str, tuple[str, float]]] = {
-    WHOLE: ("float32", 1.0),
-    "int8, all rows": ("int8", 1.0),
-    "int8, half of the rows": ("int8", 0.5),
-    "int8, a quarter of the rows": ("int8", 0.25),
-    "int4, all rows": ("int4", 1.0),
-    "int4, half of the rows": ("int4", 0.5),
+LINES: Final[Mapping[str, Mapping[str, Any]]] = {
+    WHOLE: {"setting": {"codec": "float32"}},
+    "int8, all rows": {"setting": {"codec": "int8"}},
+    "int8, half of the rows": {"setting": {"codec": "int8"}, "rows_share": 0.5},
+    "int8, a quarter of the rows": {"setting": {"codec": "int8"}, "rows_share": 0.25},
+    "int4, all rows": {"setting": {"codec": "int4"}},
+    "int4, half of the rows": {"setting": {"codec": "int4"}, "rows_share": 0.5},
 }
 """Words -> codec, and share of the rows with the largest change."""
 CHOSEN: Final = "int8, half of the rows"
@@ -30,14 +30,6 @@ LOST: Final = "MRR below float32's, points"
 _FIFTH: Final = 0.2
 _EQUAL: Final = 0.3
 """Points of MRR that count as equal: .003."""
-
-
-def _variants() -> tuple[Line, ...]:
-    made = []
-    for words, (codec, share) in LINES.items():
-        options: Mapping[str, Any] = {} if share == 1 else {"rows_share": share}
-        made.append(v.usual(n.OURS, words, setting={"codec": codec}, **options))
-    return tuple(made)
 
 
 def _rows(results: Results) -> list[ResultRow]:
@@ -56,7 +48,7 @@ PART: Final = Part(
     name="bytes",
     place=5,
     title="what a device sends in a round",
-    variants=_variants(),
+    variants=lines(v.line, (n.OURS,), LINES),
     rows=_rows,
     goals=(
         Goal(SHARE, _FIFTH, setting=CHOSEN, method=n.OURS, dataset=BUSY),

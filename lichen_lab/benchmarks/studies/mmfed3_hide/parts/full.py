@@ -7,7 +7,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import WHOLE
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results
-from lichen_lab.benchmarks.study.part import usual
+from lichen_lab.benchmarks.study.part import lines, usual
 
 UNDER: Final = "r = 50 %"
 MINUTES: Final = 6
@@ -33,7 +33,7 @@ PART: Final = Part(
     name="full",
     place=8,
     title="FB15K-237 in full at 128/64, three clients, 20 minutes of CPU each",
-    variants=tuple(v.usual(title, UNDER, graph=WHOLE) for title in _LINES),
+    variants=lines(v.line, _LINES, {UNDER: {"graph": WHOLE}}),
     versus=((n.OURS, n.MMFEDE), (n.OURS, n.FEDE)),
     rows=_rows,
     goals=tuple(

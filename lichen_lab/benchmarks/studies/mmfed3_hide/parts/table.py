@@ -7,7 +7,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part
-from lichen_lab.benchmarks.study.part import least
+from lichen_lab.benchmarks.study.part import least, lines
 
 UNDER: Final = "r = 50 %"
 
@@ -15,17 +15,10 @@ PART: Final = Part(
     name="table",
     place=1,
     title="ways to learn and ways to fill absent features, half of the features there",
-    variants=tuple(v.usual(title, UNDER) for title in n.PLACES),
-    versus=(
-        (n.OURS, n.MMFEDE),
-        (n.OURS, n.MMFEDE_HIDE),
-        (n.OURS, n.MMFED3),
-        (n.OURS, n.FEDE),
-        (n.OURS, n.S_IND),
-    ),
-    goals=(
-        Goal(least(n.MMFEDE), 0.0, above=True, setting=UNDER, method=n.OURS, dataset=BUSY),
-        Goal(least(n.FEDE), 0.0, above=True, setting=UNDER, method=n.OURS, dataset=BUSY),
-        Goal(least(n.S_IND), 0.0, above=True, setting=UNDER, method=n.OURS, dataset=BUSY),
+    variants=lines(v.line, n.PLACES, {UNDER: {}}),
+    versus=tuple((n.OURS, theirs) for theirs in (n.MMFEDE, n.MMFEDE_HIDE, n.MMFED3, n.FEDE, n.S_IND)),
+    goals=tuple(
+        Goal(least(theirs), 0.0, above=True, setting=UNDER, method=n.OURS, dataset=BUSY)
+        for theirs in (n.MMFEDE, n.FEDE, n.S_IND)
     ),
 )

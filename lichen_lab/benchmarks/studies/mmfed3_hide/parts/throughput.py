@@ -1,18 +1,159 @@
-"""How fast devices train, beside PyKEEN: timed, no runs."""
+"""How fast a device trains: the product's client and PyKEEN's RotatE on the same graph, and what that means.
 
+All of it on one thread, one after another, in one process. Imports torch when it runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal
-from lichen_lab.benchmarks.studies.mmfed3_hide import speed
+import numpy as np
+
+from lichen_lab.benchmarks.result import Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.studies.mmfed3_hide import fleets, pykeen_side
+from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
+from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    GraphConditions,
+    KnowledgeGraphFleet,
+    MmFed3Setting,
+)
+from lichen_lab.simulation.training.device import Site
+
+SPEED: Final = "triples/s"
+TIMES: Final = "times PyKEEN's triples/s"
+EPOCH: Final = "s for one epoch of the first client"
+WHOLE_RUN: Final = "minutes of CPU, extrapolated: 30 rounds, 3 epochs, all clients"
+METHODS: Final = (n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS)
+OURS: Final = n.FEDE
+"""The one that is compared with PyKEEN: structure alone, as there."""
+ROUNDS: Final = 30
+EPOCHS: Final = 3
+_MINUTE_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class SpeedCase:
+    """A graph to train on.
+
+    Attributes:
+        graph: a key of :data:`lichen_lab.benchmarks.studies.mmfed3_hide.fleets.ENTITIES`.
+        dim: D.
+        theirs: PyKEEN's way to train -> facts of the graph that it is timed on; it takes as long for each
+            of them, however many there are.
+    """
+
+    graph: str
+    dim: int
+    theirs: Mapping[str, int]
+
+    @property
+    def words(self) -> str:
+        """Of its rows."""
+        return f"one client, {self.dim}/{self.dim // 2}"
+
+
+CASES: Final = (
+    SpeedCase(fleets.BUSY, 64, {pykeen_side.SLCWA: 4096, pykeen_side.LCWA: 1024}),
+    SpeedCase(fleets.WHOLE, 128, {pykeen_side.SLCWA: 2048}),
+)
+_QUICK: Final = SpeedCase(fleets.BUSY, 16, {pykeen_side.SLCWA: 512, pykeen_side.LCWA: 512})
+
+
+def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
+    """Of every graph.
+
+    Raises:
+        Misconfigured: the data set is not here.
+    """
+    from lichen_lab.benchmarks.study.federation import one_thread  # noqa: PLC0415 - torch
+
+    if not pykeen_side.here():
+        say("PyKEEN is not here, and not compared with: pip install 'lichen-lab[pykeen]'")
+    with one_thread():
+        if quick:
+            fleet = fleets.fleet(_QUICK.graph, 0, GraphConditions(rate=v.RATE), small=True)
+            return of(_QUICK, fleet, say, quick=True)
+        return [
+            each for case in CASES for each in of(case, fleets.fleet(case.graph, 0, GraphConditions()), say)
+        ]
+
+
+def of(case: SpeedCase, fleet: KnowledgeGraphFleet, say: Say, *, quick: bool = False) -> list[ResultRow]:
+    """Of one graph: the product's methods, then PyKEEN, then one beside the other."""
+    under = case.words + (", quick" if quick else "")
+    found: list[ResultRow] = []
+
+    def told(name: str, metric: str, value: float) -> None:
+        found.append(row(case.graph, name, under, metric, [value]))
+
+    own: dict[str, float] = {}
+    graphs = list(fleet.devices.values())
+    for title in METHODS:
+        say(f"{case.graph}, {title}: one epoch")
+        seconds = epoch_s(fleet, title, case.dim)
+        own[title] = len(graphs[0]) / seconds
+        told(title, SPEED, own[title])
+        told(title, EPOCH, seconds)
+        all_s = seconds * EPOCHS * ROUNDS * sum(map(len, graphs)) / len(graphs[0])
+        told(title, WHOLE_RUN, all_s / _MINUTE_S)
+    theirs = _theirs(case, fleet, say)
+    for way, speed in theirs.items():
+        told(f"PyKEEN's RotatE, {way}", SPEED, speed)
+    if theirs:
+        told(OURS, TIMES, own[OURS] / max(theirs.values()))
+    return found
+
+
+def epoch_s(fleet: KnowledgeGraphFleet, title: str, dim: int) -> float:
+    """Seconds of a round of one epoch, all that a device does in it, after one that is not counted.
+
+    Args:
+        fleet: its first device trains.
+        title: a method of the tables.
+        dim: D.
+    """
+    from lichen_lab.benchmarks.studies.mmfed3_hide.federation import device_of  # noqa: PLC0415 - torch
+    from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of  # noqa: PLC0415 - torch
+
+    own = v.spec(*n.PLACES[title]).setting
+    setting: MmFed3Setting = replace(own, rounds=2, warmup=0, epochs=1, dim=dim)
+    task = task_of(fleet, setting, 0)
+    device, site = device_of(task, next(iter(fleet.devices)), 0, fleet), Site(task, 0)
+    state = site.client.initial(task, 0)
+    for round_ in (1, 2):
+        site.deliver(device, state, round_)
+    return device.train_s
+
+
+def _theirs(case: SpeedCase, fleet: KnowledgeGraphFleet, say: Say) -> dict[str, float]:
+    """PyKEEN's triples/s by way; empty where it is not installed."""
+    if not pykeen_side.here():
+        return {}
+    graph, found = next(iter(fleet.devices.values())), {}
+    shape = len(graph.entity_keys_E16), len(graph.relation_keys_R16)
+    base = v.BASE[case.graph]
+    for way, most in case.theirs.items():
+        say(f"{case.graph}, PyKEEN's RotatE, {way}")
+        order = np.random.default_rng(0).permutation(len(graph))[:most]
+        found[way] = pykeen_side.triples_a_second(
+            way,
+            graph.triples_N3[order],
+            shape,
+            dim=case.dim,
+            batch=base.batch // 2,  # facts: each asks two questions
+            negatives=base.negatives,
+        )
+    return found
+
 
 PART: Final = Part(
     name="throughput",
     place=6,
     title="triples a second of local training, beside PyKEEN's RotatE; and how long a whole run takes",
-    computed=speed.rows,
+    computed=rows,
     goals=tuple(
-        Goal(speed.TIMES, 1.0, above=True, setting=case.words, method=speed.OURS, dataset=case.graph)
-        for case in speed.CASES
+        Goal(TIMES, 1.0, above=True, setting=case.words, method=OURS, dataset=case.graph) for case in CASES
     ),
 )

@@ -20,7 +20,6 @@ def variant(method: str, snr_db: float, rule: str) -> Line:
 
 
 _USUAL: Final = (v.PQ, v.PLR, v.BQ)
-
 PART: Final = Part(
     name="quality",
     place=3,
@@ -32,3 +31,22 @@ PART: Final = Part(
     versus=((v.PQ, v.PLR), (v.PLR, v.BQ)),
     goals=(Goal(above(v.BQ), 0.9, above=True, setting=under(0.0, v.NORMALISED), method=v.PLR),),
 )
+_HALVES: Final = ((0.0, (v.PLR, v.PLR_ALL_NORMS, v.CLEAN_NORMS, v.BQ)), (-5.0, (v.PLR, v.CLEAN_NORMS, v.BQ)))
+ATTRIBUTION: Final = Part(
+    name="attribution",
+    place=19,
+    title="a modality is noisy while training: which half of the method gains what",
+    variants=(
+        *(variant(method, snr_db, v.NORMALISED) for snr_db, methods in _HALVES for method in methods),
+        *(variant(method, 10.0, v.LITERAL) for method in _USUAL),
+    ),
+    versus=(
+        (v.PLR, v.BQ),
+        (v.PLR, v.PLR_ALL_NORMS),
+        (v.PLR, v.CLEAN_NORMS),
+        (v.PLR_ALL_NORMS, v.BQ),
+        (v.CLEAN_NORMS, v.BQ),
+    ),
+    by_default=False,
+)
+"""Takes the method apart, also at the paper's noise under its literal rule."""

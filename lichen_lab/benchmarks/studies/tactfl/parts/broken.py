@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.part import Part, Results
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
-from lichen_lab.benchmarks.study.part import paired, usual
+from lichen_lab.benchmarks.study.part import lines, paired, usual
 
 DEVICES: Final = 5
 FAULTS: Final[Mapping[str, str]] = {
@@ -20,7 +20,6 @@ FAULTS: Final[Mapping[str, str]] = {
 """In words -> a name of :mod:`lichen_lab.benchmarks.studies.tactfl.data.faults`."""
 WEIGHT: Final = "weight of the broken device, shares of an equal one"
 COST: Final = "F1 lost to the broken device, points"
-_LINES: Final = (n.TACTFL, n.TACTFL_TUNED, n.NO_SIMILARITY, n.NO_SIMILARITY_TUNED)
 _SOUND: Final = next(iter(FAULTS))
 
 
@@ -40,20 +39,16 @@ def _rows(results: Results) -> list[ResultRow]:
     return rows
 
 
-def _conditions(fault: str) -> Mapping[str, Any]:
-    return {"devices": DEVICES, "broken": fault}
-
-
 PART: Final = Part(
     name="broken",
     place=8,
     title="one of five devices broken: what it weighs, and what it costs",
-    variants=tuple(
-        v.line(title, v.UCI_HAR, words, conditions=_conditions(fault))
-        for words, fault in FAULTS.items()
-        for title in _LINES
+    variants=lines(
+        v.line,
+        (*v.OURS, *v.EQUAL),
+        {words: {"conditions": {"devices": DEVICES, "broken": fault}} for words, fault in FAULTS.items()},
     ),
-    versus=((n.TACTFL, n.NO_SIMILARITY), (n.TACTFL_TUNED, n.NO_SIMILARITY_TUNED)),
+    versus=v.SIMILARITY,
     rows=_rows,
     goals=tuple(
         Goal(metric, limit, setting=words, method=n.TACTFL, dataset=v.UCI_HAR)

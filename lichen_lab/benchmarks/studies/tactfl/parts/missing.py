@@ -7,7 +7,7 @@ from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.part import F1, Part, Results
-from lichen_lab.benchmarks.study.part import usual
+from lichen_lab.benchmarks.study.part import lines, usual
 
 RATES: Final = (0.5, 0.7, 0.8)
 PAPER: Final[Mapping[str, tuple[float, float, float]]] = {
@@ -42,22 +42,8 @@ PART: Final = Part(
     name="missing",
     place=2,
     title="modalities missing by device, beside the paper's table 3",
-    variants=tuple(
-        v.line(
-            title,
-            v.UCI_HAR,
-            under(rate),
-            conditions={"missing": rate},
-        )
-        for rate in RATES
-        for title in _LINES
-    ),
-    versus=(
-        (n.TACTFL_TUNED, n.LABELLED_ONLY),
-        (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED),
-        (n.TACTFL, n.BASELINES[n.RANDOM]),
-        (n.TACTFL, n.NO_SIMILARITY),
-    ),
+    variants=lines(v.line, _LINES, {under(rate): {"conditions": {"missing": rate}} for rate in RATES}),
+    versus=(*v.AHEAD, (n.TACTFL, n.NO_SIMILARITY)),
     rows=_rows,
     goals=tuple(
         Goal(F1, limit, above=True, setting=under(rate), method=n.TACTFL, dataset=v.UCI_HAR)

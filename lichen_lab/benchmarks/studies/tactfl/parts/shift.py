@@ -8,6 +8,7 @@ from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import SHIFTS, WORN
 from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE
+from lichen_lab.benchmarks.study.part import lines
 
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "worn alike": (),
@@ -16,17 +17,15 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "slower sensors": ("rate",),
     "all three": SHIFTS,
 }
-_EVERYWHERE: Final = (n.BASELINES[n.RANDOM], n.LABELLED_ONLY, n.NO_CONTRAST_TUNED, n.TACTFL, n.TACTFL_TUNED)
-_WITH_ALL: Final = (n.NO_SIMILARITY, n.NO_SIMILARITY_TUNED)
 
 
 def _variants() -> tuple[Line, ...]:
-    made = []
+    made: list[Line] = []
     for words, shift in WORDS.items():
-        titles = _EVERYWHERE + (_WITH_ALL if shift == SHIFTS else ())
+        titles = v.SHORT + (v.EQUAL if shift == SHIFTS else ())
         for test in (HERE, WORN) if shift else (HERE,):
-            under = f"{words}; judged on {test}"
-            made += [v.line(t, v.HAPT, under, conditions={"shift": shift}, test=test) for t in titles]
+            changes = {"fleet": v.HAPT, "conditions": {"shift": shift}, "test": test}
+            made += lines(v.line, titles, {f"{words}; judged on {test}": changes})
     return tuple(made)
 
 
@@ -35,10 +34,5 @@ PART: Final = Part(
     place=7,
     title="devices worn in different ways (HAPT, a person each)",
     variants=_variants(),
-    versus=(
-        (n.TACTFL_TUNED, n.LABELLED_ONLY),
-        (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED),
-        (n.TACTFL, n.BASELINES[n.RANDOM]),
-        (n.TACTFL, n.NO_SIMILARITY),
-    ),
+    versus=(*v.AHEAD, (n.TACTFL, n.NO_SIMILARITY)),
 )

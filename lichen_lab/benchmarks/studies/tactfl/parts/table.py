@@ -6,7 +6,7 @@ from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.part import F1, Part
-from lichen_lab.benchmarks.study.part import least
+from lichen_lab.benchmarks.study.part import least, lines
 
 UNDER: Final = "10 % labelled"
 FINE_TUNED: Final = 81.6
@@ -16,7 +16,7 @@ PART: Final = Part(
     name="table",
     place=1,
     title="every method on UCI-HAR, a tenth labelled at the coordinator",
-    variants=tuple(v.line(title, v.UCI_HAR, UNDER) for title in v.LINES),
+    variants=lines(v.line, v.LINES, {UNDER: {}}),
     versus=(
         (n.TACTFL_TUNED, n.LABELLED_ONLY),
         (n.TACTFL_SHORTER_TUNED, n.LABELLED_ONLY),

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lichen_lab.benchmarks.studies.disentafl import cost
-from lichen_lab.benchmarks.studies.disentafl.cost import Cost, Size
 from lichen_lab.benchmarks.studies.disentafl.data import merge_fa, uci_har, vehicle
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.federation import task_of
+from lichen_lab.benchmarks.studies.disentafl.parts import cost
+from lichen_lab.benchmarks.studies.disentafl.parts.cost import Cost, Size
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting
 from models.contract import Profile
 from models.methods.disentafl.routing.blob_names import route

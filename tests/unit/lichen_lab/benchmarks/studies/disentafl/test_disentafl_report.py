@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.disentafl import STUDY, cost
+from lichen_lab.benchmarks.studies.disentafl import STUDY, report
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.cost import Cost
 from lichen_lab.benchmarks.studies.disentafl.part import Results
-from lichen_lab.benchmarks.studies.disentafl.report import sheets
-from lichen_lab.benchmarks.studies.disentafl.report.page import PAGE
+from lichen_lab.benchmarks.studies.disentafl.parts import cost
+from lichen_lab.benchmarks.studies.disentafl.parts.cost import Cost
+from lichen_lab.benchmarks.studies.disentafl.report import PAGE
 from lichen_lab.benchmarks.study.part import Part
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
 from tests.support.disentafl_study import made_up
@@ -71,7 +71,7 @@ def test_a_pivot_puts_every_row_into_one_cell() -> None:
             ("B", "k0", "up", 4.0),
         ]
     ]
-    sheet = pivot(rows, sheets.BY_KIND)
+    sheet = pivot(rows, report.by_kind)
     assert sheet.columns == ("A: bytes up a round", "A: bytes down a round", "B: bytes up a round")
     assert sheet.lines == (("k0", (1.0, 2.0, 4.0)), ("k1", (3.0, None, None)))
 
@@ -79,11 +79,11 @@ def test_a_pivot_puts_every_row_into_one_cell() -> None:
 def test_the_sheet_of_kinds_is_the_mean_over_seeds_and_devices() -> None:
     table = finished(parts.part("table"))
     fleet = table.part.variants[0].spec.fleet
-    sheet = sheets.kinds(table, fleet)
+    sheet = report.kinds(table, fleet)
     assert sheet is not None
     runs = table.of(sheet.columns[1], dataset=fleet)
     wanted = [one.personal[name]["label"] for one in runs.values() for name in ("d00", "d02")]
     found = dict(sheet.lines)["m0 > label"][1]
     assert found is not None
     assert abs(found - sum(wanted) / len(wanted)) < 1e-9
-    assert sheets.kinds(table, "no such fleet") is None
+    assert report.kinds(table, "no such fleet") is None

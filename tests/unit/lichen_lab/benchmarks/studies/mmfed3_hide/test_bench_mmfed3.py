@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side, speed
+from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import bytes as travel
-from lichen_lab.benchmarks.studies.mmfed3_hide.parts import full, fusions, table
-from lichen_lab.benchmarks.studies.mmfed3_hide.report.page import PAGE, matrix
+from lichen_lab.benchmarks.studies.mmfed3_hide.parts import full, options, table
+from lichen_lab.benchmarks.studies.mmfed3_hide.parts import throughput as speed
+from lichen_lab.benchmarks.studies.mmfed3_hide.report import PAGE, matrix
 from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import KnowledgeGraphFleet, MmFed3Outcome, MmFed3Run
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
@@ -100,7 +101,7 @@ def test_bench_mmfed3_the_best_fusion_is_named_with_its_worst_seed() -> None:
         return made_up(one, 0.44 - 0.01 * one.seed if concat else 0.43)
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.specs((0, 1))}, (0, 1)))
-    (told,) = [row for row in rows if row.metric == fusions.ABOVE[n.S_IND]]
+    (told,) = [row for row in rows if row.metric == options.ABOVE[n.S_IND]]
     assert (told.method, told.setting) == (n.OURS, "r = 50 %, fusion: concatenation")
     assert told.mean == pytest.approx(0.0)
 

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.studies.mmfed3_hide import federation, fleets, speed
+from lichen_lab.benchmarks.studies.mmfed3_hide import federation, fleets
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.federation import _fresh, _look, whole_bytes
+from lichen_lab.benchmarks.studies.mmfed3_hide.parts import throughput as speed
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, KnowledgeGraphFleet
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
 from lichen_lab.benchmarks.study.federation import one_thread

@@ -8,8 +8,7 @@ import pytest
 
 from lichen_lab.benchmarks.studies.qqr import run_spec, studies
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.personal import halves
-from lichen_lab.benchmarks.studies.qqr.probes import without
+from lichen_lab.benchmarks.studies.qqr.probes import halves, without
 from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, StreamConditions
 from lichen_lab.simulation.data.access.split import DataSplit, Part
 from tests.support.qqr_study import PROBES, SENSORS, made_split, tiny

@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
-from lichen_lab.benchmarks.studies.qqr.report.page import PAGE
+from lichen_lab.benchmarks.studies.qqr.report import PAGE
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
 from lichen_lab.benchmarks.study.part import Part, paired, standard_error
 from lichen_lab.benchmarks.study.study import Study, Wish

@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.part import ACCURACY, F1, Results
 from lichen_lab.benchmarks.studies.tactfl.parts import broken, missing, table
 from lichen_lab.benchmarks.studies.tactfl.parts.labels import SHARES
-from lichen_lab.benchmarks.studies.tactfl.report.page import PAGE
+from lichen_lab.benchmarks.studies.tactfl.report import PAGE
 from lichen_lab.benchmarks.studies.tactfl.run_spec import run
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, TactflOutcome, TactflRun
 from lichen_lab.benchmarks.study.part import Part, above, least

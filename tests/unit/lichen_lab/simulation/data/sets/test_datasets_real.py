@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.studies.qqr.personal import halves
+from lichen_lab.benchmarks.studies.qqr.probes import halves
 from lichen_lab.simulation.data import fetch
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.access.split import Part

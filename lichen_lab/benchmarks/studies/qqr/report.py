@@ -1,15 +1,21 @@
-"""The study's page: :mod:`lichen_lab.benchmarks.study.report.page` with its own words and figures."""
+"""The study's page: its words, figures and tables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from matplotlib.ticker import FuncFormatter
+
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr.part import Results
-from lichen_lab.benchmarks.studies.qqr.report import plots
+from lichen_lab.benchmarks.studies.qqr.parts.bytes import bytes_at, smoothed
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
-from lichen_lab.benchmarks.study.report.plots import bars, by_round
+from lichen_lab.benchmarks.study.report.plots import bars, below, by_round, look
 from lichen_lab.benchmarks.tables import is_margin, tables
+from lichen_lab.simulation.reporting import style
+
+ROOM: Final = 3.0
+"""Percentage points left free around what is shown."""
 
 
 def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
@@ -22,14 +28,11 @@ def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str,
     """What suits the part: accuracy by round, over bytes, or figures by condition."""
     name = results.part.name
     if name == "bytes":
-        yield "accuracy (mean over seeds, smoothed) over bytes", plots.against_bytes(results, name)
+        yield "accuracy (mean over seeds, smoothed) over bytes", against_bytes(results, name)
     elif any(row.seconds for row in rows):
-        unders = dict.fromkeys(v.under for v, _ in results.pairs())
-        for place, under in enumerate(unders):
-            yield (
-                under,
-                by_round(results, _curve, "test accuracy, %", f"{name}{place}", under=under, room=plots.ROOM),
-            )
+        for place, under in enumerate(dict.fromkeys(line.under for line, _ in results.pairs())):
+            drawing = f"{name}{place}"
+            yield under, by_round(results, _curve, "test accuracy, %", drawing, under=under, room=ROOM)
     else:
         for place, metric in enumerate(dict.fromkeys(row.metric for row in rows)):
             yield metric, bars([row for row in rows if row.metric == metric], f"{name}{place}")
@@ -37,6 +40,28 @@ def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str,
 
 def _curve(outcome: QqrOutcome) -> dict[int, float]:
     return {at: 100 * x for at, x in outcome.curve.items()}
+
+
+def against_bytes(results: Results, name: str) -> str:
+    """Accuracy over bytes sent up, one line a variant, bytes on a logarithmic axis."""
+    made, (axes,) = style.figure(6.4, 4.3)
+    top = 0.0
+    for place, (variant, runs) in enumerate(results.pairs()):
+        colour, dash = look(place)
+        reached = smoothed(runs)
+        sent = [bytes_at(runs, round_) / 1e6 for round_ in reached]
+        axes.plot(
+            sent, list(reached.values()), dash, color=colour, lw=2, marker="o", ms=3.5, label=variant.method
+        )
+        top = max(top, *reached.values())
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda megabytes, _: f"{megabytes:g}"))
+    axes.set_ylim(max(0.0, top - 30), min(100.0, top + ROOM))
+    axes.set_xlabel("MB sent up by all devices (logarithmic)")
+    axes.set_ylabel("test accuracy, %")
+    axes.grid(which="major")
+    below(axes)
+    return style.svg(made, name)
 
 
 PAGE: Final = Page(

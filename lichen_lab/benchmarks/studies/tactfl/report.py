@@ -1,21 +1,27 @@
-"""The study's page: :mod:`lichen_lab.benchmarks.study.report.page` with its own words and figures."""
+"""The study's page: its words, figures and tables."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
+import numpy as np
+
 from lichen_lab.benchmarks.result import ResultRow
+from lichen_lab.benchmarks.studies.tactfl import settings
+from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.part import F1, Results
-from lichen_lab.benchmarks.studies.tactfl.report import plots
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
-from lichen_lab.benchmarks.study.report.plots import by_round, conditions
+from lichen_lab.benchmarks.study.report.plots import below, by_round, conditions, look
 from lichen_lab.benchmarks.tables import tables
+from lichen_lab.simulation.reporting import style
 
 _BY_ROUND: Final = frozenset({"table", "encoders", "aggregators"})
 """Parts whose versions are shown as they come."""
 _WEIGHTS: Final = frozenset({"broken"})
 """Parts in which devices differ in what they weigh."""
-_SEVERAL: Final = 2
+TRAINED: Final = frozenset(title for title, line in v.LINES.items() if line.end == settings.TRAINED)
+"""Titles of lines that show versions as trained."""
 
 
 def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
@@ -26,27 +32,43 @@ def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ..
 def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str, str]]:
     """What suits the part: conditions side by side, versions by round, weights by device."""
     name = results.part.name
-    if len({row.setting for row in rows}) >= _SEVERAL:
+    if len({row.setting for row in rows}) > 1:
         yield "F1 by condition", conditions(rows, F1, "F1, %", f"{name}-conditions")
     places = dict.fromkeys((variant.dataset, variant.under) for variant, _ in results.pairs())
     for number, (dataset, under) in enumerate(places):
         if name in _BY_ROUND:
-            drawn = by_round(
-                results,
-                _curve,
-                "F1 on test people, %",
-                f"{name}-r{number}",
-                dataset=dataset,
-                under=under,
-                methods=plots.TRAINED,
-            )
-            yield f"{under}: by round", drawn
+            drawn = partial(by_round, results, _curve, "F1 on test people, %", f"{name}-r{number}")
+            yield f"{under}: by round", drawn(dataset=dataset, under=under, methods=TRAINED)
         if name in _WEIGHTS:
-            yield f"{under}: weights", plots.shares(results, under, f"{name}-w{number}")
+            yield f"{under}: weights", shares(results, under, f"{name}-w{number}")
 
 
 def _curve(outcome: TactflOutcome) -> dict[int, float]:
     return dict(outcome.by_round)
+
+
+def shares(results: Results, under: str, name: str) -> str:
+    """What each device weighs, mean over rounds, encoders and seeds; 1 is as much as any other."""
+    made, (axes,) = style.figure(6.4, 3.6)
+    place = 0
+    for variant, runs in results.pairs():
+        told = [one for one in runs.values() if one.shares]
+        if variant.under != under or variant.method not in TRAINED or not told:
+            continue
+        names = sorted(set().union(*(one.shares for one in told)))
+        mean = [np.mean([one.shares[name] for one in told if name in one.shares]) for name in names]
+        colour, dash = look(place)
+        place += 1
+        axes.plot(range(len(names)), mean, dash, color=colour, marker="o", ms=6, label=variant.method)
+        kinds = told[0].kinds
+        words = [f"{device}\n{kinds[device]}" if kinds.get(device) else device for device in names]
+        axes.set_xticks(range(len(names)), words, fontsize=8.5)
+    axes.axhline(1, color=style.GREY, lw=1)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("weight, shares of an equal one")
+    axes.grid(axis="y")
+    below(axes)
+    return style.svg(made, name)
 
 
 PAGE: Final = Page(

@@ -1,19 +1,18 @@
-"""The study's page: :mod:`lichen_lab.benchmarks.study.report.page` with its own words and figures."""
+"""The study's page: its words, figures and tables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
-from lichen_lab.benchmarks.studies.mmfed3_hide import speed
 from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
-from lichen_lab.benchmarks.studies.mmfed3_hide.parts import table
-from lichen_lab.benchmarks.studies.mmfed3_hide.report import plots
+from lichen_lab.benchmarks.studies.mmfed3_hide.parts import table, throughput
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import MmFed3Outcome
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
-from lichen_lab.benchmarks.study.report.plots import bars, by_round, conditions
+from lichen_lab.benchmarks.study.report.plots import bars, below, by_round, conditions, look
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
 from lichen_lab.benchmarks.tables import tables
+from lichen_lab.simulation.reporting import style
 
 _BY_ROUND: Final = frozenset({"table", "fusions", "scores", "bytes"})
 """Parts whose versions are shown as they come."""
@@ -67,14 +66,30 @@ def _figures(
             shown = by_round(results, _curve, MRR, f"{drawing}-all", dataset=graph, methods=_SHOWN)
             yield f"{next(iter(unders))}: by round", shown
     if name == "full":
-        yield "MRR by minutes of CPU", plots.by_minutes(results, graph, f"{drawing}-cpu")
-    speeds = [row for row in rows if row.metric == speed.SPEED]
+        yield "MRR by minutes of CPU", by_minutes(results, graph, f"{drawing}-cpu")
+    speeds = [row for row in rows if row.metric == throughput.SPEED]
     if speeds:
         yield "triples a second", bars(speeds, f"{drawing}-speed")
 
 
 def _curve(outcome: MmFed3Outcome) -> dict[int, float]:
     return {look.round: 100 * look.test["mrr"] for look in outcome.looks}
+
+
+def by_minutes(results: Results, graph: str, name: str) -> str:
+    """MRR by CPU that was spent, a line a method and seed."""
+    made, (axes,) = style.figure(6.4, 4.3)
+    for place, (variant, runs) in enumerate(results.pairs()):
+        colour, dash = look(place)
+        for number, one in enumerate(runs.values() if variant.dataset == graph else ()):
+            minutes = [each.cpu_s / 60 for each in one.looks]
+            mrr = [100 * each.test["mrr"] for each in one.looks]
+            axes.plot(minutes, mrr, dash, color=colour, lw=2, label=None if number else variant.method)
+    axes.set_xlabel("minutes of CPU in training and folding")
+    axes.set_ylabel(MRR)
+    axes.grid(axis="y")
+    below(axes)
+    return style.svg(made, name)
 
 
 PAGE: Final = Page(

@@ -1,1 +1,0 @@
-"""The study's page: one HTML file that needs nothing else."""
