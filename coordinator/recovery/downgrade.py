@@ -1,9 +1,8 @@
-"""The way back to an older release: which files go back, and how.
+"""Downgrade: the way back to an older release.
 
-The books of identities and rollouts are put back as they were. The coordinator's own database goes back by
-way of :mod:`coordinator.recovery.rebuild`: its copy becomes the backup, and the next start adds to it what
-the folder
-proves besides, which are versions that were made since and accepted updates of the open round.
+The databases of identities and rollouts are restored from their copies. The coordinator's own database goes
+back through :mod:`coordinator.recovery.rebuild`: its copy becomes the backup, and the next start adds what
+other files prove: versions that were made since, and accepted updates of the open round.
 """
 
 from pathlib import Path
@@ -18,9 +17,9 @@ from coordinator.storage.shared_sqlite import IDENTITIES
 from runtime.storage.folder_lock import FolderLock
 
 _SINCE: Final = {
-    DATABASE: "versions and the open round's updates since then are found again at the start; history is not",
-    IDENTITIES.file: "revoke anew who was revoked since then, and invite anew who was invited",
-    ROLLOUTS.file: "what was decided since then is forgotten; devices keep what they run until then",
+    DATABASE: "the start recovers versions and the open round's updates since then, not the history",
+    IDENTITIES.file: "repeat the revocations and invites made since then",
+    ROLLOUTS.file: "decisions since then are lost; devices keep what they run until then",
 }
 
 
@@ -28,11 +27,11 @@ def downgraded(state_dir: Path) -> list[str]:
     """Make a state folder usable for this release.
 
     Returns:
-        What was put back, a line each; nothing where this release can use all of it.
+        What was restored, a line each; empty if this release can use everything.
 
     Raises:
         Misconfigured: a coordinator runs on it, or there is no copy to go back to.
-        Transient: the disk is full, or another process has a file open; given again it goes on.
+        Transient: the disk is full, or another process has a file open; a repeated call continues.
     """
     database = state_dir / DATABASE
     if not state_dir.is_dir():

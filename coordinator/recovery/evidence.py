@@ -1,4 +1,4 @@
-"""What blobs and frames on disk say without the database."""
+"""What blobs and frames on disk prove without the database."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from runtime.storage.blob_store import BlobStore
 
 
 def newest_manifest(blobs: BlobStore, task: Task) -> tuple[str, Manifest] | None:
-    """The newest version of a task whose blobs are all here and undamaged: its manifest's digest, and it."""
+    """The newest version of a task whose blobs are all here and undamaged: digest and manifest."""
     found: list[tuple[int, str, Manifest]] = []
     for name in blobs.names():
         manifest = _manifest(blobs, name)
@@ -47,7 +47,7 @@ def _is_sound(blobs: BlobStore, name: str) -> bool:
 def frames_of(folder: Path, task: Task, round_: int) -> list[ReceivedUpdate]:
     """Undamaged updates of a round that were written to be counted, one a device, sorted by device.
 
-    An update that was told to be lost is left out; of two of a device, the one written later holds.
+    Updates whose loss was reported are left out; of two of a device, the later one counts.
     """
     if not folder.is_dir():
         return []
@@ -69,7 +69,7 @@ def _read(file: Path) -> list[ReceivedUpdate]:
         frames = [(name, frame, file.name, at) for at, name, frame in scan(content)]
     elif digest(content) == file.name:
         frames = [(file.name, content, "", 0)]
-    else:  # half written, rotten, or a mark
+    else:  # half written, damaged, or a mark
         return []
     made = []
     for name, frame, where, at in frames:

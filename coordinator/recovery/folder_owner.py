@@ -1,4 +1,4 @@
-"""Whose state folder it is: one fleet's and one task's."""
+"""The owner of a state folder: one fleet and one task."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ DATABASE: Final = "coordinator.sqlite3"
 
 
 def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
-    """What the round machine decides by."""
+    """The rules of the round machine."""
     return Rules.of(
         task,
         spread_s=settings.spread_s,
@@ -27,7 +27,7 @@ def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
 
 
 def own_task(store: Database, task: Task, settings: CoordinatorSettings) -> None:
-    """Make the folder this fleet's and this task's, where it is nobody else's.
+    """Bind the folder to this fleet and task.
 
     Raises:
         Misconfigured: see :func:`check_owner`.
@@ -37,7 +37,7 @@ def own_task(store: Database, task: Task, settings: CoordinatorSettings) -> None
 
 
 def _compared(task: Task) -> Task:
-    """Without what no version depends on: the stream that devices keep beside windows, tunable options.
+    """The task without what no version depends on: the stream stored beside windows, tunable options.
 
     Of knowledge graphs only the features matter: their bounds may grow with the sites.
     """
@@ -50,12 +50,12 @@ def _compared(task: Task) -> Task:
 
 
 def check_owner(store: Database, task: Task, settings: CoordinatorSettings) -> None:
-    """Compare task and fleet with those the folder was begun with; others of its keys may change.
+    """Compare task and fleet with those the folder was created with; other keys of the task may change.
 
     Raises:
         Misconfigured: another task or fleet; the message names the key that differs.
     """
-    fleet = store.get_meta("fleet") or settings.fleet  # older folders do not say
+    fleet = store.get_meta("fleet") or settings.fleet  # older folders do not name it
     if fleet != settings.fleet:
         raise Misconfigured(
             f"fleet: the configuration says {settings.fleet!r}, but {store.path} was begun by {fleet!r}; "
@@ -68,6 +68,6 @@ def check_owner(store: Database, task: Task, settings: CoordinatorSettings) -> N
         for key in keys:
             if getattr(_compared(old), key) != getattr(_compared(task), key):
                 raise Misconfigured(
-                    f"{settings.task}: {key} differs from what {settings.state_dir} was begun with; "
+                    f"{settings.task}: {key} differs from what {settings.state_dir} was created with; "
                     "use another state_dir (or change it back)"
                 )

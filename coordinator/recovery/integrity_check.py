@@ -1,6 +1,6 @@
-"""Looks, once after the start, whether the frames of accepted updates are still what was accepted.
+"""Check, once after the start, whether the frames of accepted updates are unchanged.
 
-Without it a frame that rotted while its round was open would be found at the fold, when its device may be
+Otherwise a frame that was damaged while its round was open would be found at the fold, when its device may be
 gone; now the device is asked again at once.
 """
 
@@ -27,7 +27,7 @@ _RETRY_S: Final = 5.0
 
 
 class IntegrityCheck:
-    """One service, which ends when it has looked."""
+    """A service that ends after one check."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class IntegrityCheck:
         """Frames."""
 
     async def run(self) -> None:
-        """Look at the open round's frames; what cannot be folded is reported as refused."""
+        """Check the open round's frames, and report the unusable ones as refused."""
         state = self._driver.state
         if state.phase not in _OPEN or not state.delivered:
             return
@@ -55,18 +55,18 @@ class IntegrityCheck:
             self.looked_at = len(state.delivered)
             log.info("frames_checked", round=state.round, count=self.looked_at, unsound=len(lost))
             while lost:
-                await self._connected()  # the devices are told now; one that is not hears the offer again
-                # The fold may have found them as well, and their devices may have sent them again.
+                await self._connected()  # the devices are told now; one that misses it gets the offer again
+                # The fold may have found them, too, and their devices may have sent them again.
                 lost = await asyncio.to_thread(self._unsound, state.round, tuple(lost))
                 if await self._reported(state.round, lost):
                     return
-        except OSError as error:  # no harm was seen; the fold looks again
+        except OSError as error:  # nothing was found; the fold checks again
             log.warning("frames_not_checked", round=state.round, why=str(error))
 
     async def _reported(self, round_: int, lost: dict[str, Refused]) -> bool:
         try:
             await self._workshop.lose(round_, UnusableUpdates(lost))
-        except Transient as error:  # a full disk; the fold finds them as well
+        except Transient as error:  # a full disk; the fold finds them, too
             log.warning("not_journaled", why=str(error))
             await self._clock.sleep(_RETRY_S)
             return False

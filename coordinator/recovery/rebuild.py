@@ -1,10 +1,10 @@
-"""What is left of the coordinator's state when its database is damaged or gone.
+"""Rebuild the coordinator's state when its database is damaged or gone.
 
-Three witnesses, each sound on its own: the backup of the last finished round, the manifests of the versions
-(content-addressed, they name version and parent), and the frames of accepted updates, whose headers say by
-whom and for which round they are. The newest state that they prove is rebuilt: an update that was
-acknowledged counts again. What they cannot tell (the history since the backup, who was seen last) is lost,
-and said. The damaged file stays beside the new one, for people.
+Three sources, each checked by itself: the backup of the last finished round, the manifests of the versions
+(content-addressed, they name version and parent), and the frames of accepted updates, whose headers name
+device and round. The newest state that they prove is rebuilt: an acknowledged update counts again. What they
+cannot prove (the history since the backup, when devices were last heard) is lost, and reported. The damaged
+file is kept beside the new one.
 """
 
 from dataclasses import dataclass, field
@@ -34,15 +34,15 @@ from runtime.text import first_few
 log = structlog.get_logger(__name__)
 
 _PARTS: Final = ("-wal", "-shm", "")
-"""Of a SQLite database, the one that makes it last."""
+"""Files of a SQLite database; removing the last one removes the evidence of the database."""
 _OPEN: Final = (RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
 META: Final = "salvaged"
-"""The key under which the words of the last salvage are kept, for ``history``."""
+"""The key of the report on the last rebuild, for ``history``."""
 
 
 @dataclass
 class _Rebuild:
-    """One salvage; ``words`` is what will be said of it."""
+    """One rebuild; ``words`` is its report."""
 
     path: Path
     task: Task
@@ -52,7 +52,7 @@ class _Rebuild:
     words: list[str] = field(default_factory=list)
 
     def run(self, why: str) -> Database:
-        """Until the mark is gone, whatever cuts this off, the next start salvages again."""
+        """Until the marker is removed, an interrupted rebuild starts again at the next start."""
         self.words.append(why)
         mark = rebuild_marker(self.path)
         if not mark.exists():
@@ -75,7 +75,7 @@ class _Rebuild:
         return self.path.with_name(f"{self.path.name}.damaged{suffix}")
 
     def _move_aside(self) -> None:
-        """The damaged files stay for people; what an earlier attempt had begun goes."""
+        """Keep the damaged files, and remove those of an earlier attempt."""
         for suffix in _PARTS:
             file = self.path.with_name(self.path.name + suffix)
             if file.exists() and not (self._aside("").exists() or self._aside(suffix).exists()):
@@ -100,7 +100,7 @@ class _Rebuild:
     def _rebuild(self, store: Database) -> None:
         try:
             state, _ = replay(store.journal())
-        except DatabaseDamaged as error:  # values that rotted inside of sound pages
+        except DatabaseDamaged as error:  # damaged values inside of sound pages
             self.words.append(f"the backup's journal is of no use: {error}")
             state = RoundState()
         with store.transaction():
@@ -157,12 +157,12 @@ class _Rebuild:
         return after
 
     def _lose(self, store: Database, journal: Journal, before: RoundState, after: RoundState) -> None:
-        """What the backup knows as accepted and whose frame is of no use is reported as refused."""
+        """Report updates as refused that the backup knows as accepted and whose frames are unusable."""
         if before.round != after.round or before.phase not in _OPEN:
             return
         gone = sorted(set(before.delivered) - set(after.delivered))
         for device in gone:
-            words = "the accepted update's frame was damaged or gone when the database was salvaged"
+            words = "the accepted update's frame was damaged or missing when the database was rebuilt"
             journal.mark_lost(before.round, device, Refused(Reason.WRONG_DIGEST, words), self.wall)
             store.count_refusals(device, Reason.WRONG_DIGEST.value, 1, words, self.wall)
         if gone:
@@ -204,20 +204,20 @@ class _Rebuild:
 
 
 def rebuild_marker(database: Path) -> Path:
-    """A file that is there while a salvage is not over."""
+    """A file that exists while a rebuild is not finished."""
     return database.with_name(f"{database.name}.salvaging")
 
 
 def open_or_rebuild(
     path: Path, task: Task, rules: Rules, wall: float, *, keeps_messages: bool = False
 ) -> Database:
-    """Open the coordinator's database; one that is damaged, or gone, is salvaged first.
+    """Open the coordinator's database; a damaged or missing one is rebuilt first.
 
     Args:
         path: ``coordinator.sqlite3``.
         task: what the coordinator runs.
         rules: of its round machine.
-        wall: unix seconds.
+        wall: Unix seconds.
         keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
 
     Raises:
@@ -227,7 +227,7 @@ def open_or_rebuild(
     sweep_below(path.parent)
     salvage = _Rebuild(path, task, rules, wall, keeps_messages)
     if rebuild_marker(path).exists():
-        return salvage.run("an earlier salvage was cut off")
+        return salvage.run("an earlier rebuild was interrupted")
     if not path.exists() and backup_of(path).exists():
         return salvage.run(f"{path} is gone")
     store: Database | None = None
@@ -239,7 +239,7 @@ def open_or_rebuild(
         if store is not None:
             store.close()
         return salvage.run(str(error))
-    except DatabaseError as error:  # its pages passed the check, and cannot be read all the same
+    except DatabaseError as error:  # its pages passed the check, and still cannot be read
         if store is not None:
             store.close()
         if not is_damage(error):
@@ -253,7 +253,7 @@ def open_or_rebuild(
 
 
 def _check_words(store: Database) -> None:
-    """What else is read at every start must be readable."""
+    """Check that everything that each start reads is readable."""
     if store.get_meta("task") is None and backup_of(store.path).exists():
         raise DatabaseDamaged(f"{store.path}: the database is empty, though there is a backup of it")
     if trouble := _task_trouble(store):

@@ -1,7 +1,8 @@
-"""A copy of a coordinator's whole state folder, while it runs: ``lichen coordinator backup FOLDER``.
+"""Copy a coordinator's whole state folder while it runs: ``lichen coordinator backup FOLDER``.
 
-The copy is a state folder: to restore it is to put it in the old one's place. Databases are copied as of one
-moment each, and checked. Files are copied before and after, so that all that a database names is there.
+The copy is a state folder: restore it by putting it in the place of the old one. Each database is copied as
+of one moment and checked. Files are copied before and after the databases, so that every file that a database
+names is there.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from runtime.storage.files import disk_errors
 
 DATABASES: Final = (DATABASE, IDENTITIES.file, ROLLOUTS.file)
 _MADE_ANEW: Final = frozenset({"jobs", "uploads", "mosquitto", "lost+found"})
-"""Folders of work in hand, and the broker's files, which the coordinator writes at its start."""
+"""Folders of temporary work, and the broker's files, which the coordinator writes at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class Copied:
 
 
 def back_up_databases(state_dir: Path) -> None:
-    """Copy each database beside itself; called whenever a round is over.
+    """Copy each database beside itself; called at the end of each round.
 
     Raises:
-        Transient: the disk is full, or one is damaged (then its old copy stays).
-        Misconfigured: the folder is not writable for us.
+        Transient: the disk is full, or a database is damaged (its old copy stays).
+        Misconfigured: the folder is not writable.
     """
     for name in DATABASES:
         if (state_dir / name).is_file():
@@ -51,11 +52,11 @@ def copy_state(state_dir: Path, to: Path) -> Copied:
 
     Args:
         state_dir: of a coordinator, which may be running.
-        to: an empty folder, or one that is not there yet.
+        to: an empty folder, or one that does not exist yet.
 
     Raises:
         Transient: the disk is full, or a database is damaged.
-        Misconfigured: there is nothing to copy, or ``to`` is not empty, inside of it, or closed to us.
+        Misconfigured: there is nothing to copy, or ``to`` is not empty, inside of it, or denies access.
     """
     if not (state_dir / DATABASE).is_file():
         raise Misconfigured(f"{state_dir / DATABASE} is not there; has this coordinator ever run?")
@@ -77,7 +78,7 @@ def copy_state(state_dir: Path, to: Path) -> Copied:
 
 
 def _copy_files(state_dir: Path, to: Path) -> None:
-    """All but databases and what is made anew; what goes meanwhile was of no use any more."""
+    """Copy all files but databases and temporary ones; files that disappear meanwhile are not needed."""
     for path in _files(state_dir):
         target = to / path.relative_to(state_dir)
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The coordinator's state folder, opened: locked, compared with the task, mended where it is damaged."""
+"""Open the coordinator's state folder: lock it, compare it with the task, rebuild what is damaged."""
 
 import random
 from collections.abc import Iterator
@@ -28,15 +28,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Storage:
-    """All that a coordinator keeps on disk.
+    """The parts of a coordinator's state on disk.
 
     Attributes:
         root: the folder.
         store: the database.
         journal: accepted updates.
         blobs: versions and bundles.
-        ledger: writes rows to the database behind.
-        rollouts: the book of rollouts; None: each export goes to all at once.
+        ledger: writes rows to the database in the background.
+        rollouts: the store of rollouts; None: each export goes to all devices at once.
         run_id: the id of the training run.
         labelled: the labelled windows, for the worker; None: the task has none.
     """
@@ -60,17 +60,17 @@ def open_storage(
     keeps_messages: bool,
     rng: random.Random | None = None,
 ) -> Iterator[Storage]:
-    """Open the state folder; what cannot be read is said, and mended where it can be.
+    """Open the state folder; damage is reported, and repaired if possible.
 
     Args:
         settings: where it is.
         task: as the operator wrote it.
         clock: the time.
         keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
-        rng: makes the id of a training run; None takes the system's random numbers.
+        rng: draws the id of a training run; None takes the system's random numbers.
 
     Raises:
-        Misconfigured: it cannot be written or is another task's, or the labelled windows cannot be used.
+        Misconfigured: it is not writable or is another task's, or the labelled windows cannot be used.
         Transient: the disk is full.
     """
     root = settings.state_dir

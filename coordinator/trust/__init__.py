@@ -1,1 +1,1 @@
-"""Who signs the fleet's bundles, and the signing: keys, the repository of metadata, the command."""
+"""Signing of the fleet's bundles: keys, the repository of metadata, the root ceremony."""

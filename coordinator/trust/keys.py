@@ -1,4 +1,4 @@
-"""Ed25519 keys in PEM files (PKCS#8, 0600). A root key's may be encrypted, or hold a public key alone."""
+"""Ed25519 keys in PEM files (PKCS#8, 0600). A root key may be encrypted, or a public key alone."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from protocol.errors import Misconfigured
 from protocol.trust.signing import Envelope, PublicKey
 from runtime.storage.files import disk_errors, write_atomic
 
-if TYPE_CHECKING:  # loaded where a key is used: most fleets begin without
+if TYPE_CHECKING:  # loaded on first use: most fleets have no keys
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 _MOST: Final = 64 * 1024
@@ -16,37 +16,37 @@ _MOST: Final = 64 * 1024
 
 @dataclass(frozen=True)
 class Key:
-    """``secret`` None: somebody else has it."""
+    """``secret`` is None if only the public key is here."""
 
     public: PublicKey
     secret: "Ed25519PrivateKey | None"
 
     @classmethod
     def new(cls) -> "Key":
-        """A new one."""
+        """A new key."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
 
         return cls.of(Ed25519PrivateKey.generate())
 
     @classmethod
     def of(cls, secret: "Ed25519PrivateKey") -> "Key":
-        """With its public half."""
+        """The key with its public part."""
         return cls(_public(secret.public_key()), secret)
 
     def save(self, file: Path, passphrase: bytes | None = None) -> None:
-        """Write the secret; without a passphrase, as it is.
+        """Write the secret key; without a passphrase, not encrypted.
 
         Raises:
-            Misconfigured: the folder is closed to us, or there is a file of that name.
+            Misconfigured: the folder denies access, or the file exists.
             Transient: the disk is full.
-            ValueError: there is no secret.
+            ValueError: there is no secret key.
         """
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
 
         if self.secret is None:
             raise ValueError("a public key alone is not saved")
         if file.exists():
-            raise Misconfigured(f"{file}: there is a file of that name; keys are not overwritten")
+            raise Misconfigured(f"{file}: the file exists; keys are not overwritten")
         how: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if passphrase is not None:
             how = serialization.BestAvailableEncryption(passphrase)
@@ -58,7 +58,8 @@ class Key:
         """Read a private or a public key.
 
         Raises:
-            Misconfigured: it is not there, closed to us, of another passphrase, or no Ed25519 key.
+            Misconfigured: the file is missing, denies access, has another passphrase, or holds no Ed25519
+                key.
         """
         from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
@@ -77,23 +78,23 @@ class Key:
             lacking = "encrypted: give --passphrase-file" if passphrase is None else "not encrypted"
             raise Misconfigured(f"{file}: {lacking}") from None
         except (ValueError, UnsupportedAlgorithm):
-            raise Misconfigured(f"{file}: no key in PEM, or another passphrase") from None
+            raise Misconfigured(f"{file}: not a key in PEM, or another passphrase") from None
         if not isinstance(secret, Ed25519PrivateKey):
             raise Misconfigured(f"{file}: not an Ed25519 key")
         return cls.of(secret)
 
     def signs(self, envelope: Envelope) -> Envelope:
-        """With this key's signature.
+        """The metadata with this key's signature.
 
         Raises:
-            ValueError: there is no secret.
+            ValueError: there is no secret key.
         """
         if self.secret is None:
             raise ValueError("a public key alone does not sign")
         return envelope.signed_by(self.public, self.secret)
 
     def public_pem(self) -> str:
-        """The public half, to hand to who makes the root."""
+        """The public key, for the person who creates the root."""
         from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 

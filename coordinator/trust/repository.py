@@ -47,17 +47,17 @@ from runtime.storage.files import disk_errors, remove, write_atomic
 FOLDER: Final = "trust"
 DAY_S: Final = 86400.0
 AHEAD_S: Final = 60.0
-"""A clock that is set back by less is no fault."""
+"""A clock that is set back by less than this is not reported."""
 _BEGAN_S: Final = 1_577_836_800.0
 TOO_MANY_ROOTS: Final = (
-    f"devices follow at most {MAX_NEXT_ROOTS} roots after the first one: begin with a new trust folder "
+    f"devices follow at most {MAX_NEXT_ROOTS} roots after the first one: start a new trust folder "
     "(docs/trust.md), and enrol the devices again"
 )
 Text = Annotated[str, Field(max_length=MAX_TARGETS_BYTES)]
 
 
 def ahead_words(ahead_s: float) -> str:
-    """That what is published was signed later than now, and what to do. ``ahead_s``: by so many seconds."""
+    """Message: the published metadata was signed ``ahead_s`` seconds later than now, and what to do."""
     return (
         f"what devices get was signed {ahead_s / DAY_S:.1f} days ahead of this machine's clock: the clock "
         "was ahead then, or is behind now. Devices whose clock a time service keeps refuse what is more than "
@@ -66,7 +66,7 @@ def ahead_words(ahead_s: float) -> str:
 
 
 class BundleTarget(Wire):
-    """What devices may run."""
+    """A bundle that devices may run."""
 
     task: Name
     version: Count
@@ -82,14 +82,14 @@ class PublishedMetadata(Wire):
 
 
 class Repository:
-    """One coordinator's. Not thread-safe."""
+    """The repository of one coordinator. Not thread-safe."""
 
     def __init__(self, folder: Path, timestamp_s: float = 7 * DAY_S, again_s: float = DAY_S) -> None:
         self.folder = folder
         self.timestamp_s = timestamp_s
-        """How long what is signed online counts."""
+        """How long online signatures are valid."""
         self.again_s = again_s
-        """It is signed anew after this long."""
+        """Online metadata is signed again after this time."""
 
     @property
     def exists(self) -> bool:
@@ -99,7 +99,7 @@ class Repository:
 
     @property
     def newest(self) -> Path:
-        """What devices begin with."""
+        """The root that devices start from."""
         return self.folder / "root.json"
 
     @property
@@ -108,10 +108,10 @@ class Repository:
         return self.folder / "pending.json"
 
     def roots(self) -> list[bytes]:
-        """All, the first one first.
+        """All roots, the first one first.
 
         Raises:
-            Misconfigured: one is missing or closed to us.
+            Misconfigured: one is missing or denies access.
         """
         if not self.exists:
             return []
@@ -121,15 +121,15 @@ class Repository:
                 return [self._root_file(version).read_bytes() for version in range(1, last + 1)]
             except FileNotFoundError as error:
                 raise Misconfigured(
-                    f"{error.filename}: missing; devices cannot go from one root to the next without it: put "
-                    "it back from a copy"
+                    f"{error.filename}: missing; devices cannot go from one root to the next without it: "
+                    "restore it from a copy"
                 ) from None
 
     def _root_file(self, version: int) -> Path:
         return self.folder / "roots" / f"{version}.json"
 
     def root(self) -> Root:
-        """The newest.
+        """The newest root.
 
         Raises:
             Misconfigured: there is none, or it is damaged.
@@ -145,7 +145,7 @@ class Repository:
                 ) from None
 
     def keep_root(self, data: bytes) -> Root:
-        """A root with all its signatures: from now on the newest."""
+        """Make a fully signed root the newest one."""
         root, _ = read(Root, data)
         write_atomic(self._root_file(root.version), data)
         write_atomic(self.newest, data)
@@ -158,14 +158,14 @@ class Repository:
         return root
 
     def key_file(self, keyid: str) -> Path:
-        """Where an online key lies."""
+        """Path of an online key."""
         return self.folder / "keys" / f"{keyid[:16]}.pem"
 
     def online(self) -> Key:
-        """The key that signs, checked against the root.
+        """The signing key, checked against the root.
 
         Raises:
-            Misconfigured: it is not here.
+            Misconfigured: it is missing.
         """
         keyid = self.root().roles["timestamp"].keyids[0]
         key = Key.load(self.key_file(keyid))
@@ -174,7 +174,7 @@ class Repository:
         return key
 
     def published(self) -> PublishedMetadata | None:
-        """What devices get now; None: nothing yet, or what is there is damaged: it is signed anew."""
+        """The published metadata; None if there is none or it is damaged: it is signed again then."""
         with disk_errors(self.folder):
             try:
                 return PublishedMetadata.model_validate_json((self.folder / "published.json").read_bytes())
@@ -182,7 +182,7 @@ class Repository:
                 return None
 
     def ahead_s(self, wall: float) -> float:
-        """So many seconds what is published was signed later than now; 0: it was not. ``wall``: unix seconds.
+        """Seconds by which the published metadata was signed later than ``wall`` (Unix seconds), else 0.
 
         Raises:
             Misconfigured: there is no root, or it is damaged.
@@ -195,18 +195,18 @@ class Repository:
     def publish(
         self, bundles: Sequence[BundleTarget], wall: float, *, anew: bool = False
     ) -> PublishedMetadata:
-        """Sign what is due; where nothing is, what was published.
+        """Sign what is due, and return what is published.
 
-        All three are signed at once: a snapshot that stayed would be an old one to devices, where this
-        folder was restored from a copy.
+        All three files are signed together: a retained snapshot would look outdated to devices if this folder
+        was restored from a copy.
 
         Args:
             bundles: what devices may run.
-            wall: unix seconds.
-            anew: also where nothing is due.
+            wall: Unix seconds.
+            anew: sign even if nothing is due.
 
         Raises:
-            Misconfigured: keys or root are missing, or there are more bundles than devices take.
+            Misconfigured: keys or root are missing, or there are more bundles than devices accept.
             Transient: the disk is full.
         """
         if len(bundles) > MAX_TARGETS:
@@ -223,8 +223,8 @@ class Repository:
         before = _Before.of(self.published(), root)
         if not anew and before is not None and before.stays(listed, wall, self.again_s):
             return before.published
-        # A clock may go back, and devices do not: they count from the latest signature that they have seen,
-        # so each further one must be later, or it would seem to have expired after timestamp_s.
+        # A clock may go back, but devices remember the latest signature that they have seen: each further
+        # one must be later, or it would seem to have expired after timestamp_s.
         now = wall if before is None else max(wall, before.latest + 1)
         version = max(1, int((now - _BEGAN_S) // 60), 0 if before is None else before.version + 1)
         published = _signed(self.online(), version, now, self.timestamp_s, listed)
@@ -234,7 +234,7 @@ class Repository:
 
 @dataclass(frozen=True)
 class _Before:
-    """What was published before."""
+    """The metadata published before."""
 
     published: PublishedMetadata
     pieces: tuple[tuple[Metadata, Envelope], ...]
@@ -242,9 +242,10 @@ class _Before:
 
     @classmethod
     def of(cls, published: PublishedMetadata | None, root: Root) -> "_Before | None":
-        """None: nothing was, it is damaged, or it was signed by keys that the root does not name any more.
+        """The metadata published before; None if there is none, it is damaged, or the root dropped its keys.
 
-        Devices forget what such keys signed when they take the root: neither versions nor times follow it.
+        When devices accept the root they forget what such keys signed: neither versions nor times need to
+        follow it.
         """
         if published is None:
             return None
@@ -262,16 +263,16 @@ class _Before:
 
     @property
     def version(self) -> int:
-        """The highest."""
+        """The highest version."""
         return max(said.version for said, _ in self.pieces)
 
     @property
     def latest(self) -> float:
-        """When the last was signed."""
+        """When the latest of them was signed."""
         return max(unix(said.issued) for said, _ in self.pieces if said.issued is not None)
 
     def stays(self, listed: Mapping[str, object], wall: float, again_s: float) -> bool:
-        """Whether it lists the same, and is young; what was signed later than now is not."""
+        """Whether it lists the same and is recent; a signature later than now is not."""
         same = self.pieces[-1][1].signed.get("targets") == listed
         return same and self.latest - AHEAD_S <= wall < self.latest + again_s
 
@@ -279,7 +280,7 @@ class _Before:
 def _signed(
     key: Key, version: int, now: float, lasts_s: float, listed: Mapping[str, object]
 ) -> PublishedMetadata:
-    """The innermost first: each names the one before."""
+    """The inner metadata first: each file names the one before."""
     texts: dict[str, str] = {}
     said: dict[str, object] = {"targets": listed}
     order: tuple[tuple[RoleName, str], ...]

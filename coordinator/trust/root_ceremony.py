@@ -1,4 +1,4 @@
-"""Roots: made, renewed, their keys exchanged. What the operator does with keys that lie elsewhere."""
+"""The root ceremony: create and renew roots, exchange keys. Root keys are not on the coordinator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ from runtime.storage.files import disk_errors, write_atomic
 
 @dataclass(frozen=True)
 class Done:
-    """What came of it. ``lacking``: so many signatures are needed at least; 0: the root counts."""
+    """Result. ``lacking``: how many signatures are still needed at least; 0: the root is valid."""
 
     version: int
     lacking: int
     file: Path
-    """Of the root, or of the one that waits."""
+    """Version of the root, or of the one that waits for signatures."""
 
 
 def init(repository: Repository, keys: Sequence[Key], threshold: int, lasts_s: float, wall: float) -> Done:
-    """The first root.
+    """Create the first root.
 
     Args:
         repository: where.
         keys: of the root; those with a secret sign.
-        threshold: how many of them it takes.
-        lasts_s: for so long the root counts.
-        wall: unix seconds.
+        threshold: how many of them must sign.
+        lasts_s: validity of the root.
+        wall: Unix seconds.
 
     Raises:
-        Misconfigured: there is a root, or fewer keys than the threshold.
+        Misconfigured: a root exists, or there are fewer keys than the threshold.
         Transient: the disk is full.
     """
     if repository.exists:
@@ -57,19 +57,19 @@ def rotate(  # noqa: PLR0917 - each of another type
     *,
     keep_online: bool = False,
 ) -> Done:
-    """The next root: a new online key, new keys of the root, or only a later expiry.
+    """Create the next root: a new online key, new root keys, or only a later expiry.
 
     Args:
         repository: where.
         signing: keys that sign now, of the old root or the new.
-        keys: the new root's keys; None: the old ones'.
-        threshold: None: the old one.
-        lasts_s: for so long the new root counts.
-        wall: unix seconds.
-        keep_online: leave the online key as it is. Otherwise devices forget what it had signed.
+        keys: the new root's keys; None: those of the old one.
+        threshold: None: that of the old one.
+        lasts_s: validity of the new root.
+        wall: Unix seconds.
+        keep_online: keep the online key; with a new one devices forget what the old one signed.
 
     Raises:
-        Misconfigured: there is no root, fewer keys than the threshold, or a key that is none of them.
+        Misconfigured: there is no root, fewer keys than the threshold, or a key that belongs to neither root.
         Transient: the disk is full.
     """
     old = repository.root()
@@ -82,10 +82,10 @@ def rotate(  # noqa: PLR0917 - each of another type
 
 
 def sign(repository: Repository, keys: Sequence[Key]) -> Done:
-    """Sign the root that waits.
+    """Sign the waiting root.
 
     Raises:
-        Misconfigured: none waits, or a key is none of its keys.
+        Misconfigured: no root waits, or a key is not one of its keys.
         Transient: the disk is full.
     """
     with disk_errors(repository.pending):
@@ -131,7 +131,7 @@ def _draw(  # noqa: PLR0917 - each of another type
 
 
 def _settle(repository: Repository, envelope: Envelope, signing: Sequence[Key]) -> Done:
-    """Sign; with all signatures the root counts, otherwise it waits."""
+    """Sign; the root becomes valid with all signatures, and waits otherwise."""
     root = Root.model_validate(envelope.signed)
     judges = [root, *([repository.root()] if repository.exists else [])]
     known = {key.public for judge in judges for key in judge.keys_of("root").values()}

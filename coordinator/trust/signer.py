@@ -1,6 +1,6 @@
-"""Signing while the coordinator runs: pointers get what vouches for their bundles, anew before it expires.
+"""Signs model pointers and their bundles' metadata while the coordinator runs, and again before it expires.
 
-Each decision is signed for whom it was taken, by the same key (:mod:`protocol.trust.decisions`).
+Each decision is signed for the device it concerns, with the same key (:mod:`protocol.trust.decisions`).
 """
 
 import asyncio
@@ -33,31 +33,31 @@ from runtime.storage.files import disk_errors
 
 log = structlog.get_logger(__name__)
 _LOOK_S: Final = 60.0
-"""How often it is looked whether something is due."""
+"""Interval of the check whether a signature is due."""
 
 
 @dataclass(frozen=True)
 class Signer:
-    """The online key, and where devices get the roots that lead to it."""
+    """The online key, and the blobs with the roots that lead to it."""
 
     key: Key
     number: int
-    """Of the root that names it."""
+    """Version of the root that names it."""
     roots: tuple[BlobRef, ...]
-    """Versions 2, 3, ...; they lie among the blobs."""
+    """Roots 2, 3, ...; they are stored as blobs."""
     written: int
-    """When the newest root's file was written, in nanoseconds."""
+    """Modification time of the newest root's file, nanoseconds."""
 
 
 class PointerSigner(Protocol):
-    """Who signs."""
+    """Signs pointers."""
 
     @property
     def fleet(self) -> str:
-        """For whom."""
+        """Name of the fleet."""
 
     def signer(self) -> Signer | None:
-        """Who signs now; None: nobody. Blocks for a disk.
+        """The signer; None: the fleet has no root. Blocks for a disk.
 
         Raises:
             Misconfigured: a key or a root is missing.
@@ -67,12 +67,12 @@ class PointerSigner(Protocol):
     def vouched(
         self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
     ) -> ModelPointer:
-        """The pointer, signed, with what vouches for all ``bundles``. Blocks for a disk.
+        """The pointer, signed, with the metadata of all ``bundles``. Blocks for a disk.
 
         Args:
-            pointer: what was decided.
+            pointer: the decision.
             bundles: what devices may run.
-            device: whom it is for alone; None: all.
+            device: the only device it is for; None: all.
 
         Raises:
             Misconfigured: a key or a root is missing.
@@ -80,63 +80,63 @@ class PointerSigner(Protocol):
         """
 
     def due(self) -> bool:
-        """Whether it is time to sign anew, and to announce that. Blocks for a disk."""
+        """Whether pointers must be signed and announced again. Blocks for a disk."""
 
     def kept(self) -> tuple[str, ...]:
-        """Digests of blobs that must stay."""
+        """Digests of the blobs that must be retained."""
 
     def held(self) -> AbstractContextManager[tuple[str, ...]]:
-        """The same; nothing is signed, so none is added, until this is left. Blocks for who signs."""
+        """The same digests; none is added inside this context. Blocks while another thread signs."""
 
 
 class NoSigner:
-    """Of a fleet without a root."""
+    """The signer of a fleet without a root: signs nothing."""
 
     fleet = ""
 
     def signer(self) -> Signer | None:
-        """Nobody."""
+        """None."""
         return None
 
     def vouched(
         self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
     ) -> ModelPointer:
-        """As it is."""
+        """The pointer, unchanged."""
         del bundles, device
         return pointer
 
     def due(self) -> bool:
-        """Never."""
+        """False."""
         return False
 
     def kept(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Empty."""
         return ()
 
     def held(self) -> AbstractContextManager[tuple[str, ...]]:
-        """Nothing."""
+        """Empty."""
         return nullcontext(())
 
 
 @dataclass(frozen=True)
 class _Last:
-    """What was signed last."""
+    """The last signed metadata."""
 
     bundles: tuple[BundleTarget, ...]
     vouchers: Vouchers
     signer: Signer
     again_at: float
-    """Seconds of a clock that nobody sets: the wall clock may be set back by a year."""
+    """Monotonic seconds: the wall clock may be set back by a year."""
 
     @property
     def blobs(self) -> tuple[str, ...]:
-        """Digests of the blobs that vouch."""
+        """Digests of the metadata's blobs."""
         told = self.vouchers
         return tuple(ref.digest for ref in (*told.roots, told.timestamp, told.snapshot, told.targets))
 
 
 class TufSigner:
-    """Of a fleet with one. Thread-safe."""
+    """The signer of a fleet with a root. Thread-safe."""
 
     def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock, fleet: str) -> None:
         self._repository = repository
@@ -177,7 +177,7 @@ class TufSigner:
         return last is None or last.signer.written != self._root() or self._clock.now() >= last.again_at
 
     def _have(self, digests: Iterable[str]) -> bool:
-        """Whether devices can pull these."""
+        """Whether devices can pull these blobs."""
         return all(map(self._blobs.has, digests))
 
     def _root(self) -> int:
@@ -185,7 +185,7 @@ class TufSigner:
             return self._repository.newest.stat().st_mtime_ns
 
     def _signer_now(self) -> Signer:
-        """Read anew where the root is another one, or devices could not pull the roots."""
+        """The signer; read again if the root is new, or devices could not pull the roots."""
         signer, written = self._signer, self._root()
         if signer is None or signer.written != written or not self._have(ref.digest for ref in signer.roots):
             signer = self._signer = self._read_signer(written)
@@ -201,7 +201,7 @@ class TufSigner:
     def _sign(self, bundles: Sequence[BundleTarget]) -> "_Last":
         wall, last = self._clock.wall(), self._last
         signer = self._signer_now()
-        # Once a start: where the folder is a restored copy, devices know newer metadata than is here.
+        # Once per start: if the folder is a restored copy, devices know newer metadata.
         anew = last is None or self._clock.now() >= last.again_at
         published = self._repository.publish(bundles, wall, anew=anew)
         if (ahead_s := self._repository.ahead_s(wall)) > AHEAD_S:
@@ -225,10 +225,10 @@ class TufSigner:
 
 
 def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> PointerSigner:
-    """Who signs for this coordinator; ``lichen coordinator trust init`` works while it runs.
+    """The signer of this coordinator; ``lichen coordinator trust init`` may run beside it.
 
     Raises:
-        Misconfigured: there is a root, and the online key is not here.
+        Misconfigured: there is a root, but the online key is missing.
     """
     repository = repository_of(settings)
     if repository.exists:
@@ -237,7 +237,7 @@ def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -
 
 
 def repository_of(settings: CoordinatorSettings) -> Repository:
-    """Where the settings say."""
+    """The repository of these settings."""
     trust = settings.trust
     return Repository(
         settings.state_dir / FOLDER,
@@ -249,7 +249,7 @@ def repository_of(settings: CoordinatorSettings) -> Repository:
 async def resign_periodically(
     vouching: PointerSigner, announce: Callable[[], Awaitable[bool]], clock: Clock, every_s: float
 ) -> None:
-    """Announce, for ever, when it is time to sign anew."""
+    """Call ``announce`` whenever signatures are due, for ever."""
     while True:
         await clock.sleep(min(_LOOK_S, every_s))
         try:

@@ -1,4 +1,4 @@
-"""What is wrong with signatures, for ``lichen coordinator status --why``."""
+"""Problems with signatures, for ``lichen coordinator status --why``."""
 
 import contextlib
 from collections.abc import Collection, Iterator
@@ -18,19 +18,19 @@ MAX_LISTED_DEVICES: Final = 5
 def waits(
     settings: CoordinatorSettings, now: float, roster: DeviceRegistry, barred: Collection[str]
 ) -> list[Wait]:
-    """That what is published was signed later than now, and devices that do not act on what came last.
+    """Metadata signed later than now, and devices that do not act on the newest messages.
 
     Args:
         settings: whose ``state_dir/trust`` is read.
-        now: unix seconds.
+        now: Unix seconds.
         roster: the devices.
-        barred: devices that are not heard.
+        barred: devices that are not admitted.
     """
     return [*_ahead(settings, now), *_distrust(roster, barred)]
 
 
 def _ahead(settings: CoordinatorSettings, now: float) -> Iterator[Wait]:
-    with contextlib.suppress(LichenError):  # lichen coordinator trust status says what is damaged
+    with contextlib.suppress(LichenError):  # lichen coordinator trust status reports the damage
         repository = repository_of(settings)
         ahead_s = repository.ahead_s(now) if repository.exists else 0.0
         if ahead_s > AHEAD_S:
@@ -44,5 +44,5 @@ def _distrust(roster: DeviceRegistry, barred: Collection[str]) -> Iterator[Wait]
         if name not in barred and device is not None and device.state.distrusts is not None:
             found.append(f"{name} ({one_line(device.state.distrusts)})")
     if found:
-        words = f"devices that do not act on what came: {first_few(found, MAX_LISTED_DEVICES)}"
+        words = f"devices that do not act on signed messages: {first_few(found, MAX_LISTED_DEVICES)}"
         yield Wait("trust", words, None, None, "until a task or an offer comes that they can verify")

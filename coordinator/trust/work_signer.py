@@ -1,4 +1,4 @@
-"""Signs what devices work on: the task, and each round's offer, once for all devices."""
+"""Signs the work of devices: the task, and each round's offer, once for all devices."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -13,18 +13,18 @@ from protocol.trust.signing import Envelope
 from runtime.clock import Clock
 
 META: Final = "work_serial"
-"""The key of the table ``meta``: the last serial that was signed."""
+"""The key of the table ``meta``: the last signed serial."""
 _BEGAN_S: Final = 1_577_836_800.0
 """Serials count seconds since 2020."""
 
 
 class WorkSigner:
-    """Of one coordinator. Thread-safe.
+    """The signer of one coordinator. Thread-safe.
 
     Args:
-        vouching: who signs.
-        store: keeps the last serial: a clock may go back.
-        clock: serials follow it, so that they rise also where the store was lost.
+        vouching: the key.
+        store: holds the last serial: a clock may go back.
+        clock: serials follow it, so that they rise even if the store was lost.
     """
 
     def __init__(self, vouching: PointerSigner, store: Database, clock: Clock) -> None:
@@ -36,7 +36,7 @@ class WorkSigner:
         self._offer: tuple[object, str] | None = None
 
     def task(self, announcement: TaskAnnouncement) -> TaskAnnouncement:
-        """The announcement, signed; as it is where there is no root. Blocks for a disk.
+        """The announcement, signed; unchanged if there is no root. Blocks for a disk.
 
         Raises:
             Misconfigured: a key or a root is missing.
@@ -54,13 +54,13 @@ class WorkSigner:
             return announcement.model_copy(update={"signed": self._task[1]})
 
     def offer(self, offer: Offer, encoder_models: Mapping[str, BlobRef]) -> str | None:
-        """What vouches for the offer of a round to whomever, None where there is no root. Blocks for a disk.
+        """The signature of a round's offer to any device; None if there is no root. Blocks for a disk.
 
-        The same until the round, its base, the encoder models or the root are others.
+        It stays the same until the round, its base, the encoder models or the root change.
 
         Args:
             offer: to any device.
-            encoder_models: of all modalities.
+            encoder_models: the encoder models of all modalities.
 
         Raises:
             Misconfigured: a key or a root is missing.
@@ -81,7 +81,7 @@ class WorkSigner:
     def _signed(
         self, last: tuple[object, str] | None, same: object, signer: Signer, draft: Callable[[int], Envelope]
     ) -> tuple[object, str]:
-        """What was signed last, where it is the same."""
+        """The last signature, if it is for the same."""
         if last is not None and last[0] == same:
             return last
         before = int(self._store.get_meta(META) or 0)

@@ -1,1 +1,1 @@
-"""Jobs in child processes, and the encoder models they make."""
+"""Jobs in child processes, and the encoder models that they make."""

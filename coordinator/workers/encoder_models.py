@@ -1,8 +1,8 @@
-"""The encoder models: what a device without torch needs to make its prototypes.
+"""Encoder models: what a device without torch needs to compute its prototypes.
 
-They depend on the task alone (their weights travel as the base's blobs, ADR 13), so they are made once, by
-the export process, when the first device asks for them by its role. They lie among the blobs, named in the
-table ``meta``; that and the blobs are looked at now and then, and what is gone or damaged is made again.
+They depend on the task alone (their weights travel as the base's blobs, ADR 13), so the export process makes
+them once, when the first device of a role that needs them appears. They are stored as blobs, named in the
+table ``meta``; both are checked at intervals, and a missing or damaged model is made again.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ META: Final = "graphs"
 LOOK_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 5.0
 _LAST_PAUSE_S: Final = 300.0
-NOT_YET: Final = "they are made as soon as the coordinator gets to it"
-MAKING: Final = "they are being made"
+NOT_YET: Final = "the export process starts soon"
+MAKING: Final = "the export process makes them"
 AGAIN: Final = "; it is tried again now"
 
 
@@ -68,7 +68,7 @@ def made_for(task: Task) -> str:
 
 
 def kept(store: Database, task: Task) -> EncoderModelRecord:
-    """What is on disk; nothing where that is of another task or release, or damaged."""
+    """The record on disk; empty if it is of another task or release, or damaged."""
     nothing = EncoderModelRecord(made_for=made_for(task))
     try:
         found = EncoderModelRecord.model_validate_json(store.get_meta(META) or "")
@@ -79,7 +79,7 @@ def kept(store: Database, task: Task) -> EncoderModelRecord:
 
 
 def terms_kept(store: Database, task: Task) -> Requirements:
-    """The terms as a look from outside sees them."""
+    """The requirements, as the status command sees them."""
     found = kept(store, task)
     return requirements_of(task, "" if found.graphs else found.why)
 
@@ -90,7 +90,9 @@ def wait_for(found: EncoderModelRecord, roster: DeviceRegistry, terms: Requireme
         return None
     names = ", ".join(sorted(roster.prototypers)[:4])
     words = f"{found.why}; until then devices of role prototype take no part ({names})"
-    return Wait("encoder models", words, found.since, found.until, "they are here, or are tried again")
+    return Wait(
+        "encoder models", words, found.since, found.until, "they are ready, or the export is tried again"
+    )
 
 
 class EncoderModels:
@@ -119,15 +121,15 @@ class EncoderModels:
         self._worker_s = worker_s
         self._changes = changes
         self._lock = threading.Lock()
-        """No blob is collected between its writing and its place in the table."""
+        """A lock: no blob is deleted between its writing and its entry in the table."""
         self._kept = kept(store, task)
         self._sound = False
         self._failed = ""
-        """Why they could not be made the last time, in words."""
+        """Why the last attempt failed."""
         self._terms = requirements_of(task, NOT_YET)
 
     def terms(self) -> Requirements:
-        """What a device needs for a round, as of now."""
+        """The requirements of a device for a round, as of now."""
         return self._terms
 
     def offered(self) -> Mapping[str, BlobRef]:
@@ -143,7 +145,7 @@ class EncoderModels:
 
     @contextmanager
     def held(self) -> Iterator[tuple[str, ...]]:
-        """Digests that must stay; while they are held none is added."""
+        """Digests that must be retained; none is added inside this context."""
         with self._lock:
             yield tuple(ref.digest for ref in self._kept.graphs.values())
 
@@ -161,14 +163,14 @@ class EncoderModels:
             try:
                 await self._make()
             except (LichenError, OSError) as error:
-                self._failed = f"they could not be made: {in_words(error)}"
+                self._failed = f"the export failed: {in_words(error)}"
                 log.warning("feature_graphs", why=self._failed, again_in_s=pause)
                 await self._say(self._failed, self._clock.wall() + pause)
                 await self._clock.sleep(pause)
                 pause = min(_LAST_PAUSE_S, 2 * pause)
 
     async def _are_sound(self) -> bool:
-        """Whether they are here, and what was written; what is not counts as gone from now on."""
+        """Whether they are stored, and their record; a missing one counts as gone from now on."""
         sound = bool(self._kept.graphs) and await asyncio.to_thread(self._look)
         if sound != self._sound:
             self._sound = sound
@@ -191,7 +193,7 @@ class EncoderModels:
         made = await self._jobs.features()
         await asyncio.to_thread(self._keep, made)
         if not await self._are_sound():
-            raise Transient("they were written and cannot be read")
+            raise Transient("they were written but cannot be read")
         self._failed = ""
         sizes = {name: ref.size for name, ref in self._kept.graphs.items()}
         log.info("feature_graphs", made=sizes)
@@ -204,10 +206,10 @@ class EncoderModels:
             self._kept = found
 
     async def _say(self, why: str, until: float) -> None:
-        """Why there are none; on disk too, for ``status``."""
+        """Record why there are none, on disk, too, for ``status``."""
         since = self._clock.wall() if self._kept.since is None else self._kept.since
         found = EncoderModelRecord(made_for=made_for(self._task), why=why, since=since, until=until)
         self._kept, self._terms = found, requirements_of(self._task, why)
         self._changes.set()
-        with contextlib.suppress(LichenError):  # a full disk: the words stay in memory
+        with contextlib.suppress(LichenError):  # a full disk: the reason stays in memory
             await asyncio.to_thread(self._store.put_meta, {META: found.model_dump_json()})

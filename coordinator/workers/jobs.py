@@ -1,4 +1,4 @@
-"""Work that needs torch or onnx, in child processes: fresh models, judging, exporting, guided rounds.
+"""Work that needs torch or onnx, in child processes: initial models, evaluation, export, guided rounds.
 
 Every job has a folder under ``jobs/``, removed when it is over (and at the next start, after a crash).
 """
@@ -34,13 +34,13 @@ _BOOK: Final = "identity.sqlite3"
 
 
 def secrets_in(state_dir: Path) -> list[Path]:
-    """What no child process needs to open: keys of the authority, of the signer and our own, and the book."""
+    """Paths that child processes may not open: private keys and the identity store."""
     books = (f"{_BOOK}{end}" for end in ("", "-wal", "-shm", ".backup"))
     return [state_dir.resolve() / name for name in (*_SECRET, *books)]
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """Another one for another file of that name; None: it is not there."""
+    """The identity of a file, different for another file of that name; None: it does not exist."""
     try:
         found = file.stat()
     except OSError:
@@ -50,7 +50,7 @@ def _identity(file: Path) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class ExportLineage:
-    """What a bundle says about where it comes from."""
+    """The origin of a bundle."""
 
     version: int
     parent: str | None
@@ -60,23 +60,23 @@ class ExportLineage:
 
 @dataclass(frozen=True, slots=True)
 class ExportedBundle:
-    """An exported bundle, and what the parity gate measured."""
+    """An exported bundle, and the measurements of the parity gate."""
 
     data: bytes
     result: dict[str, object]
 
 
 class Jobs(Protocol):
-    """What the driver needs done elsewhere. Each raises ``LichenError`` when it could not be done."""
+    """Jobs for the round driver. Each raises ``LichenError`` if it fails."""
 
     async def initial(self) -> Blobs:
         """Version 0."""
 
     async def evaluate(self, state: Blobs) -> Evaluation:
-        """Judge a version on the configured windows."""
+        """Evaluate a version on the configured windows."""
 
     async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
-        """Turn a version into a bundle."""
+        """Export a version as a bundle."""
 
     async def features(self) -> dict[str, bytes]:
         """The task's encoder models, one for each modality."""
@@ -84,11 +84,11 @@ class Jobs(Protocol):
     async def view(
         self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-        """Of a guided round: what the labelled windows look like through each update's model.
+        """Guided round: evaluate each update's model on the labelled windows.
 
         Args:
             state: the version that the updates start from.
-            entries: accepted updates, in any order; one job's, that ends in time.
+            entries: accepted updates in any order; of one job, which ends in time.
             limits: what an update may need.
 
         Returns:
@@ -96,24 +96,24 @@ class Jobs(Protocol):
         """
 
     async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
-        """Of a guided round: train at the coordinator what devices do not; the version, and metrics."""
+        """Guided round: train the part that devices do not train; returns the version and metrics."""
 
     async def close(self) -> None:
         """Stop the child processes."""
 
 
 class WorkerJobs:
-    """The real thing: ``models.worker`` and ``export`` as child processes.
+    """Runs ``models.worker`` and ``export`` as child processes.
 
     Args:
         task: what is learned.
-        root: where the jobs' folders are made.
-        windows: what versions are judged on; None: they cannot be.
-        settings: for how long, and with how many threads.
+        root: parent of the jobs' folders.
+        windows: evaluation data; None: no evaluation.
+        settings: time limits and threads.
         labelled: the labelled windows that a guided method learns from
-        (:func:`coordinator.workers.labelled_data.keep`).
+            (:func:`coordinator.workers.labelled_data.keep`).
         int8: exports get an int8 variant, calibrated on ``windows``, else on ``labelled``.
-        by: parts of ``windows`` that versions are judged on besides.
+        by: parts of ``windows`` that are evaluated besides.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class WorkerJobs:
         hidden = secrets_in(root.parent)
         self._learn = Worker("models.worker", idle_s=settings.idle_s, hidden=hidden)
         spec = methods().get(task.method)
-        # Where there are several bundles, one after the other, torch is loaded once for all of them.
+        # For several bundles in a row, torch is loaded once.
         several = spec is not None and spec.routed
         self._export = Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
         self._one_model = spec is not None and spec.one_model
@@ -160,7 +160,7 @@ class WorkerJobs:
             Transient: no labelled windows are configured, or the worker failed.
         """
         if self._windows is None:
-            raise Transient("there are no labelled windows to judge on: set evaluation.data")
+            raise Transient("there are no labelled windows for the evaluation: set evaluation.data")
         with self._folder("evaluate") as folder:
             job = job_folder.EvaluateJob(self._task, threads=self._settings.threads, by=self._by)
             await self._open_to_child(self._windows)
@@ -169,7 +169,7 @@ class WorkerJobs:
             return await asyncio.to_thread(job_folder.read_evaluation, folder)
 
     async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
-        """Run an export job; where all versions have one model, the first time only, after each start."""
+        """Run an export job; if all versions share one model, only once per start."""
         if self._exported is not None:
             return await asyncio.to_thread(_packed_again, self._exported, lineage)
         with self._folder(f"export-{lineage.version}") as folder:
@@ -235,7 +235,7 @@ class WorkerJobs:
         return str(self._labelled.resolve())
 
     async def _open_to_child(self, file: Path) -> None:
-        """A child opens what was in the state folder when it started: for another file it is started anew."""
+        """A child sees the state folder as of its start: for another file it is restarted."""
         before, self._known = self._known, await asyncio.to_thread(_identity, file)
         if self._known != before:
             await self._learn.close()
@@ -246,7 +246,7 @@ class WorkerJobs:
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(parents=True)
-            # A child can open what is in the state folder when it starts: frames may come later.
+            # A child can open what is in the state folder at its start: frames may come later.
             (self._root.parent / UPDATES).mkdir(exist_ok=True)
             yield folder
         except (OSError, WorkerFailed) as error:
@@ -272,7 +272,7 @@ def _read_bundle(folder: Path) -> ExportedBundle:
 
 
 def _packed_again(before: ExportedBundle, lineage: ExportLineage) -> ExportedBundle:
-    """The bundle that an export of this version would make, from another version's of the same model."""
+    """The bundle of this version, derived from another version's export of the same model."""
     manifest, files = unpack(before.data)
     said = {
         "version": lineage.version,

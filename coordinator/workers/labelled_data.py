@@ -1,7 +1,7 @@
-"""The coordinator's labelled windows (``task.labelled``): read and checked at the start, kept for the worker.
+"""The coordinator's labelled windows (``task.labelled``): checked at the start, stored for the worker.
 
-The worker gets them as one window set in the state folder: whatever form the file has, it is read once, by
-the process that tells the operator what is wrong with it.
+The worker gets them as one window set in the state folder: the file is read once, whatever its form, by the
+process that reports problems to the operator.
 """
 
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class Own:
-    """The labelled windows, and what they lack for good training, in words."""
+    """The labelled windows, and what they lack for good training."""
 
     windows: WindowSet
     gaps: tuple[str, ...] = ()
 
 
 def read(settings: CoordinatorSettings, task: Task) -> Own | None:
-    """The windows that the task names; None where it names none.
+    """The windows that the task names; None if it names none.
 
     Args:
         settings: paths in the task are relative to its own file.
@@ -51,7 +51,7 @@ def read(settings: CoordinatorSettings, task: Task) -> Own | None:
 
 
 def keep(own: Own | None, state_dir: Path) -> Path | None:
-    """Write what :func:`read` gave, and say where it lies. What it lacks is a warning in the log."""
+    """Write the result of :func:`read`, and return its path. What it lacks is logged as a warning."""
     file = state_dir / FILE
     if own is None:
         file.unlink(missing_ok=True)
@@ -63,5 +63,5 @@ def keep(own: Own | None, state_dir: Path) -> Path | None:
 
 
 def announced(task: Task) -> Task:
-    """The task as devices and bundles know it: without the paths of this machine."""
+    """The task as devices and bundles see it: without paths of this machine."""
     return task.model_copy(update={"labelled": None})

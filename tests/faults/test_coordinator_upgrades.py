@@ -147,7 +147,7 @@ def test_the_books_are_copied_before_a_step_and_put_back(tmp_path, monkeypatch) 
     config = tmp_path / "coordinator.toml"
     config.write_text(f'fleet = "tiny"\nstate_dir = "{tmp_path}"\ntask = "task.toml"\n')
     said = CliRunner().invoke(app, ["downgrade", "--config", str(config)]).stdout
-    assert "revoke anew who was revoked since then" in said
+    assert "repeat the revocations and invites made since then" in said
     with IdentityBook(tmp_path) as book:
         assert {row.device for row in book.invites()} == {"old"}
     assert token != newer

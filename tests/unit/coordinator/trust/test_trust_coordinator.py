@@ -112,7 +112,7 @@ def test_keys_lie_where_only_their_owner_reads_them(tmp_path):
     (file,) = (tmp_path / "keys").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.write_bytes(b"gone")
-    with pytest.raises(Misconfigured, match="no key"):
+    with pytest.raises(Misconfigured, match="not a key"):
         repository.publish([bundle()], NOW)
     file.unlink()
     with pytest.raises(Misconfigured, match="no such key file"):

@@ -197,7 +197,7 @@ async def test_graphs_that_cannot_be_made_stop_no_round_and_are_tried_again(tmp_
     jobs = NoExport()
     async with bench(tmp_path, tiny_task(min_devices=2).model_copy(update={"method": "qqr"}), jobs) as made:
         await prototyper(made, "p")
-        words = "could not be made: Misconfigured: export needs onnx, not installed here"
+        words = "the export failed: Misconfigured: export needs onnx, not installed here"
         await made.until(lambda: words in made.app.driver.why())
         assert f"p ({NO_GRAPHS}" in made.app.driver.why()
 
@@ -228,9 +228,9 @@ async def test_while_they_are_made_it_is_said(tmp_path) -> None:
 
     async with bench(tmp_path, TASK, Slow()) as made:
         await prototyper(made, "p")
-        await made.until(lambda: f"p ({NO_GRAPHS}they are being made)" in made.app.driver.why())
+        await made.until(lambda: f"p ({NO_GRAPHS}the export process makes them)" in made.app.driver.why())
         (wait,) = [wait for wait in told(made) if wait["what"] == "encoder models"]
-        assert str(wait["why"]).startswith("they are being made")
+        assert str(wait["why"]).startswith("the export process makes them")
         assert 0 < float(wait["left_s"]) <= made.app.settings.worker.timeout_s
         made.app.jobs.go_on.set()
         await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
@@ -268,7 +268,7 @@ async def test_graphs_that_can_be_written_and_not_read_are_no_reason_to_work_wit
     async with bench(tmp_path, TASK, jobs) as made:
         monkeypatch.setattr(made.app.encoder_models, "_look", lambda: False)
         await prototyper(made, "p")
-        words = "could not be made: Transient: they were written and cannot be read"
+        words = "the export failed: Transient: they were written but cannot be read"
         await made.until(lambda: words in made.app.driver.why())
         assert jobs.done.count("features") == 1, "the next try waits"
 
