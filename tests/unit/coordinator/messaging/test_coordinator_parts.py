@@ -23,7 +23,7 @@ from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol import messages
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.frames.frame import digest
-from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, State
+from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, State, Want
 from protocol.topics import Kind, parse
 from runtime.clock import ManualClock
 from runtime.storage.blob_store import BlobStore, Partial
@@ -101,19 +101,63 @@ def test_bytes_of_uploads_that_were_given_up_do_not_fill_the_disk(tmp_path) -> N
     assert not list((tmp_path / "u").rglob("*.part")), "also what an earlier process began"
 
 
+def whole(data: bytes, round_: int = 1) -> BlobPointer:
+    ref = BlobRef(digest=digest(data), size=len(data))
+    return BlobPointer(task="tiny", round=round_, blob=ref, chunk_bytes=1024)
+
+
+def test_an_update_that_is_being_verified_is_announced_in_vain(tmp_path, monkeypatch) -> None:
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads.enter_round(1)
+    data, verify = b"y" * 1000, Partial.verified
+    announced = whole(data)
+
+    def verified(partial: Partial) -> bytes:
+        with pytest.raises(Transient, match=f"{announced.blob.digest[:12]} of d1 is being verified"):
+            uploads.announce("d1", announced, 10_000)
+        assert uploads.add("d1", announced.blob.digest, 0, data) is None
+        assert uploads.announce("d2", announced, 10_000), "another device's is another update"
+        return verify(partial)
+
+    monkeypatch.setattr(Partial, "verified", verified)
+    uploads.announce("d1", announced, 10_000)
+    assert uploads.add("d1", announced.blob.digest, 0, data) == data
+
+
+def test_a_thread_that_comes_late_to_a_round_forgets_nothing(tmp_path) -> None:
+    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads.enter_round(2)
+    uploads.announce("d1", pointer(3000, round_=2), 10_000)
+    for late in (1, 2):
+        uploads.enter_round(late)
+        assert uploads.expects("d1", pointer(3000).blob.digest)
+
+
+def test_an_update_that_is_all_here_is_taken_when_it_is_announced_or_begun_anew(tmp_path) -> None:
+    data = b"y" * 1000
+    for content, wanted in ((data, True), (b"x" * 1000, False)):
+        folder = tmp_path / str(wanted)
+        BlobStore(folder / "1" / "d1").partial(whole(data).blob, 1024).add(0, content)
+        uploads = Uploads(folder, per_device_bytes=4000, total_bytes=9000)
+        uploads.enter_round(1)
+        said = uploads.announce("d1", whole(data), 10_000)
+        assert (said == data) == wanted
+        if not wanted:
+            assert said == Want(digest=digest(data), missing=((0, 0),))
+
+
 def test_an_update_that_is_whole_ends_the_other_uploads_of_its_device_and_of_no_other(tmp_path) -> None:
     uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
     data, other = b"y" * 1000, pointer(2000, "other")
-    ref = BlobRef(digest=digest(data), size=len(data))
-    whole = BlobPointer(task="tiny", round=1, blob=ref, chunk_bytes=1024)
+    both = (other, whole(data))
     for device in ("d1", "d2"):
-        for one in (other, whole):
+        for one in both:
             uploads.announce(device, one, 10_000)
         uploads.add(device, other.blob.digest, 0, b"x" * 1024)
-    assert uploads.add("d1", ref.digest, 0, data) == data
-    assert [uploads.expects("d1", one.blob.digest) for one in (other, whole)] == [False, False]
-    assert [uploads.expects("d2", one.blob.digest) for one in (other, whole)] == [True, True]
+    assert uploads.add("d1", digest(data), 0, data) == data
+    assert [uploads.expects("d1", one.blob.digest) for one in both] == [False, False]
+    assert [uploads.expects("d2", one.blob.digest) for one in both] == [True, True]
     assert not (tmp_path / "u" / "1" / "d1").exists()
     assert uploads.announced_bytes == 3000
 
