@@ -1,11 +1,10 @@
-"""Takes finished runs over to the code as it is now, where it computes the same.
+"""Takes finished runs of earlier code over, where the code of today computes the same.
 
-A finished run counts for the code that made it alone (:mod:`lichen_lab.benchmarks.run_cache`): where files
-moved, or code
-changed without changing a figure, no earlier run counts any more. Whether a change touches figures cannot be
-read off it, so it is measured: of all runs that differ in their seed alone, the quickest is made again. Where
-it comes out as it was, to the last bit, the others are written once more under today's digests; where not,
-they stay runs of other code. A run without others of its kind is left to be made when it is asked for.
+A finished run counts only for the code that made it (:mod:`lichen_lab.benchmarks.study.run_cache`): after a
+move of files, or a change without effect on figures, no earlier run counts. Whether a change affects figures
+is measured: of all runs that differ only in their seed, the quickest is made again. If it comes out the same
+to the last bit, the others are written again under today's digests; if not, they stay runs of other code. A
+run without others of its kind is left to be made when it is asked for.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +14,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from lichen_lab.benchmarks.parallel_runs import run_each
 from lichen_lab.benchmarks.result import Say
+from lichen_lab.benchmarks.study.parallel_runs import run_each
 from lichen_lab.benchmarks.study.run_spec import O, S
 from lichen_lab.benchmarks.study.study import Study, distinct
 

@@ -7,11 +7,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from lichen_lab.benchmarks.parallel_runs import run_each
 from lichen_lab.benchmarks.result import Bench, ResultRow, Say
-from lichen_lab.benchmarks.run_cache import RunFormat
+from lichen_lab.benchmarks.study.parallel_runs import run_each
 from lichen_lab.benchmarks.study.part import PartResults
 from lichen_lab.benchmarks.study.parts import Parts
+from lichen_lab.benchmarks.study.run_cache import RunFormat
 from lichen_lab.benchmarks.study.run_spec import O, S
 
 

@@ -22,7 +22,7 @@ from lichen_lab.benchmarks.study.run_spec import O, S
 from lichen_lab.simulation.data.access.locations import cache_folder
 from runtime.outputs import NotWritten, writing
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 _LIBRARIES: Final = ("numpy", "torch")
 ENGINE: Final = (
     "models",

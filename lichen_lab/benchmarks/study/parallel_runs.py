@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Final
 
 from lichen_lab.benchmarks.result import Say
-from lichen_lab.benchmarks.run_cache import RunCache
+from lichen_lab.benchmarks.study.run_cache import RunCache
 from lichen_lab.benchmarks.study.run_spec import O, S
 from protocol.errors import Transient
 
