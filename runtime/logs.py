@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import structlog
 
+from runtime.pacing import TokenBucket
 from runtime.settings.load import LogSettings
-from runtime.token_buckets import TokenBucket
 
 _WHOLE: Final = frozenset({"exc_info", "exception", "_record", "_from_structlog", "positional_args"})
 """What structlog passes on to itself."""

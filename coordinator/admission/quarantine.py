@@ -22,6 +22,7 @@ from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import Reason, Refused
 from runtime.metrics import MetricFamily, gauge
+from runtime.pacing import backoff_s
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +63,7 @@ def record_offence(known: OffenceRecord, reason: str, now: float, rules: Quarant
     if rules.refusals == 0 or len(times) < rules.refusals or now < known.until:
         return replace(known, times=times, reason=reason)
     level = 0 if now - known.until > rules.longest_s else known.level
-    lasts_s = min(rules.longest_s, rules.first_s * 2.0 ** min(level, 30))
+    lasts_s = backoff_s(rules.first_s, rules.longest_s, level)
     return OffenceRecord((), level + 1, now, now + lasts_s, reason)
 
 

@@ -21,7 +21,7 @@ from coordinator.storage.database import Database
 from protocol.errors import Reason, Refused
 from protocol.messages import State
 from runtime.metrics import MetricFamily, gauge
-from runtime.token_buckets import TokenBucket
+from runtime.pacing import TokenBucket
 from runtime.waits import span
 
 log = structlog.get_logger(__name__)

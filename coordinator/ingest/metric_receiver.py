@@ -12,7 +12,7 @@ from protocol.errors import Reason, Refused
 from protocol.messages import Metric, decode
 from protocol.topics import Route
 from runtime.mqtt.link import Message
-from runtime.token_buckets import TokenBuckets
+from runtime.pacing import TokenBuckets
 
 MAX_METRIC_BYTES: Final = 8192
 METRICS_BURST: Final = 20.0

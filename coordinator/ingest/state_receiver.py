@@ -31,7 +31,7 @@ from protocol.topics import Kind, Route
 from runtime.clock import Clock
 from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
-from runtime.token_buckets import TokenBuckets
+from runtime.pacing import TokenBuckets
 
 log = structlog.get_logger(__name__)
 

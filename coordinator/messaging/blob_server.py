@@ -21,10 +21,11 @@ from protocol.frames.chunks import chunk_count
 from protocol.messages import Command, Fetch, decode
 from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
+from runtime.pacing import TokenBuckets
 from runtime.storage.blob_store import BlobStore
-from runtime.token_buckets import TokenBuckets
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +102,7 @@ class BlobServer:
         self._window = window
         self._turns = Turns()
         self._in_flight: dict[str, int] = {}
-        self._more = asyncio.Event()
+        self._more = Signal()
         self.dropped = 0
         self.withheld = 0
         """Requests for blobs that belong to another device."""
@@ -165,7 +166,6 @@ class BlobServer:
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._more.wait()
-                self._more.clear()
                 while (turn := self._next()) is not None:
                     device, chunk = turn
                     self._in_flight[device] = self._in_flight.get(device, 0) + 1

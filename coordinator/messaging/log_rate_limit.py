@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from runtime.token_buckets import TokenBucket
+from runtime.pacing import TokenBucket
 
 BURST: Final = 20.0
 A_SECOND: Final = 0.2

@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.round_machine.events import RoundPhase, RoundState, WorkFailed
+from runtime.pacing import backoff_s
 
 _RETRY_S: Final = 2.0
 _RETRY_MAX_S: Final = 300.0
@@ -17,7 +18,7 @@ def retry_delay_s(state: RoundState, event: WorkFailed) -> float | None:
     halt: they are tried again only where the trouble may pass (a full disk), and a few times.
     """
     if state.phase not in (RoundPhase.EVALUATING, RoundPhase.EXPORTING):
-        return min(_RETRY_MAX_S, _RETRY_S * 2.0 ** min(state.failures, 16))
+        return backoff_s(_RETRY_S, _RETRY_MAX_S, state.failures)
     if not event.passing or state.failures >= len(_PAUSES_S):
         return None
     return _PAUSES_S[state.failures]

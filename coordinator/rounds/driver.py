@@ -53,8 +53,8 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import KeyedQueue, Signal
 from runtime.concurrency.threads import Threads
 from runtime.metrics import MetricFamily, gauge
+from runtime.pacing import TokenBucket
 from runtime.text import MAX_NAMES
-from runtime.token_buckets import TokenBucket
 
 TICK_S: Final = 0.5
 _EVENTS: Final = 2000  # of a phase that goes on for long: then the journal begins anew

@@ -28,6 +28,7 @@ from protocol.messages import BlobRef
 from protocol.tasks.task import ModalityName, Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
+from runtime.pacing import backoff_s
 from runtime.storage.blob_store import BlobStore
 from runtime.waits import Wait
 
@@ -154,20 +155,20 @@ class EncoderModels:
         if not self._terms.wants_encoder_models:
             return
         await self._roster.wait_for_prototypers()
-        pause = _FIRST_PAUSE_S
+        failures = 0
         while True:
             if await self._are_sound():
-                pause = _FIRST_PAUSE_S
+                failures = 0
                 await self._clock.sleep(LOOK_S)
                 continue
             try:
                 await self._make()
             except (LichenError, OSError) as error:
+                pause, failures = backoff_s(_FIRST_PAUSE_S, _LAST_PAUSE_S, failures), failures + 1
                 self._failed = f"the export failed: {in_words(error)}"
                 log.warning("feature_graphs", why=self._failed, again_in_s=pause)
                 await self._say(self._failed, self._clock.wall() + pause)
                 await self._clock.sleep(pause)
-                pause = min(_LAST_PAUSE_S, 2 * pause)
 
     async def _are_sound(self) -> bool:
         """Whether they are stored, and their record; a missing one counts as gone from now on."""

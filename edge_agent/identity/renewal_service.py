@@ -19,6 +19,7 @@ from edge_agent.identity.files import Identity, IdentityFiles
 from protocol.errors import Misconfigured, Refused, Transient
 from runtime.clock import Clock
 from runtime.mqtt.tls import utc
+from runtime.pacing import backoff_s
 from runtime.process.worker import Worker
 from runtime.waits import StatusPart, Wait
 
@@ -125,7 +126,7 @@ class Renewal(StatusPart):
         except Misconfigured as error:
             await self._wait(identity, f"the certificate cannot be renewed: {error}", _SLOWEST_S)
         except Transient as error:
-            wait_s = min(_SLOWEST_S, _FIRST_S * 2.0 ** min(self._failures, 20))
+            wait_s = backoff_s(_FIRST_S, _SLOWEST_S, self._failures)
             await self._wait(identity, f"the certificate is not renewed yet: {error}", wait_s)
         else:
             self._failures, self.since, self.until = 0, None, None

@@ -34,6 +34,7 @@ from edge_agent.windows.quality.meter import ScoredWindows
 from models.worker.job_loop import trim_memory
 from protocol.bundle import BundleManifest
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.waits import StatusPart
 
 _log = structlog.get_logger(__name__)
@@ -71,7 +72,7 @@ class Inference(StatusPart):
         self._zygote = ZygoteClient() if zygote is None else zygote
         self._host = host_of(self._zygote, settings)
         self._waiting: deque[Batch] = deque()
-        self._wake = asyncio.Event()
+        self._wake = Signal()
         self._thread = ThreadPoolExecutor(1, "inference")
         self._output = (
             None if settings.output is None else RotatingLines(settings.output, settings.max_output_bytes)
@@ -165,7 +166,6 @@ class Inference(StatusPart):
         try:
             while True:
                 await self._wake.wait()
-                self._wake.clear()
                 while self._waiting:
                     batch, model = self._waiting.popleft(), self._model
                     if model is None or model.manifest.task != batch.task.name:

@@ -11,6 +11,7 @@ from protocol.base import Count, Digest, Name, ReasonWord, Wire
 from protocol.errors import Reason
 from protocol.messages import Offer, Receipt
 from runtime.clock import Clock
+from runtime.pacing import backoff_s
 from runtime.storage.files import write_atomic
 
 _log = structlog.get_logger(__name__)
@@ -97,7 +98,7 @@ class RoundLedger:
             return words if since < FINAL_RETRY_S else ""
         if entry.status == "accepted":
             return f"round {entry.round} was accepted; waiting for the next offer" if since < GRACE_S else ""
-        pause = min(MOST_RETRY_S, self._retry_s * 2 ** min(16, max(0, entry.refusals - 1)))
+        pause = backoff_s(self._retry_s, MOST_RETRY_S, max(0, entry.refusals - 1))
         return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""
 
     def at_start(self) -> str:

@@ -29,6 +29,7 @@ from protocol.errors import Transient
 from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
+from runtime.pacing import backoff_s
 from runtime.process.daemon import Progress
 from runtime.waits import StatusPart
 
@@ -118,19 +119,19 @@ class Collector(StatusPart):
     async def run_source(self, source: Source) -> None:
         """Feed one source for ever; a failure waits and begins again (a gap is a mask)."""
         await self._has_task.wait()
-        backoff = _FIRST_BACKOFF_S
+        failures = 0
         while True:
             try:
                 async for batch in source.samples():
                     if self.workspace is not None:
                         self.workspace.windower.feed(batch, self._clock.now())
                         self._wake.set()
-                    backoff = _FIRST_BACKOFF_S
+                    failures = 0
             except (OSError, Transient) as error:
                 self.restarts[source.name] = self.restarts.get(source.name, 0) + 1
-                _log.warning("source_failed", source=source.name, error=str(error), again_in_s=backoff)
-                await self._clock.sleep(backoff)
-                backoff = min(_LAST_BACKOFF_S, 2 * backoff)
+                pause, failures = backoff_s(_FIRST_BACKOFF_S, _LAST_BACKOFF_S, failures), failures + 1
+                _log.warning("source_failed", source=source.name, error=str(error), again_in_s=pause)
+                await self._clock.sleep(pause)
             else:
                 self.finished.add(source.name)
                 _log.info("source_ended", source=source.name)

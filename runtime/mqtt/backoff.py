@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.pacing import backoff_s
 from runtime.settings.load import MqttSettings
 
 _STABLE_S: Final = 10.0
@@ -65,8 +66,6 @@ class Backoff:
         if ending.patient or ending.taken_over or self._stolen >= _STOLEN:
             self._waited_s = self._random.uniform(slowest / 2, slowest)
         else:
-            exponent = min(self._failures + self._broken, 30)
-            self._waited_s = self._random.uniform(
-                0, min(slowest, self._settings.backoff_min_s * 2.0**exponent)
-            )
+            longest = backoff_s(self._settings.backoff_min_s, slowest, self._failures + self._broken)
+            self._waited_s = self._random.uniform(0, longest)
         return self._waited_s

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from typing import Final
 
-from runtime.token_buckets import TokenBucket
+from runtime.pacing import TokenBucket
 
 _IN_A_ROW: Final = 16
 _CONTROL_BYTES: Final = 16 * 1024

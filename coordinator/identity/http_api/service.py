@@ -14,6 +14,7 @@ from coordinator.identity.http_api.application import EnrolmentApp
 from coordinator.identity.http_api.listener import BoundedListener
 from protocol.errors import LichenError, Misconfigured
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +42,7 @@ class EnrolmentServer:
     def __init__(self, desk: EnrolmentAuthority, settings: IdentitySettings, clock: Clock) -> None:
         self._desk = desk
         self._clock = clock
-        self._wake = asyncio.Event()
+        self._wake = Signal()
         self._said = ""
         self._loaded = -1
         desk.prepare()
@@ -70,14 +71,7 @@ class EnrolmentServer:
         """Until cancelled: publish changes to the broker after each enrolment, and at intervals."""
         while True:
             await self._publish()
-            waiting = asyncio.ensure_future(self._clock.sleep(LOOK_S))
-            woken = asyncio.ensure_future(self._wake.wait())
-            try:
-                await asyncio.wait({waiting, woken}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                waiting.cancel()
-                woken.cancel()
-            self._wake.clear()
+            await self._wake.wait(LOOK_S, self._clock)
 
     async def _publish(self) -> None:
         try:

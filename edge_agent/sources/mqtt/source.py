@@ -19,6 +19,7 @@ from edge_agent.sources.payloads import BadPayload
 from models.data.streams.batches import Batch
 from protocol.tasks.task import Task
 from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 from runtime.mqtt.link import Link, Message, read_password, tls_context
 from runtime.settings.load import ConfigPath, MqttSettings, Section, TlsSettings
 
@@ -118,7 +119,7 @@ class Mqtt:
         link = self._link = Link(
             self._link_settings, client, filters=[(topic, 0) for topic in dict.fromkeys(topics)]
         )
-        came = asyncio.Event()
+        came = Signal()
         tasks = [asyncio.create_task(link.run()), asyncio.create_task(self._listen(link, came))]
         try:
             while not any(task.done() for task in tasks):
@@ -143,18 +144,13 @@ class Mqtt:
         for marker in self._markers:
             yield from marker.beat(now)
 
-    async def _pause(self, came: asyncio.Event) -> None:
+    async def _pause(self, came: Signal) -> None:
         """Until a message came, or the next beat."""
         now = self._clock.wall()
         dues = [gauge.due - now for gauge in self._gauges if gauge.settings.every_s is not None]
-        try:
-            async with asyncio.timeout(min([LOOK_S, *(max(0.001, due) for due in dues)])):
-                await came.wait()
-        except TimeoutError:
-            return
-        came.clear()
+        await came.wait(min([LOOK_S, *(max(0.001, due) for due in dues)]))
 
-    async def _listen(self, link: Link, came: asyncio.Event) -> None:
+    async def _listen(self, link: Link, came: Signal) -> None:
         async for message in link.messages():
             self._take(message)
             message.ack()

@@ -18,7 +18,7 @@ from protocol import messages
 from protocol.errors import Reason, Refused
 from protocol.messages import Fetch, Metric, ModalityState, State
 from protocol.topics import Kind
-from runtime.token_buckets import MAX_NAMES, TokenBucket, TokenBuckets
+from runtime.pacing import MAX_NAMES, TokenBucket, TokenBuckets
 from tests.support.coordinator_bench import bench
 from tests.support.coordinator_fake import frame, header, tiny_task
 

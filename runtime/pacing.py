@@ -1,4 +1,4 @@
-"""Token buckets: what may be done at a rate, with a burst. Time is an argument, so they are pure."""
+"""How often something may be done: back-off, and token buckets. Time is an argument, so they are pure."""
 
 from collections import OrderedDict
 from typing import Final
@@ -6,6 +6,11 @@ from typing import Final
 MAX_NAMES: Final = 100_000
 _ROUNDING: Final = 1e-6
 """A part of a token that is lost in the arithmetic."""
+
+
+def backoff_s(first_s: float, limit_s: float, failures: int) -> float:
+    """The pause after so many earlier failures in a row: it doubles with each, up to a limit."""
+    return min(limit_s, first_s * 2.0 ** min(failures, 30))
 
 
 class TokenBucket:
