@@ -1,4 +1,4 @@
-"""From a trained network to a signed-off ONNX bundle: graph, parity gate, pack. Runs in a child process."""
+"""From a trained network to a bundle: ONNX model, parity gate, pack. Runs in a child process."""
 
 import os
 

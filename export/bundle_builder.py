@@ -54,7 +54,7 @@ def inference_module(task: Task, state: Blobs) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A graph that passed its gate, and what the manifest says of it."""
+    """An ONNX model that passed its gate, and what the manifest says of it."""
 
     files: dict[str, bytes]
     parity: Parity | CompletionParity
@@ -71,14 +71,14 @@ def make_bundle(
         task: names and options.
         state: a global state; of a routed method also one that holds the blobs of one route: the bundle is
             that device's (``RoutedServer.serving_route``), and reads and predicts what it does. Of a task on
-            graphs without what devices own: their models take it as an input.
+            ONNX models without what devices own: their models take it as an input.
         lineage: for the manifest.
         windows: real ones, as the task cuts them, labelled or not: an int8 variant is calibrated and measured
             on them (``export.int8.variants``). None: there is none. A task on knowledge graphs needs none.
 
     Raises:
         Misconfigured: see :func:`inference_module`.
-        Refused: the state is not the network's, or the graph does not compute what torch computes.
+        Refused: the state is not the network's, or the ONNX model does not compute what torch computes.
     """
     module = inference_module(task, state)
     made = _of_windows(module, task, windows) if task.graph is None else _of_graphs(module)

@@ -148,7 +148,7 @@ def make(
 
     Raises:
         Misconfigured: a part is not there, or windows do not fit; the message names it.
-        Refused: a blob is damaged, or the graph is not what torch computes.
+        Refused: a blob is damaged, or the ONNX model is not what torch computes.
         NotWritten: the file cannot be made.
     """
     task, version = chosen.task, chosen.version
@@ -171,7 +171,7 @@ def make(
 def _windows(task: Task, file: Path) -> WindowSet:
     if task.graph is not None:
         raise Misconfigured(
-            f"--calibrate: task {task.name!r} is of graphs, whose models have no int8 variant"
+            f"--calibrate: task {task.name!r} is of knowledge graphs, whose models have no int8 variant"
         )
     if not file.is_file():
         raise Misconfigured(f"--calibrate {file}: no such file; give a window set or a recording")

@@ -157,7 +157,9 @@ def _run(loaded: ort.InferenceSession, feeds: Feeds, where: str) -> list[NDArray
     try:
         found: list[NDArray[Any]] = loaded.run(list(COMPLETION_OUTPUTS), feeds)
     except (_ort.InvalidArgument, _ort.Fail, _ort.RuntimeException) as error:
-        raise Refused(Reason.WRONG_TENSORS, f"the exported graph does not run at {where}: {error}") from None
+        raise Refused(
+            Reason.WRONG_TENSORS, f"the exported ONNX model does not run at {where}: {error}"
+        ) from None
     return found
 
 
@@ -191,7 +193,7 @@ def _compare(loaded: ort.InferenceSession, reference: Completing, feeds: Feeds, 
     if not off <= LOGIT_TOLERANCE:  # written so that NaN refuses too
         raise Refused(
             Reason.OUT_OF_BOUNDS,
-            f"graph and torch differ at {where}: scores by {off:.2e} (at most {LOGIT_TOLERANCE:.0e})",
+            f"ONNX model and torch differ at {where}: scores by {off:.2e} (at most {LOGIT_TOLERANCE:.0e})",
         )
     return float(off)
 

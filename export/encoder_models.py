@@ -1,7 +1,7 @@
-"""Encoders as graphs whose parameters are inputs: what a device without torch makes its prototypes with.
+"""Encoders as ONNX models whose parameters are inputs: what a device without torch makes its prototypes with.
 
-One graph a modality, ``x_BCT -> feature_BD``, whose weights and BatchNorm statistics are inputs named as the
-tensors of the encoder's blob. So it depends on the task alone: it is made once, is a few KB, and a device
+One ONNX model a modality, ``x_BCT -> feature_BD``, whose weights and BatchNorm statistics are inputs named as
+the tensors of the encoder's blob. So it depends on the task alone: it is made once, is a few KB, and a device
 feeds it the blobs of whatever version a round is based on. The raw unit's offset and scale are inside; the
 feature is the encoder's, before any normalisation.
 """
@@ -52,7 +52,7 @@ class FeatureParity:
 
 
 class _OpenLstm(nn.Module):
-    """An ``nn.LSTM``'s parameters under their own names, put into ONNX's gate order inside the graph."""
+    """An ``nn.LSTM``'s parameters under their own names, put into ONNX's gate order inside the ONNX model."""
 
     def __init__(self, lstm: nn.LSTM) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _Open(nn.Module):
 
     def __init__(self, encoder: nn.Module, paths: tuple[str, ...], offset: float, scale: float) -> None:
         super().__init__()
-        # In a list, so that the encoder's own parameters do not become part of this module, and of the graph.
+        # In a list, so that the encoder's own parameters become no part of this module and its ONNX model.
         self._encoder = [without_lstm(encoder, _OpenLstm)]
         self._paths, self._offset, self._scale = paths, offset, scale
 
@@ -99,7 +99,7 @@ def _blob(net: MultimodalNetwork, name: str) -> Tensors:
 
 
 def _graph(net: MultimodalNetwork, modality: Modality, samples: int) -> bytes:
-    """One modality's graph."""
+    """One modality's ONNX model."""
     tensors = _blob(net, modality.name)
     paths = tuple(name.rsplit("/", 1)[1] for name in tensors)
     encoder = net.encoders[modality.name]
@@ -192,6 +192,6 @@ def make_encoder_models(task: Task) -> dict[str, bytes]:
     ``encoder/<modality>`` under its own name and shape. Output: ``feature``, float32 ``(batch, D)``.
 
     Raises:
-        Refused: a graph does not compute what torch computes.
+        Refused: an ONNX model does not compute what torch computes.
     """
     return {name: graph for name, (graph, _) in checked_encoder_models(task).items()}

@@ -95,7 +95,7 @@ def do(job_dir: Path) -> None:
 
     Raises:
         Misconfigured: the job, its task or a library of the ``export`` extra.
-        Refused: the state is not the network's, or a graph failed its gate.
+        Refused: the state is not the network's, or an ONNX model failed its gate.
     """
     job = read_job(job_dir)
     for path in (job_dir / RESULT, job_dir / BUNDLE, *job_dir.glob("*.onnx")):

@@ -22,9 +22,9 @@ from models.contract import Tensors
 from protocol.tasks.task import Task
 
 OPSET: Final = 20
-"""Runs on every onnxruntime since 1.17, and has all that these graphs need."""
+"""Runs on every onnxruntime since 1.17, and has all that these ONNX models need."""
 EXAMPLE_BATCH: Final = 3
-"""Neither 0 nor 1: torch.export takes those for constants of the graph."""
+"""Neither 0 nor 1: torch.export takes those for constants of the ONNX model."""
 GATES: Final = (0, 3, 1, 2)
 """torch stacks an LSTM's gates as i, f, g, o; ONNX as i, o, f, c (g is called c there)."""
 
@@ -96,7 +96,7 @@ def _quiet() -> Iterator[None]:
     logger.setLevel(logging.ERROR)  # it misses torchvision, which nothing here uses
     try:
         with warnings.catch_warnings():
-            # torch deep-copies its own graph and meets a deprecation of its own.
+            # torch deep-copies its own program and meets a deprecation of its own.
             warnings.filterwarnings(
                 "ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning
             )
@@ -144,8 +144,8 @@ def serialized(
     Args:
         model: in evaluation mode, and :func:`without_lstm`.
         arguments: of one call.
-        names: of the graph's inputs, one for each argument.
-        outputs: of the graph's outputs.
+        names: of the ONNX model's inputs, one for each argument.
+        outputs: of the ONNX model's outputs.
         dynamic: torch.export's ``dynamic_shapes``.
         defaults: of inputs that need not be fed (``export.overridable_inputs``).
     """

@@ -1,8 +1,9 @@
-"""Tensors that a device may replace by its own: inputs of the graph that have a default, under wire names.
+"""Tensors that a device may replace by its own: inputs of the ONNX model with a default, by wire name.
 
-ONNX writes one down as a graph input and an initializer of the same name; onnxruntime calls it an overridable
-initializer, and takes the default where a caller feeds nothing. Each is an output as well, so that a device
-can read the default that it blends its own tensor with: an output costs nothing until it is asked for.
+ONNX writes one down as an input and an initializer of the same name; onnxruntime calls it an
+overridable initializer, and takes the default where a caller feeds nothing. Each is an output as well, so
+that a device can read the default that it blends its own tensor with: an output costs nothing until it is
+asked for.
 """
 
 from collections.abc import Mapping
@@ -64,7 +65,7 @@ class Open(nn.Module):
 
 
 def with_defaults(proto: onnx.ModelProto, defaults: Tensors) -> None:
-    """Give inputs of a graph their default, and make them outputs."""
+    """Give inputs of an ONNX model their default, and make them outputs."""
     inputs = {i.name: i for i in proto.graph.input}
     for name, value in defaults.items():
         proto.graph.initializer.append(numpy_helper.from_array(value, name))

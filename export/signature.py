@@ -1,4 +1,4 @@
-"""What an inference module reads and predicts, which is what its graph has for inputs and outputs. Pure."""
+"""What an inference module reads and predicts: the inputs and outputs of its ONNX model. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ PRESENT: Final = "present"
 
 @dataclass(frozen=True)
 class Surface:
-    """The outside of a graph.
+    """The outside of an ONNX model.
 
     Attributes:
         modalities: inputs, in the order of the columns of ``present``.
@@ -35,17 +35,17 @@ class Surface:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the graph's inputs."""
+        """Names of the ONNX model's inputs."""
         return (PRESENT, *self.names)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the graph's outputs."""
+        """Names of the ONNX model's outputs."""
         return outputs(self.targets)
 
     @property
     def only_label(self) -> bool:
-        """Whether it predicts the task's ``labels`` and nothing else, as every graph once did."""
+        """Whether it predicts the task's ``labels`` and nothing else, as every ONNX model once did."""
         return tuple(target.name for target in self.targets) == (LABEL,)
 
 

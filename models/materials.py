@@ -1,4 +1,4 @@
-"""What devices learn from: windows of streams, or a graph (``MethodSpec.material``). Torch-free.
+"""What devices learn from: windows of streams, or a knowledge graph (``MethodSpec.material``). Torch-free.
 
 Daemons and the worker hand a method's material on by its kind, and look into it nowhere else: how it is
 kept in a job's folder, and what an update's header says of it.
@@ -28,8 +28,8 @@ class HeaderStatistics:
 
     Attributes:
         samples: windows, or triples.
-        counts: per modality, labelled windows by class in which it is present; of a graph one number, the
-            triples of which an entity has it.
+        counts: per modality, labelled windows by class in which it is present; of a knowledge graph one
+            number, the triples of which an entity has it.
         missing: per modality, the share of samples that lack it.
         quality: per modality that some of it has, 0 to 1.
     """

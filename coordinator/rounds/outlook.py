@@ -16,7 +16,7 @@ from runtime.metrics import MetricFamily
 
 ANY_LABEL: Final = ""
 """The label of ``lichen_coverage`` where devices learn without labels: windows of any class, or of none; of
-graphs, triples."""
+knowledge graphs, triples."""
 
 
 def able(

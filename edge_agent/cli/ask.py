@@ -1,7 +1,7 @@
 """``lichen agent ask``: one question to the model that is installed on this device. Writes nothing.
 
-Beside a running agent or without one, and with no network: the files of the graph are read as they are now,
-model and embeddings as the agent left them.
+Beside a running agent or without one, and with no network: the files of the knowledge graph are read as they
+are now, model and embeddings as the agent left them.
 """
 
 import difflib
@@ -68,7 +68,7 @@ def _answered(
     """The answer, as a line of ``infer.output``.
 
     Raises:
-        Misconfigured: this device has no graph, or a file of it is wrong.
+        Misconfigured: this device has no knowledge graph, or a file of it is wrong.
         Refused: it is no question, or about what no fact has; or the model is damaged.
         Transient: there is no task, no model or nothing was learned yet.
     """
@@ -139,7 +139,7 @@ def _snapshot(settings: AgentSettings, graph: KnowledgeGraphSettings, task: Task
     facts = graph.model_copy(update={"features": {}, "masks": None})
     found = KnowledgeGraphReader(facts, secret_path(settings), task, ()).look(0.0)
     if found is None:
-        raise Transient("the files of the graph are being written; ask again")
+        raise Transient("the files of the knowledge graph are being written; ask again")
     return found
 
 

@@ -1,6 +1,6 @@
 """The fleet's secret: what its devices share, and the coordinator never has.
 
-Devices name the entities of their graphs to the coordinator by keyed hashes
+Devices name the entities of their knowledge graphs to the coordinator by keyed hashes
 (:mod:`models.knowledge_graph.data.keys`). The
 key is 32 bytes that one operator makes once and gives to each device by hand, as hexadecimal in a file of its
 own.

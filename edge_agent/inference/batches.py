@@ -72,11 +72,11 @@ class WindowBatch:
 
 
 class QuestionBatch:
-    """Questions to a graph; those about names that no fact has are answered without the model.
+    """Questions to a knowledge graph; those about names that no fact has are answered without the model.
 
     Args:
         asked: the questions.
-        names: of the device's graph.
+        names: of the device's knowledge graph.
     """
 
     def __init__(self, asked: AskedQuestion, names: Names) -> None:
@@ -91,7 +91,7 @@ class QuestionBatch:
     async def ask(self, model: Model) -> Answers:
         """Rows of the best answers; none where the device has no embeddings. Raises Failed."""
         if not isinstance(model, ServedCompletion):
-            raise Failed("the model is not of graphs")
+            raise Failed("the model is not of knowledge graphs")
         found = await model.ask(self._names.keyed(self._known), self._asked.task)
         self._found = self._found or found
         return {TAILS: found.tails_NK}

@@ -39,7 +39,7 @@ NO_TABLES_ANY_MORE: Final = (
 
 @dataclass(frozen=True)
 class AskedQuestion:
-    """Questions, and the graph that they are about as it is now; ``at`` is when (monotonic seconds)."""
+    """Questions and the current knowledge graph; ``at`` is the time in monotonic seconds."""
 
     task: Task
     questions: tuple[Question, ...]
@@ -48,7 +48,7 @@ class AskedQuestion:
 
 
 class Names:
-    """What the names of a graph are by key, and back.
+    """What the names of a knowledge graph are by key, and back.
 
     Args:
         snapshot: names, keys and facts.
@@ -60,7 +60,7 @@ class Names:
         self._entities = {name: e for e, name in enumerate(graph.entities)}
         self._relations = {name: r for r, name in enumerate(graph.relations)}
         self._of_key = embedding_tables.rows_by_key(keyed.entity_keys_E16)
-        """Index in the graph by key."""
+        """Index in the knowledge graph by key."""
         self._facts_N = np.sort(codes(graph.triples_N3))
 
     def strange(self, question: Question) -> str:

@@ -31,7 +31,7 @@ class QuestionService(StatusPart):
         path: of the file; need not be there yet.
         inference: answers.
         private: tells when training has made other embeddings.
-        tasks: knows the present task; nothing is asked while it is not on a graph.
+        tasks: knows the present task; nothing is asked while it is not on a knowledge graph.
         clock: paces it.
         poll_s: how often the file is looked at.
     """

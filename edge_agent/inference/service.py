@@ -233,7 +233,7 @@ class Inference(StatusPart):
         if shadow is not None:
             before, self._shadow_s, before_error = await self._answered(asking, shadow)
         if observe is not None and (count := asking.count or rows(before)):
-            if not asking.count:  # questions about a graph, to which the device's embeddings fit no more
+            if not asking.count:  # the device's embeddings no longer fit its knowledge graph
                 answers, error = None, "it answers nothing, and the model before does"
             beside = None if before is None else shadow
             manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)

@@ -54,11 +54,11 @@ class _Taken:
 
 @dataclass
 class FactFiles:
-    """The facts of some files and folders, merged into one graph without features. Not thread-safe.
+    """The facts of some files and folders, merged into one knowledge graph without features. Not thread-safe.
 
     Attributes:
         sources: files, and folders whose ``*.tsv`` all count.
-        room: of the graph; what does not fit is counted.
+        room: of the knowledge graph; what does not fit is counted.
         bounds: of each file.
         graph: what was read.
         counts: what was taken and dropped.
@@ -92,7 +92,7 @@ class FactFiles:
         return tuple(found)
 
     def read(self, stats: Mapping[Path, Stat | None], rested: Collection[Path]) -> bool:
-        """Bring the graph to what the files hold.
+        """Bring the knowledge graph to what the files hold.
 
         Args:
             stats: of :meth:`paths`, from just now.

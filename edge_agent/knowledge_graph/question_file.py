@@ -1,4 +1,4 @@
-"""Questions to a graph, and a file to which they are appended. Synchronous.
+"""Questions to a knowledge graph, and a file to which they are appended. Synchronous.
 
 A line asks for tails: ``head<TAB>relation``; or, with ``?`` for what is asked: ``head<TAB>relation<TAB>?``.
 ``?<TAB>relation<TAB>tail`` asks for heads. Blank lines and lines that begin with ``#`` are skipped.

@@ -1,4 +1,4 @@
-"""``[graph]`` of the configuration -> the device's graph as its files are now; who believes nothing of them.
+"""Reads the device's knowledge graph from the files of ``[graph]``; trusts nothing in them.
 
 Files are looked at from outside, and read when they changed. What may still be written is not told as broken:
 a file counts as it is when it has rested, or when what is wrong has stayed so.
@@ -33,7 +33,7 @@ _STRANGERS: Final = 4
 
 @dataclass(frozen=True, eq=False)
 class KnowledgeGraphSnapshot:
-    """A device's graph at one time.
+    """A device's knowledge graph at one time.
 
     Attributes:
         graph: names, facts and features.
@@ -54,7 +54,7 @@ class KnowledgeGraphSnapshot:
 
 
 class KnowledgeGraphReader:
-    """Reads one device's graph, again and again. Not thread-safe.
+    """Reads one device's knowledge graph, again and again. Not thread-safe.
 
     Args:
         settings: names the files.
@@ -92,7 +92,7 @@ class KnowledgeGraphReader:
         """What is wrong and perhaps only half written, and since when."""
 
     def look(self, now: float) -> KnowledgeGraphSnapshot | None:
-        """The graph, where the files are not what they were; None where they are, or may be half written.
+        """The knowledge graph if the files changed; None if they did not, or may be half written.
 
         Args:
             now: monotonic seconds.

@@ -27,27 +27,27 @@ _log = structlog.get_logger(__name__)
 
 
 def graph_of(task: Task, settings: AgentSettings) -> tuple[KnowledgeGraphSettings, Profile]:
-    """The device's graph for a task on knowledge graphs, and what it has of the task's modalities.
+    """The device's knowledge graph for a task on knowledge graphs, and what it has of the task's modalities.
 
     Raises:
-        Misconfigured: this device has no graph.
+        Misconfigured: this device has no knowledge graph.
     """
     graph = require_knowledge_graph(task, settings.graph)
     return graph, permitted_profile(task, graph.features, settings.learn)
 
 
 def reader_of(task: Task, settings: AgentSettings, rest_s: float = 0.0) -> KnowledgeGraphReader:
-    """Reads the device's graph; ``rest_s`` as :class:`KnowledgeGraphReader` has it.
+    """Reads the device's knowledge graph; ``rest_s`` as :class:`KnowledgeGraphReader` has it.
 
     Raises:
-        Misconfigured: this device has no graph.
+        Misconfigured: this device has no knowledge graph.
     """
     graph, profile = graph_of(task, settings)
     return KnowledgeGraphReader(graph, secret_path(settings), task, profile.modalities, rest_s)
 
 
 def check_knowledge_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
-    """What this device's graph is now, for people; with no task its files are only looked through.
+    """What this device's knowledge graph is now, for people; with no task its files are only looked through.
 
     Raises:
         Misconfigured: a file is missing or broken.
@@ -65,7 +65,7 @@ def check_knowledge_graph(task: Task | None, settings: AgentSettings) -> dict[st
     else:
         snapshot = reader_of(task, settings).look(0.0)
         if snapshot is None:
-            raise Misconfigured("a file of the graph changes while it is read; try again")
+            raise Misconfigured("a file of the knowledge graph changes while it is read; try again")
         found, notes = snapshot.graph, snapshot.notes
         told = {name: triples for name, (triples, *_) in snapshot.told.counts.items()}
         if len(found) < (least := task.rounds.min_windows):
@@ -80,7 +80,7 @@ class KnowledgeGraphWatcher:
     Args:
         settings: of the agent.
         clock: paces it.
-        changed: set when the graph became another one, or broke, or is right again.
+        changed: set when the knowledge graph became another one, or broke, or is right again.
         progress: each look is a piece of work.
     """
 
@@ -93,7 +93,7 @@ class KnowledgeGraphWatcher:
         self._workspace: KnowledgeGraphWorkspace | None = None
 
     async def use(self, task: Task) -> KnowledgeGraphWorkspace:
-        """Keep the graph for this task from now on."""
+        """Keep the knowledge graph for this task from now on."""
         graph, profile = graph_of(task, self._settings)
         work = self._workspace
         if work is not None and (work.task.graph, work.modalities) == (task.graph, profile.modalities):
@@ -117,13 +117,13 @@ class KnowledgeGraphWatcher:
         self._workspace = None
 
     async def run(self) -> None:
-        """Look, for ever; at once where there is no graph."""
+        """Look, for ever; at once where there is no knowledge graph."""
         graph = self._settings.graph
         if graph is None:
             return
         while True:
             work = self._workspace
-            with self._progress.work("reading the graph"):
+            with self._progress.work("reading the knowledge graph"):
                 if work is not None and await asyncio.to_thread(work.refresh):
                     self._changed.set()
             await self._wake.wait(graph.poll_s)

@@ -1,4 +1,4 @@
-"""The workspace of a task on knowledge graphs: this device's graph, as its files are now.
+"""The workspace of a task on knowledge graphs: this device's knowledge graph, as its files are now.
 
 Names stay on the device, and the worker too gets keys alone. Inference reads
 :attr:`KnowledgeGraphWorkspace.snapshot`, which is replaced as a whole when files change. If a file is broken,
@@ -24,8 +24,8 @@ from runtime.waits import stamp
 
 _log = structlog.get_logger(__name__)
 BROKEN: Final = "graph_broken"
-"""Reason in the state message: a file of the graph cannot be used."""
-_UNREAD: Final = "the graph has not been read yet"
+"""Reason in the state message: a file of the knowledge graph cannot be used."""
+_UNREAD: Final = "the knowledge graph has not been read yet"
 
 
 class KnowledgeGraphWorkspace:
@@ -55,7 +55,7 @@ class KnowledgeGraphWorkspace:
         self.by = by
         self.snapshot: KnowledgeGraphSnapshot | None = None
         self.readings = 0
-        """How often the graph became another one."""
+        """How often the knowledge graph became another one."""
         self._reader = reader
         self._clock = clock
         self._poll_s = poll_s
@@ -87,7 +87,7 @@ class KnowledgeGraphWorkspace:
         before = self._broken
         if before is not None and before[1] == words:
             return False
-        _log.error("graph_broken", detail="the graph before stays in use", why=words)
+        _log.error("graph_broken", detail="the earlier knowledge graph stays in use", why=words)
         self._broken = (self._clock.wall() if before is None else before[0]), words
         return True
 
@@ -129,7 +129,11 @@ class KnowledgeGraphWorkspace:
         if self._broken is None:
             return None
         since, words = self._broken
-        stays = "there is no graph to learn from" if self.snapshot is None else "the graph before it is used"
+        stays = (
+            "there is no knowledge graph to learn from"
+            if self.snapshot is None
+            else "the earlier knowledge graph is used"
+        )
         then = f"until the file is right; it is looked at every {self._poll_s:g} s"
         return Problem("graph", f"{words} ({stays})", since, then)
 

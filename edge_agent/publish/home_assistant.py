@@ -37,7 +37,7 @@ def filter_of(fleet: str, device: str, prefix: str) -> str:
 
 
 def sensors(manifest: BundleManifest, settings: PublishSettings, fleet: str, device: str) -> dict[str, bytes]:
-    """Discovery topic -> payload; none of a model that answers questions about a graph.
+    """Discovery topic -> payload; none of a model that answers questions about a knowledge graph.
 
     Args:
         manifest: of the model that predicts.

@@ -150,7 +150,7 @@ class Publishing(StatusPart):
         if self._wanted is None:
             return "sensors are announced with the first prediction"
         if not self._wanted:
-            return "answers of a graph are no sensors"
+            return "answers of a knowledge graph are no sensors"
         return f"sensors: {', '.join(sorted(topic.split('/')[-2] for topic in self._wanted))}"
 
     async def _connected(self) -> None:

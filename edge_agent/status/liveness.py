@@ -2,8 +2,8 @@
 
 An agent may be idle for days: sensors that are silent, no broker, no task. Then nothing is achieved, and all
 is well. It is alive while the event loop turns, a thread is to be had, the disk answers, and nothing that was
-begun (a message, the cutting of windows, a look at the graph) hangs. What has time limits of its own
-(training, downloads, the link) is not asked.
+begun (a message, the cutting of windows, a look at the knowledge graph) hangs. What has time limits of its
+own (training, downloads, the link) is not asked.
 """
 
 import asyncio

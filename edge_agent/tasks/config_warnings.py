@@ -47,7 +47,7 @@ def _unsent(settings: AgentSettings) -> list[str]:
     if not settings.infer.enabled:
         words.append("[infer.mqtt] is set and infer.enabled is false: nothing is published")
     if publish.home_assistant and settings.graph is not None:
-        words.append("infer.mqtt.home_assistant: answers to questions about a graph are no sensors")
+        words.append("infer.mqtt.home_assistant: answers to questions about a knowledge graph are no sensors")
     return words
 
 

@@ -1,4 +1,4 @@
-"""The task of this device, and what belongs to it: windows of streams, or a graph."""
+"""The task of this device, and what belongs to it: windows of streams, or a knowledge graph."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 class KeepsWorkspaces(Protocol):
-    """Makes and keeps the workspace of a task: from streams, or from a graph."""
+    """Makes and keeps the workspace of a task: from streams, or from a knowledge graph."""
 
     async def use(self, task: Task) -> TrainingData:
         """Work for this task from now on."""

@@ -27,7 +27,7 @@ def check_task(
     learn: LearnSettings | None = None,
     graph: KnowledgeGraphSettings | None = None,
 ) -> None:
-    """Whether this device can do the task at all, with its own wishes (None: it has none) and its graph.
+    """Check that this device can do the task, with its own settings and knowledge graph.
 
     Raises:
         Misconfigured: unknown method, wrong option of the method, less noise than the device's floor, no
@@ -62,7 +62,7 @@ def check_task(
 
 
 def require_knowledge_graph(task: Task, graph: KnowledgeGraphSettings | None) -> KnowledgeGraphSettings:
-    """This device's graph, for a task on knowledge graphs.
+    """This device's knowledge graph, for a task on knowledge graphs.
 
     Raises:
         Misconfigured: it has none.

@@ -1,7 +1,7 @@
-"""What belongs to the present task, whatever its material: windows of streams, or a graph.
+"""What belongs to the present task, whatever its material: windows of streams, or a knowledge graph.
 
-Services ask a workspace, and know windows or graphs nowhere: ``WindowWorkspace`` (:mod:`window_space`) and
-``KnowledgeGraphWorkspace`` (:mod:`graph_space`) answer.
+Services ask a workspace, and know windows or knowledge graphs nowhere: ``WindowWorkspace``
+(:mod:`window_space`) and ``KnowledgeGraphWorkspace`` (:mod:`graph_space`) answer.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ class TrainingData(Protocol):
         """What one local round learns from, and what it shows of the device's profile. Touches the disk.
 
         Args:
-            limit: at most so many windows; a graph is given as a whole.
+            limit: at most so many windows; a knowledge graph is given as a whole.
 
         Raises:
             Transient: there is nothing, or it cannot be read now.

@@ -32,14 +32,14 @@ class FeatureProcess:
         self._channel: ModelChannel | None = None
         self._pid: int | None = None
         self.dim = 0
-        """D; 0 where the graph does not say it."""
+        """D; 0 where the ONNX model does not say it."""
 
     async def open(self, data: bytes, threads: int) -> None:
-        """Load a graph.
+        """Load an ONNX model.
 
         Raises:
             Refused: it is none that can be run.
-            Transient: there is no process to be had, or it died of the graph; in words.
+            Transient: there is no process to be had, or the ONNX model killed it; in words.
         """
         self._pid, self._channel = await self._host.channel()
         graph = {GRAPH: np.frombuffer(data, np.uint8)}

@@ -1,9 +1,9 @@
 """The role ``prototype``: learning without torch.
 
-The round's own encoders are pulled as blobs and fed, with the task's graphs, to ONNX Runtime (ADR 13); the
-method makes a summary of the features by class, and only that is sent. One graph at a time, in a process of
-its own (``edge_agent.inference.serving``) that ends with it: a wheel for another processor, or an odd graph,
-takes no
+The round's own encoders are pulled as blobs and fed, with the task's ONNX models, to ONNX Runtime (ADR 13);
+the method makes a summary of the features by class, and only that is sent. One ONNX model at a time, in a
+process of its own (``edge_agent.inference.serving``) that ends with it: a wheel for another processor, or an
+odd ONNX model, takes no
 agent with it.
 
 Shapes: B windows, C channels, T samples, D features.
@@ -42,7 +42,7 @@ class PrototypeMaker:
 
     Args:
         settings: of the agent.
-        blobs: pulls the encoders and graphs.
+        blobs: pulls the encoders and ONNX models.
         say: told what is being done, and the seconds it may take.
         zygote: makes processes; None: one of its own, that ends with :meth:`close`.
     """
@@ -80,7 +80,7 @@ class PrototypeMaker:
         """The method's summary of this device's windows.
 
         Args:
-            offer: names base and graphs.
+            offer: names base and ONNX models.
             work: the task, and the modalities that this device has.
             data: labelled windows.
             private: what the method kept here.
@@ -88,7 +88,7 @@ class PrototypeMaker:
         Raises:
             Transient: something was not here in time, ONNX Runtime does not work here, or there is nothing
                 to send.
-            Refused: a graph or an encoder is damaged, or they do not fit each other.
+            Refused: an ONNX model or an encoder is damaged, or they do not fit each other.
             Misconfigured: the task is on knowledge graphs.
         """
         windows = windows_of(data)
@@ -118,7 +118,7 @@ class PrototypeMaker:
     async def _features(
         self, task: Task, windows: WindowSet, graphs: Mapping[str, bytes], state: Blobs
     ) -> dict[str, FloatArray]:
-        """As :func:`features_of`, each graph in a process of its own."""
+        """As :func:`features_of`, each ONNX model in a process of its own."""
         found: dict[str, FloatArray] = {}
         for name, data in graphs.items():
             rows_N, encoder = _asked(task, windows, state, name)
@@ -143,9 +143,11 @@ class PrototypeMaker:
     async def _pulled(
         self, offer: Offer, route: tuple[str, ...], wanted: tuple[str, ...]
     ) -> tuple[Blobs, dict[str, bytes]]:
-        """The encoders' blobs, and graphs that run on this device."""
+        """The encoders' blobs, and ONNX models that run on this device."""
         refs = {name: _bounded(name, offer.graphs[name]) for name in wanted}
-        self._say(f"fetching encoders and graphs for round {offer.round}", self._settings.fetch_timeout_s)
+        self._say(
+            f"fetching encoders and encoder models for round {offer.round}", self._settings.fetch_timeout_s
+        )
         state = await self._blobs.fetch(offer, route, refs.values())
         graphs = {}
         for name, ref in refs.items():
@@ -168,7 +170,7 @@ def features_of(
         threads: of ONNX Runtime.
 
     Raises:
-        Refused: a graph or an encoder cannot be used; the detail names the modality.
+        Refused: an ONNX model or an encoder cannot be used; the detail names the modality.
     """
     found: dict[str, FloatArray] = {}
     for name, data in graphs.items():
@@ -196,7 +198,7 @@ def _asked(task: Task, windows: WindowSet, state: Blobs, name: str) -> tuple[NDA
 def _require_dim(dim: int, wanted: int) -> None:
     if dim != wanted:
         raise Refused(
-            Reason.WRONG_TENSORS, f"the graph gives features of {dim} values, the task says {wanted}"
+            Reason.WRONG_TENSORS, f"the encoder model gives features of {dim} values, the task says {wanted}"
         )
 
 
@@ -205,7 +207,7 @@ def _is_of(modality: str, tensor: str) -> bool:
 
 
 async def _opened(process: FeatureProcess, data: bytes, threads: int) -> None:
-    """Raises Transient: it may be another graph, or another ONNX Runtime, next time."""
+    """Raises Transient: it may be another ONNX model, or another ONNX Runtime, next time."""
     try:
         await process.open(data, threads)
     except Refused as error:

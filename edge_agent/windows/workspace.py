@@ -154,11 +154,11 @@ def windows_of(data: Material) -> WindowSet:
     """What only windows are good for: prototypes, and the choice of a route.
 
     Raises:
-        Misconfigured: it is a graph.
+        Misconfigured: it is a knowledge graph.
     """
     if isinstance(data, WindowSet):
         return data
-    raise Misconfigured("prototypes and routers are of windows, and the task is on a graph")
+    raise Misconfigured("prototypes and routers are of windows, and the task is on a knowledge graph")
 
 
 def _disk(store: WindowSink) -> str:

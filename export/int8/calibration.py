@@ -1,4 +1,4 @@
-"""Real windows as a graph's inputs: those that int8 is calibrated on, and those it is measured on. NumPy."""
+"""Real windows as inputs of an ONNX model, to calibrate int8 and to measure it. NumPy."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,12 +27,12 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class CalibrationChoice:
-    """Windows as a graph reads them; the set that they are chosen from is not copied.
+    """Windows as an ONNX model reads them; the set that they are chosen from is not copied.
 
     Attributes:
         windows: the whole set.
         index: places in it, in order.
-        present_BM: bool, of the chosen ones, columns in the graph's order.
+        present_BM: bool, of the chosen ones, columns in the ONNX model's order.
         names: of the modalities, in that order.
     """
 
@@ -73,7 +73,7 @@ class CalibrationChoice:
 
 
 def usable(windows: WindowSet, task: Task, surface: Surface) -> CalibrationChoice:
-    """The windows that show a graph something."""
+    """The windows that show an ONNX model something."""
     columns = [task.modality_names.index(name) for name in surface.names]
     present_BM = windows.present_BM[:, columns]
     every = CalibrationChoice(windows, np.arange(len(windows)), present_BM, surface.names)
@@ -83,9 +83,9 @@ def usable(windows: WindowSet, task: Task, surface: Surface) -> CalibrationChoic
 def ranges(chosen: CalibrationChoice) -> Iterator[Callable[[], Iterator[Feed]]]:
     """Feeds to calibrate on, the best first, of windows that are complete where there are enough.
 
-    First as they are and with each modality missing: what is computed then may lie elsewhere. But a graph
-    reads a missing modality as zeros, which can be far from all that its sensor measures (air pressure), and
-    so wide a range costs every window. Where that spoils it: as they are alone.
+    First as they are and with each modality missing: what is computed then may lie elsewhere. But an ONNX
+    model reads a missing modality as zeros, which can be far from all that its sensor measures (air
+    pressure), and so wide a range costs every window. Where that spoils it: as they are alone.
     """
     complete = np.flatnonzero(chosen.present_BM.all(axis=1))
     real = (chosen.at(complete) if len(complete) >= FEWEST else chosen).some(CALIBRATED)

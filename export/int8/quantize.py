@@ -1,8 +1,8 @@
-"""The same graph with most of its arithmetic in int8: static quantization by ONNX Runtime's own tool.
+"""The same ONNX model with most of its arithmetic in int8: static quantization by ONNX Runtime's own tool.
 
 Convolutions, and matrix products with a large constant, get weights of 7 bits (symmetric, one scale a
 channel) and inputs of 8, whose ranges come from real windows. Written as QuantizeLinear and DequantizeLinear
-around the float operators, all of them ONNX's own: any ONNX Runtime runs the graph, and fuses what its
+around the float operators, all of them ONNX's own: any ONNX Runtime runs the ONNX model, and fuses what its
 machine is fast at. LSTMs and what is small stay in float32, and so do tensors that a device may replace
 (``export.overridable_inputs``).
 """
@@ -50,7 +50,7 @@ _TROUBLE: Final = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
 )
-"""What the tool and onnx raise on graphs that they do not know what to do with."""
+"""What the tool and onnx raise on ONNX models that they do not know what to do with."""
 
 Feed = Mapping[str, NDArray[Any]]
 
@@ -106,7 +106,7 @@ def _quiet() -> Iterator[None]:
 
 
 def quantized(model: bytes, feeds: Iterable[Feed]) -> bytes | None:
-    """A graph in int8; the same graph and feeds give the same bytes.
+    """An ONNX model in int8; the same ONNX model and feeds give the same bytes.
 
     Args:
         model: a serialized model (``export.onnx_graph``).

@@ -37,7 +37,9 @@ MAX_BYTES: Final = 0.85
 NEAR: Final = 0.1
 """Of a target's scale: a value or window so near to float32's says the same."""
 _DIGITS: Final = 6
-NOTHING_LARGE: Final = "none: the graph has no convolution or large matrix that is not a device's to replace"
+NOTHING_LARGE: Final = (
+    "none: the ONNX model has no convolution or large matrix that is not a device's to replace"
+)
 NO_WINDOWS: Final = "none: no windows to calibrate on (by hand: --calibrate; a coordinator: evaluation.data)"
 
 Array = NDArray[np.float32]
@@ -64,12 +66,12 @@ class Made:
 
 
 def int8_of(model: bytes, task: Task, surface: Surface, own: Paths, windows: WindowSet | None) -> Made:
-    """Quantize a graph that passed its gate.
+    """Quantize an ONNX model that passed its gate.
 
     Args:
         model: in float32.
         task: of the windows.
-        surface: of the graph.
+        surface: of the ONNX model.
         own: the tensors that a device may replace, in both.
         windows: real ones; labels are used where there are any.
     """
@@ -96,7 +98,9 @@ def _tried(
             return Made(NOTHING_LARGE)
         if len(made) > MAX_BYTES * len(model):
             share = f"{len(made)} bytes instead of {len(model)}"
-            return Made(f"none: too little of the graph can be quantized ({share}); LSTMs stay in float32")
+            return Made(
+                f"none: too little of the ONNX model can be quantized ({share}); LSTMs stay in float32"
+            )
         return _measured(model, made, surface, own, chosen.some(MEASURED))
     except Refused as error:
         return Made(f"none: {error.detail}")
@@ -104,7 +108,7 @@ def _tried(
 
 @dataclass(frozen=True)
 class _Pair:
-    """The graph in float32 and in int8."""
+    """The ONNX model in float32 and in int8."""
 
     surface: Surface
     before: ort.InferenceSession

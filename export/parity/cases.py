@@ -32,7 +32,7 @@ def masks_of(modalities: int) -> list[tuple[bool, ...]]:
 
 
 def lengths_of(surface: Surface) -> list[dict[str, int]]:
-    """The time lengths to try, by modality: T, and others where the graph says that it takes any."""
+    """The time lengths to try, by modality: T, and others where the ONNX model says that it takes any."""
     found = [{name: surface.samples[name] for name in surface.names}]
     for a, b, c in LENGTHS if surface.any_length else ():
         other = {name: max(1, t * a // b + c) for name, t in found[0].items()}

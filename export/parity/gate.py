@@ -1,4 +1,4 @@
-"""The gate: an exported graph is packed only if it computes what the torch module computes.
+"""The gate: an exported ONNX model is packed only if it computes what the torch module computes.
 
 Compared in every output, at several batch sizes, for every set of present modalities, and with windows of
 several lengths where the network takes any, because that is where exporters freeze what should be free.
@@ -31,7 +31,7 @@ LOADING: Final = (
     _ort.InvalidProtobuf,
     _ort.NotImplemented,
 )
-"""What onnxruntime raises on a graph that it does not take."""
+"""What onnxruntime raises on an ONNX model that it does not take."""
 _TIMED_RUNS: Final = 30
 
 
@@ -132,7 +132,7 @@ def timed(loaded: ort.InferenceSession, surface: Surface) -> tuple[float, float]
 def run(
     loaded: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, Array], where: str
 ) -> list[Array]:
-    """The graph's outputs of these names.
+    """The ONNX model's outputs of these names.
 
     Raises:
         Refused: it does not run, or an output is not finite; the detail says ``where``.
@@ -140,9 +140,11 @@ def run(
     try:
         found: list[Array] = loaded.run(list(names), dict(feed))
     except (_ort.InvalidArgument, _ort.Fail, _ort.RuntimeException) as error:
-        raise Refused(Reason.WRONG_TENSORS, f"the exported graph does not run at {where}: {error}") from None
+        raise Refused(
+            Reason.WRONG_TENSORS, f"the exported ONNX model does not run at {where}: {error}"
+        ) from None
     if not all(np.isfinite(values).all() for values in found):
-        raise Refused(Reason.NON_FINITE, f"at {where} the graph's output is not finite")
+        raise Refused(Reason.NON_FINITE, f"at {where} the ONNX model's output is not finite")
     return found
 
 
@@ -170,7 +172,7 @@ def require_own(loaded: ort.InferenceSession, own: Paths) -> None:
     found = sorted(i.name for i in loaded.get_overridable_initializers())
     if found != sorted(own):
         can, should = (", ".join(names) or "nothing" for names in (found, sorted(own)))
-        raise Refused(Reason.WRONG_TENSORS, f"a device can replace {can} in the graph, not {should}")
+        raise Refused(Reason.WRONG_TENSORS, f"a device can replace {can} in the ONNX model, not {should}")
 
 
 def check(model: bytes, reference: nn.Module, task: Task, own: Paths | None = None) -> Parity:

@@ -1,4 +1,4 @@
-"""How far an output of a graph is from torch's, in a measure that means the same for every output. Pure."""
+"""How far outputs of an ONNX model are from torch's, in one measure for all outputs. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Measure:
     """One output, and how two of it are compared.
 
     Attributes:
-        name: in the graph.
+        name: in the ONNX model.
         words: it is called so in words.
         tolerance: largest gap.
         absolute: the plain difference; else it is relative to ``scale + |truth - offset|``.
@@ -59,7 +59,7 @@ class Measure:
 
 
 def measures(surface: Surface) -> tuple[Measure, ...]:
-    """One for each output, in the graph's order."""
+    """One for each output, in the ONNX model's order."""
     return tuple(measure for target in surface.targets for measure in _of(target, surface))
 
 

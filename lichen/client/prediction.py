@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One answer to a question about a graph; ``known``: the device has it as a fact already."""
+    """One answer to a question about a knowledge graph; ``known``: the device has it as a fact already."""
 
     entity: str
     score: float

@@ -94,7 +94,7 @@ def export(  # noqa: PLR0917 - options, given by name
     typer.echo(
         f"{out}: version {chosen.version.version} of {chosen.task.name}, {len(bundle)} bytes\n"
         f"it {does(made)}\n"
-        f"graph and torch agree: {parity.words()}"
+        f"ONNX model and torch agree: {parity.words()}"
     )
 
 

@@ -23,7 +23,7 @@ class InferenceModel(nn.Module):
     """Network and prototypes in one graph: what the coordinator evaluates and what is exported to ONNX.
 
     The tables are buffers as they travel, ``values_<m>`` (K, D) and ``rounds_<m>`` (K,) for the m-th
-    modality, and are scaled and masked on every call: a graph can take them, and the head, as inputs
+    modality, and are scaled and masked on every call: an ONNX model can take them, and the head, as inputs
     (``torch.func.functional_call``), and need not know what they will hold.
 
     Args:
@@ -40,7 +40,7 @@ class InferenceModel(nn.Module):
     """
 
     any_length: Final = True
-    """Both encoders take the mean over time: the graph need not fix T."""
+    """Both encoders take the mean over time: the ONNX model need not fix T."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class InferenceModel(nn.Module):
         trained_K = torch.ones(shape[0]) if trained is None else _float(trained).reshape(shape[0])
         self.register_buffer("untrained", trained_K <= 0)
         self.may_be_novel = bool((trained_K <= 0).any())
-        """Some class is untrained: fixed when made, so that a graph without one does not pay for it."""
+        """Some class is untrained: fixed when made, so that an ONNX model without one does not pay for it."""
         self.eval()
 
     def _scaled(self, z: Tensor) -> Tensor:

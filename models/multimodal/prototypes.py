@@ -2,7 +2,7 @@
 
 The posterior over classes comes from the modalities that are present, the missing feature is the
 posterior-weighted prototype (methods/qqr, "beyond the paper"). Written for ``torch.onnx``: no branch depends
-on data, so the same functions serve evaluation and the exported graph.
+on data, so the same functions serve evaluation and the exported ONNX model.
 
 Shapes: B windows, M modalities, K classes, D features. ``seen_K`` is true where a class has a prototype.
 """

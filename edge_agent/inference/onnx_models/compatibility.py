@@ -74,7 +74,7 @@ def _require_variants(manifest: BundleManifest) -> None:
 
 def _require_same_answers(manifest: BundleManifest, task: Task) -> None:
     """Embeddings are the device's own, and so is what they are made of: any of its modalities will do."""
-    what = {True: "completes graphs", False: "reads windows"}
+    what = {True: "completes knowledge graphs", False: "reads windows"}
     theirs, ours = manifest.graph, task.graph
     if theirs is None or ours is None:
         raise Refused(
@@ -88,7 +88,7 @@ def _require_same_answers(manifest: BundleManifest, task: Task) -> None:
 
 
 def _require_same_target(theirs: Target, task: Task) -> None:
-    """What a prediction means here; offset and scale do not count: the graph answers in the unit."""
+    """What a prediction means here; offset and scale do not count: the ONNX model answers in the unit."""
     if theirs.name not in task.target_names:
         raise Refused(
             Reason.WRONG_TENSORS,

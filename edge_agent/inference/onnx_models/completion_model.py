@@ -41,7 +41,7 @@ class CompletionModel:
         self.manifest = read_manifest(folder)
         self.digest = folder.name
         if self.manifest.graph is None:
-            raise Refused(Reason.WRONG_TENSORS, f"{folder}: the model is of windows, not of graphs")
+            raise Refused(Reason.WRONG_TENSORS, f"{folder}: the model is of windows, not of knowledge graphs")
         self.shape = self.manifest.graph
         self.own = False
         """Whether it has answered from the device's own embeddings."""
@@ -49,7 +49,7 @@ class CompletionModel:
         self._require_inputs()
         given = {o.name for o in self._session.get_outputs()}
         if lacking := [name for name in COMPLETION_OUTPUTS if name not in given]:
-            raise Refused(Reason.WRONG_TENSORS, f"the graph has no output {lacking[0]!r}")
+            raise Refused(Reason.WRONG_TENSORS, f"the ONNX model has no output {lacking[0]!r}")
 
     def _require_inputs(self) -> None:
         shape = self.shape
@@ -61,13 +61,15 @@ class CompletionModel:
         }
         found = {i.name: i for i in self._session.get_inputs()}
         if set(found) != set(dims):
-            raise Refused(Reason.WRONG_TENSORS, f"the graph's inputs are {sorted(found)}, not {sorted(dims)}")
+            raise Refused(
+                Reason.WRONG_TENSORS, f"the ONNX model's inputs are {sorted(found)}, not {sorted(dims)}"
+            )
         for name, wanted in dims.items():
             first, *others = list(found[name].shape) or [0]
             if isinstance(first, int) or others != wanted or found[name].type != f"tensor({_TYPES[name]})":
                 raise Refused(
                     Reason.WRONG_TENSORS,
-                    f"the graph's input {name!r} is {found[name].type} {found[name].shape}, not "
+                    f"the ONNX model's input {name!r} is {found[name].type} {found[name].shape}, not "
                     f"{_TYPES[name]} of any number of {wanted}",
                 )
 

@@ -1,4 +1,4 @@
-"""An encoder without torch: a graph of the task, fed with the tensors of any version's encoder blob.
+"""An encoder without torch: an ONNX model of the task, fed with the tensors of any version's encoder blob.
 
 Shapes: B windows, C channels, T samples, D features.
 """
@@ -14,13 +14,13 @@ from protocol.errors import Reason, Refused
 INPUT: Final = "x"
 OUTPUT: Final = "feature"
 MAX_MODEL_BYTES: Final = 1024 * 1024
-"""A graph of sixteen convolutions has some 30 KB: its weights are not inside."""
+"""An ONNX model of sixteen convolutions has some 30 KB: its weights are not inside."""
 BATCH: Final = 64
 """Windows at once: bounds the memory that a pass takes, whatever the number of windows."""
 
 
 class EncoderModel:
-    """One modality's graph in ONNX Runtime. Synchronous.
+    """One modality's ONNX model in ONNX Runtime. Synchronous.
 
     Args:
         data: a serialized model, as ``export.encoder_models`` makes it.
@@ -50,7 +50,7 @@ class EncoderModel:
 
     @property
     def dim(self) -> int:
-        """D; 0 where the graph does not say it."""
+        """D; 0 where the ONNX model does not say it."""
         return self._dim
 
     def run(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
@@ -61,8 +61,8 @@ class EncoderModel:
             encoder: the tensors of one blob ``encoder/<modality>``, by full name.
 
         Raises:
-            Refused: names or shapes are not the graph's, ONNX Runtime cannot run it, or a feature of finite
-                windows is not finite.
+            Refused: names or shapes are not the ONNX model's, ONNX Runtime cannot run it, or a feature of
+                finite windows is not finite.
         """
         self._require(x_BCT, encoder)
         parts = [self._batch(x_BCT[at : at + BATCH], encoder) for at in range(0, len(x_BCT), BATCH)]
@@ -91,12 +91,12 @@ class EncoderModel:
             if self._shapes[name] != value.shape:
                 raise Refused(
                     Reason.WRONG_TENSORS,
-                    f"tensor {name!r} has shape {value.shape}, the graph takes {self._shapes[name]}",
+                    f"tensor {name!r} has shape {value.shape}, the ONNX model takes {self._shapes[name]}",
                 )
         if x_BCT.shape[1:] != (taken := self._shapes[INPUT][1:]):
             raise Refused(
                 Reason.WRONG_TENSORS,
-                f"windows are {x_BCT.shape[1:]} (channels, samples), the graph takes {taken}",
+                f"windows are {x_BCT.shape[1:]} (channels, samples), the ONNX model takes {taken}",
             )
 
     def _batch(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:

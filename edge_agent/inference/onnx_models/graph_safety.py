@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from protocol.errors import Reason, Refused
 
 MAX_FIELDS: Final = 500_000
-"""Of all messages, and numbers in packed fields: a graph of a thousand nodes has some 20,000."""
+"""Of all messages, and numbers in packed fields: an ONNX model of a thousand nodes has some 20,000."""
 _VARINT_BYTES: Final = 10
 _MAX_INT32: Final = 2**31
 _MAX_TAG: Final = 2**32
@@ -158,7 +158,7 @@ class _Look:
                     todo.append((field.form, begin, stop))
                 else:
                     self._require(field.form, value, begin, stop)
-            if message == "model" and 7 not in numbers:  # noqa: PLR2004 - the number of its graph
+            if message == "model" and 7 not in numbers:  # noqa: PLR2004 - ``ModelProto.graph``
                 raise Refused(Reason.MALFORMED, "no ONNX model: it has no graph")
 
     def _require(self, form: str, value: int, begin: int, stop: int) -> None:

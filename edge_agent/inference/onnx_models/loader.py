@@ -1,4 +1,4 @@
-"""The models that a device runs: of windows, or of graphs; which, the bundle's manifest says."""
+"""The models that a device runs: of windows, or of ONNX models; which, the bundle's manifest says."""
 
 from pathlib import Path
 

@@ -83,7 +83,7 @@ class LoadedModel:
         for name in self.manifest.overridable:
             if name not in shapes or name not in outputs:
                 raise Refused(
-                    Reason.WRONG_TENSORS, f"the manifest calls {name!r} overridable, the graph does not"
+                    Reason.WRONG_TENSORS, f"the manifest calls {name!r} overridable, the ONNX model does not"
                 )
         return {name: shapes[name] for name in self.manifest.overridable}
 
@@ -95,24 +95,26 @@ class LoadedModel:
         found = {i.name: list(i.shape[1:]) for i in self._session.get_inputs()}
         if set(found) != set(expected):
             raise Refused(
-                Reason.WRONG_TENSORS, f"the graph's inputs are {sorted(found)}, not {sorted(expected)}"
+                Reason.WRONG_TENSORS, f"the ONNX model's inputs are {sorted(found)}, not {sorted(expected)}"
             )
         for name, dims in expected.items():
             pairs = zip(found[name], dims, strict=False)
             if len(found[name]) != len(dims) or any(isinstance(a, int) and a != b for a, b in pairs):
                 raise Refused(
-                    Reason.WRONG_TENSORS, f"the graph's input {name!r} is {found[name]}, not {dims}"
+                    Reason.WRONG_TENSORS, f"the ONNX model's input {name!r} is {found[name]}, not {dims}"
                 )
 
     def _require_outputs(self) -> None:
         given = {o.name for o in self._session.get_outputs()}
         lacking = [name for name in self._answers.values() if name not in given]
         if lacking:
-            raise Refused(Reason.WRONG_TENSORS, f"the graph has no output {lacking[0]!r}, the manifest has")
+            raise Refused(
+                Reason.WRONG_TENSORS, f"the ONNX model has no output {lacking[0]!r}, the manifest has"
+            )
 
     @property
     def own(self) -> Tensors:
-        """The device's own tensors, used instead of the graph's; empty where it has none."""
+        """The device's own tensors, used instead of the ONNX model's; empty where it has none."""
         return self._own
 
     @own.setter
@@ -120,7 +122,7 @@ class LoadedModel:
         self._own = self.fitting(tensors)
 
     def fitting(self, tensors: Tensors) -> Tensors:
-        """Those of the tensors that the graph takes; the log names those of its names that it cannot take.
+        """The tensors that the ONNX model takes; the log names the others.
 
         The tensors of one blob belong together: one that is missing or wrong takes the others with it.
         """
@@ -139,7 +141,7 @@ class LoadedModel:
         return value is not None and value.shape == self.overridable[name] and bool(np.isfinite(value).all())
 
     def defaults(self) -> Tensors:
-        """The graph's own values of :attr:`overridable`.
+        """The ONNX model's own values of :attr:`overridable`.
 
         Raises:
             Refused: ONNX Runtime cannot give them.

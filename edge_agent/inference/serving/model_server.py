@@ -2,7 +2,7 @@
 
 What it is asked (``op``), and what it answers: ``open`` (which model, where private tensors are), ``task``,
 ``predict`` (arrays: the modalities and ``present``), ``ask`` (questions by key), ``features`` (an encoder's
-graph, ``edge_agent.inference.onnx_models.encoder_model``). ``refused`` and ``words`` in the answer: it
+ONNX model, ``edge_agent.inference.onnx_models.encoder_model``). ``refused`` and ``words`` in the answer: it
 cannot.
 """
 
@@ -69,7 +69,7 @@ class ModelServer:
             return {"dim": self._graph.dim}, {}
         model = load(Path(header["folder"]), header["threads"], header["file"], header["provider"])
         model.try_once()
-        trim_memory()  # what parsing and optimizing the graph left behind
+        trim_memory()  # what parsing and optimizing the ONNX model left behind
         self._model = model
         if header["private"] is not None:
             private = PrivateTensors(Path(header["private"]))

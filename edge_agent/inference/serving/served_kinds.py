@@ -1,4 +1,4 @@
-"""Models of windows and of graphs, as the agent holds them, wherever they run (``serving.host``).
+"""Models of windows and of knowledge graphs, as the agent holds them, wherever they run (``serving.host``).
 
 A process that dies, hangs or talks nonsense costs the batch that it was asked about; it is started anew
 when the next one comes.
@@ -97,7 +97,7 @@ class ServedWindows(ServedModel):
 
 
 class ServedCompletion(ServedModel):
-    """A model that completes graphs."""
+    """A model that completes knowledge graphs."""
 
     async def ask(self, asked: Keyed, task: Task) -> LookupResult:
         """Answer questions by key, from the embeddings that training has left for the task.
@@ -125,7 +125,7 @@ class ServedCompletion(ServedModel):
     @property
     def _completion(self) -> Completion:
         if self.manifest.graph is None:
-            raise Refused(Reason.WRONG_TENSORS, "the model is of windows, not of graphs")
+            raise Refused(Reason.WRONG_TENSORS, "the model is of windows, not of knowledge graphs")
         return self.manifest.graph
 
     def _require(self, made: LookupResult, count: int) -> None:

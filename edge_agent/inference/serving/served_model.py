@@ -46,7 +46,7 @@ class Opening:
 
 
 class ServedModel:
-    """What models of windows and of graphs have in common.
+    """What models of windows and of knowledge graphs have in common.
 
     Args:
         host: where models run.

@@ -1,4 +1,4 @@
-"""A graph on disk: facts as lines of text, features and masks as npz; readers that believe nothing.
+"""A knowledge graph on disk: facts as lines of text, features and masks as npz; readers that believe nothing.
 
 - **Facts**: head, relation, tail, parted by tabs, UTF-8, no header. Blank lines and lines that begin with
   ``#`` are skipped, so no head's name begins with ``#``.

@@ -57,7 +57,7 @@ class KnowledgeGraph:
     def bare(
         cls, entities: tuple[str, ...], relations: tuple[str, ...], triples_N3: IntArray
     ) -> "KnowledgeGraph":
-        """A graph without features."""
+        """A knowledge graph without features."""
         return cls(entities, relations, triples_N3, {}, np.zeros((len(entities), 0), np.bool_))
 
     @property
@@ -70,7 +70,7 @@ class KnowledgeGraph:
         return replace(self, triples_N3=triples_N3)
 
     def masked(self, keep_EM: BoolArray) -> "KnowledgeGraph":
-        """The graph with only those features that ``keep_EM`` keeps (of those that are present at all)."""
+        """The knowledge graph with only the present features that ``keep_EM`` keeps."""
         present_EM = self.present_EM & keep_EM
         features = {
             modality: np.where(present_EM[:, m, None], x_EF, np.float32(0))

@@ -1,4 +1,4 @@
-"""A graph as the worker gets it: facts and features by index, names as keyed hashes. Torch-free.
+"""A knowledge graph as the worker gets it: facts and features by index, names as keyed hashes. Torch-free.
 
 The agent knows names and the fleet's secret; the worker needs neither. Entity keys travel (:mod:`keys`);
 relation keys only tie a device's relation embeddings to its relations from one round to the next, and stay.
@@ -30,7 +30,7 @@ _KEYS: Final = ("triples", "entity_keys", "relation_keys", "present")
 
 @dataclass(frozen=True, eq=False)
 class KeyedGraph:
-    """One device's graph without names.
+    """One device's knowledge graph without names.
 
     Attributes:
         entity_keys_E16: uint8, each once; an entity's index is its place here.
@@ -52,7 +52,7 @@ class KeyedGraph:
 
     @classmethod
     def of(cls, graph: KnowledgeGraph, secret: bytes, task: Task) -> "KeyedGraph":
-        """A graph under the fleet's secret, with the task's modalities (absent where the graph has none).
+        """A knowledge graph under the fleet's secret, with the task's modalities, absent or not.
 
         Raises:
             Misconfigured: features have another width than the task says, two names have one key, or the
@@ -86,7 +86,7 @@ def _of_task(graph: KnowledgeGraph, task: Task) -> tuple[dict[str, FloatArray], 
 
 
 def save(path: Path, graph: KeyedGraph) -> None:
-    """Write a graph as npz: whole or not at all."""
+    """Write a knowledge graph as npz: whole or not at all."""
     arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x_EF for name, x_EF in graph.features.items()}
     arrays |= {"triples": graph.triples_N3, "present": graph.present_EM}
     arrays |= {"entity_keys": graph.entity_keys_E16, "relation_keys": graph.relation_keys_R16}
@@ -94,19 +94,21 @@ def save(path: Path, graph: KeyedGraph) -> None:
 
 
 def load(path: Path, task: Task) -> KeyedGraph:
-    """Read a graph, and compare it with the task.
+    """Read a knowledge graph, and compare it with the task.
 
     Raises:
         Misconfigured: no such file, or it is not what :func:`save` writes for such a task; the message names
             file and key.
     """
-    data = read_arrays(Path(path), "a graph")
+    data = read_arrays(Path(path), "a knowledge graph")
     shape = task.graph
     names = () if shape is None else task.modality_names
     wanted = {*_KEYS, *(f"{_X}{name}" for name in names)}
     if shape is None or set(data) != wanted:
         odd = sorted(wanted.symmetric_difference(data))
-        raise Misconfigured(f"{path}: no graph for task {task.name!r}: keys {odd} are missing or foreign")
+        raise Misconfigured(
+            f"{path}: no knowledge graph for task {task.name!r}: keys {odd} are missing or foreign"
+        )
     triples, entities, relations = (
         np.atleast_1d(data[name]).shape[0] for name in ("triples", "entity_keys", "relation_keys")
     )

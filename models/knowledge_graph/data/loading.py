@@ -1,4 +1,4 @@
-"""A graph from files of facts, features and masks; what did not fit is counted.
+"""A knowledge graph from files of facts, features and masks; what did not fit is counted.
 
 Shapes: as in :mod:`models.knowledge_graph.data.graph`.
 """
@@ -22,14 +22,14 @@ def load(
     bounds: Bounds = BOUNDS,
     room: MergeRoom = ROOM,
 ) -> tuple[KnowledgeGraph, MergeCounts]:
-    """Read a graph.
+    """Read a knowledge graph.
 
     Args:
         triples: files of facts; entities and relations are numbered in the order in which they come.
         features: a file for each modality.
         masks: whose features may be used; without, all that are there.
         bounds: of each file.
-        room: of the graph.
+        room: of the knowledge graph.
 
     Raises:
         Misconfigured: a file cannot be read as what it should be, or masks name a modality without features.
@@ -55,7 +55,7 @@ def load(
 
 
 def masked(graph: KnowledgeGraph, masks: Masks) -> tuple[KnowledgeGraph, int]:
-    """The graph without the features that masks take away, and of how many rows the entity is not in it.
+    """The knowledge graph without masked features, and the number of mask rows of unknown entities.
 
     An entity that the masks do not name keeps what it has, and so does a modality.
 
@@ -76,5 +76,5 @@ def masked(graph: KnowledgeGraph, masks: Masks) -> tuple[KnowledgeGraph, int]:
 
 
 def masks_of(graph: KnowledgeGraph) -> Masks:
-    """The graph's own masks, as they are kept beside it."""
+    """The knowledge graph's own masks, as they are kept beside it."""
     return Masks(graph.entities, graph.modalities, graph.present_EM)

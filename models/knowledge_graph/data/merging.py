@@ -1,4 +1,4 @@
-"""A graph that grows while it is used: new facts and features come in, and what is known keeps its index.
+"""A knowledge graph that grows in use: new facts and features are merged, known names keep their index.
 
 A row of an embedding, of a key table or of a moment of Adam stays with its entity, whatever is merged: new
 names come behind the known ones, in the order in which they were told. What is not taken is counted.
@@ -26,7 +26,7 @@ _NOTHING: Final[Mapping[str, FeatureTable]] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class MergeRoom:
-    """How large a graph may grow; a fact that needs more is dropped, and its new names with it.
+    """How large a knowledge graph may grow; a fact that needs more is dropped, and its new names with it.
 
     Raises:
         ValueError: more than :func:`codes` can tell apart.
@@ -76,7 +76,7 @@ class MergeCounts:
 
 
 def empty() -> KnowledgeGraph:
-    """A graph of nothing, into which all can be merged."""
+    """A knowledge graph of nothing, into which all can be merged."""
     return KnowledgeGraph.bare((), (), np.zeros((0, 3), np.int64))
 
 
@@ -93,7 +93,7 @@ def merge(
     features: Mapping[str, FeatureTable] = _NOTHING,
     room: MergeRoom = ROOM,
 ) -> tuple[KnowledgeGraph, MergeCounts]:
-    """The graph with new facts, then new features; ``graph`` itself stays as it is.
+    """The knowledge graph with new facts, then new features; ``graph`` itself stays as it is.
 
     Features of a known entity take the place of its older ones. A new modality is a new last column.
 
@@ -101,11 +101,11 @@ def merge(
         graph: what is known.
         triples: facts by name.
         features: by modality; of entities that have a fact by now.
-        room: how large the graph may grow.
+        room: how large the knowledge graph may grow.
 
     Raises:
-        Refused: WRONG_TENSORS or NON_FINITE: features of another width than the graph's, not one row an
-            entity, or not finite; nothing was merged.
+        Refused: WRONG_TENSORS or NON_FINITE: features of another width than the knowledge graph's, not one
+            row an entity, or not finite; nothing was merged.
     """
     grown, facts = _with_facts(graph, triples, room)
     taken = MergeCounts()
@@ -156,7 +156,7 @@ def _with_facts(
 
 
 class _Known:
-    """Whether a fact is known: those of the graph in one sorted array, a tenth of what a set would take."""
+    """Finds known facts in one sorted array, which takes a tenth of the memory of a set."""
 
     def __init__(self, graph: KnowledgeGraph) -> None:
         self._old_N = np.sort(codes(graph.triples_N3))
@@ -224,7 +224,7 @@ def _checked(graph: KnowledgeGraph, modality: str, new: FeatureTable) -> FloatAr
         raise Refused(
             Reason.WRONG_TENSORS,
             f"features of {modality!r} have shape {values_nF.shape}, not {len(new.entities)} rows as wide as "
-            f"the graph's ({wanted[1:]})",
+            f"the knowledge graph's ({wanted[1:]})",
         )
     if not np.isfinite(values_nF).all():
         raise Refused(Reason.NON_FINITE, f"features of {modality!r} hold NaN or infinity")
@@ -240,7 +240,7 @@ def _column(graph: KnowledgeGraph, modality: str, width: int) -> tuple[FloatArra
 
 
 def _spelled(name: str) -> str:
-    """As the graph would write it; "" for what is no name."""
+    """As the knowledge graph would write it; "" for what is no name."""
     try:
         return clean(name)
     except ValueError:

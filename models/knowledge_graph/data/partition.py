@@ -1,4 +1,4 @@
-"""One graph dealt out to clients, non-IID by relation, as in MMFeD3-HidE (sections III-B, III-C).
+"""One knowledge graph dealt out to clients, non-IID by relation, as in MMFeD3-HidE (sections III-B, III-C).
 
 A client gets the facts of its own relations, which no other client has, and the entities that these name,
 which others have too; then its facts are split 8:1:1, and a mask says whose features it has.
@@ -26,9 +26,9 @@ class KnowledgeGraphClient:
 
     Attributes:
         graph: its own entities, relations and features; ``triples_N3`` are those to train on.
-        valid_N3: to validate with, in the graph's own indices.
+        valid_N3: to validate with, in the knowledge graph's own indices.
         test_N3: to test with.
-        entity_E: int64, the index of each of its entities in the whole graph.
+        entity_E: int64, the index of each of its entities in the whole knowledge graph.
         relation_R: int64, likewise.
     """
 
@@ -46,7 +46,7 @@ class KnowledgeGraphClient:
 def partition(
     graph: KnowledgeGraph, clients: int, seed: int, rate: float = 1.0, ratio: Sequence[int] = RATIO
 ) -> tuple[KnowledgeGraphClient, ...]:
-    """Deal a graph out.
+    """Deal a knowledge graph out.
 
     Args:
         graph: all facts.

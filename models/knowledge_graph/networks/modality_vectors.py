@@ -54,7 +54,7 @@ class Projections(nn.Module):
     """``V = W_v E_v``: features of every modality, taken into the space of the structural embeddings.
 
     Args:
-        features: F of every modality, in the graph's order.
+        features: F of every modality, in the knowledge graph's order.
         dim: D.
     """
 

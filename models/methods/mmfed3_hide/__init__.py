@@ -1,8 +1,9 @@
-"""MMFeD3-HidE: devices complete their own graphs, and share entities without naming them. Torch-free.
+"""MMFeD3-HidE: devices complete their knowledge graphs and share unnamed entities. Torch-free.
 
-A device learns from a private graph (triples, and features of some entities in several modalities). It sends
-what its entities' structural embeddings and the features' projections learned; entities are known to the
-coordinator by keyed hashes alone. Relations, features, fusion and imputation stay. Where the paper leaves a
+A device learns from a private knowledge graph (triples, and features of some entities in several modalities).
+It sends what its entities' structural embeddings and the features' projections learned; entities are known to
+the coordinator by keyed hashes alone. Relations, features, fusion and imputation stay. Where the paper leaves
+a
 choice:
 
 - An entity that the coordinator has no row of begins at values that follow from its key
@@ -138,7 +139,7 @@ def _beyond(task: Task) -> int:
 
 METHOD = MethodSpec(
     name="mmfed3_hide",
-    title="Federated completion of multimodal graphs by imputation diffusion and dual distillation",
+    title="Federated completion of multimodal knowledge graphs by imputation diffusion and dual distillation",
     paper="Zhang et al., Hyper-modal Imputation Diffusion Embedding with Dual-Distillation for Federated "
     "Multimodal Knowledge Graph Completion",
     config=MmFed3Config,

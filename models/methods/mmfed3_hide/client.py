@@ -1,4 +1,4 @@
-"""A device's half of MMFeD3-HidE: its graph completed, and the fleet's rows taught. Imports torch."""
+"""A device's half of MMFeD3-HidE: completes its knowledge graph, trains its rows. Imports torch."""
 
 import torch
 
@@ -42,7 +42,7 @@ class MmFed3Client:
         on ``judged`` triples that did not train.
 
         Raises:
-            Transient: the graph has no triple, or one entity.
+            Transient: the knowledge graph has no triple, or one entity.
             Refused: NON_FINITE: training diverged.
         """
         if not len(graph) or len(graph.entity_keys_E16) < _FEWEST:

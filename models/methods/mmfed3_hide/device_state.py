@@ -1,4 +1,4 @@
-"""What a device keeps from round to round, found again by key in a graph that grew. NumPy only.
+"""What a device keeps from round to round, found again by key in a knowledge graph that grew. NumPy only.
 
 Private tensors besides those of :mod:`models.knowledge_graph.data.embedding_tables`, all in the order of its
 keys: ``own/structure``
@@ -58,7 +58,7 @@ class Moments:
 
 
 class DeviceState:
-    """Private tensors of the round before, in the order of this round's graph.
+    """Private tensors of the round before, in the order of this round's knowledge graph.
 
     Args:
         private: as the device kept them; what does not fit is as if it were not there.
@@ -72,7 +72,7 @@ class DeviceState:
 
     @classmethod
     def of(cls, private: Mapping[str, FloatArray], graph: KeyedGraph) -> Self:
-        """Of a device's private tensors and its graph of this round."""
+        """Of a device's private tensors and its knowledge graph of this round."""
         entities, relations = (_keys(private, name) for name in (ENTITY_KEYS, RELATION_KEYS))
         if entities is None or relations is None:
             nothing = np.full(len(graph.entity_keys_E16), -1), np.full(2 * len(graph.relation_keys_R16), -1)

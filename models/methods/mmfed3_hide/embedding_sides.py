@@ -1,7 +1,7 @@
 """A device's own embeddings of entities, and its copy of the fleet's. Imports torch.
 
-Shapes: U entities of a batch, E of the graph, M modalities, P parts (structure, then modalities), V views, D
-entity dim.
+Shapes: U entities of a batch, E of the knowledge graph, M modalities, P parts (structure, then modalities), V
+views, D entity dim.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from models.knowledge_graph.networks.sparse_embedding import EmbeddingRows
 
 @dataclass(frozen=True, eq=False)
 class About:
-    """What is known of a graph's entities.
+    """What is known of a knowledge graph's entities.
 
     Attributes:
         features: modality -> ``x_EF``.
@@ -33,7 +33,7 @@ class About:
 
     @classmethod
     def of(cls, graph: KeyedGraph, *, reads: bool) -> "About":
-        """Of a graph; nothing where a fusion ``reads`` no features."""
+        """Of a knowledge graph; nothing where a fusion ``reads`` no features."""
         features = {name: torch.tensor(x_EF) for name, x_EF in graph.features.items()} if reads else {}
         present_EM = torch.tensor(graph.present_EM[:, : len(features)])
         return cls(features, present_EM, with_structure(present_EM.any(dim=0)[None])[0])
@@ -50,7 +50,7 @@ class Side(nn.Module):
         structure: rows; not among the module's parameters.
         projections: of the features.
         phi: the fusion.
-        about: the graph's entities.
+        about: the knowledge graph's entities.
     """
 
     def __init__(self, structure: EmbeddingRows, projections: Projections, phi: Fusion, about: About) -> None:

@@ -23,7 +23,7 @@ from protocol.tasks.task import Task
 
 
 def set_aside(graph: KeyedGraph, share: float) -> BoolArray:
-    """Which triples judge and do not train, (N,): always the same ones, however the graph grows.
+    """Which triples judge and do not train, (N,): always the same ones, however the knowledge graph grows.
 
     None where all of them would be.
     """
@@ -85,7 +85,7 @@ def ranked(
         known_N3: as of :func:`judged`.
 
     Raises:
-        Misconfigured: the device has no tables, or they lack an entity or relation of the graph.
+        Misconfigured: the device has no tables, or they lack an entity or relation of the knowledge graph.
     """
     own = tables(private)
     if own is None:
@@ -93,7 +93,7 @@ def ranked(
     entity_E = places(own.entity_keys_E16, graph.entity_keys_E16)
     relation_R = places(own.relation_keys_R16, graph.relation_keys_R16)
     if entity_E.min(initial=0) < 0 or relation_R.min(initial=0) < 0:
-        raise Misconfigured("the device's tables lack an entity or a relation of the graph")
+        raise Misconfigured("the device's tables lack an entity or a relation of the knowledge graph")
     back_X = np.concatenate([relation_R, relation_R + len(own.relation_keys_R16)])
     aligned = Tables(
         own.entities_EVD[entity_E], graph.entity_keys_E16, own.relations_XC[back_X], graph.relation_keys_R16

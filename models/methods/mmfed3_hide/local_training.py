@@ -49,7 +49,7 @@ class LocalTraining:
 
     Args:
         config: of this round (:func:`models.methods.mmfed3_hide.training_config.in_round`).
-        about: its graph's entities.
+        about: its knowledge graph's entities.
         start: tables, trained in place.
         generator: of the round; first values of networks come from torch's own, which is seeded, too.
 

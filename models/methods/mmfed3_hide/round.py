@@ -78,7 +78,7 @@ class Round:
         return self._config.fusion != "structure"
 
     def _base(self, device: str) -> FloatArray:
-        """The base's rows, in the graph's order; first values of what it has no row of."""
+        """The base's rows, in the knowledge graph's order; first values of what it has no row of."""
         keys_E16 = self._graph.entity_keys_E16
         base_ED = initial_rows(self._task.seed, keys_E16, self._config.dim, self._config.span)
         if len(self._base_16):

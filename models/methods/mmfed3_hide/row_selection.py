@@ -1,6 +1,6 @@
 """Which rows travel, and what is left for later. NumPy only.
 
-Shapes: E entities of the device's graph (n in the order of their keys), m that travel, D columns.
+Shapes: E entities of the device's knowledge graph (n in the order of their keys), m that travel, D columns.
 """
 
 import math
@@ -35,7 +35,7 @@ def packed(
 
     Args:
         base_16: keys of the device's rows in the base, ascending.
-        keys_E16: of its graph's entities, in any order.
+        keys_E16: of its knowledge graph's entities, in any order.
         change_ED: against the base, with what earlier rounds left.
         share: of the E rows, so many travel (rounded up), those with the largest change.
         uplink: says in which codec they will travel; encoding is the same wherever it is done.
@@ -52,7 +52,7 @@ def packed(
     sent_n[place_E[chosen_E]] = True
     row_n = np.zeros(len(keys_n16), np.int64)
     row_n[place_E] = np.arange(len(keys_E16))
-    row_m = row_n[sent_n]  # rows of the graph, in the order of their keys
+    row_m = row_n[sent_n]  # rows of the knowledge graph, in the order of their keys
     delta_mD = change_ED[row_m]
     carry_ED = change_ED.copy()
     carry_ED[row_m] -= decode(encode(delta_mD, codec)) if uplink.error_carry else delta_mD

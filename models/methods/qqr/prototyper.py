@@ -1,7 +1,7 @@
 """A device's class prototypes (OGPC), equations (13) and (14). NumPy only: every device makes them here.
 
 A device that trains calls :func:`local_prototypes` with the features of the encoders it has just trained; one
-without torch calls :class:`QqrPrototyper` with those that the base version's ONNX graphs give.
+without torch calls :class:`QqrPrototyper` with those that the base version's ONNX models give.
 
 Shapes: B windows, M modalities, D features, K classes, N windows of one class, R rows that are sent.
 """

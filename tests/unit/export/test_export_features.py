@@ -124,7 +124,7 @@ def test_an_agent_refuses_tensors_that_are_not_the_graph_s(graphs: dict[str, byt
         graph.run(x, {n: t for n, t in encoder.items() if not n.endswith("fc.bias")})
     with pytest.raises(Refused, match="'encoder/acc/more'"):
         graph.run(x, encoder | {"encoder/acc/more": np.zeros(1, np.float32)})
-    with pytest.raises(Refused, match=r"'encoder/acc/fc.bias' has shape \(9,\), the graph takes \(8,\)"):
+    with pytest.raises(Refused, match=r"'encoder/acc/fc.bias' has shape \(9,\), the ONNX model takes \(8,\)"):
         graph.run(x, encoder | {"encoder/acc/fc.bias": np.zeros(9, np.float32)})
     with pytest.raises(Refused, match=r"windows are \(3, 21\).*takes \(3, 20\)"):
         graph.run(np.zeros((2, 3, 21), np.float32), encoder)

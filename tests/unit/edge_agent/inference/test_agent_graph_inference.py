@@ -275,9 +275,9 @@ def test_more_questions_than_one_call_takes_are_answered_each(tmp_path: Path, da
 def test_a_model_of_the_other_kind_does_not_fit(data: bytes) -> None:
     graph, windows = unpack(data)[0], unpack(window_bundle(toy_task(name=TASK.name)))[0]
     require_compatible(graph, TASK, ())
-    with pytest.raises(Refused, match="reads windows, task 'house' completes graphs"):
+    with pytest.raises(Refused, match="reads windows, task 'house' completes knowledge graphs"):
         require_compatible(windows, TASK, ())
-    with pytest.raises(Refused, match="completes graphs, task 'house' reads windows"):
+    with pytest.raises(Refused, match="completes knowledge graphs, task 'house' reads windows"):
         require_compatible(graph, toy_task(name=TASK.name), ("acc",))
     other = Task.model_validate(TASK.model_dump() | {"graph": {"top_k": 9}})
     with pytest.raises(Refused, match="gives 3 answers, the task says 9"):
@@ -290,14 +290,14 @@ def test_which_kind_a_model_is_its_manifest_says(tmp_path: Path, data: bytes) ->
     loaded = load(put(tmp_path, data), 1)
     assert isinstance(loaded, CompletionModel)
     loaded.try_once()
-    with pytest.raises(Refused, match="of windows, not of graphs"):
+    with pytest.raises(Refused, match="of windows, not of knowledge graphs"):
         CompletionModel(windows, 1)
     wider = changed(data, graph={"top_k": 3, "views": 1, "entity_dim": 5, "relation_dim": 4})
     with pytest.raises(Refused, match=r"input 'entities' is tensor\(float\) .*, not float of any number of"):
         load(put(tmp_path, wider), 1)
     _, files = unpack(window_bundle(toy_task()))
     manifest, _ = unpack(data)
-    with pytest.raises(Refused, match="the graph's inputs are"):
+    with pytest.raises(Refused, match="the ONNX model's inputs are"):
         load(put(tmp_path, pack(manifest, files)), 1)
 
 

@@ -170,7 +170,7 @@ async def test_a_file_that_breaks_is_said_everywhere_and_the_last_good_graph_sta
         assert "boiler" not in agent.reporter.state().model_dump_json()
         (wait,) = [one for one in agent.status()["waits"] if one["what"] == "graph"]
         assert "text.npz: cannot be read as features" in wait["why"]
-        assert "the graph before it is used" in wait["why"]
+        assert "the earlier knowledge graph is used" in wait["why"]
         assert agent.status()["graph"].startswith("cannot be used since")
         assert len(agent.tasks.workspace.material(0)[1]) == 6
         write_features(tmp_path / "text.npz", named({"pump": [1.0, 1.0]}))

@@ -204,7 +204,10 @@ async def test_what_rotted_in_the_cache_is_refused_in_words_and_pulled_again(tmp
             "no features of acc can be computed: malformed: the encoder model does not load",
         ),
         (graph("gyr"), "features of acc: graph and encoder differ in tensor 'encoder/acc/w'"),
-        (graph("acc", dim=9), "features of acc: the graph gives features of 9 values, the task says 8"),
+        (
+            graph("acc", dim=9),
+            "features of acc: the encoder model gives features of 9 values, the task says 8",
+        ),
         (b"x" * (MAX_MODEL_BYTES + 1), "the encoder model of acc has 1048577 bytes"),
     ],
 )

@@ -239,7 +239,7 @@ def test_a_variant_that_does_not_run_is_left_out_and_the_export_goes_on(graph, w
     monkeypatch.setattr(variants.quantize, "quantized", frozen)
     made = variant_of(graph, windows)
     assert made.model is None
-    assert made.words.startswith("none: the exported graph does not run at batch 1")
+    assert made.words.startswith("none: the exported ONNX model does not run at batch 1")
 
 
 def test_a_graph_with_nothing_large_has_no_variant() -> None:
@@ -253,7 +253,8 @@ def test_a_graph_with_nothing_large_has_no_variant() -> None:
     )
     made = int8_of(to_onnx(module, SEVERAL), SEVERAL, surface_of(module, SEVERAL), {}, windows)
     assert (
-        made.words == "none: the graph has no convolution or large matrix that is not a device's to replace"
+        made.words
+        == "none: the ONNX model has no convolution or large matrix that is not a device's to replace"
     )
 
 

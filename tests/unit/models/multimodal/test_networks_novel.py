@@ -182,7 +182,7 @@ def test_only_a_module_with_untrained_classes_pays_for_them(net) -> None:
 
 
 def test_head_and_tables_can_be_replaced_without_making_the_module_anew(net) -> None:
-    """As an exported graph does that takes them as inputs: seen, unseen and novel follow the new tables."""
+    """As an exported ONNX model with such inputs does: seen, unseen and novel follow the new tables."""
     x = windows()
     first = InferenceModel(net, everywhere([0]), trained=TRAINED)
     torch.manual_seed(11)

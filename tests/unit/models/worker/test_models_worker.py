@@ -215,5 +215,6 @@ def test_a_job_whose_graph_is_of_another_task_is_named_by_file_and_key(tmp_path)
     said = __main__.answer(tmp_path)
     assert (said["ok"], said["kind"]) == (False, "Misconfigured")
     assert (
-        "graph.npz: no graph for task 'contract': keys ['x/picture'] are missing or foreign" in said["error"]
+        "graph.npz: no knowledge graph for task 'contract': keys ['x/picture'] are missing or foreign"
+        in said["error"]
     )

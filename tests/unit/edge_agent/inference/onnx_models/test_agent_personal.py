@@ -223,7 +223,7 @@ def test_a_bundle_made_before_loads_and_ignores_what_is_kept(tmp_path, private) 
 def test_a_manifest_that_promises_what_the_graph_has_not_is_refused(tmp_path, data) -> None:
     manifest, files = unpack(data)
     wrong = manifest.model_copy(update={"overridable": ("head/fc3.bias",)})
-    with pytest.raises(Refused, match="overridable, the graph does not"):
+    with pytest.raises(Refused, match="overridable, the ONNX model does not"):
         put(tmp_path / "wrong", pack(wrong, files))
 
 

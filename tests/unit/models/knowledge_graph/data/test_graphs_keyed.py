@@ -127,9 +127,9 @@ def test_a_file_that_is_no_such_graph_is_named_with_its_key(graph, tmp_path, cha
 def test_a_graph_of_another_task_and_no_file_are_refused(graph, tmp_path):
     path = tmp_path / "graph.npz"
     keyed.save(path, graph)
-    with pytest.raises(Misconfigured, match="no graph for task 't'"):
+    with pytest.raises(Misconfigured, match="no knowledge graph for task 't'"):
         keyed.load(path, WINDOWS)
-    with pytest.raises(Misconfigured, match=r"none\.npz: cannot be read as a graph"):
+    with pytest.raises(Misconfigured, match=r"none\.npz: cannot be read as a knowledge graph"):
         keyed.load(tmp_path / "none.npz", TASK)
 
 

@@ -13,7 +13,7 @@ GRAPH = random_graph(entities=80, relations=13, triples=900)
 CLIENTS = partition.partition(GRAPH, 3, seed=5, rate=0.5)
 
 
-def whole(client: partition.GraphClient, triples_N3: np.ndarray) -> set[int]:
+def whole(client: partition.KnowledgeGraphClient, triples_N3: np.ndarray) -> set[int]:
     """Facts of a client by the whole graph's indices."""
     head_N, relation_N, tail_N = triples_N3.T
     parts = client.entity_E[head_N], client.relation_R[relation_N], client.entity_E[tail_N]
