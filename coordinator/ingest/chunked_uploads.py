@@ -1,7 +1,7 @@
-"""Large updates in chunks: only for an announced pointer, under a quota for each device and a cap for all.
+"""Large updates in chunks: only for an announced pointer, with a quota for each device and a cap for all.
 
-Partial uploads lie in a folder for each round (``uploads/<round>/``), apart from what is served to devices,
-and go with it. A chunk out of order, twice, late or never asked for does no harm.
+Partial uploads are stored in a folder for each round (``uploads/<round>/``), apart from served blobs, and
+removed with it. A chunk that is out of order, repeated, late or unexpected does no harm.
 """
 
 import threading
@@ -20,7 +20,7 @@ from runtime.storage.files import remove, remove_tree
 _PER_DEVICE: Final = 2
 _RANGES: Final = 64
 IDLE_S: Final = 60.0
-"""Where all the room is promised, an upload of which nothing came for so long gives way to a new one."""
+"""If all room is reserved, an upload that has been idle for this long is dropped for a new one."""
 
 
 @dataclass
@@ -28,18 +28,18 @@ class _Upload:
     pointer: BlobPointer
     partial: Partial
     touched: float = 0.0
-    """Monotonic seconds, when a chunk of it last came."""
+    """Monotonic seconds, when its last chunk came."""
     complete: bool = False
-    """Every chunk is here, and a thread is at its digest."""
+    """Every chunk is here, and a thread computes its digest."""
 
 
 class Uploads:
-    """Uploads in progress. Synchronous (it writes files), thread-safe; none waits for another's hashing.
+    """Uploads in progress. Synchronous (writes files) and thread-safe; none waits while another is hashed.
 
     Args:
-        root: folder for partial uploads.
-        per_device_bytes: of all uploads of one device.
-        total_bytes: of all uploads.
+        root: folder of partial uploads.
+        per_device_bytes: limit for all uploads of one device.
+        total_bytes: limit for all uploads.
         now: monotonic seconds.
     """
 
@@ -60,13 +60,13 @@ class Uploads:
 
     @property
     def announced_bytes(self) -> int:
-        """What all announced uploads will take on disk."""
+        """Bytes that all announced uploads will take on disk."""
         return sum(upload.pointer.blob.size for upload in list(self._open.values()))
 
     def enter_round(self, round_: int) -> None:
-        """Forget the uploads of earlier rounds, in memory and on disk."""
+        """Drop the uploads of earlier rounds, in memory and on disk."""
         with self._lock:
-            if self._round is not None and round_ <= self._round:  # a lane that was slow to come here
+            if self._round is not None and round_ <= self._round:  # a worker that was slow to come here
                 return
             self._open.clear()
             if self._root.is_dir():
@@ -76,10 +76,10 @@ class Uploads:
             self._round = round_
 
     def announce(self, device: str, pointer: BlobPointer, max_bytes: int) -> Want | bytes:
-        """A device says what will come.
+        """Register the pointer to an upload.
 
         Returns:
-            What is still missing; or the whole update, where its last chunk was here already.
+            What is missing; or the whole update, if its last chunk is already here.
 
         Raises:
             Refused: too large, or no room.
@@ -99,17 +99,17 @@ class Uploads:
                 return _want(known)
         try:
             return self._finish(key, known)
-        except Refused:  # a power cut left a map that promised too much: begin anew
+        except Refused:  # a power cut left a map that claims more than is stored: start again
             with self._lock:
                 return _want(self._begin(device, pointer))
 
     def _begin(self, device: str, pointer: BlobPointer) -> _Upload:
-        # A folder for each device: one cannot spoil or finish another's upload.
+        # A folder for each device: no device can damage or finish another's upload.
         folder = self._root / str(pointer.round) / device
         partial = BlobStore(folder).partial(pointer.blob, pointer.chunk_bytes)
         upload = _Upload(pointer, partial, self._now())
         self._open[device, pointer.blob.digest] = upload
-        # Only what is open counts against the quotas: what an earlier process began goes.
+        # Only open uploads count against the quotas; those of an earlier process are removed.
         for file in (folder / "partial").iterdir():
             if (device, file.name.split(".")[0]) not in self._open:
                 remove(file)
@@ -134,7 +134,7 @@ class Uploads:
             )
 
     def _evict(self, size: int) -> None:
-        """Make room at the cost of who announces and does not send: who is idle the longest first."""
+        """Make room by dropping idle uploads, the longest idle first."""
         waiting = [key for key, upload in self._open.items() if not upload.complete]
         by_age = sorted(waiting, key=lambda key: self._open[key].touched)
         for key in by_age:
@@ -144,20 +144,22 @@ class Uploads:
             self._give_up(key)
 
     def _give_up(self, key: tuple[str, str]) -> None:
-        """Forget an upload and its bytes: only what is open counts against the quotas."""
+        """Drop an upload and its bytes."""
         self._open.pop(key).partial.discard()
 
     def _bytes_of(self, keys: list[tuple[str, str]]) -> int:
         return sum(self._open[key].pointer.blob.size for key in keys)
 
     def add(self, device: str, digest: str, index: int, data: bytes) -> bytes | None:
-        """A chunk arrived.
+        """Store a chunk.
 
         Returns:
-            The whole update when this was the last chunk; None where more is to come, or nobody announced it.
+            The whole update if this was the last chunk; None if more are missing, or the upload was not
+            announced.
 
         Raises:
-            Refused: the chunk does not fit its pointer, or the whole has another digest (it starts anew).
+            Refused: the chunk does not fit its pointer, or the whole has another digest (the upload starts
+                again).
         """
         with self._lock:
             upload = self._open.get((device, digest))
@@ -171,9 +173,9 @@ class Uploads:
         return self._finish((device, digest), upload)
 
     def _finish(self, key: tuple[str, str], upload: _Upload) -> bytes:
-        """The whole update; the device's folder goes, with whatever else it had begun to send.
+        """The whole update; the device's folder is removed, with any other upload in it.
 
-        It is read and hashed without the lock: others announce and send meanwhile.
+        It is read and hashed without the lock, so that other uploads go on meanwhile.
         """
         try:
             payload = upload.partial.verified()
@@ -189,14 +191,14 @@ class Uploads:
         return payload
 
     def _forget(self, key: tuple[str, str], upload: _Upload) -> bool:
-        """False: its round is over, and all of it was forgotten."""
+        """False if its round is over and its uploads were dropped."""
         if self._open.get(key) is not upload:
             return False
         del self._open[key]
         return True
 
     def expects(self, device: str, digest: str) -> bool:
-        """Whether chunks of that upload are awaited."""
+        """Whether chunks of that upload are expected."""
         return (device, digest) in self._open
 
 

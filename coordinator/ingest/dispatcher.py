@@ -1,12 +1,11 @@
-"""What devices send, from the broker to the part that it is for. A peer can never crash the daemon.
+"""Passes messages from the broker to the handler of their kind. A peer can never crash the daemon.
 
-Rules of the queues: the link's inbox is bounded (un-acknowledged messages stay with the broker). Every device
-has a queue of its own, and ``LANES`` services take from the queues in turn
-(:mod:`coordinator.ingest.fair_queue`), so
-that one device's messages keep their order and none crowds out the others. Few updates are decoded at a time
+Limits: the link's inbox is bounded (unacknowledged messages stay with the broker). Every device has a queue
+of its own, and ``LANES`` workers take from the queues in turn (:mod:`coordinator.ingest.fair_queue`): a
+device's messages keep their order, and no device crowds out the others. Few updates are decoded at a time
 (``coordinator.ingest.update_receiver``), in threads. An update or chunk is acknowledged when its effect is
-durable, or when
-it has none; a state or metric when the ledger has written it; what was dropped at once.
+durable, or when it has none; a state or metric when the write-behind buffer has written it; a dropped message
+at once.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from runtime.mqtt.link import Message
 log = structlog.get_logger(__name__)
 
 LANES: Final = 32
-"""Messages in hand at a time: what waits for one disk sync is synced together."""
+"""Messages handled at a time: those that wait for a disk sync share one."""
 _NOBODY: Final = "(unknown)"
 _SAID: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.FETCH})
 _OF_WHO_IS_HEARD: Final = frozenset({Kind.METRIC, Kind.FETCH})
@@ -38,21 +37,21 @@ _OF_WHO_IS_HEARD: Final = frozenset({Kind.METRIC, Kind.FETCH})
 _TOPIC: Final = 120
 """Characters of a topic in the log."""
 Handler = Callable[[Route, Message], Awaitable[bool]]
-"""Takes a message; answers True where it acknowledges it itself, once the effect is on disk."""
+"""Handles a message; returns True if it acknowledges the message itself, once the effect is on disk."""
 
 
 class Dispatcher:
-    """Hands each message to the part that its kind is for.
+    """Hands each message to the handler of its kind.
 
     Args:
-        fleet: whose messages these are.
-        messages: all that arrives.
-        handlers: by kind; what has none comes from the coordinator, not to it.
-        roster: learns that a device was heard.
-        guard: who is not heard.
-        teller: answers what is refused.
+        fleet: the fleet's name.
+        messages: everything that arrives.
+        handlers: by kind; a kind without one is sent by the coordinator, not to it.
+        roster: records that a device was heard.
+        guard: decides which devices are admitted.
+        teller: sends refusals.
         ledger: counts refusals.
-        voice: how often the log speaks of a device.
+        voice: limits the log lines about a device.
         now: monotonic seconds.
     """
 
@@ -80,7 +79,7 @@ class Dispatcher:
         self.lanes: FairQueue[tuple[Message, Route]] = FairQueue(now)
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """To be run: what reads messages, and what takes them in turn."""
+        """The tasks to run: the reader and the workers."""
         return {"ingest": self._run, **{f"lane-{n}": self._run_lane for n in range(LANES)}}
 
     async def _run(self) -> None:
@@ -96,7 +95,7 @@ class Dispatcher:
                 await self.lanes.done(device, size)
 
     async def dispatch(self, message: Message) -> None:
-        """Queue a message in its device's lane."""
+        """Queue a message for its device."""
         try:
             device, route = self._route(message.topic)
         except Refused as refused:
@@ -106,10 +105,10 @@ class Dispatcher:
         if not await self.lanes.put(device, (message, route), len(message.payload)):
             self._drop(device, route)
             message.ack()
-            await asyncio.sleep(0)  # nothing here waits: a flood would keep the others from running
+            await asyncio.sleep(0)  # yield: a flood must not keep other tasks from running
 
     def _drop(self, device: str, route: Route) -> None:
-        """Count it; say it now and then: a flood must not become one of the log."""
+        """Count a drop; log it at intervals, so that a flood of messages is no flood of log lines."""
         words = f"{route.kind}: more messages than there is room for; the device sends again"
         self._ledger.refused(device, Refused(Reason.FULL, words))
         if (unsaid := self._voice.unsaid(device)) is not None:
@@ -122,12 +121,12 @@ class Dispatcher:
         return route.device, route
 
     async def _settle(self, device: str, route: Route, message: Message) -> None:
-        """Wait for the effect, then acknowledge; unless the handler answers True and does that itself.
+        """Wait for the effect, then acknowledge, unless the handler acknowledges itself.
 
-        Without effect (a full disk) the device will send again.
+        Without an effect (a full disk) the device sends again.
         """
         try:
-            with bound_contextvars(topic=cut(message.topic, _TOPIC)):  # on every line of the log until then
+            with bound_contextvars(topic=cut(message.topic, _TOPIC)):  # on every log line until then
                 if await self._handle(device, route, message):
                     return
         except Refused as refused:
@@ -154,10 +153,10 @@ class Dispatcher:
                 self._ledger.refused(device, refused)
                 log.debug("left_aside", device=device, why=refused.detail)
                 return
-            # What a newer release says otherwise, or a device that still has another task, is no bad conduct.
+            # A message of a newer release, or a device with an outdated task, is no offence.
             said = kind in _SAID and refused.reason in {Reason.MALFORMED, Reason.TOO_LARGE}
             self._teller.refuse(device, 0, None, refused, conduct=not said)
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """What was dropped."""
+        """Counts of dropped messages."""
         yield counter("lichen_messages_dropped", "Messages beyond a device's share", self.lanes.dropped)

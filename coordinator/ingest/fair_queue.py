@@ -1,11 +1,10 @@
-"""Fair turns: each device has a queue of its own, and the queues are served in turn.
+"""Fair queue: each device has a queue of its own, and the queues are served in turn.
 
-Rules of the queues: a device's messages are handled in order, one at a time. At most ``DEPTH`` messages and
-``DEVICE_BYTES`` of one device wait here. When its queue is full, the reader waits for it (and the broker with
-the reader, and everybody behind it): that time is billed to the device, which has ``BLOCKING_BUDGET_S`` of
-it, given
-back slowly. Once it is used up, what does not fit is dropped, so that a peer at full speed costs the others
-no more than that. A dropped message costs its sender a delay: only a receipt clears its outbox.
+A device's messages are handled in order, one at a time. At most ``DEPTH`` messages and ``DEVICE_BYTES`` of
+one device wait here. If its queue is full, the reader waits for it (and with the reader the broker and every
+other device): this time is charged to the device, which has a budget of ``BLOCKING_BUDGET_S``, refilled
+slowly. Once the budget is used up, messages that do not fit are dropped, so a device at full speed costs the
+others no more than that. A dropped message costs its sender a delay: only a receipt clears its outbox.
 """
 
 import asyncio
@@ -21,12 +20,12 @@ DEVICE_BYTES: Final = 16 * 1024 * 1024
 TOTAL_BYTES: Final = 64 * 1024 * 1024
 BLOCKING_BUDGET_S: Final = 2.0
 GIVEN_BACK: Final = 0.1
-"""Seconds of patience that come back in a second."""
+"""Seconds of budget refilled in a second."""
 
 
 @dataclass
 class _DeviceQueue(Generic[T]):
-    """What waits of one device; ``bytes`` also counts the message in hand."""
+    """The waiting messages of one device; ``bytes`` includes the message that is being handled."""
 
     waiting: deque[tuple[T, int]] = field(default_factory=deque)
     bytes: int = 0
@@ -45,19 +44,19 @@ class FairQueue(Generic[T]):
         self._now = now
         self._lanes: dict[str, _DeviceQueue[T]] = {}
         self._turns: OrderedDict[str, None] = OrderedDict()
-        """Devices with something to do and no worker, in the order of their turns."""
+        """Devices with a message and no worker, in the order of their turns."""
         self._debts: dict[str, tuple[float, float]] = {}
-        """Device -> seconds of waiting billed to it, and when that was."""
+        """Device -> seconds charged to it, and when that was."""
         self._news = asyncio.Condition()
         self._room = asyncio.Event()
         self.bytes = 0
-        """Of all messages that wait or are in hand."""
+        """Bytes of all messages that wait or are being handled."""
         self.most_bytes = 0
-        """The most that ever were."""
+        """The largest value of it so far."""
         self.dropped = 0
 
     async def put(self, device: str, item: T, size: int) -> bool:
-        """Queue a message; False: dropped, for its device's queue is full and its patience used up."""
+        """Queue a message; False: dropped, because the device's queue is full and its budget used up."""
         while self.bytes + size > TOTAL_BYTES and self.bytes:
             self._room.clear()
             await self._room.wait()
@@ -70,7 +69,7 @@ class FairQueue(Generic[T]):
             began = self._now()
             await self._wait(lane, left)
             self._bill(device, self._now() - began)
-        self._lanes[device] = lane  # it may have been emptied and forgotten meanwhile
+        self._lanes[device] = lane  # it may have been emptied and removed meanwhile
         lane.waiting.append((item, size))
         lane.bytes += size
         self.bytes += size
@@ -109,7 +108,7 @@ class FairQueue(Generic[T]):
             self._news.notify()
 
     async def take(self) -> tuple[str, T, int]:
-        """The next message of the device whose turn it is; :meth:`done` must follow."""
+        """The next message of the device whose turn it is; call :meth:`done` afterwards."""
         async with self._news:
             while not self._turns:
                 await self._news.wait()

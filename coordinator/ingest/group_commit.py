@@ -1,8 +1,8 @@
-"""Accepted updates to disk, as many at a time as arrived while the last ones were written.
+"""Group commit: accepted updates are written together that arrived during the last write.
 
 An update alone costs three syncs (its file, the file's folder, the transaction), and so does a group of a
-hundred: what waits is written as one file and counted in one transaction. Nobody waits for company: who finds
-the disk idle is written at once. An answer is given only when the transaction is on disk.
+hundred: waiting updates are written as one file and counted in one transaction. No update waits for others:
+if the disk is idle it is written at once. It is answered only when the transaction is on disk.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from protocol.frames.headers import UpdateHeader
 
 MOST: Final = 256
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of one group, unless a single update is larger; the rest waits for the next."""
+"""Limit of one group, unless a single update is larger; the rest waits for the next."""
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ class _PendingUpdate:
 
 
 class GroupCommit:
-    """Use it from one event loop."""
+    """For use from one event loop."""
 
     def __init__(self, driver: RoundDriver, journal: Journal) -> None:
         self._driver = driver
@@ -48,18 +48,18 @@ class GroupCommit:
             header: checked.
             digest: of the frame.
             payload: the frame.
-            blobs: names of those that it moves.
+            blobs: names of the blobs that it changes.
 
         Raises:
-            Refused: the round closed meanwhile, the device was never invited or delivered another update.
-            Transient, OSError: the disk did not take it; nothing was counted.
+            Refused: the round closed meanwhile, or the device was not selected or delivered another update.
+            Transient, OSError: the disk failed; nothing was counted.
         """
         answer = asyncio.get_running_loop().create_future()
         mine = _PendingUpdate(ReceivedUpdate(header, digest, len(payload), blobs=blobs), payload, answer)
         self._queue.append(mine)
         try:
             async with self._writing:
-                if not answer.done():  # else it went with the group before
+                if not answer.done():  # else an earlier group has taken it
                     await self._write(self._take())
         finally:
             if not answer.done():
@@ -79,7 +79,7 @@ class GroupCommit:
         return group
 
     async def _write(self, group: list[_PendingUpdate]) -> None:
-        """Settle a group; an error of the disk goes to all of it."""
+        """Write a group and answer it; an error of the disk goes to all of it."""
         self.groups += 1
         self.largest = max(self.largest, len(group))
         try:
@@ -88,7 +88,7 @@ class GroupCommit:
             for one in group:
                 _answer(one, error)
         finally:
-            for one in group:  # only where the writing was cut off: whoever waits must not wait for ever
+            for one in group:  # only if the writing was interrupted: no caller may wait for ever
                 _answer(one, Transient("the writing of the update was cut off"))
 
     async def _settle(self, group: list[_PendingUpdate]) -> None:
@@ -103,15 +103,15 @@ class GroupCommit:
             for (one, *_), (file, at) in zip(fresh, places, strict=True)
         ]
         for same, answer in zip(fresh, await self._driver.accept_all(offered), strict=True):
-            if answer is not None:  # the round closed between the two: on disk, but counted nowhere
+            if answer is not None:  # the round closed between the two: the frame is on disk, but not counted
                 await self._driver.threads.run(self._journal.disown, round_, same[0].offered.digest)
             for one in same:
                 _answer(one, answer)
 
     async def _sorted_out(self, group: Sequence[_PendingUpdate]) -> list[list[_PendingUpdate]]:
-        """Those that may count, as far as can be told before they are written; the others are answered.
+        """The updates that may count, as far as known before writing; the others are answered.
 
-        An update that is there more than once is one list.
+        Copies of one update form one list.
         """
         state = self._driver.state
         known = await self._driver.accepted.digests({one.offered.key for one in group})
@@ -139,4 +139,4 @@ def _answer(one: _PendingUpdate, error: Exception | None) -> None:
         one.answer.set_result(None)
         return
     one.answer.set_exception(error)
-    one.answer.exception()  # who was cancelled meanwhile will not look at it
+    one.answer.exception()  # the caller was cancelled meanwhile

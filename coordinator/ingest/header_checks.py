@@ -1,4 +1,4 @@
-"""What an update's header must say, whatever the method: pure; asked before any tensor is looked at."""
+"""Checks of an update's header, for all methods: pure, and before any tensor is decoded."""
 
 from typing import Final
 
@@ -8,10 +8,10 @@ from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Task
 
 MAX_SAMPLES: Final = 10_000_000
-"""Windows of one round on one device; ``rounds.min_windows`` can ask for no more either. Of a knowledge graph
-its task says how many triples there may be."""
+"""Limit of windows of one round on one device; ``rounds.min_windows`` cannot ask for more. For a knowledge
+graph the task limits the triples."""
 _ROUNDING: Final = 1.0
-"""Windows (or triples) that the share ``missing`` may be off by."""
+"""Tolerance of the share ``missing``, windows or triples."""
 
 
 def check_header(task: Task, device: str, header: UpdateHeader) -> None:
@@ -58,7 +58,7 @@ def _check_samples(task: Task, header: UpdateHeader) -> None:
 
 
 def _check_counts(task: Task, header: UpdateHeader, name: str, per_class: tuple[int, ...]) -> None:
-    """One number a class (of a knowledge graph: one), and no more than can have had the modality."""
+    """One number a class (one in all for a knowledge graph), each at most the windows with the modality."""
     counted, noun = sum(per_class), noun_of(task)
     if len(per_class) != task.classes:
         raise Refused(

@@ -1,4 +1,4 @@
-"""What devices measured in a round (``up/metric``): a row for each that took part, at a bounded rate."""
+"""Metrics of devices in a round (``up/metric``): a row for each device that took part, at a bounded rate."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from runtime.pacing import TokenBuckets
 MAX_METRIC_BYTES: Final = 8192
 METRICS_BURST: Final = 20.0
 METRICS_A_SECOND: Final = 0.2
-"""Metrics of one device that are written in a second, after its burst; what comes faster is dropped."""
+"""Metrics of one device that are written in a second, after its burst; further ones are dropped."""
 
 
 class MetricReceiver:
-    """Takes the payloads of ``up/metric``.
+    """Handles the payloads of ``up/metric``.
 
     Args:
-        driver: who was invited to the open round.
-        journal: who delivered in earlier rounds.
+        driver: knows the devices selected for the open round.
+        journal: knows the devices that delivered in earlier rounds.
         ledger: writes the rows.
         now: monotonic seconds.
     """
@@ -40,7 +40,7 @@ class MetricReceiver:
         self._rate = TokenBuckets(METRICS_BURST, METRICS_A_SECOND)
 
     async def on_metric(self, route: Route, message: Message) -> bool:
-        """Keep what a device measured; of rounds that it took no part in nothing: they would fill the disk.
+        """Store a device's metrics, if it took part in the round: others would fill the disk.
 
         Returns:
             Whether the message is acknowledged when the row is on disk; else it has no effect.

@@ -1,9 +1,9 @@
-"""What devices say of themselves: bounded in bytes and at a rate for each device; the last word counts.
+"""State messages of devices: bounded in bytes and rate for each device; the last state counts.
 
-A state changes who can be selected, so it costs work, and any member may send as many as it likes. Each
-device has a burst and then one in two seconds: of what comes faster, the last one is taken when its turn
-comes, so a device that says "offline" and "online" without end ends as what it said last. Nothing is taken
-from a device that is barred; when it is heard again, it is asked for its state.
+A state changes which devices can be selected, so it costs work, and any member may send as many as it likes.
+Each device has a burst and then one in two seconds; of faster states the last one is applied when its turn
+comes, so a device that alternates between "offline" and "online" ends in its last state. States of barred
+devices are dropped; when such a device is admitted again, it is asked for its state.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 BURST: Final = 10.0
 A_SECOND: Final = 0.5
-"""States of one device that are taken in a second, after its burst."""
+"""States of one device that are applied in a second, after its burst."""
 _LOOK_S: Final = 0.5
 _HUSH_S: Final = 30.0
 _NAMES: Final = 8
@@ -48,14 +48,14 @@ _COUNT_BYTES: Final = 8
 
 
 def most_bytes(task: Task) -> int:
-    """Of one state: what a device can have to say of this task, and a few kB."""
+    """Limit of one state: the most that a device can report for this task, and a few kB."""
     modalities, classes = len(task.modality_names), max(1, len(task.labels))
     said = _BASE_BYTES + modalities * (_MODALITY_BYTES + _COUNT_BYTES * classes)
     return min(MAX_MESSAGE_BYTES, said)
 
 
 def fitted(state: State, task: Task) -> State:
-    """The state with no more counts than the task has classes: one of another task may have more."""
+    """The state with at most as many counts as the task has classes: another task may have more."""
     classes = max(1, len(task.labels))
     if all(len(one.windows) <= classes for one in state.modalities.values()):
         return state
@@ -67,11 +67,11 @@ def fitted(state: State, task: Task) -> State:
 
 
 class StateReceiver:
-    """Takes the payloads of ``up/state``; :meth:`run` applies what came too fast.
+    """Handles the payloads of ``up/state``; :meth:`run` applies deferred states.
 
     Args:
-        announcer: learns of a device that is here and knows no task, or refuses the one it read.
-        silent_s: who says nothing for so long is taken to be offline.
+        announcer: is told of an online device that has no task, or refuses the one it read.
+        silent_s: a device that sends nothing for this long is taken to be offline.
     """
 
     def __init__(
@@ -110,25 +110,25 @@ class StateReceiver:
         self._forgetting = forgetting
         self._rate = TokenBuckets(BURST, A_SECOND)
         self._late: dict[str, State] = {}
-        """The last state of devices that say it too often; of devices of the roster alone."""
+        """The last deferred state of each device; only of registered devices."""
         self._in_hand = ""
-        """The device whose late state is being applied: a newer one must not overtake it."""
+        """The device whose deferred state is being applied: a newer one must not overtake it."""
         self._barred: dict[str, None] = {}
-        """Barred devices whose state was not taken, oldest first."""
+        """Barred devices whose state was dropped, oldest first."""
         self.coalesced = 0
-        """States that a later one of the same device replaced before they were looked at."""
+        """States that a later one of the same device replaced before they were applied."""
 
     async def on_state(self, route: Route, message: Message) -> bool:
-        """Take one message.
+        """Handle one message.
 
         Returns:
             Whether it is acknowledged when the state is on disk; else it has no effect that could be lost.
 
         Raises:
-            Refused: too large, malformed, another device's, or the roster is full.
+            Refused: too large, malformed, another device's, or the registry is full.
         """
         device, payload = route.device or "", message.payload
-        if not payload:  # a retained message was cleared: nothing is said about the device
+        if not payload:  # a retained message was cleared: it says nothing about the device
             return False
         if self._guard.barred(device) is not None:
             self._turn_away(device)
@@ -149,7 +149,7 @@ class StateReceiver:
         return True
 
     def _may(self, device: str) -> bool:
-        """Of a device that the roster does not know, the roster's own bounds decide."""
+        """Whether to apply a state now; for an unregistered device the registry's own limits decide."""
         return self._rate.take(device, self._clock.now()) or device not in self._roster
 
     def _turn_away(self, device: str) -> None:
@@ -159,7 +159,7 @@ class StateReceiver:
             self._barred[device] = None
 
     async def run(self) -> None:
-        """Apply what came too fast, and ask who is no longer barred, for ever."""
+        """Apply deferred states, and ask devices that are no longer barred for theirs, for ever."""
         while True:
             await self._clock.sleep(_LOOK_S)
             for device in [one for one in self._late if self._rate.take(one, self._clock.now())]:
@@ -174,7 +174,7 @@ class StateReceiver:
                 self._hush()
 
     def _hush(self) -> None:
-        """Devices that were silent for too long are offline; whoever comes back says its state."""
+        """Mark devices as offline that were silent for too long; a device that returns sends its state."""
         silent = self._roster.hush(self._silent_s)
         for device in silent:
             self._secrets.heard(device)
@@ -189,7 +189,7 @@ class StateReceiver:
             await self._apply(state, _nothing)
         except Refused as refused:
             self._teller.refuse(state.device, self._driver.state.round, None, refused)
-        except (LichenError, OSError) as error:  # it says its state again
+        except (LichenError, OSError) as error:  # the device sends its state again
             log.warning("not_stored", device=state.device, why=str(error))
         finally:
             self._in_hand = ""
@@ -204,23 +204,23 @@ class StateReceiver:
         await self._ledger.put(schema.devices, ack, **self._roster.row(device))
         if came and (unsaid := self._voice.unsaid(device)) is not None:
             log.info("device_online", device=device, windows=state.windows, **more(unsaid))
-        with suppress(LichenError, OSError):  # a full disk: the device says its state again
+        with suppress(LichenError, OSError):  # a full disk: the device sends its state again
             await self._withdrawals.heard(state)
         if state.status != "online":
             self._driver.fleet_changed()
             return
-        # Targets (): it knows the task, and has no data yet.
+        # targets (): the device knows the task, and has no data yet.
         if state.refuses is not None or (not state.modalities and state.targets is None):
             self._announcer.on_device_without_task(device)
-        with suppress(Transient):  # a full disk: the next tick sees the device, and says what is wrong
+        with suppress(Transient):  # a full disk: the next tick checks the device again, and reports the error
             await self._driver.device_online(device, came=came)
         await self._point(device, came=came)
 
     async def _point(self, device: str, *, came: bool) -> None:
-        """Tell a device what it alone should run; nobody waits for the broker here."""
+        """Tell a device which bundle it alone should run, without waiting for the broker."""
         try:
             pointer = await self._deployment.pointer_for(device, reconnected=came)
-        except (LichenError, OSError) as error:  # the device says its state again
+        except (LichenError, OSError) as error:  # the device sends its state again
             if (unsaid := self._voice.unsaid(device)) is not None:
                 log.warning("no_pointer", device=device, why=str(error), **more(unsaid))
             return
@@ -228,9 +228,9 @@ class StateReceiver:
             self._teller.say(device, Kind.MODEL, pointer)
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """What was left out."""
+        """Counts of replaced states."""
         yield counter("lichen_states_coalesced", "States of devices that say them too often", self.coalesced)
 
 
 def _nothing() -> None:
-    """What came too fast is acknowledged already."""
+    """Whether to acknowledge later: a deferred state is acknowledged already."""

@@ -1,4 +1,4 @@
-"""One update from bytes to journal: verify, decode, bound, check, write and sync; only then the receipt."""
+"""Receives an update, from bytes to journal: verify, decode, bound, check, write, sync; then the receipt."""
 
 import asyncio
 import contextlib
@@ -35,11 +35,11 @@ from runtime.mqtt.link import Message
 log = structlog.get_logger(__name__)
 
 DECODED: Final = 2
-"""Updates whose tensors are decoded at a time: the memory they take is the model's, not what devices send."""
+"""Updates whose tensors are decoded at a time: bounds the memory."""
 
 
 class UpdateReceiver:
-    """Takes the payloads of ``up/update`` and ``up/blob``."""
+    """Handles the payloads of ``up/update`` and ``up/blob``."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class UpdateReceiver:
         self._spoiled: dict[str, str] = {}
 
     async def on_update(self, route: Route, message: Message) -> bool:
-        """Take one message.
+        """Handle one message.
 
         Returns:
             False: it is acknowledged when this returns.
 
         Raises:
-            Refused: a chunk that its topic names no blob for.
+            Refused: a chunk whose topic names no blob.
             Transient, OSError: not stored; the device sends again.
         """
         await self._handle(route, message.payload)
@@ -97,7 +97,7 @@ class UpdateReceiver:
             return
         try:
             pointer = await asyncio.to_thread(_pointer_in, payload)
-        except Refused as refused:  # neither a frame nor a pointer: its own digest says what is meant
+        except Refused as refused:  # neither a frame nor a pointer: its own digest identifies it
             if refused.reason is Reason.UNKNOWN_KIND:
                 raise
             await self._refuse(device, self._driver.state.round, mark, refused)
@@ -105,14 +105,14 @@ class UpdateReceiver:
         await self._pointer(device, pointer)
 
     async def _turn_away(self, device: str, route: Route, payload: bytes, barred: Refused) -> None:
-        """Answer now and then, and without decoding a tensor; what is no update is dropped."""
+        """Answer a barred device at intervals, without decoding a tensor; other payloads are dropped."""
         if route.kind is Kind.UP_BLOB or not self._guard.may_tell(device):
             return
         mark = await asyncio.to_thread(digest, payload)
         if not is_frame(payload):
-            with contextlib.suppress(Refused):  # of garbage, its own digest says what is meant
+            with contextlib.suppress(Refused):  # its own digest identifies garbage
                 mark = _pointer_in(payload).blob.digest
-        if not await self._again(device, mark):  # what counts already is not refused afterwards
+        if not await self._again(device, mark):  # an update that counts is not refused afterwards
             await self._refuse(device, self._driver.state.round, mark, barred)
 
     async def _pointer(self, device: str, pointer: BlobPointer) -> None:
@@ -133,7 +133,7 @@ class UpdateReceiver:
             self._teller.say(device, Kind.RECEIPT, answer)
 
     def _check_pointer(self, device: str, pointer: BlobPointer) -> None:
-        """What the header will be asked as well, before any chunk is taken."""
+        """Check before any chunk is accepted what the header must say, too."""
         if pointer.task != self._task.name:
             raise Refused(
                 Reason.UNKNOWN_TASK, f"task {pointer.task!r}; this coordinator runs {self._task.name!r}"
@@ -145,7 +145,7 @@ class UpdateReceiver:
         try:
             done = await asyncio.to_thread(self._uploads.add, device, mark, index, data)
         except Refused as refused:
-            # Wrong bytes may be our disk's fault: once, the device is only asked for them again.
+            # Wrong bytes may be our disk's fault: the device is only asked for them again, once.
             final = refused.reason is Reason.WRONG_DIGEST and self._spoiled.get(device) == mark
             if refused.reason is Reason.WRONG_DIGEST:
                 self._spoiled[device] = mark
@@ -157,14 +157,14 @@ class UpdateReceiver:
             self.stray_chunks += 1
 
     def _is_here(self, device: str, mark: str) -> bool:
-        """Whether exactly this was accepted in the open round: then only the receipt was lost."""
+        """Whether exactly this update was accepted in the open round: then only the receipt was lost."""
         found = self._driver.accepted.has(device, mark)
         if found:
             self._teller.accept(device, self._driver.state.round, mark)
         return found
 
     async def _again(self, device: str, mark: str) -> bool:
-        """The same of all rounds; it reads the journal, so what may count now is not asked this."""
+        """The same for all rounds; it reads the journal, so it is not used for updates that may count now."""
         if self._is_here(device, mark):
             return True
         round_ = await asyncio.to_thread(self._journal.find, device, mark)
@@ -173,7 +173,7 @@ class UpdateReceiver:
         return round_ is not None
 
     async def _update(self, device: str, payload: bytes, mark: str) -> None:
-        """Verify, decode, bound, check, journal; then tell."""
+        """Verify, decode, bound, check, write to the journal; then send the receipt."""
         round_ = self._driver.state.round
         try:
             if self._is_here(device, mark):
@@ -183,7 +183,7 @@ class UpdateReceiver:
             limits = self._workshop.limits(state)
             header, encoded = await asyncio.to_thread(self._open, payload, limits)
             round_ = header.round
-            await self._check_header(device, header)  # whom the round does not want takes no place below
+            await self._check_header(device, header)  # before it takes a place below
             async with self._decoding:
                 update = await asyncio.to_thread(self._decode, header, encoded)
                 self._workshop.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
@@ -199,7 +199,7 @@ class UpdateReceiver:
         self._teller.accept(device, header.round, mark)
 
     async def _refuse(self, device: str, round_: int, mark: str, refused: Refused) -> None:
-        """A whole update, or the pointer to one: the device is told, and the round need not wait for it."""
+        """Record that a device delivers, from a whole update or a pointer: the round need not wait for it."""
         self._teller.refuse(device, round_, mark, refused)
         await self._driver.refuse(device, round_, refused.reason)
 
@@ -231,7 +231,7 @@ class UpdateReceiver:
             return update_norms(update)
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """How often updates were written."""
+        """Counts of written updates."""
         yield counter("lichen_update_groups", "Transactions that accepted them", self.commits.groups)
 
 
@@ -240,6 +240,6 @@ def _pointer_in(payload: bytes) -> BlobPointer:
     if len(payload) > MAX_MESSAGE_BYTES:
         raise Refused(
             Reason.TOO_LARGE,
-            f"{len(payload)} bytes that begin like no update frame, and are no pointer to one",
+            f"{len(payload)} bytes is neither an update frame nor a pointer to one",
         )
     return decode(payload, BlobPointer)

@@ -1,7 +1,7 @@
-"""A copy of each database of the coordinator beside it, made anew whenever a round is over.
+"""A copy of each of the coordinator's databases beside it, replaced at the end of each round.
 
-SQLite pages carry no checksum, so a copy of a damaged database would be as damaged: each copy is checked
-before it takes the place of the one before.
+SQLite pages carry no checksum, so a copy of a damaged database would be damaged, too: each copy is checked
+before it replaces the one before.
 """
 
 import sqlite3
@@ -17,15 +17,15 @@ from runtime.storage.sqlite import open_reader, sorted_error
 
 SUFFIX: Final = ".backup"
 _DATABASE: Final = "coordinator."
-"""So begins the name of the one whose tables are looked into; the books are SQLite's to check."""
+"""Begin of the name of the database whose tables are checked; SQLite's own check suffices for the others."""
 FREE_BYTES: Final = 4 * 1024 * 1024
-"""A database up to this size is copied whenever a round is over."""
+"""A database up to this size is copied at the end of every round."""
 BYTES_A_SECOND: Final = 128 * 1024
-"""What backups of a larger one write on average, at most: 11 GB a day."""
+"""Bytes that backups of a larger database write on average, at most: 11 GB a day."""
 
 
 def backup_of(database: Path) -> Path:
-    """Where the copy lies."""
+    """Path of the copy."""
     return database.with_name(database.name + SUFFIX)
 
 
@@ -40,21 +40,21 @@ def is_due(size: int, since_s: float) -> bool:
 
 
 def back_up(database: Path) -> None:
-    """Copy a database that may be in use beside itself, as of one moment.
+    """Copy a database beside itself, as of one moment; it may be in use.
 
     Raises:
-        Transient: the disk is full, or the database is damaged (then the old copy stays).
-        Misconfigured: the folder is not writable for us.
+        Transient: the disk is full, or the database is damaged (the old copy stays).
+        Misconfigured: the folder is not writable.
     """
     copy_checked(database, backup_of(database))
 
 
 def copy_checked(database: Path, copy: Path) -> None:
-    """Copy a database that may be in use to a file (0600), as of one moment.
+    """Copy a database to a file (0600), as of one moment; it may be in use.
 
     Raises:
-        Transient: the disk is full, or the database is damaged (then the old copy stays).
-        Misconfigured: the folder is not writable for us.
+        Transient: the disk is full, or the database is damaged (the old copy stays).
+        Misconfigured: the folder is not writable.
     """
     part = copy.with_name(copy.name + ".part")
     with disk_errors(part):
@@ -81,7 +81,7 @@ def _copy(database: Path, part: Path) -> None:
 
 
 def trouble_in(file: Path) -> str:
-    """What SQLite finds wrong with a file that nobody writes; empty where it is sound."""
+    """Damage that SQLite finds in a file that is not written meanwhile; empty if there is none."""
     address = f"file:{quote(str(file))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(address, uri=True)) as database:

@@ -1,6 +1,6 @@
 """The coordinator's database: one connection behind a lock; every write is a transaction synced to disk.
 
-The methods are synchronous and thread-safe; callers on the event loop go through ``asyncio.to_thread``.
+The methods are synchronous and thread-safe; callers on the event loop use ``asyncio.to_thread``.
 """
 
 import json
@@ -29,18 +29,18 @@ from runtime.storage.folder_lock import FolderLock
 from runtime.storage.sqlite_writer import open_writer, used_bytes
 
 OTHERS: Final = "(others)"
-"""The device under which refusals are counted when there are too many names."""
+"""The device under which refusals are counted if there are too many names."""
 _MAX_REFUSAL_ROWS: Final = 20_000
 _WAL_BYTES: Final = 8 * 1024 * 1024
-"""The write-ahead log is cut to this once what it holds is in the database."""
+"""The write-ahead log is truncated to this size after a checkpoint."""
 _KEPT_EVENTS: Final = 5_000
 _EVENT_BYTES: Final = 1024 * 1024
-"""Of events that are no longer needed."""
+"""Events that are kept although a checkpoint replaced them."""
 
 
 @lru_cache
 def _upsert(table: sa.Table, names: tuple[str, ...]) -> Insert:
-    """The statement of :meth:`Store.put`; to make one anew costs more than to run it."""
+    """The statement of :meth:`Database.put`, cached: to build it costs more than to run it."""
     keys = [column.name for column in table.primary_key]
     statement = insert(table)
     rest = {name: statement.excluded[name] for name in names if name not in keys}
@@ -48,12 +48,12 @@ def _upsert(table: sa.Table, names: tuple[str, ...]) -> Insert:
 
 
 def is_damage(error: DatabaseError) -> bool:
-    """Whether SQLite says that the file is not what was written."""
+    """Whether SQLite reports that the file is damaged."""
     return sqlite.is_damage(error.orig)
 
 
 def _sorted(error: DatabaseError, path: Path, *, opening: bool = False) -> LichenError:
-    """As :func:`runtime.storage.sqlite.sorted_error`; damage found at the opening is salvaged."""
+    """As :func:`runtime.storage.sqlite.sorted_error`; damage found at the opening leads to a rebuild."""
     if opening and is_damage(error):
         return DatabaseDamaged(f"{path}: cannot be used as the coordinator's database: {error.orig}")
     found = error.orig
@@ -67,16 +67,16 @@ def _open_writer(path: Path) -> sqlite3.Connection:
 
 
 class DatabaseDamaged(Misconfigured):
-    """The database is not what was written; :mod:`coordinator.recovery.rebuild` mends that at the start."""
+    """The database is damaged; :mod:`coordinator.recovery.rebuild` repairs it at the start."""
 
 
 class Database:
-    """Open (and create, unless ``read_only``) ``coordinator.sqlite3``; its pages are checked.
+    """Opens (and creates, unless ``read_only``) ``coordinator.sqlite3`` and checks its pages.
 
     Raises:
-        Damaged: the file is no sound database; the message names it.
+        DatabaseDamaged: the file is not a sound database; the message names it.
         Transient: the disk is full or fails, or another process holds the database.
-        Misconfigured: it is closed to us, its disk is read-only, or it is of a newer lichen.
+        Misconfigured: access is denied, its disk is read-only, or it is of a newer lichen.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -101,7 +101,7 @@ class Database:
     def _prepare(self, *, read_only: bool) -> None:
         connection = self._connection
         if not read_only:
-            # Not quick_check: it passes over what the indexes say, and every look-up goes through one.
+            # Not quick_check: it skips the content of indexes, and every look-up uses one.
             checked = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
             if checked != "ok":
                 raise DatabaseDamaged(f"{self.path}: the coordinator's database is damaged: {checked}")
@@ -120,7 +120,7 @@ class Database:
         connection.commit()
 
     def _bring_up_to_date(self, found: int) -> None:
-        """All steps, or what is there stays as it is; a file of a newer release that we can use does."""
+        """Run all migration steps or none; a file of a newer release that this one can use stays as it is."""
         if found > schema.VERSION:
             return
         run = self._connection.exec_driver_sql
@@ -152,10 +152,11 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """All or nothing, on disk at the end. May be nested; the outermost one commits.
+        """A transaction, on disk at its end. May be nested; the outermost one commits.
 
         Raises:
-            Transient: the disk is full or cannot be written now: nothing was changed; or the file is gone.
+            Transient: the disk is full or cannot be written now, and nothing was changed; or the file is
+                gone.
         """
         with self._lock:
             if self._connection.in_transaction():
@@ -176,7 +177,7 @@ class Database:
                 raise sqlite.sorted_error(error, self.path) from error
 
     def require_there(self) -> None:
-        """Make sure that what is written here is found again; nothing waits for another thread.
+        """Check that the file can be found again after a restart; does not wait for other threads.
 
         Raises:
             Transient: the folder was removed, or another disk is mounted over it.
@@ -195,29 +196,29 @@ class Database:
             connection.execute(_upsert(table, tuple(values)), values)
 
     def remove(self, table: sa.Table, **key: Any) -> None:
-        """Remove the row with this key, where there is one."""
+        """Remove the row with this key, if there is one."""
         where = sa.and_(*(table.c[name] == value for name, value in key.items()))
         with self.transaction() as connection:
             connection.execute(table.delete().where(where))
 
     def get_meta(self, key: str) -> str | None:
-        """A stored word."""
+        """A stored text."""
         found = self.rows(sa.select(schema.meta.c.value).where(schema.meta.c.key == key))
         return None if not found else str(found[0]["value"])
 
     def used_bytes(self) -> int:
-        """Pages of the database in use, in bytes; removed rows leave free pages, which are used again."""
+        """Bytes of the pages in use; removed rows leave free pages, which are reused."""
         with self.transaction():
             return used_bytes(self._raw)
 
     def put_meta(self, values: Mapping[str, str]) -> None:
-        """Store words."""
+        """Store texts."""
         rows = [{"key": key, "value": value} for key, value in values.items()]
         with self.transaction() as connection:
             connection.execute(_upsert(schema.meta, ("key", "value")), rows)
 
     def append(self, event: Event | Checkpoint, now: float) -> None:
-        """Add an event to the round machine's journal; old ones go when a checkpoint makes them needless."""
+        """Add an event to the round machine's journal; events before the last checkpoint are trimmed."""
         table = schema.events
         content = packed_event(JOURNALED.dump_python(event, mode="json"))
         with self.transaction() as connection:
@@ -227,7 +228,7 @@ class Database:
 
     @staticmethod
     def _forget_events(connection: sa.Connection) -> None:
-        """Those before the newest checkpoint are for people: the newest stay, as there is room."""
+        """Trim the events before the newest checkpoint, which only people read, to the newest ones."""
         table = schema.events
         newest = connection.execute(sa.select(sa.func.max(table.c.seq))).scalar_one()
         size = sa.func.length(sa.cast(table.c.event, sa.LargeBinary))
@@ -240,10 +241,10 @@ class Database:
                 return
 
     def journal(self) -> list[tuple[float, Event | Checkpoint]]:
-        """The events since the last checkpoint, it included.
+        """The events from the last checkpoint on.
 
         Raises:
-            Damaged: an event is not what was written.
+            DatabaseDamaged: an event is damaged.
         """
         table = schema.events
         last = sa.select(sa.func.max(table.c.seq)).where(table.c.event["type"].as_string() == "checkpoint")
@@ -262,7 +263,7 @@ class Database:
             raise DatabaseDamaged(f"{self.path}: events: a row cannot be read: {error}"[:500]) from None
 
     def count_refusals(self, device: str, reason: str, count: int, detail: str, wall: float) -> None:
-        """Add to what was refused, per device and reason; beyond a bound of rows under ``(others)``."""
+        """Add to the counts of refusals, by device and reason; beyond a limit of rows under ``(others)``."""
         table = schema.refusals
         with self.transaction() as connection:
             known = connection.execute(
@@ -275,10 +276,12 @@ class Database:
             last = {"last_detail": detail, "last_wall": wall}
             self.put(table, device=device, reason=reason, count=(known or 0) + count, **last)
             if known is None:
-                self._refusal_rows += 1  # of a transaction that fails, too: rather fewer rows than more
+                self._refusal_rows += (
+                    1  # also for a transaction that fails: the count may be too high, never too low
+                )
 
     def _full(self, connection: sa.Connection) -> bool:
-        """The rows are counted once: to count them for each new name would hold the lock for seconds."""
+        """The rows are counted once: counting them for each new name would hold the lock for seconds."""
         if self._refusal_rows < 0:
             rows = connection.execute(sa.select(sa.func.count()).select_from(schema.refusals)).scalar_one()
             self._refusal_rows = int(rows)
@@ -286,5 +289,5 @@ class Database:
 
 
 def _crc(now: float, event: dict[str, Any]) -> int:
-    """SQLite does not notice when a value rots in its place; this does."""
+    """Checksum of an event: SQLite does not notice a changed value."""
     return zlib.crc32(json.dumps([now, event], sort_keys=True).encode())

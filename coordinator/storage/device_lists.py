@@ -1,4 +1,4 @@
-"""Keeps what names a whole fleet small: lists of names in rows and in events. Pure."""
+"""Compact lists of device names in rows and events. Pure."""
 
 import base64
 import binascii
@@ -15,7 +15,7 @@ _PACKED: Final = "zlib"
 
 
 def packed(value: Any) -> Any:
-    """A JSON value, compressed where its text is long."""
+    """A JSON value, compressed if its text is long."""
     text = json.dumps(value, separators=(",", ":")).encode()
     if len(text) <= _PLAIN_BYTES:
         return value
@@ -23,10 +23,10 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """What :func:`packed` was given.
+    """The value that :func:`packed` was given.
 
     Raises:
-        ValueError: it is not what was written.
+        ValueError: the text is damaged.
     """
     if not (isinstance(value, dict) and _PACKED in value):
         return value
@@ -41,13 +41,13 @@ def unpacked(value: Any) -> Any:
 
 
 def packed_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of an event: its ``type`` stays to be seen."""
+    """The same for an event: its ``type`` stays readable."""
     small = packed(dict(event))
     return {"type": event["type"], **small} if _PACKED in small else dict(event)
 
 
 def listed(names: Iterable[str], *, whole: bool) -> Any:
-    """Names for a row: some of a large fleet, and all of them besides where a policy looks back at them."""
+    """Names for a row: some of a large fleet, and all of them compressed for policies that look back."""
     known = list(names)
     if len(known) <= MOST_NAMED:
         return known
@@ -56,7 +56,7 @@ def listed(names: Iterable[str], *, whole: bool) -> Any:
 
 
 def names_in(row: Any) -> tuple[str, ...]:
-    """All names that :func:`listed` kept; of what rotted, those that can be read."""
+    """All names that :func:`listed` was given; of a damaged row, those that can be read."""
     if isinstance(row, dict):
         try:
             row = unpacked(row) if _PACKED in row else row.get("names", ())

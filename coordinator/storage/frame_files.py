@@ -18,7 +18,7 @@ _MARK: Final = b"LUPD"
 
 
 def pack(frames: Sequence[tuple[str, bytes]]) -> tuple[bytes, list[int]]:
-    """Lay frames one after the other.
+    """Concatenate frames.
 
     Args:
         frames: digest and bytes of each.
@@ -38,12 +38,12 @@ def pack(frames: Sequence[tuple[str, bytes]]) -> tuple[bytes, list[int]]:
 
 
 def group_name(frames: Sequence[tuple[str, bytes]]) -> str:
-    """The file's name: other frames, another name, so that no file is ever overwritten by another group."""
+    """The file's name, which depends on its frames, so that no group overwrites another's file."""
     return digest("".join(name for name, _ in frames).encode()) + SUFFIX
 
 
 def scan(data: bytes) -> Iterator[tuple[int, str, bytes]]:
-    """Every undamaged frame of a file: where it begins, its digest, its bytes."""
+    """Every undamaged frame of a file: its offset, its digest, its bytes."""
     at = data.find(_MARK)
     while at >= 0 and at + _HEAD.size <= len(data):
         _, length, mark = _HEAD.unpack_from(data, at)

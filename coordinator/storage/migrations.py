@@ -1,8 +1,8 @@
-"""Steps between releases of the SQLite files in a state folder: a copy before each, and the way back.
+"""Migrations of the SQLite files in a state folder: a copy before each step, and the way back.
 
-A file says in its header which version its tables have (``user_version``), and from which version on a
+The header of a file holds the version of its tables (``user_version``) and the oldest version with which a
 release can use it (``application_id``): a step that only adds columns with defaults, tables, or keys of JSON
-values leaves that number as it is. Before a step the file is copied to ``<name>.v<N>``, checked and synced.
+values leaves the latter as it is. Before a step the file is copied to ``<name>.v<N>``, checked and synced.
 """
 
 import re
@@ -20,16 +20,16 @@ from runtime.storage.files import disk_errors, put_in_place, remove, rename, syn
 from runtime.storage.sqlite import require_index, sorted_error
 
 KEPT: Final = 2
-"""Copies of a file; older ones go."""
+"""Copies of a file that are kept."""
 _WAIT_S: Final = 2.0
 ASIDE: Final = ".newer"
-"""What a newer release wrote, after the copy from before took its place."""
+"""Suffix of the newer release's file, after the earlier copy replaced it."""
 COMMAND: Final = "lichen coordinator downgrade"
 
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """Of which release the tables of a file are, and from which release on they can be used."""
+    """The version of a file's tables, and the oldest version with which a release can use them."""
 
     version: int
     readable_from: int
@@ -43,16 +43,16 @@ class TableVersion:
         return cls(version, since or version)
 
     def write(self, run: Callable[[str], object]) -> None:
-        """Into the file, in the transaction that is open."""
+        """Write it into the file, in the open transaction."""
         run(f"PRAGMA user_version={self.version}")
         run(f"PRAGMA application_id={self.readable_from}")
 
 
 def require_readable(path: Path, found: TableVersion, known: int) -> None:
-    """Whether a file can be used by this release.
+    """Check whether this release can use a file.
 
     Raises:
-        Misconfigured: it cannot; says what to do.
+        Misconfigured: it cannot; the message says what to do.
     """
     if found.readable_from <= known:
         return
@@ -84,23 +84,23 @@ def _newer(path: Path, found: TableVersion, known: int) -> str:
 
 
 def copy_of(database: Path, version: int) -> Path:
-    """Where the copy lies that was made before the tables of ``version`` were changed."""
+    """Path of the copy made before the tables of ``version`` were changed."""
     return database.with_name(f"{database.name}.v{version}")
 
 
 def copies_of(database: Path) -> Mapping[int, Path]:
-    """All that are there, by version."""
+    """All existing copies, by version."""
     name = re.compile(re.escape(database.name) + r"\.v(\d{1,6})\Z")
     found = ((name.match(path.name), path) for path in database.parent.glob(f"{database.name}.v*"))
     return {int(match[1]): path for match, path in found if match}
 
 
 def keep_copy(database: Path, version: int) -> None:
-    """Copy a database whose tables are about to be changed; the newest copies stay.
+    """Copy a database before its tables are changed; only the newest copies are kept.
 
     Raises:
         Transient: the disk is full, or the database is damaged; nothing may be changed then.
-        Misconfigured: the folder is not writable for us.
+        Misconfigured: the folder is not writable.
     """
     copy_checked(database, copy_of(database, version))
     for old in sorted(copies_of(database))[:-KEPT]:
@@ -108,9 +108,9 @@ def keep_copy(database: Path, version: int) -> None:
 
 
 def put_back(database: Path, known: int, place: Path | None = None) -> str:
-    """Put the newest copy that this release knows in place of a file that it cannot use.
+    """Replace a file that this release cannot use by its newest usable copy.
 
-    Given again it does nothing, or finishes what was cut off.
+    A repeated call does nothing, or finishes an interrupted one.
 
     Args:
         database: the file; it is moved aside.
@@ -118,11 +118,11 @@ def put_back(database: Path, known: int, place: Path | None = None) -> str:
         place: where the copy goes, if not in place of the file.
 
     Returns:
-        What was done, in words; empty where there is nothing to do.
+        What was done; empty if there was nothing to do.
 
     Raises:
-        Misconfigured: it cannot be used, and there is no copy.
-        Transient: the disk is full, or somebody has the file open.
+        Misconfigured: the file cannot be used, and there is no copy.
+        Transient: the disk is full, or another process has the file open.
     """
     aside, older = database.with_name(database.name + ASIDE), [v for v in copies_of(database) if v <= known]
     cut_off = not database.is_file() and aside.is_file() and bool(older) and place is None
@@ -144,7 +144,7 @@ def put_back(database: Path, known: int, place: Path | None = None) -> str:
 
 
 def _is_unusable(database: Path, known: int) -> bool:
-    """Whether there is a newer file, with a copy to go back to; it then has no WAL any more."""
+    """Whether there is a newer file with a copy to go back to; its WAL is empty afterwards."""
     if not database.is_file():
         return False
     require_index(database)
@@ -154,7 +154,7 @@ def _is_unusable(database: Path, known: int) -> bool:
             if found.readable_from <= known:
                 return False
             require_copy(database, found, known)
-            opened.execute("PRAGMA journal_mode=DELETE")  # nobody else has it open, and it is one file
+            opened.execute("PRAGMA journal_mode=DELETE")  # no other process has it open, and it is one file
     except sqlite3.Error as error:
         raise sorted_error(error, database, waited_s=_WAIT_S) from None
     return True

@@ -1,4 +1,4 @@
-"""The registry: versions of the global model as manifests of content-addressed blobs.
+"""The model registry: versions of the global model as manifests of content-addressed blobs.
 
 An unchanged blob keeps its digest, so a device fetches only what changed. All work here is idempotent: making
 the same version again after a crash gives the same digests.
@@ -27,12 +27,12 @@ from runtime.storage.blob_store import BlobStore
 
 
 def blob_frame(name: str, tensors: Tensors, codecs: Mapping[str, Codec]) -> bytes:
-    """A blob as it travels.
+    """Encode a blob.
 
     Args:
         name: of the blob.
         tensors: its content.
-        codecs: by the last part of a tensor's name (``MethodSpec.codecs``); others travel in float32.
+        codecs: by the last part of a tensor's name (``MethodSpec.codecs``); others are float32.
     """
     encoded = {
         tensor: encode(value, codecs.get(tensor.rsplit("/", 1)[-1], Codec.FLOAT32))
@@ -42,12 +42,12 @@ def blob_frame(name: str, tensors: Tensors, codecs: Mapping[str, Codec]) -> byte
 
 
 class ModelRegistry:
-    """Versions of one task. Thread-safe as its store and blob store are.
+    """Versions of one task. As thread-safe as its store and blob store.
 
     Args:
         store: of the coordinator.
         blobs: beside it.
-        task: whose versions.
+        task: the task of the versions.
         run: part of version 0's manifest; None: left out.
     """
 
@@ -118,7 +118,7 @@ class ModelRegistry:
         traffic: tuple[int, int],
         metrics: Mapping[str, float],
     ) -> None:
-        """Write a version's row; ``metrics``: what is known of it already."""
+        """Write a version's row; ``metrics``: those known already."""
         self._store.put(
             schema.versions,
             version=version,
@@ -134,7 +134,7 @@ class ModelRegistry:
         )
 
     def record_evaluation(self, version: int, evaluation: Evaluation) -> None:
-        """Write how good a version is."""
+        """Write a version's metrics."""
         self._set(version, metrics=dict(evaluation.metrics), confusion=evaluation.confusion_KK)
         with self._store.transaction() as connection:
             table = schema.parts
@@ -142,7 +142,7 @@ class ModelRegistry:
             connection.execute(table.insert().values(version=version, by=evaluation.by))
 
     def record_trouble(self, version: int, trouble: str) -> None:
-        """Write why a version could not be judged or exported."""
+        """Write why a version could not be evaluated or exported."""
         self._set(version, trouble=trouble[:1000])
 
     def _set(self, version: int, **values: Any) -> None:
@@ -156,7 +156,7 @@ class ModelRegistry:
         return found[0] if found else None
 
     def metrics(self, version: int) -> dict[str, float]:
-        """The metrics of the newest judged version up to this one."""
+        """The metrics of the newest evaluated version up to this one."""
         table = schema.versions
         query = (
             sa.select(table.c.metrics)

@@ -1,7 +1,7 @@
-"""What belongs to one device alone: blobs ``<part>/<device>`` of a version (``MethodSpec.owned``).
+"""Blobs of one device: ``<part>/<device>`` of a version (``MethodSpec.owned``).
 
-Each is served to its device and to nobody else, and no job gets it: what is exported, judged or looked at is
-the rest. Whose a blob is stands in its own header, so a restart, a salvage or an old version changes nothing.
+Each is served to its device alone, and no job gets it: export, evaluation and views use the rest. A blob's
+owner is in its own header, so it survives restarts, recovery and old versions.
 """
 
 from typing import Final
@@ -18,32 +18,32 @@ from runtime.storage.blob_store import BlobStore
 OWN_LIMITS: Final = Limits(
     max_bytes=MAX_BLOB_BYTES, max_elements=MAX_BLOB_BYTES // 4, max_total_elements=MAX_BLOB_BYTES // 4
 )
-"""Of frames that this coordinator wrote itself."""
+"""Limit for the header of frames that this coordinator wrote."""
 _NOBODY: Final = ""
 _MOST: Final = 20_000
-"""Blobs whose owner is remembered."""
+"""Blobs whose owner is cached."""
 
 
 def private_parts(task: Task) -> tuple[str, ...]:
-    """First words of the names of such blobs; of most methods none."""
+    """First parts of the names of such blobs; empty for most methods."""
     spec = methods().get(task.method)
     return () if spec is None else spec.owned
 
 
 def owner_of(blob: str, parts: tuple[str, ...]) -> str:
-    """The device that a blob of that name belongs to; empty: nobody alone."""
+    """The device that owns a blob of that name; empty: none."""
     part, _, device = blob.partition("/")
     return device if part in parts else _NOBODY
 
 
 def without_private_blobs(task: Task, state: Blobs) -> Blobs:
-    """A state without what belongs to single devices; the blobs are the same objects."""
+    """A state without blobs of single devices; the other blobs are the same objects."""
     parts = private_parts(task)
     return {name: tensors for name, tensors in state.items() if not owner_of(name, parts)}
 
 
 class BlobOwnership:
-    """Says who may have a blob. Thread-safe; a blob is read once, and not at all where nothing is owned."""
+    """Decides which device may fetch a blob. Thread-safe; reads a blob once, and never if none is private."""
 
     def __init__(self, task: Task, blobs: BlobStore) -> None:
         self._parts = private_parts(task)
@@ -51,7 +51,7 @@ class BlobOwnership:
         self._known: dict[str, str] = {}
 
     def may_have(self, device: str, digest: str) -> bool:
-        """Whether a device may be served a blob. What cannot be read is nobody's to have."""
+        """Whether a device may be served a blob; never if the blob cannot be read."""
         if not self._parts:
             return True
         owner = self._known.get(digest)
@@ -66,7 +66,7 @@ class BlobOwnership:
         return owner in {_NOBODY, device}
 
     def _read(self, digest: str) -> str:
-        """Manifests and bundles are no frames, and for all."""
+        """Manifests and bundles are not frames, and public."""
         with self._blobs.path(digest).open("rb") as file:
             if not is_frame(file.read(3)):
                 return _NOBODY

@@ -1,9 +1,8 @@
-"""A random id that tells one training run from another one of the same task in the same folder.
+"""A random id that distinguishes training runs of one task in one folder.
 
 A coordinator whose ``state_dir`` was removed makes version 0 from the task's seed again. The id is part of
-the manifest of version 0, so the two have different digests, and updates of the run before are refused as
-``wrong_base``. It lies in a file of its own: a database that was lost is made again from the updates, which
-name that digest.
+the manifest of version 0, so the two have different digests, and updates of the earlier run are refused as
+``wrong_base``. It has a file of its own: a lost database is rebuilt from the updates, which name that digest.
 """
 
 import random
@@ -18,11 +17,11 @@ _ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class RunId:
-    """Of one ``state_dir``; it is made when it is first asked for.
+    """The id of one ``state_dir``; drawn on first use.
 
     Args:
         folder: the coordinator's ``state_dir``.
-        rng: makes it; None: the operating system's random numbers.
+        rng: draws it; None: the operating system's random numbers.
     """
 
     def __init__(self, folder: Path, rng: random.Random | None = None) -> None:
@@ -30,10 +29,10 @@ class RunId:
         self._rng = rng or random.SystemRandom()
 
     def get(self) -> str:
-        """32 hexadecimal digits, the same from now on. Blocks for a disk.
+        """32 hexadecimal digits, constant from now on. Blocks for a disk.
 
         Raises:
-            Misconfigured: the folder is closed to us.
+            Misconfigured: the folder denies access.
             Transient: the disk is full.
         """
         with disk_errors(self._file):
@@ -41,7 +40,7 @@ class RunId:
                 text = self._file.read_text("ascii", errors="replace")
             except FileNotFoundError:
                 text = ""
-        if not _ID.match(text):  # none, or damaged: only version 0 depends on it
+        if not _ID.match(text):  # missing or damaged: only version 0 depends on it
             text = f"{self._rng.getrandbits(128):032x}"
             write_atomic(self._file, text.encode())
         return text

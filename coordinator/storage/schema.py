@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
 
 VERSION = 6
-"""Of the tables, kept in ``PRAGMA user_version``."""
+"""Version of the tables, in ``PRAGMA user_version``."""
 
 READABLE_FROM = 6
-"""Releases whose tables are of this version, or later, can use what this one writes. A step that only adds
-tables, columns with defaults or keys of JSON values leaves it as it is (``storage.migrations``)."""
+"""Releases whose tables have this version, or a later one, can use what this one writes. A step that only
+adds tables, columns with defaults or keys of JSON values leaves it as it is (``storage.migrations``)."""
 
 UPGRADES = {
     1: (
@@ -27,8 +27,8 @@ UPGRADES = {
     4: (),
     5: (),
 }
-"""From that version to the next: what ``create_all`` does not do to tables that are there, as it makes those
-that are not."""
+"""Statements from that version to the next: changes to existing tables; ``create_all`` makes the missing
+ones."""
 
 metadata = MetaData()
 
@@ -65,9 +65,9 @@ updates = Table(
     Column("at", Integer, nullable=False, default=0),
     Column("blobs", JSON(none_as_null=True)),
 )
-"""Accepted updates. The frame lies in ``updates/<round>/<digest>``, or where ``file`` is set, in that file of
-the folder from byte ``at``. ``lost``: why it was not folded. ``blobs``: names of those that it moves; NULL in
-rows that are older than the column."""
+"""Accepted updates. The frame is in ``updates/<round>/<digest>``, or where ``file`` is set, in that file of
+the folder from byte ``at``. ``lost``: why it was not folded. ``blobs``: names of the blobs that it changes;
+NULL in rows that are older than the column."""
 
 withdrawn = Table(
     "withdrawn",
@@ -79,7 +79,7 @@ withdrawn = Table(
     Column("detail", String, nullable=False),
     Column("wall", Float, nullable=False),
 )
-"""Updates that were accepted and refused afterwards, until their device has confirmed that it knows."""
+"""Updates that were accepted and refused afterwards, until their device has confirmed the refusal."""
 
 messages = Table(
     "messages",
@@ -122,7 +122,7 @@ standing = Table(
     Column("device", String, primary_key=True),
     Column("record", String, nullable=False),
 )
-"""How devices have behaved (``coordinator.admission.quarantine.OffenceRecord`` as JSON)."""
+"""Offences of devices (``coordinator.admission.quarantine.OffenceRecord`` as JSON)."""
 
 attempts = Table(
     "attempts",
@@ -137,8 +137,8 @@ attempts = Table(
     Column("policy", String, nullable=False, default=""),
     Column("passed", JSON, nullable=False, default=dict),
 )
-"""Every opening of a round: who was selected and why, by which policy, who came next and why not, and how it
-ended."""
+"""Every opening of a round: which devices were selected and why, by which policy, the next candidates and why
+not they, and how it ended."""
 
 versions = Table(
     "versions",
@@ -154,7 +154,7 @@ versions = Table(
     Column("bytes_down", Integer, nullable=False),
     Column("trouble", String, nullable=False, default=""),
 )
-"""The registry: content-addressed versions, their parent, who made them, how good they are."""
+"""The model registry: content-addressed versions, their parent, their contributors, their metrics."""
 
 parts = Table(
     "parts",
@@ -162,7 +162,7 @@ parts = Table(
     Column("version", Integer, primary_key=True),
     Column("by", JSON, nullable=False),
 )
-"""How good a version is on parts of the windows (``models.training.evaluation.PARTS``)."""
+"""Metrics of a version on parts of the windows (``models.training.evaluation.PARTS``)."""
 
 weighings = Table(
     "weighings",
@@ -173,8 +173,8 @@ weighings = Table(
     Column("warnings", JSON, nullable=False),
     Column("metrics", JSON, nullable=False),
 )
-"""What a guided round made of its devices (``aggregation.device_weights``), and what the coordinator measured
-when it trained; written with the version."""
+"""Device weights of a guided round (``aggregation.device_weights``), and metrics of the coordinator's own
+training; written with the version."""
 
 exports = Table(
     "exports",
@@ -206,10 +206,10 @@ for. ``route``: digest of ``blobs``, the names of what it holds; ``base``: the v
 
 
 def unsound(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
-    """What of a database of this version cannot be read, in words; empty where nothing.
+    """Damage in a database of this version, as text; empty if there is none.
 
-    For SQLite a bit that rots in the text of a table is another name for a column, and one in a JSON value
-    another text.
+    SQLite itself reads a flipped bit in the schema as another column name, and one in a JSON value as another
+    text.
 
     Args:
         rows: runs a statement.

@@ -1,6 +1,6 @@
 """A small SQLite file that several processes write; by default ``identity.sqlite3``.
 
-Its times are unix seconds, serial numbers hexadecimal.
+Its times are Unix seconds, its serial numbers hexadecimal.
 """
 
 import os
@@ -24,22 +24,22 @@ UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
 _WAIT_S: Final = WAIT_S
 _CLOSE_S: Final = 1.0
 _LOST: Final = (
-    "put it back from its copy (.backup, beside it) or a whole backup (docs/coordinator-state.md), and "
+    "restore it from its copy (.backup, beside it) or a whole backup (docs/coordinator-state.md), and "
     "revoke again who was revoked since"
 )
 _SCHEMA: Final = (
-    # id: the first half of the token's SHA-256, by which it is found; hash: all of it, compared in constant
-    # time. key: of the one device key that used it. claimed: the name that this key asked for.
+    # id: the first half of the token's SHA-256, the key; hash: all of it, compared in constant time.
+    # key: of the one device key that used it. claimed: the name that this key asked for.
     """CREATE TABLE IF NOT EXISTS invites (
         id TEXT PRIMARY KEY, hash TEXT NOT NULL, device TEXT, made_wall REAL NOT NULL,
         expires_wall REAL NOT NULL, used_wall REAL, key TEXT, claimed TEXT) WITHOUT ROWID""",
-    # key: SHA-256 of its public key. certificate: what it was answered. before: the serial it renewed last.
+    # key: SHA-256 of its public key. certificate: the answer. before: the serial it renewed last.
     """CREATE TABLE IF NOT EXISTS devices (
         name TEXT PRIMARY KEY, status TEXT NOT NULL, key TEXT NOT NULL, certificate TEXT, serial TEXT,
         before TEXT, not_after REAL, enrolled_wall REAL, changed_wall REAL NOT NULL) WITHOUT ROWID""",
     # When the operator last approved a name; also of devices that need no certificate.
     "CREATE TABLE IF NOT EXISTS released (name TEXT PRIMARY KEY, wall REAL NOT NULL) WITHOUT ROWID",
-    # Every certificate that has not run out long ago, so that all of a device's can be taken back.
+    # Every certificate that has not expired long ago, so that all of a device's can be revoked.
     """CREATE TABLE IF NOT EXISTS certificates (
         serial TEXT PRIMARY KEY, device TEXT NOT NULL, issued_wall REAL NOT NULL, not_after REAL NOT NULL,
         revoked_wall REAL) WITHOUT ROWID""",
@@ -54,11 +54,11 @@ class Design:
 
     Attributes:
         file: its name in a state folder.
-        schema: statements that make what is not there.
+        schema: statements that create what is missing.
         version: of the tables.
-        readable_from: releases of this version of the tables, or later, can use the file.
+        readable_from: releases with this version of the tables, or a later one, can use the file.
         upgrades: statements from a version to the next, before those of ``schema``.
-        lost: what to do where it is damaged.
+        lost: what to do if it is damaged.
     """
 
     file: str
@@ -76,11 +76,11 @@ class SharedSqlite:
     """One connection, shared by threads behind a lock; other processes have their own.
 
     Args:
-        path: the file; it is made (0600) where it is not there.
+        path: the file; created (0600) if it is missing.
         design: its tables; None: those of identities.
 
     Raises:
-        Misconfigured: it is no database, of a newer lichen, closed to us, or its disk is read-only.
+        Misconfigured: it is not a database, is of a newer lichen, denies access, or its disk is read-only.
         Transient: the disk is full, or another process holds the file for too long.
     """
 
@@ -109,7 +109,7 @@ class SharedSqlite:
                 self._bring_up_to_date(made)
 
     def _bring_up_to_date(self, made: sqlite3.Connection) -> None:
-        """All steps or none; another process may just have taken them."""
+        """Run all migration steps or none; another process may just have run them."""
         design, found = self._design, TableVersion.of(made.execute).version
         if found >= design.version:
             return
@@ -123,7 +123,7 @@ class SharedSqlite:
         TableVersion(design.version, design.readable_from).write(made.execute)
 
     def close(self) -> None:
-        """Close the file; where a thread waits for another process to let go of it, that closes with ours."""
+        """Close the file; a thread that waits for another process to release it fails then."""
         if self._lock.acquire(timeout=_CLOSE_S):
             try:
                 self._connection.close()
@@ -132,10 +132,11 @@ class SharedSqlite:
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, on disk at the end, alone among all processes.
+        """A transaction, on disk at its end, exclusive among all processes.
 
         Raises:
-            Transient: the disk is full, or another process did not let go in time; or the file is gone.
+            Transient: the disk is full, another process did not release the file in time, or the file is
+                gone.
         """
         with self._lock, self._sorted():
             with transaction(self._connection):
@@ -149,7 +150,7 @@ class SharedSqlite:
             return self._connection.execute(query, values).fetchall()
 
     def mark(self) -> tuple[int, int]:
-        """Differs when the file was changed, here or by another process. Costs no read of the tables."""
+        """A mark that changes when this or another process changes the file. Does not read the tables."""
         with self._lock, self._sorted():
             theirs = int(self._connection.execute("PRAGMA data_version").fetchone()[0])
             return theirs, self._connection.total_changes

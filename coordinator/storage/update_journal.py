@@ -1,9 +1,8 @@
 """The journal of accepted updates: frames synced to disk, then rows in one transaction with their events.
 
-Promise 1 rests here: a ``Receipt`` goes out only after that transaction is on disk. An update that came alone
-lies in a file that its digest names, those that came together in one file
-(:mod:`coordinator.storage.frame_files`). An
-empty ``<digest>.lost`` beside them says that a frame counts for nothing, also without the database.
+A ``Receipt`` is sent only after that transaction is on disk (docs/reliability.md). An update that came alone
+is in a file named by its digest, a group of updates in one file (:mod:`coordinator.storage.frame_files`). An
+empty ``<digest>.lost`` beside them marks a frame as void, also without the database.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,20 +28,20 @@ _DETAILED: Final = sa.or_(
     schema.versions.c.confusion.is_not(sa.null()),
     sa.func.length(sa.cast(schema.versions.c.devices, sa.LargeBinary)) > len("[]"),
 )
-"""Versions whose row says who delivered, or which classes were mistaken for which."""
+"""Versions whose row lists the contributors, or the confusion of classes."""
 _AT_ONCE: Final = 8
-"""Rounds that leave the history at a time where its bytes are too many."""
+"""Rounds that are removed from the history at a time if it is too large."""
 WITHDRAWN_S: Final = 30 * 86400.0
-"""A device that has not confirmed a withdrawn update for so long is not told any more."""
+"""A withdrawn update that its device has not confirmed for this long is not reported any more."""
 MAX_WITHDRAWN: Final = 16
-"""Withdrawn updates of one device that are remembered, the newest."""
+"""Withdrawn updates of one device that are stored, the newest."""
 MAX_WITHDRAWN_OF_ALL: Final = 5_000
-"""Of all devices: names that are made up, and never come back, must not fill the disk."""
+"""The same for all devices: invented names that never return must not fill the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedUpdate:
-    """One accepted update: who, which bytes, and where they lie (``size`` None: the whole file)."""
+    """One accepted update: device, digest, and location (``size`` None: the whole file)."""
 
     device: str
     digest: str
@@ -51,10 +50,10 @@ class AcceptedUpdate:
     size: int | None = None
 
     def verified(self) -> bytes:
-        """The bytes that were accepted.
+        """The accepted bytes.
 
         Raises:
-            Refused: WRONG_DIGEST, they are gone, changed, or cannot be read from the disk any more.
+            Refused: WRONG_DIGEST, the bytes are gone, changed, or permanently unreadable.
             OSError: they cannot be read now.
         """
         return self.frame.verified()
@@ -70,14 +69,14 @@ class AcceptedUpdate:
 
     @property
     def frame(self) -> update_views.FrameAt:
-        """For the worker, wherever that stands."""
+        """The location for the worker."""
         return update_views.FrameAt(self.device, self.digest, str(self.path.resolve()), self.at, self.size)
 
 
 class Journal:
     """Accepted updates under ``root`` (one folder a round), their headers in the database. Thread-safe.
 
-    ``keeps_messages``: also the method's own message of each device's last one.
+    ``keeps_messages``: store the method's own message of each device's last update, too.
     """
 
     def __init__(self, store: Database, root: Path, *, keeps_messages: bool = False) -> None:
@@ -89,14 +88,14 @@ class Journal:
         self._unconfirmed = {row["device"] for row in rows}
 
     def path(self, round_: int, digest: str) -> Path:
-        """Where a frame lies that came alone."""
+        """Path of a frame that came alone."""
         return self._root / str(round_) / digest
 
     def write_all(self, round_: int, frames: Sequence[tuple[str, bytes]]) -> list[tuple[str, int]]:
-        """Put frames (digest and bytes) on disk with as many syncs as one needs.
+        """Write frames (digest and bytes) with as few syncs as one needs.
 
         Returns:
-            For each the file in the round's folder and where in it the frame begins, for its row.
+            For each the file in the round's folder and the offset of the frame, for its row.
 
         Raises:
             Transient: the disk is full.
@@ -114,20 +113,20 @@ class Journal:
         return [(name, at) for at in offsets]
 
     def disown(self, round_: int, digest: str) -> None:
-        """Say beside a frame that it counts for nothing: its device was told so."""
+        """Mark a frame as void: its device was told so."""
         write_atomic(self._mark(round_, digest), b"")
 
     def _mark(self, round_: int, digest: str) -> Path:
         return self._root / str(round_) / f"{digest}{VOID_SUFFIX}"
 
     def write(self, round_: int, digest: str, payload: bytes) -> None:
-        """Put a frame on disk. Without a row it counts for nothing, and goes with its round's folder."""
+        """Write a frame. Without a row it is not counted, and is removed with its round's folder."""
         write_atomic(self.path(round_, digest), payload)
 
     def record(self, update: ReceivedUpdate, wall: float) -> None:
         """Write the update's row; the driver calls it in the transaction of the machine's event."""
         device, round_ = update.header.device, update.header.round
-        if device in self._unconfirmed:  # the same bytes as an update that was withdrawn: they count now
+        if device in self._unconfirmed:  # the same bytes as a withdrawn update: they count now
             self.confirmed(device, [update.digest])
         self._store.put(
             schema.updates,
@@ -173,7 +172,7 @@ class Journal:
         return int(found[0]["round"]) if found else None
 
     def digest_of(self, round_: int, device: str) -> str | None:
-        """What that device delivered in that round."""
+        """The digest that this device delivered in that round."""
         table = schema.updates
         query = sa.select(table.c.digest).where(
             table.c.round == round_, table.c.device == device, table.c.lost == ""
@@ -182,7 +181,7 @@ class Journal:
         return str(found[0]["digest"]) if found else None
 
     def entries(self, round_: int, devices: Iterable[str]) -> list[AcceptedUpdate]:
-        """The updates of these devices, in the order of their names."""
+        """The updates of these devices, sorted by device."""
         table = schema.updates
         query = sa.select(table).where(table.c.round == round_).order_by(table.c.device)
         wanted = set(devices)
@@ -195,14 +194,14 @@ class Journal:
         return AcceptedUpdate(row["device"], row["digest"], path, row["at"], row["size"])
 
     def told(self, round_: int, devices: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
-        """Samples and metrics that the headers of these devices' updates name, in no order."""
+        """Samples and metrics in the headers of these devices' updates, in no order."""
         table, wanted = schema.updates, set(devices)
         query = sa.select(table.c.device, table.c.header).where(table.c.round == round_)
         headers = [row["header"] for row in self._store.rows(query) if row["device"] in wanted]
         return [(header["samples"], header["metrics"]) for header in headers]
 
     def mark_lost(self, round_: int, device: str, refused: Refused, wall: float) -> None:
-        """An accepted update turned out unusable: it is withdrawn, and the device may deliver again."""
+        """Withdraw an accepted update that turned out unusable; the device may deliver again."""
         table, old = schema.updates, schema.withdrawn
         where = (table.c.round == round_) & (table.c.device == device)
         with self._store.transaction() as connection:
@@ -220,7 +219,7 @@ class Journal:
         self._unconfirmed.add(device)
 
     def has_unconfirmed(self, device: str) -> bool:
-        """Whether this device may not know yet that an accepted update of its was withdrawn; cheap."""
+        """Whether this device may not know yet that an accepted update was withdrawn; cheap."""
         return device in self._unconfirmed
 
     def withdrawn(self, device: str) -> list[dict[str, Any]]:
@@ -229,10 +228,10 @@ class Journal:
         return self._store.rows(sa.select(table).where(table.c.device == device).order_by(table.c.wall))
 
     def confirmed(self, device: str, digests: Iterable[str]) -> None:
-        """A device knows that these were withdrawn, or it need not be told any more.
+        """Remove withdrawn updates that a device has confirmed, or that need no report any more.
 
         Raises:
-            Transient: the disk does not take it now.
+            Transient: the disk fails now.
         """
         table = schema.withdrawn
         with self._store.transaction() as connection:
@@ -243,15 +242,15 @@ class Journal:
             self._unconfirmed.discard(device)
 
     def forget_headers(self, before: int, keep: int, most_bytes: int | None = None) -> None:
-        """Remove whole rounds from the history, the oldest first, so that hardly more than ``keep`` stay.
+        """Remove the oldest whole rounds from the history, down to about ``keep`` headers.
 
         Args:
             before: this round and later ones stay.
             keep: headers of earlier rounds.
-            most_bytes: of the whole database; None: no bound.
+            most_bytes: of the whole database; None: no limit.
 
         Raises:
-            Transient: the disk does not take it now.
+            Transient: the disk fails now.
         """
         rounds = schema.updates.c.round
         query = sa.select(rounds).where(rounds < before).order_by(rounds.desc()).offset(keep).limit(1)
@@ -266,11 +265,11 @@ class Journal:
                 _forget_rounds(connection, min(first + _AT_ONCE - 1, before - 1))
 
     def database_bytes(self) -> int:
-        """What a copy of the database takes."""
+        """Bytes that a copy of the database takes."""
         return self._store.used_bytes()
 
     def forget_before(self, round_: int) -> None:
-        """Remove the frames of rounds that are folded; their headers stay for the history."""
+        """Remove the frames of folded rounds; their headers stay for the history."""
         if self._root.is_dir():
             for folder in self._root.iterdir():
                 if folder.name.isdecimal() and int(folder.name) < round_:
@@ -288,7 +287,7 @@ def _forget_withdrawn(connection: sa.Connection) -> None:
 
 
 def _forget_rounds(connection: sa.Connection, last: int) -> None:
-    """Up to this one. A version keeps its row: others name it as their parent."""
+    """Remove rows up to this round. A version's row stays: others name it as their parent."""
     for table in _OF_ROUNDS:
         connection.execute(table.delete().where(table.c.round <= last))
     versions, parts = schema.versions, schema.parts
@@ -298,7 +297,7 @@ def _forget_rounds(connection: sa.Connection, last: int) -> None:
 
 
 def _oldest(connection: sa.Connection, default: int) -> int:
-    """The first round of which anything is there that :func:`_forget_rounds` removes."""
+    """The first round with rows that :func:`_forget_rounds` removes."""
     columns = (*(table.c.round for table in _OF_ROUNDS), schema.parts.c.version)
     first = [sa.select(sa.func.min(column)) for column in columns]
     first.append(sa.select(sa.func.min(schema.versions.c.version)).where(_DETAILED))

@@ -1,11 +1,10 @@
-"""Counted refusals, and what devices say of themselves: many messages, one commit.
+"""Write-behind buffer for counted refusals and device states: many messages, one commit.
 
-How often peers send is theirs to decide, so it must not decide how often the disk is synced: a commit takes
-all that came during the last one, and there are at most ``_A_SECOND`` of them in a second. Rules of the
-bounds: rows replace those of the same key; once ``MAX_ROWS`` wait, the reader waits for the disk; refusals
-beyond ``MAX_REFUSALS`` (device, reason) pairs are counted under ``(others)``. ``then`` is called when a row
-is on disk, or could not be put there now: the message is acknowledged. Where the disk was full, the row
-stays for the next commit.
+The rate of messages is up to the devices, so it must not set the rate of syncs: a commit takes everything
+that came during the last one, and there are at most ``_A_SECOND`` commits in a second. Limits: a row replaces
+one with the same key; once ``MAX_ROWS`` wait, the reader waits for the disk; refusals beyond ``MAX_REFUSALS``
+(device, reason) pairs are counted under ``(others)``. ``then`` is called when a row is on disk, or could not
+be written now: the message is acknowledged. If the disk is full, the row stays for the next commit.
 """
 
 import asyncio
@@ -31,9 +30,9 @@ _DETAIL_BYTES: Final = 300
 
 Key = tuple[str, ...]
 Row = tuple[sa.Table, dict[str, Any], bool]
-"""A table, a row of it or its key, and whether it goes."""
+"""A table, a row of it or its key, and whether it is removed."""
 Refusal = tuple[int, str, float]
-"""How many, the last one's words, and when (unix seconds)."""
+"""The count, the last detail, and when it came (Unix seconds)."""
 
 
 def _cut(detail: str) -> str:
@@ -41,7 +40,7 @@ def _cut(detail: str) -> str:
 
 
 class WriteBehindBuffer:
-    """Takes at any rate, writes at one. :meth:`save` may run in any thread."""
+    """Accepts rows at any rate and writes them at a bounded one. :meth:`save` may run in any thread."""
 
     def __init__(self, store: Database, clock: Clock) -> None:
         self._store = store
@@ -67,7 +66,7 @@ class WriteBehindBuffer:
             self._refusals[key] = (known[0] + new[0], detail, wall)
 
     def note(self, table: sa.Table, **values: Any) -> None:
-        """As :meth:`put`, without a wait or an answer: for rows whose number is bounded by the caller."""
+        """As :meth:`put`, without a wait or an answer: for rows whose number the caller bounds."""
         key = (table.name, *(str(values[column.name]) for column in table.primary_key))
         with self._lock:
             self._rows[key] = (table, values, False)
@@ -81,7 +80,7 @@ class WriteBehindBuffer:
         self._news.set()
 
     async def put(self, table: sa.Table, then: Callable[[], None], **values: Any) -> None:
-        """Write this row soon; it overwrites the one with the same key."""
+        """Write this row soon; it replaces the one with the same key."""
         key = (table.name, *(str(values[column.name]) for column in table.primary_key))
         while key not in self._rows and len(self._rows) >= MAX_ROWS:
             await self._write()
@@ -112,16 +111,16 @@ class WriteBehindBuffer:
             then()
 
     def save(self) -> None:
-        """Write all that waits, in one commit; returns after one that is under way elsewhere, too.
+        """Write all waiting rows in one commit; also waits for a commit that another thread runs.
 
         Raises:
-            Transient: the disk did not take it; it waits on.
+            Transient: the disk failed; the rows stay in the buffer.
         """
         with self._saving:
             self._save()
 
     def _save(self) -> None:
-        with self._lock:  # never while the disk is written: the event loop takes this lock too
+        with self._lock:  # not during the write: the event loop takes this lock, too
             rows, self._rows = self._rows, {}
             refusals, self._refusals = self._refusals, {}
         if not (rows or refusals):

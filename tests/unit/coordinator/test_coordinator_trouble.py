@@ -75,5 +75,5 @@ async def test_oversized_garbage_is_called_what_it_is(tmp_path) -> None:
         await made.give("a", Kind.UPDATE, b"x" * (MAX_MESSAGE_BYTES + 1))
         receipt = made.link.receipts("a")[0]
         assert receipt.reason == "too_large"
-        assert "begin like no update frame" in receipt.detail
+        assert "neither an update frame nor a pointer" in receipt.detail
         assert "control message" not in receipt.detail

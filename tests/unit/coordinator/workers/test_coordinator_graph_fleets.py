@@ -356,7 +356,7 @@ def test_what_the_coordinator_cannot_do_of_a_task_on_graphs_is_said_at_the_start
         .stdout
     )
     assert (found["learns_from"], found["modalities"], found["classes"]) == ("triples", ["text"], 0)
-    with pytest.raises(Misconfigured, match=r"evaluation\.data: task 'things' is of graphs"):
+    with pytest.raises(Misconfigured, match=r"evaluation\.data: task 'things' is of knowledge graphs"):
         load_task(load_settings(written(tmp_path, '[evaluation]\ndata = "held_out.npz"\n')))
     robust = TOML + '[robust]\nfold = "median"\n'
     with pytest.raises(Misconfigured, match=r"task\.toml: .*robust\.fold = 'median'"):
