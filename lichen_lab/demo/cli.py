@@ -23,7 +23,7 @@ from runtime.settings.load import LogSettings
 app = typer.Typer(add_completion=False)
 _LOG_WIDTH = 140
 _STOPPED = 130
-"""What shells expect of a program that was ended by Ctrl-C."""
+"""The exit status that shells expect of a program ended by Ctrl-C."""
 
 
 @app.command()
@@ -71,26 +71,26 @@ def demo(
         timeout_s=timeout_s,
     )
     as_json = output_format is Format.JSON
-    # Links and settings log as they do in the daemons; here the screen tells.
+    # Links and settings log as in the daemons; here the screen shows what happens.
     configure(LogSettings(level="error"))
     try:
         with Screen(Console(), quiet=as_json) as screen:
-            story = asyncio.run(run.run(shown, options, screen))
+            results = asyncio.run(run.run(shown, options, screen))
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("lichen demo: stopped; all of its processes are ended", err=True)
         raise typer.Exit(_STOPPED) from None
     except ExceptionGroup as group:
-        # From the two things that run side by side: the first one tells.
+        # Two things ran side by side: report the first error.
         raise _first(group) from None
     if as_json:
-        typer.echo(json.dumps(asdict(story)))
+        typer.echo(json.dumps(asdict(results)))
     else:
         console = Console()
-        # Without a terminal nothing is known of the width, and a log can be wide.
+        # Without a terminal the width is unknown, and a log can be wide.
         page = out / "report.html"
         wide = console if console.is_terminal else Console(width=_LOG_WIDTH)
-        print_result(story, shown.table(story), wide, page)
-    if not story.worked:
+        print_result(results, shown.table(results), wide, page)
+    if not results.worked:
         raise typer.Exit(exit_codes.SOFTWARE)
 
 
@@ -99,13 +99,13 @@ def _first(group: ExceptionGroup[Exception]) -> Exception:
     return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
-def print_result(story: Results, table: Table | None, console: Console, page: Path) -> None:
+def print_result(results: Results, table: Table | None, console: Console, page: Path) -> None:
     """The demo's own table, the checks and where the report is."""
     if table is not None:
         console.print()
         console.print(table)
     console.print()
-    for check in story.checks:
+    for check in results.checks:
         mark = "[green]✓[/]" if check.ok else "[red]✗[/]" if check.must else "[yellow]○[/]"
         console.print(f"{mark} {check.what}: {check.detail}", highlight=False, soft_wrap=True)
-    console.print(f"\n{story.seconds:.0f} s. Report: {page}", highlight=False, soft_wrap=True)
+    console.print(f"\n{results.seconds:.0f} s. Report: {page}", highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from matplotlib.colors import Colormap
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from lichen_lab.demo.core.results import DeviceStory, ObserverStory, WindowResults
+from lichen_lab.demo.core.results import DeviceResults, ObserverResults, WindowResults
 from lichen_lab.simulation.data.sets.spar import LABEL_NAMES
 from lichen_lab.simulation.reporting import style
 
@@ -16,31 +16,31 @@ _DARK_ABOVE = 0.55
 _PERCENT = 100.0
 
 
-def of_windows(story: WindowResults) -> dict[str, str]:
-    """Where the last version errs, and what the observing device said: those that there is data for."""
+def window_figures(results: WindowResults) -> dict[str, str]:
+    """Confusion of the last version and timeline of the observing device, as far as there is data."""
     drawn = {}
-    if story.confusion:
-        drawn["confusion"] = confusion(story.confusion, story.labels)
-    if story.observer and story.observer.predictions:
-        drawn["timeline"] = timeline(story.observer, story.labels)
+    if results.confusion:
+        drawn["confusion"] = confusion(results.confusion, results.labels)
+    if results.observer and results.observer.predictions:
+        drawn["timeline"] = timeline(results.observer, results.labels)
     return drawn
 
 
-def confused(story: WindowResults) -> str:
-    """The largest confusion in words: which class is taken for which other, by share of its windows."""
+def describe_confusion(results: WindowResults) -> str:
+    """The largest confusion in words, by share of a class's windows."""
     found = [
-        (count / sum(row), count, sum(row), done, said)
-        for done, row in enumerate(story.confusion)
-        for said, count in enumerate(row)
-        if done != said and count
+        (count / sum(row), count, sum(row), true, guess)
+        for true, row in enumerate(results.confusion)
+        for guess, count in enumerate(row)
+        if true != guess and count
     ]
     if not found:
         return "No window is taken for another exercise."
-    share, count, windows, done, said = max(found)
-    names = [LABEL_NAMES.get(label, label) for label in story.labels]
+    share, count, windows, true, guess = max(found)
+    names = [LABEL_NAMES.get(label, label) for label in results.labels]
     return (
-        f"The largest confusion: {names[done]} is taken for {names[said]} in {_PERCENT * share:.0f} % of its "
-        f"windows ({count} of {windows})."
+        f"The largest confusion: {names[true]} is taken for {names[guess]} in {_PERCENT * share:.0f} % of "
+        f"its windows ({count} of {windows})."
     )
 
 
@@ -68,7 +68,7 @@ def heat(
     axes.spines[:].set_visible(False)
 
 
-def sensors(devices: Sequence[DeviceStory], modalities: Sequence[str]) -> str:
+def sensors(devices: Sequence[DeviceResults], modalities: Sequence[str]) -> str:
     """Per device and modality: share of windows missing, and quality."""
     height = 1.0 + 0.38 * max(1, len(devices))
     made, (left, right) = style.figure(7.4, height, columns=2)
@@ -90,7 +90,7 @@ def sensors(devices: Sequence[DeviceStory], modalities: Sequence[str]) -> str:
 
 
 def confusion(counted: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
-    """Rows: what was done; columns: what the model said."""
+    """Confusion matrix. Rows: true class; columns: predicted class."""
     made, (axes,) = style.figure(5.2, 4.4)
     counts = np.array(counted, float)
     share = _PERCENT * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -101,7 +101,7 @@ def confusion(counted: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
     return style.svg(made, "confusion")
 
 
-def timeline(observer: ObserverStory, labels: Sequence[str]) -> str:
+def timeline(observer: ObserverResults, labels: Sequence[str]) -> str:
     """The observing device's predictions against the truth, over the time of its stream."""
     made, (axes,) = style.figure(7.4, 2.9)
     width = _stride(observer)
@@ -138,7 +138,7 @@ def timeline(observer: ObserverStory, labels: Sequence[str]) -> str:
     return style.svg(made, "timeline")
 
 
-def _stride(observer: ObserverStory) -> float:
+def _stride(observer: ObserverResults) -> float:
     gaps = np.diff([p.t for p in observer.predictions])
     return float(np.median(gaps)) if len(gaps) else 1.0
 

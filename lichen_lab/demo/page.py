@@ -1,6 +1,6 @@
-"""Results in, one self-contained HTML file out: the report of every demo.
+"""Renders a demo's results as one self-contained HTML file.
 
-``base.html`` has what all reports share; a demo's ``page.html`` extends it.
+All reports share ``base.html``; a demo's ``page.html`` extends it.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ def points(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """A size with its unit."""
     for unit, factor in (("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"
@@ -42,9 +42,9 @@ class DemoPage(Generic[ResultsT]):
 
     Attributes:
         package: where its ``page.html`` is.
-        figures: all figures that the results have data for, as SVG by name; drawn for a desk and for a phone.
-        given: what else the template names.
-        filters: of the template, besides ``percent``, ``points`` and ``size``.
+        figures: name -> SVG, of all figures with data; called once for a desk and once for a phone.
+        given: further values of the template.
+        filters: further filters, besides ``percent``, ``points`` and ``size``.
         parts: further templates by name, as package and file.
     """
 
@@ -54,7 +54,7 @@ class DemoPage(Generic[ResultsT]):
     filters: Mapping[str, Callable[..., str]] = field(default_factory=dict)
     parts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def html(self, story: ResultsT) -> str:
+    def html(self, results: ResultsT) -> str:
         """The page."""
         sources = {"base": (__package__, "base.html"), "page": (self.package, "page.html"), **self.parts}
         texts = {name: (files(package) / file).read_text() for name, (package, file) in sources.items()}
@@ -67,13 +67,13 @@ class DemoPage(Generic[ResultsT]):
         )
         environment.filters.update(percent=percent, points=points, size=size, **self.filters)
         return environment.get_template("page").render(
-            story=story,
+            results=results,
             style=style.sheet(),
-            figures=style.two_widths(lambda: self.figures(story)),
+            figures=style.two_widths(lambda: self.figures(results)),
             label_names=LABEL_NAMES,
-            **self.given(story),
+            **self.given(results),
         )
 
-    def write(self, story: ResultsT, path: Path) -> None:
+    def write(self, results: ResultsT, path: Path) -> None:
         """Write the page."""
-        path.write_text(self.html(story), encoding="utf-8")
+        path.write_text(self.html(results), encoding="utf-8")

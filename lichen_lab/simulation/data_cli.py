@@ -77,7 +77,7 @@ def fetch(
 def _fetch_small_graphs(given: Path | None, *, force: bool, output_format: Format) -> None:
     from lichen_lab.simulation.data.sets import small_graphs  # noqa: PLC0415 - as in fetch
 
-    fresh = force or not small_graphs.here()
+    fresh = force or not small_graphs.available()
     folders = small_graphs.fetch(given) if fresh else ()
     if output_format is Format.JSON:
         typer.echo(json.dumps({"folders": [*map(str, folders)], "fresh": fresh}, indent=2))

@@ -12,7 +12,7 @@ from lichen_lab.demo import plans
 from lichen_lab.demo.core import run, scenario
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.demo.plans.disentafl import devices
-from lichen_lab.demo.plans.disentafl.results import RoutedStory
+from lichen_lab.demo.plans.disentafl.results import DisentaflResults
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
@@ -40,10 +40,10 @@ def test_each_kind_of_watch_moves_and_ends_with_its_own_route(
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(run.run(plans.demo("disentafl"), options, screen))
-    story = RoutedStory.load(out / "report.json")
-    failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
+    results = DisentaflResults.load(out / "report.json")
+    failed = [c for c in results.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()
-    named = {device.name: device for device in story.devices}
+    named = {device.name: device for device in results.devices}
     took_part = [move.round for move in named["cladonia"].moves]
     assert took_part[-2:] == [ROUNDS - 1, ROUNDS], "a round may open before all processes are up"
     assert took_part == list(range(took_part[0], ROUNDS + 1))
@@ -58,12 +58,12 @@ def test_each_kind_of_watch_moves_and_ends_with_its_own_route(
     assert {name: set(device.scores) for name, device in named.items()} == {
         name: set(device.targets) for name, device in named.items()
     }
-    assert story.observer is not None
-    assert story.observer.torch_free
-    assert story.observer.values, "it says how fast the arm turns, without a gyroscope"
-    assert (named["cladonia"].down or 0) < 0.6 * story.supernet
-    assert story.supernet_up is not None
-    assert (named["cladonia"].up or 0) < story.supernet_up
+    assert results.observer is not None
+    assert results.observer.torch_free
+    assert results.observer.values, "it says how fast the arm turns, without a gyroscope"
+    assert (named["cladonia"].down or 0) < 0.6 * results.supernet
+    assert results.supernet_up is not None
+    assert (named["cladonia"].up or 0) < results.supernet_up
     assert "<svg" in (out / "report.html").read_text()
     running_still = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert [words for words in running_still if str(out) in words] == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.demo.plans.qqr.results import QqrResults
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
 
@@ -55,23 +55,23 @@ def test_the_whole_way_with_chaos(tmp_path: Path) -> None:
     )
     told = done.stdout + done.stderr
     assert (out / "report.json").is_file(), told
-    story = Story.load(out / "report.json")
+    results = QqrResults.load(out / "report.json")
     # Four rounds are too few to promise that the fleet is above its devices; all else must hold.
-    failed = [c for c in story.checks if c.must and not c.ok and "above its devices alone" not in c.what]
+    failed = [c for c in results.checks if c.must and not c.ok and "above its devices alone" not in c.what]
     assert failed == [], told
-    assert [r.round for r in story.rounds] == [1, 2, 3, 4]
-    assert any("SIGKILL" in text for _, text in story.events), told
-    assert story.observer is not None
-    assert story.observer.torch_free
-    assert story.observer.predictions[-1].t > 100
-    assert {p.present["gyroscope"] for p in story.observer.predictions} == {True, False}
-    assert len(story.alone) == len(story.devices)
-    assert story.rollout is not None
-    ran = {name: {one.version for one in rows} for name, rows in story.rollout.said.items()}
+    assert [r.round for r in results.rounds] == [1, 2, 3, 4]
+    assert any("SIGKILL" in text for _, text in results.events), told
+    assert results.observer is not None
+    assert results.observer.torch_free
+    assert results.observer.predictions[-1].t > 100
+    assert {p.present["gyroscope"] for p in results.observer.predictions} == {True, False}
+    assert len(results.alone) == len(results.devices)
+    assert results.rollout is not None
+    ran = {name: {one.version for one in rows} for name, rows in results.rollout.said.items()}
     assert ran.pop("physcia") == {2, 5, 4}
     assert len(ran) == 3
     assert all(versions == {2, 4} for versions in ran.values()), ran
-    assert sum(map(sum, story.confusion)) > 1000
+    assert sum(map(sum, results.confusion)) > 1000
     assert "<svg" in (out / "report.html").read_text()
     assert left_over(out) == []
 

@@ -13,7 +13,7 @@ from lichen_lab.demo import plans
 from lichen_lab.demo.core import run, scenario
 from lichen_lab.demo.core.screen import Screen
 from lichen_lab.demo.plans.tactfl import comparison, devices, steps
-from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
+from lichen_lab.demo.plans.tactfl.results import TactflResults
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from protocol.errors import Misconfigured
@@ -45,11 +45,11 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
     told = io.StringIO()
     with Screen(Console(file=told, width=200)) as screen:
         asyncio.run(run.run(plans.demo("tactfl"), options, screen))
-    story = UnlabelledStory.load(out / "report.json")
-    failed = [c for c in story.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
+    results = TactflResults.load(out / "report.json")
+    failed = [c for c in results.checks if c.must and not c.ok and not any(w in c.what for w in LEARNING)]
     assert failed == [], told.getvalue()
-    assert [one.round for one in story.weighed] == [1, 2]
-    last = story.weighed[-1]
+    assert [one.round for one in results.weighed] == [1, 2]
+    last = results.weighed[-1]
     assert {part: set(weights) for part, weights in last.weights.items()} == {
         "encoder/accelerometer": {"cladonia", "evernia", "xanthoria"},
         "encoder/gyroscope": {"cladonia", "xanthoria"},
@@ -57,8 +57,8 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
     for part, weights in last.weights.items():
         assert sum(weights.values()) == pytest.approx(1, abs=1e-4)
         assert set(last.similarity[part]) == set(weights)
-    assert [rival.name for rival in story.rivals] == [comparison.RANDOM, comparison.LABELLED]
-    assert [len(rival.accuracies) for rival in story.rivals] == [1, 1]
+    assert [rival.name for rival in results.rivals] == [comparison.RANDOM, comparison.LABELLED]
+    assert [len(rival.accuracies) for rival in results.rivals] == [1, 1]
     stored = WindowStore(scenario.Layout(out, 0).state("cladonia") / "store", devices.task(ROUNDS), 1 << 28)
     try:
         windows = stored.recent(4096, labelled=False)
@@ -66,9 +66,9 @@ def test_a_fleet_without_labels_is_weighed_round_by_round(
         stored.close()
     assert windows.context is not None
     assert (windows.context.points_BM[:, 0] > windows.x["accelerometer"].shape[2]).any()
-    assert story.observer is not None
-    assert story.observer.predictions
-    assert story.observer.torch_free
+    assert results.observer is not None
+    assert results.observer.predictions
+    assert results.observer.torch_free
     assert "<svg" in (out / "report.html").read_text()
     running_still = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert [words for words in running_still if str(out) in words] == []

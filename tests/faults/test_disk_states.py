@@ -22,7 +22,7 @@ from tests.unit.coordinator.cli.test_coordinator_cli import TASK
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, write_task, write_toy
 
 ROOT = Path(__file__).resolve().parents[2]
-if _WHY := disks.lack() or ("" if shutil.which("unshare") else "unshare is not installed"):
+if _WHY := disks.why_unavailable() or ("" if shutil.which("unshare") else "unshare is not installed"):
     pytest.skip(f"SKIPPED LOUDLY: no disk of their own for these tests: {_WHY}", allow_module_level=True)
 ALONE = [name for name in TABLE if name not in {SERVES, RUNS}]
 """Rows of one process for a column; the others have one of their own for each cell."""

@@ -9,7 +9,7 @@ from tests.support.matrix_model import model, survives
 
 __all__ = ["model"]
 
-if _WHY := disks.lack():
+if _WHY := disks.why_unavailable():
     pytest.skip(f"SKIPPED LOUDLY: no disk of their own for these tests: {_WHY}", allow_module_level=True)
 
 

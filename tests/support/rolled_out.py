@@ -1,32 +1,34 @@
 """The demo's last act as it should be: two watches, a bad model that is dropped, a good one that is kept."""
 
-from lichen_lab.demo.rollout.results import DemoRelease, Move, RolloutStory, Said, Watcher
+from lichen_lab.demo.rollout.results import DemoRelease, Move, RolloutResults, Watcher, WatchPrediction
 
 FIRST, BAD, GOOD = 2, 5, 4
 
 
-def rows(*stretches: tuple[float, float, int], right: bool = True) -> list[Said]:
+def rows(*stretches: tuple[float, float, int], right: bool = True) -> list[WatchPrediction]:
     """Ten windows a second: from, to, version."""
     return [
-        Said(round(begin + i / 10, 2), version, right)
+        WatchPrediction(round(begin + i / 10, 2), version, right)
         for begin, end, version in stretches
         for i in range(int((end - begin) * 10))
     ]
 
 
-def rolled_out() -> RolloutStory:
-    """A story of which every check holds."""
-    story = RolloutStory([Watcher("physcia", 7, "lab"), Watcher("ramalina", 10, "clinic")], "physcia", FIRST)
-    story.first = DemoRelease(
+def rolled_out() -> RolloutResults:
+    """Results of which every check holds."""
+    results = RolloutResults(
+        [Watcher("physcia", 7, "lab"), Watcher("ramalina", 10, "clinic")], "physcia", FIRST
+    )
+    results.first = DemoRelease(
         FIRST, "half", "lichen rollout create --version 2", 9.0, 10.0, "complete", "2 of 2"
     )
-    story.bad = DemoRelease(
+    results.bad = DemoRelease(
         BAD, "shuffled", "lichen rollout create --bundle b", 12.0, 20.0, "failed", "it erred"
     )
-    story.good = DemoRelease(
+    results.good = DemoRelease(
         GOOD, "all", "lichen rollout create --version 4", 22.0, 45.0, "complete", "2 of 2"
     )
-    story.said = {
+    results.said = {
         "physcia": [
             *rows((10, 13, FIRST)),
             *rows((13, 19, BAD), right=False),
@@ -35,7 +37,7 @@ def rolled_out() -> RolloutStory:
         "ramalina": rows((10, 35, FIRST), (35, 50, GOOD)),
     }
     measures = {"windows": 60.0, "agreement": 0.05, "accuracy": 0.1, "accuracy_before": 0.8}
-    story.moves = [
+    results.moves = [
         Move(13.0, "physcia", "trial", BAD),
         Move(19.0, "physcia", "rolled_back", BAD, "it <says> something else", measures),
         Move(24.0, "physcia", "trial", GOOD),
@@ -43,4 +45,4 @@ def rolled_out() -> RolloutStory:
         Move(35.0, "ramalina", "trial", GOOD),
         Move(41.0, "ramalina", "committed", GOOD),
     ]
-    return story
+    return results

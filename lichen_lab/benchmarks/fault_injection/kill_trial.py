@@ -20,7 +20,7 @@ from protocol.topics import Kind
 
 DEVICES: Final = ("alectoria", "bryoria", "cetraria")
 _ROUND_S: Final = 15.0
-"""A round that takes longer on average is a run that hangs."""
+"""Bound of an average round."""
 _START_S: Final = 60.0
 _AIM_S: Final = 2.0
 
@@ -30,7 +30,7 @@ Tell = Callable[[int, int], None]
 
 @dataclass
 class KillOutcome:
-    """What one seed did.
+    """The result of one seed.
 
     Attributes:
         seed: of strikes, recordings and training.
@@ -143,12 +143,12 @@ class KillTrial(FaultTrial):
                 return
             struck = await self._strike(strike)
             await asyncio.sleep(strike.away_s)
-            # the broker first: who comes back before it only waits
+            # the broker first: the others would only wait for it
             for name in sorted(struck, key=lambda name: name != BROKER):
                 await stage.start(name)
 
     async def _strike(self, strike: Kill) -> list[str]:
-        """All victims at one moment; who ran, and so was killed."""
+        """Kill all victims at one moment; returns those that ran."""
         lost = [self.disks[name] for name in strike.victims if name in self.disks]
         for disk in lost:
             await asyncio.to_thread(disk.fail)
@@ -158,7 +158,7 @@ class KillTrial(FaultTrial):
         return struck
 
     async def _seen(self, kind: Kind) -> None:
-        """Until the next message of that kind, or until it is clear that none comes soon."""
+        """Wait for the next message of that kind, at most :data:`_AIM_S`."""
         witness = self.witness
         before = witness.count(kind)
         with contextlib.suppress(TimeoutError):

@@ -47,7 +47,7 @@ def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None 
     with trial.initial_model(light=light) as model:
         for number, name in enumerate(wanted := names or tuple(FAULTS), start=1):
             fault = FAULTS[name]
-            if fault.disks and (why := disks.lack()):
+            if fault.disks and (why := disks.why_unavailable()):
                 say(f"{name}: LEFT OUT: {why}")
                 continue
             say(f"{name} ({number} of {len(wanted)}): {fault.words}")

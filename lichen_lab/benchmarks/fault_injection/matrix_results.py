@@ -1,4 +1,4 @@
-"""What the matrix found: a cell for each step, a row for each fault."""
+"""Results of the fault matrix: a cell for each step, a row for each fault."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from lichen_lab.benchmarks.fault_injection.verdict import Verdict
 
 @dataclass
 class StepResult:
-    """What happened at one step.
+    """The result at one step.
 
     Attributes:
         fault: its name.

@@ -51,7 +51,7 @@ def _of_spar(seed: int) -> TrainedModel:
     """The demo's fleet."""
     series, task = spar.load(), spar_fleet.task(spar_fleet.ROUNDS, seed=seed)
     devices = {
-        d.name: spar_fleet.windows(task, spar_fleet.played(series, d, seed).recorded)
+        d.name: spar_fleet.windows(task, spar_fleet.device_recording(series, d, seed).recorded)
         for d in spar_fleet.DEVICES
     }
     others = spar_fleet.windows(task, spar_fleet.unseen(series))

@@ -80,7 +80,7 @@ def study(
         own = dealt(series, seed) if shuffle_people else tuple(series)
         base = spar_fleet.task(rounds, config=config, seed=seed)
         devices = {
-            d.name: spar_fleet.windows(base, spar_fleet.played(own, d, seed).recorded)
+            d.name: spar_fleet.windows(base, spar_fleet.device_recording(own, d, seed).recorded)
             for d in spar_fleet.DEVICES
         }
         tests = _tests(spar_fleet.windows(base, spar_fleet.unseen(own)), seed)

@@ -149,7 +149,7 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
         return (
             task,
             {
-                d.name: spar_fleet.windows(task, spar_fleet.played(series, d, seed).recorded)
+                d.name: spar_fleet.windows(task, spar_fleet.device_recording(series, d, seed).recorded)
                 for d in spar_fleet.DEVICES
             },
             seed,

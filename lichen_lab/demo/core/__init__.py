@@ -1,1 +1,1 @@
-"""What all demos share: the fleet, the chaos, the results."""
+"""Parts that all demos share: fleet, chaos, results, screen."""

@@ -1,4 +1,4 @@
-"""``--chaos``: SIGKILL for one agent and the coordinator in mid-round, and their return."""
+"""``--chaos``: kill one agent and the coordinator in mid-round, and start them again."""
 
 import asyncio
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from runtime.fleet_view import FleetView
 
 _AWAY_S: Final = 3.0
 _FROM_ROUND: Final = 3
-"""Not in the first rounds, where everybody still starts."""
+"""Not in the first rounds, while processes still start."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class Strike:
     pids: dict[str, int | None]
 
     def returned(self, children: Iterable[Child]) -> tuple[str, ...]:
-        """Who of the killed runs again, as a new process."""
+        """The killed processes that run again, with a new process id."""
         return tuple(
             sorted(c.name for c in children if c.name in self.pids and c.pid not in (None, self.pids[c.name]))
         )
 
 
 def moment(view: FleetView, rounds: int) -> str | None:
-    """The device to kill, when the round is open, one device has delivered and another has not; else None."""
+    """The device to kill, if the round is open, one device has delivered and another has not; else None."""
     now = view.round
     if now is None or now.phase != "collecting" or now.round < min(_FROM_ROUND, rounds):
         return None
@@ -45,11 +45,11 @@ def moment(view: FleetView, rounds: int) -> str | None:
 
 
 async def strike(bed: Testbed, view: FleetView, changed: asyncio.Event) -> Strike:
-    """Wait for the moment, kill both, bring them back."""
+    """Wait for the moment, kill both, and start them again."""
     rounds = view.round.rounds if view.round else 1
     while (victim := moment(view, rounds)) is None:
         await changed.wait()
-        # The picture is drawn from the same event, which clears it.
+        # The screen waits for the same event, and clears it.
         await asyncio.sleep(0)
         rounds = view.round.rounds if view.round else rounds
     accepted = ", ".join(sorted(view.delivered()))

@@ -1,6 +1,6 @@
-"""The demo's course: start everything, watch the rounds, deploy, compare, stop everything.
+"""The processes of a demo: start, observe, train all rounds, stop.
 
-Every wait has a bound, and says what it waited for when the bound is reached.
+Every wait has a bound, and an error that says what was waited for.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from runtime.settings.load import MqttSettings
 
 _LOOK_S: Final = 0.25
 _LOW: Final = 10
-"""Niceness of what runs beside the fleet."""
+"""Niceness of side jobs."""
 StageT_co = TypeVar("StageT_co", bound=PreparedDemo[Any], covariant=True)
 
 
@@ -34,11 +34,11 @@ class Onlooker(Listener, Protocol):
     """Counts or keeps what goes over the broker."""
 
     missed: int
-    """Messages that there was no room for."""
+    """Messages dropped for lack of room."""
 
 
 class DemoFleet(Testbed, Generic[StageT_co]):
-    """The processes of one demo run, and the picture of them."""
+    """The processes of one demo run, and a view of their state."""
 
     def __init__(
         self, stage: StageT_co, options: Options, place: environment.Environment, screen: Screen
@@ -50,22 +50,22 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         self.screen = screen
         self.view = FleetView(FLEET)
         self.doing = "starting"
-        """What is waited for: said when the time is over."""
+        """What is waited for; named when the time is over."""
         self.struck: chaos.Strike | None = None
-        """What chaos killed."""
+        """The kill by ``--chaos``, if there was one."""
         self.changed = asyncio.Event()
-        """The picture has changed."""
+        """The view has changed."""
 
     @property
     def layout(self) -> Layout:
-        """Where things lie."""
+        """Paths of the demo's files."""
         return self.stage.layout
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["DemoFleet[StageT_co]"]:
-        """Broker, coordinator and agents, and the watching link; all are stopped on the way out."""
+        """Start broker, coordinator, agents and the observing link; all are stopped at the end."""
         async with self:
-            # Not kept: its retained messages die with it, so that a restart would hide a failure.
+            # Never restarted: its retained messages would be lost, and a restart would hide a failure.
             await self.start(BROKER, embedded_broker.command(self.layout.port), restart="no")
             async with listening(self._mqtt(), f"demo-{FLEET}", self.view, self.changed.set):
                 await self.start(COORDINATOR)
@@ -78,7 +78,7 @@ class DemoFleet(Testbed, Generic[StageT_co]):
 
     @asynccontextmanager
     async def onlooking(self, onlooker: Onlooker) -> AsyncIterator[None]:
-        """Pass what goes over the broker to an onlooker; in the end it knows how many messages it missed."""
+        """Pass all messages at the broker to an onlooker; set how many it missed at the end."""
         async with listening(self._mqtt(), f"onlooker-{FLEET}", onlooker) as link:
             try:
                 yield
@@ -94,7 +94,7 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         speed = self.options.speed
 
         def go_on() -> None:
-            """A restarted device's sensors have not waited: its recording goes on where time is now."""
+            """Sensors do not wait for a restart: the recording goes on at the present time."""
             passed = min((time.monotonic() - started) * speed, self.stage.lengths_s[name])
             self.layout.start_s[name] = round(passed, 2)
             write_toml(self.layout.config(name), self.stage.agent(name))
@@ -103,25 +103,25 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         await self.start(name)
 
     async def start_observer(self, name: str) -> Child:
-        """Start a device that only observes, in its own environment; it is started again when it dies."""
+        """Start a device that only observes, in its own environment; it is restarted if it dies."""
         return await self.start(
             name, self.place.command("agent", "run", "--config", str(self.layout.config(name)))
         )
 
     async def start_beside(self, name: str, module: str, job: Mapping[str, Any]) -> Child:
-        """Start a computation of low priority that reads its job from a file; it ends by itself."""
+        """Start a program of low priority that reads its job from a file; it ends by itself."""
         file = self.layout.root / f"{name}-job.json"
         file.write_text(json.dumps(job))
         command = [sys.executable, "-P", "-m", module, str(file)]
         return await self.start(name, command, restart="no", nice=_LOW)
 
     def job(self, **more: Any) -> dict[str, Any]:
-        """What every side job is told, and ``more``: the task, the unseen people's windows, the seed."""
+        """The job of a side job: task, unseen people's windows, seed, and ``more``."""
         task, unseen = self.stage.task.model_dump(mode="json"), str(self.layout.unseen)
         return {"task": task, "unseen": unseen, "seed": self.options.seed, **more}
 
     async def wait(self, what: str, done: Condition, timeout_s: float) -> None:
-        """Draw the picture until ``done``.
+        """Draw the view until ``done``.
 
         Raises:
             Transient: the time is over, or a child failed for good; the message says what was waited for.
@@ -130,20 +130,20 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         await self.until(what, done, timeout_s)
 
     async def rest(self) -> None:
-        """Draw the picture, and wait until it changes."""
+        """Draw the view, and wait until it changes."""
         self.screen.show(self.view, self.stage.people)
         self.changed.clear()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.changed.wait(), _LOOK_S)
 
     def why(self) -> str:
-        """What the round waits for, and where to read more."""
-        told = self.view.round
-        words = told.waiting_for if told and told.waiting_for else "the broker has said nothing of it"
+        """What the round waits for, and where the logs are."""
+        now = self.view.round
+        words = now.waiting_for if now and now.waiting_for else "the broker has said nothing of it"
         return f"{words} (logs: {self.layout.root / 'logs'})"
 
     def learned(self) -> bool:
-        """Whether all rounds are over, and the last version is made."""
+        """Whether all rounds are over and the last version exists."""
         now = self.view.round
         return now is not None and now.phase == "done" and now.version == self.options.rounds
 
@@ -152,11 +152,11 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         return self.view.model is not None and self.view.model.version == self.options.rounds
 
     async def learn(self, announced: Callable[[], bool], note: Callable[[], str] | None = None) -> None:
-        """All rounds, and in the middle of them, on demand, the chaos; ends when ``announced`` says so.
+        """Run all rounds, with chaos in the middle if asked for; end when ``announced`` is true.
 
         Args:
-            announced: whether the last version is there.
-            note: what happens beside the rounds, for the screen.
+            announced: whether the last version exists.
+            note: progress of side jobs, for the screen.
         """
         striking: asyncio.Task[chaos.Strike] | None = None
         if self.options.chaos:
@@ -179,16 +179,16 @@ class DemoFleet(Testbed, Generic[StageT_co]):
                     "chaos: no moment was found in which one device had delivered and another had not"
                 )
 
-    def tell_chaos(self, story: Results) -> None:
-        """Who was killed, and whether they are back now, after the last round."""
+    def record_chaos(self, results: Results) -> None:
+        """Record who was killed, and who runs again after the last round."""
         if self.struck is None:
             return
         name = self.struck.device
-        story.struck, story.struck_round = name, self.struck.round
-        story.returned = self.struck.returned(self.children.values())
-        seen = self.view.devices.get(name)
-        story.reconnected = name in story.returned and seen is not None and seen.status == "online"
+        results.struck, results.struck_round = name, self.struck.round
+        results.returned = self.struck.returned(self.children.values())
+        device = self.view.devices.get(name)
+        results.reconnected = name in results.returned and device is not None and device.status == "online"
 
     async def stop_agents(self) -> None:
-        """The training devices' work is done; their stores can be read."""
+        """Stop the training devices, so that their stores can be read."""
         await self.stop(*self.stage.people)

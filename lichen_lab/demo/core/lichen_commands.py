@@ -1,4 +1,4 @@
-"""lichen's own commands, as an operator runs them, and what they answer as JSON."""
+"""Run lichen's own commands, as an operator does, and read their JSON output."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _PATIENCE_S: Final = 60.0
 _WORDS: Final = 500
-"""Characters of an error that are told."""
+"""Characters of an error message that are kept."""
 
 
 async def history(fleet: "DemoFleet[Any]") -> dict[str, Any]:
-    """What the coordinator's database says, by its own command.
+    """The coordinator's history, by its own command.
 
     Raises:
         Transient: the command failed or took more than a minute.
@@ -27,7 +27,7 @@ async def history(fleet: "DemoFleet[Any]") -> dict[str, Any]:
     return found
 
 
-def spoken(*words: str) -> str:
+def command_line(*words: str) -> str:
     """A command as a person types it."""
     return " ".join(("lichen", *words))
 
@@ -39,7 +39,7 @@ async def ask(
 
     Args:
         words: of the command.
-        patience_s: it is killed after so long.
+        patience_s: the command is killed after this time.
         command: ``lichen WORDS`` in another environment; None: in this one.
 
     Returns:
@@ -48,7 +48,7 @@ async def ask(
     Raises:
         Transient: it failed, printed no JSON, or took too long; the message ends with its last words.
     """
-    name = spoken(*words[:2])
+    name = command_line(*words[:2])
     process = await asyncio.create_subprocess_exec(
         *(command or lichen)(*words, "--format", "json"),
         stdin=asyncio.subprocess.DEVNULL,
@@ -64,8 +64,8 @@ async def ask(
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        said = (err or out).decode(errors="replace").strip()
-        raise Transient(f"{name} ended with exit status {process.returncode}: {said[-_WORDS:]}")
+        message = (err or out).decode(errors="replace").strip()
+        raise Transient(f"{name} ended with exit status {process.returncode}: {message[-_WORDS:]}")
     try:
         return json.loads(out)
     except ValueError:

@@ -1,11 +1,11 @@
-"""The device that only observes: started, listened to on its live stream, and weighed."""
+"""The device that only observes: start it, read its live predictions, measure its memory."""
 
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 from lichen_lab.demo.core.fleet import DemoFleet
-from lichen_lab.demo.core.results import ObservedPrediction, ObserverStory
+from lichen_lab.demo.core.results import ObservedPrediction, ObserverResults
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.processes import environment
@@ -13,11 +13,11 @@ from lichen_lab.simulation.processes.process import Child
 
 _DEPLOY_S: Final = 60.0
 _SLACK_S: Final = 30.0
-ObserverT = TypeVar("ObserverT", bound=ObserverStory)
+ObserverT = TypeVar("ObserverT", bound=ObserverResults)
 
 
 def parse(rows: Iterable[dict[str, Any]]) -> list[ObservedPrediction]:
-    """An agent's lines as predictions."""
+    """Predictions from the lines of an agent's output file."""
     return [
         ObservedPrediction(
             t=float(row["t"]),
@@ -31,8 +31,8 @@ def parse(rows: Iterable[dict[str, Any]]) -> list[ObservedPrediction]:
     ]
 
 
-async def story_of(kind: type[ObserverT], fleet: DemoFleet[Any], name: str, person: int) -> ObserverT:
-    """What is known of an observing device before it says anything; torch is looked for where it runs."""
+async def initial_results(kind: type[ObserverT], fleet: DemoFleet[Any], name: str, person: int) -> ObserverT:
+    """Results of an observing device before its first prediction; tests whether torch is installed."""
     place = fleet.place
     free = await asyncio.to_thread(place.torch_free)
     python = str(place.python)
@@ -42,7 +42,7 @@ async def story_of(kind: type[ObserverT], fleet: DemoFleet[Any], name: str, pers
 async def listen(
     fleet: DemoFleet[Any],
     child: Child,
-    told: ObserverStory,
+    results: ObserverResults,
     *,
     what: str,
     over: Callable[[], bool],
@@ -62,43 +62,43 @@ async def listen(
 
     await fleet.wait(what, heard, bound_s)
     if sampled:
-        # The median: a short-lived helper process does not count as the agent's size.
-        told.memory_mb, told.rss_mb = sorted(sampled)[len(sampled) // 2]
+        # The median: a short-lived child process does not count.
+        results.memory_mb, results.rss_mb = sorted(sampled)[len(sampled) // 2]
 
 
-def in_words(told: ObserverStory) -> str:
-    """What it said and how large it is."""
-    whole, failing = told.accuracy() or 0.0, told.accuracy(failing=True) or 0.0
+def describe(results: ObserverResults) -> str:
+    """Accuracy and memory, for people."""
+    whole, failing = results.accuracy() or 0.0, results.accuracy(failing=True) or 0.0
     return (
-        f"{told.name}, live on person {told.person}: {100 * whole:.0f} % of {len(told.predictions)} "
+        f"{results.name}, live on person {results.person}: {100 * whole:.0f} % of {len(results.predictions)} "
         f"windows right; {100 * failing:.0f} % while its gyroscope was silent; "
-        f"memory {told.memory_mb or 0:.0f} MB (PSS), {told.rss_mb or 0:.0f} MB (RSS)"
+        f"memory {results.memory_mb or 0:.0f} MB (PSS), {results.rss_mb or 0:.0f} MB (RSS)"
     )
 
 
-async def observe(fleet: DemoFleet[Any]) -> ObserverStory:
-    """Start the observing agent, wait for its model, and listen to what it says until its stream ends."""
+async def observe(fleet: DemoFleet[Any]) -> ObserverResults:
+    """Start the observing agent, wait for its model, and read its predictions until its stream ends."""
     screen, path = fleet.screen, fleet.layout.predictions(spar_fleet.OBSERVER)
-    told = await story_of(ObserverStory, fleet, spar_fleet.OBSERVER, spar_fleet.OBSERVED)
-    torch = "absent" if told.torch_free else "PRESENT"
-    screen.say(f"{told.name} observes in {told.how}; torch there: {torch}")
-    child = await fleet.start_observer(told.name)
-    await fleet.wait(f"{told.name} to fetch the model and predict", lambda: bool(lines(path)), _DEPLOY_S)
-    screen.say(f"{told.name} has its model and predicts")
-    length = fleet.stage.lengths_s[told.name]
+    results = await initial_results(ObserverResults, fleet, spar_fleet.OBSERVER, spar_fleet.OBSERVED)
+    torch = "absent" if results.torch_free else "PRESENT"
+    screen.say(f"{results.name} observes in {results.how}; torch there: {torch}")
+    child = await fleet.start_observer(results.name)
+    await fleet.wait(f"{results.name} to fetch the model and predict", lambda: bool(lines(path)), _DEPLOY_S)
+    screen.say(f"{results.name} has its model and predicts")
+    length = fleet.stage.lengths_s[results.name]
     last = length - 2 * fleet.stage.task.window.length_s
 
     def over() -> bool:
-        told.predictions = parse(lines(path))
-        known = told.accuracy()
+        results.predictions = parse(lines(path))
+        known = results.accuracy()
         if known is not None:
-            right = f"{100 * known:.0f} % of {len(told.predictions)} windows right"
-            screen.note = f"{told.name}, live: {right}"
-        return bool(told.predictions) and told.predictions[-1].t >= last
+            right = f"{100 * known:.0f} % of {len(results.predictions)} windows right"
+            screen.note = f"{results.name}, live: {right}"
+        return bool(results.predictions) and results.predictions[-1].t >= last
 
-    what = f"the end of {told.name}'s stream ({length:.0f} s of it)"
+    what = f"the end of {results.name}'s stream ({length:.0f} s of it)"
     bound_s = length / spar_fleet.OBSERVER_SPEED + _SLACK_S
-    await listen(fleet, child, told, what=what, over=over, bound_s=bound_s)
-    told.version = fleet.view.model.version if fleet.view.model else None
-    screen.say(in_words(told))
-    return told
+    await listen(fleet, child, results, what=what, over=over, bound_s=bound_s)
+    results.version = fleet.view.model.version if fleet.view.model else None
+    screen.say(describe(results))
+    return results

@@ -1,4 +1,4 @@
-"""What every demo prepares alike: an empty folder, its data, the configurations of all processes."""
+"""Preparation that all demos share: an empty folder, the data, the configurations of all processes."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -31,8 +31,8 @@ _MARK: Final = ".lichen-demo"
 _OUR_FILES: Final = ("*.jsonl*", "report.*", "*.npz", "*.json", "*.bundle")
 
 
-def clear(root: Path) -> None:
-    """Make the output folder anew; one that the demo did not make is not touched.
+def clear_folder(root: Path) -> None:
+    """Empty the output folder, unless something other than a demo made it.
 
     Raises:
         Misconfigured: it holds something that is not the demo's.
@@ -46,16 +46,16 @@ def clear(root: Path) -> None:
         (root / _MARK).write_text("made by lichen demo; the next run replaces what lies here\n")
     for name in _OURS:
         shutil.rmtree(root / name, ignore_errors=True)
-    # a set: report.json is found twice
+    # a set: two patterns match report.json
     for file in {found for pattern in _OUR_FILES for found in root.glob(pattern)}:
         file.unlink()
 
 
-def require() -> None:
-    """Everything that a process of the demo, or its report at the very end, imports.
+def require_packages() -> None:
+    """Require all packages that the demo's processes or its report import.
 
     Raises:
-        ModuleNotFoundError: naming the first one that is not installed.
+        ModuleNotFoundError: names the first one that is not installed.
     """
     for name in _NEEDED:
         if find_spec(name) is None:
@@ -63,28 +63,28 @@ def require() -> None:
 
 
 def begin(options: Options, data: Callable[[], T]) -> tuple[Layout, T]:
-    """Read the demo's data, and make its folder anew.
+    """Read the demo's data, and empty its folder.
 
     Raises:
         Misconfigured: the data is not here, or the output folder is somebody else's.
         ModuleNotFoundError: something that the demo needs later is not installed.
     """
-    # What can fail comes before anything of an earlier run is removed.
-    require()
+    # All that can fail comes before files of an earlier run are removed.
+    require_packages()
     found = data()
     root = options.out.absolute()
-    clear(root)
+    clear_folder(root)
     return Layout(root, free_port()), found
 
 
-def configured(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT:
-    """Write the task and the configurations: of the training devices, and ``others`` by name; the stage."""
+def write_configurations(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT:
+    """Write the task and all configurations (``others``: by name); returns the stage."""
     stage.layout.write_task(stage.task)
     for name, table in {**{name: stage.agent(name) for name in stage.people}, **others}.items():
         write_toml(stage.layout.config(name), table)
     return stage
 
 
-def labelled(windows: WindowSet) -> WindowSet:
-    """Those windows in which one exercise was done throughout."""
+def labelled_windows(windows: WindowSet) -> WindowSet:
+    """The windows that have a label: one exercise throughout."""
     return window_set.select(windows, windows.y_B >= 0)

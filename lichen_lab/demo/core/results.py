@@ -1,4 +1,4 @@
-"""What a demo has found, as plain data: written as ``report.json``, drawn as ``report.html``.
+"""Results of a demo, as plain data: written as ``report.json``, drawn as ``report.html``.
 
 Every plan adds results of its own to :class:`Results`.
 """
@@ -13,14 +13,14 @@ from pydantic import TypeAdapter
 
 
 @dataclass
-class RoundStory:
-    """One round: how good the version after it is, and the payload bytes it moved."""
+class RoundResult:
+    """One round: quality of its version, and payload bytes."""
 
     round: int
     accuracy: float | None
-    """The demo's main metric: mostly the share of right windows of unseen people."""
+    """The demo's main metric: for most, the share of right windows of unseen people."""
     bytes_up: int
-    """Of all rounds up to this one."""
+    """Sum over all rounds up to this one."""
     bytes_down: int
     accepted: tuple[str, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class RoundStory:
 
 @dataclass
 class Check:
-    """One thing that was looked at; ``must`` says that the demo has failed without it."""
+    """One check; if ``must``, the demo has failed without it."""
 
     what: str
     ok: bool
@@ -39,10 +39,10 @@ class Check:
 
 @dataclass(kw_only=True)
 class Results:
-    """What every demo finds."""
+    """Results that every demo has."""
 
-    rounds: list[RoundStory] = field(default_factory=list)
-    """Those that were finished."""
+    rounds: list[RoundResult] = field(default_factory=list)
+    """Finished rounds."""
     events: list[tuple[float, str]] = field(default_factory=list)
     """Seconds since the start, and what happened."""
     checks: list[Check] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Results:
     """The device that was killed together with the coordinator."""
     struck_round: int = 0
     returned: tuple[str, ...] = ()
-    """Who of the killed ran with a new process id after the last round."""
+    """The killed processes that ran with a new process id after the last round."""
     reconnected: bool = False
     """Whether the killed device was connected after the last round."""
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class Results:
 
     @property
     def worked(self) -> bool:
-        """Everything that must hold holds."""
+        """Whether all checks that must hold do hold."""
         return bool(self.checks) and all(check.ok for check in self.checks if check.must)
 
     def save(self, path: Path) -> None:
@@ -68,12 +68,12 @@ class Results:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what :meth:`save` wrote."""
+        """Read a file that :meth:`save` wrote."""
         return TypeAdapter(cls).validate_python(json.loads(path.read_text()))
 
 
 @dataclass
-class DeviceStory:
+class DeviceResults:
     """One training device. Shares are 0 to 1; ``alone`` is its own accuracy on the unseen people."""
 
     name: str
@@ -85,7 +85,7 @@ class DeviceStory:
     missing: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, list[str]] = field(default_factory=dict)
     injected: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Modality -> kind of fault -> share of the time in which it really was there."""
+    """Modality -> kind of fault -> share of the time with that fault."""
     alone: float | None = None
 
 
@@ -102,12 +102,12 @@ class ObservedPrediction:
 
     @property
     def right(self) -> bool | None:
-        """None where nobody knows the truth."""
+        """None if the truth is unknown."""
         return None if self.truth is None else self.label == self.truth
 
 
 @dataclass
-class ObserverStory:
+class ObserverResults:
     """The device that only predicts."""
 
     name: str
@@ -138,30 +138,30 @@ class ObserverStory:
 
 @dataclass(kw_only=True)
 class WindowResults(Results):
-    """What a demo on windows of sensors finds besides."""
+    """Further results of a demo on sensor windows."""
 
     labels: tuple[str, ...]
     modalities: tuple[str, ...]
     unseen: tuple[int, ...]
-    """People on whose windows versions are judged."""
+    """People whose windows judge the versions."""
     confusion: list[list[int]] = field(default_factory=list)
-    """Windows of the last version by what was done (row) and what it said (column)."""
-    observer: ObserverStory | None = None
+    """Confusion matrix of the last version: windows by true class (row) and predicted class (column)."""
+    observer: ObserverResults | None = None
 
     @property
     def accuracy(self) -> float | None:
-        """Of the last round that was judged."""
+        """Accuracy of the last judged round."""
         known = [r.accuracy for r in self.rounds if r.accuracy is not None]
         return known[-1] if known else None
 
     @property
     def judged(self) -> int:
-        """Windows that the last version was judged on."""
+        """Number of windows that judged the last version."""
         return sum(map(sum, self.confusion))
 
     @property
     def macro_f1(self) -> float | None:
-        """Of the last version that was judged, over the classes that occur or are predicted."""
+        """Macro F1 of the last judged version, over classes that occur or are predicted."""
         columns = [*zip(*self.confusion, strict=True)]
         both = [
             (row[k], sum(row) + sum(column))
@@ -176,14 +176,14 @@ class WindowResults(Results):
         self.confusion = (history["confusion"] or {}).get("matrix", [])
 
 
-def rounds_of(history: Mapping[str, Any], metric: str = "accuracy") -> list[RoundStory]:
+def rounds_of(history: Mapping[str, Any], metric: str = "accuracy") -> list[RoundResult]:
     """The rounds in which a version was judged, or devices sent something.
 
     Args:
         history: as ``lichen coordinator history`` prints it.
         metric: the demo's main one.
     """
-    found: list[RoundStory] = []
+    found: list[RoundResult] = []
     up = down = 0
     for row in history["rounds"]:
         up += row["bytes_up"] or 0
@@ -191,12 +191,12 @@ def rounds_of(history: Mapping[str, Any], metric: str = "accuracy") -> list[Roun
         if row["metrics"] or row["bytes_up"]:
             accepted = tuple(update["device"] for update in row["updates"] if not update["lost"])
             metrics = dict(row["metrics"])
-            found.append(RoundStory(row["round"], metrics.get(metric), up, down, accepted, metrics))
+            found.append(RoundResult(row["round"], metrics.get(metric), up, down, accepted, metrics))
     return found
 
 
-def take_devices(devices: Iterable[DeviceStory], history: Mapping[str, Any]) -> None:
-    """What each device said of its windows, from the coordinator's history."""
+def take_devices(devices: Iterable[DeviceResults], history: Mapping[str, Any]) -> None:
+    """Fill in each device's report on its windows, from the coordinator's history."""
     last: dict[str, dict[str, Any]] = {u["device"]: u for row in history["rounds"] for u in row["updates"]}
     states = {row["device"]: row for row in history["devices"]}
     for device in devices:

@@ -24,9 +24,9 @@ class Demo:
 
     Attributes:
         prepare: writes everything that the processes read, and sets the stage.
-        live: from the first process to the last; fills in the stage's results.
-        checks: what must hold, and what was found besides; the most important first.
-        table: what the terminal shows above the checks; None: nothing.
+        live: runs all processes, and fills in the stage's results.
+        checks: all checks, the most important first.
+        table: for the terminal, above the checks; None: no table.
         report: the module whose ``PAGE`` writes the page; imported at the end: matplotlib takes a second.
     """
 
@@ -47,7 +47,7 @@ async def run(demo: Demo, options: Options, screen: Screen) -> Results:
     """
     place = await asyncio.to_thread(environment.environment, options.observer_python)
     stage: PreparedDemo[Results] = await asyncio.to_thread(demo.prepare, options, version("lichen"))
-    root, results = stage.layout.root, stage.story
+    root, results = stage.layout.root, stage.results
     screen.say(f"data and configurations are in {root}")
     fleet = DemoFleet(stage, options, place, screen)
     try:
@@ -67,7 +67,7 @@ async def run(demo: Demo, options: Options, screen: Screen) -> Results:
 
 
 async def _interruptible(course: Any) -> None:
-    """SIGINT and SIGTERM cancel the course, so that every child is stopped in order."""
+    """Run a demo; SIGINT and SIGTERM cancel it, so that every child is stopped in order."""
     task = asyncio.ensure_future(course)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

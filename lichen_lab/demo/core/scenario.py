@@ -1,4 +1,4 @@
-"""What the processes of any demo need before the first of them starts."""
+"""Options, paths and configurations of a demo, before its first process starts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ ResultsT = TypeVar("ResultsT", bound=Results)
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     out: Path
     rounds: int = ROUNDS
@@ -31,10 +31,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Layout(FleetFiles):
-    """Where a demo's files lie.
+    """Paths of a demo's files.
 
     Attributes:
-        start_s: device -> where its recording begins when it is started again, in seconds.
+        start_s: device -> second of its recording at which a restart continues.
     """
 
     fleet: str = FLEET
@@ -46,16 +46,16 @@ class Layout(FleetFiles):
         return self.root / "unseen.npz"
 
     def predictions(self, name: str) -> Path:
-        """What a device says: a line for each window."""
+        """A device's predictions: a line for each window."""
         return self.root / f"predictions-{name}.jsonl"
 
     def replay(self, name: str, speed: float, **more: Any) -> dict[str, Any]:
-        """Its recording, from where it is now."""
+        """A ``[[source]]``: its recording, from the present second on."""
         return super().replay(name, speed, **{"start_s": self.start_s.get(name, 0.0), **more})
 
 
 def agent_config(layout: Layout, name: str, speed: float, **tables: Any) -> dict[str, Any]:
-    """An agent that plays its recording against the demo's broker, and trains."""
+    """Configuration of an agent that replays its recording and trains."""
     base = {
         "roles": ["observe", "train"],
         "state_every_s": 2.0,
@@ -67,40 +67,40 @@ def agent_config(layout: Layout, name: str, speed: float, **tables: Any) -> dict
 
 
 def observer_config(layout: Layout, name: str, speed: float, **tables: Any) -> dict[str, Any]:
-    """An agent that plays its recording, and only observes."""
+    """Configuration of an agent that replays its recording and only observes."""
     infer = {"enabled": True, "output": str(layout.predictions(name))}
     return agent_config(layout, name, speed, **{"roles": ["observe"], "infer": infer, **tables})
 
 
 def coordinator_config(layout: Layout, **tables: Any) -> dict[str, Any]:
-    """The demo's coordinator."""
+    """Configuration of the demo's coordinator."""
     base = {
         "evaluation": {"data": str(layout.unseen), "every_rounds": 1},
         "export": {"enabled": True, "every_rounds": 0},
         "offer_every_s": 2.0,
         "spread_s": 0.5,
-        "away_grace_s": 60.0,  # the story's kills and restarts fit in, on slow machines too
+        "away_grace_s": 60.0,  # long enough for kills and restarts, on slow machines too
     }
     return layout.coordinator(tables, **base)
 
 
 @dataclass(frozen=True)
 class PreparedDemo(Generic[ResultsT]):
-    """All that is ready.
+    """A demo that is ready to start.
 
     Attributes:
-        layout: where things lie.
+        layout: paths.
         task: what the fleet learns.
-        story: the demo's results, to be filled in.
+        results: to be filled in.
         people: training device -> whose wrist it is on, in words; in the order in which they start.
-        agent: training device -> its configuration, from where its recording is now.
+        agent: training device -> its configuration, from the present second of its recording on.
         lengths_s: device -> the length of its recording.
         fault: when the observing device's gyroscope is silent, in seconds of its recording; None: never.
     """
 
     layout: Layout
     task: Task
-    story: ResultsT
+    results: ResultsT
     people: dict[str, str]
     agent: Callable[[str], dict[str, Any]]
     lengths_s: dict[str, float]

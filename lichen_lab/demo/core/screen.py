@@ -1,4 +1,4 @@
-"""What the person in front of the demo sees: a live table on a terminal, plain lines elsewhere."""
+"""The demo's screen: a live table on a terminal, plain lines elsewhere."""
 
 import time
 from collections import deque
@@ -27,12 +27,12 @@ _PHASES: Final = {
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """A size with its unit."""
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"  # noqa: PLR2004 - a megabyte
 
 
 def summary(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 0) -> Table:
-    """What the terminal shows in the end.
+    """The table that the terminal shows at the end.
 
     Args:
         title: of the first column.
@@ -55,7 +55,7 @@ class Screen:
         self.console = console or Console()
         self.events: list[tuple[float, str]] = []
         self.note = ""
-        """What happens beside the rounds (the study's progress, the observer's predictions)."""
+        """Progress beside the rounds (the study, the observer's predictions)."""
         self._board: Callable[[], RenderableType] | None = None
         self._quiet = quiet
         self._recent: deque[str] = deque(maxlen=_KEPT)
@@ -76,11 +76,11 @@ class Screen:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
-        """An event: kept for the report, shown at once."""
+        """Keep an event for the report, and show it at once."""
         self.events.append((round(self.seconds, 1), text))
         line = f"{self.seconds:6.1f} s  {text}"
         self._recent.append(line)
@@ -91,7 +91,7 @@ class Screen:
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, view: FleetView, people: dict[str, str]) -> None:
-        """Draw the state; without a terminal, a line for each finished round."""
+        """Draw the fleet; without a terminal, print a line for each finished round."""
         if self._live is not None:
             self._live.update(
                 self._picture(view, people) if self._board is None else self._of_board(self._board())
@@ -106,7 +106,7 @@ class Screen:
             )
 
     def show_board(self, board: Callable[[], RenderableType]) -> None:
-        """Show this in place of the rounds, once they are over."""
+        """Show this instead of the rounds, once they are over."""
         self._board = board
 
     def _of_board(self, board: RenderableType) -> RenderableType:
@@ -163,7 +163,7 @@ def round_line(view: FleetView) -> str:
     if last.round == 0:
         return f"round 0/{view.round.rounds} · the initial model"
     names = sorted(view.receipts.get(last.round, ()))
-    # Of that round, not of the one that is open now: after a restart those may differ.
+    # Of that round, not of the open one: after a restart they may differ.
     everybody = bool(names) and set(names) == set(view.selected.get(last.round, ()))
     parts = [
         f"round {last.round}/{view.round.rounds}",
@@ -188,7 +188,7 @@ def headline(view: FleetView) -> str:
 
 
 def judged(metrics: Mapping[str, float]) -> str:
-    """How good a version is, in words; empty where nothing says."""
+    """A version's main metric, in words; empty if there is none."""
     if "accuracy" in metrics:
         return f"accuracy on unseen people {100 * metrics['accuracy']:.1f} %"
     return f"MRR on the devices' own facts {metrics['mrr']:.3f}" if "mrr" in metrics else ""

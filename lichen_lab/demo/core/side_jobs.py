@@ -1,4 +1,4 @@
-"""Jobs beside the fleet: programs of low priority that compute, and tell their results line by line."""
+"""Side jobs: programs of low priority that compute beside the fleet and write a line for each result."""
 
 import asyncio
 import json
@@ -17,10 +17,10 @@ Line = Mapping[str, Any]
 
 
 def main(results: Callable[[Line], Iterable[Line]]) -> None:
-    """What a job's module does as a program: ``python -P -m MODULE JOB.json``.
+    """Main function of a side job's module: ``python -P -m MODULE JOB.json``.
 
-    Each result is a line of JSON in the job's ``out`` file as soon as it is known: the parent can show
-    progress, and loses nothing.
+    Each result is written at once as a line of JSON to the job's ``out`` file, so that the parent can show
+    progress and loses nothing.
     """
     import torch  # noqa: PLC0415 - the parent never imports it
 
@@ -32,7 +32,7 @@ def main(results: Callable[[Line], Iterable[Line]]) -> None:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of JSON so far, those of a rotated file first; a half-written last one is left for later."""
+    """Complete lines of JSON so far, those of a rotated file first."""
     files = [file for file in (path.with_name(f"{path.name}.1"), path) if file.is_file()]
     texts = [line for file in files for line in file.read_text().splitlines(keepends=True)]
     return [json.loads(line) for line in texts if line.endswith("\n")]
@@ -42,11 +42,11 @@ async def run(fleet: "DemoFleet[Any]", name: str, module: str, job: Line, what: 
     """Run a job to its end.
 
     Args:
-        fleet: beside which.
-        name: of its process and its files.
+        fleet: the job runs beside it.
+        name: of process and files.
         module: has :func:`main`.
-        job: what it is told besides ``out``.
-        what: it finds, in words.
+        job: the job's keys besides ``out``.
+        what: the job finds, for messages.
 
     Returns:
         Its results.

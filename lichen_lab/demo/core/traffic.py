@@ -1,7 +1,7 @@
-"""What an onlooker at the broker sees of each device's downloads and uploads, blob by blob. Pure.
+"""Counts each device's downloads and uploads at the broker, blob by blob. Pure.
 
-Payload bytes as they were published, repetitions included. Downloads are named by the manifests that the
-devices themselves fetch.
+Counts are payload bytes as published, repetitions included. Blob names come from the manifests that the
+devices fetch.
 """
 
 from collections import defaultdict
@@ -31,33 +31,33 @@ class TrafficTurn:
 
     @property
     def blobs(self) -> tuple[str, ...]:
-        """The parts of the model that were fetched, sorted."""
+        """Names of the fetched parts of the model, sorted."""
         return tuple(sorted(set(self.down) - {MANIFEST, BUNDLE, OTHER}))
 
     @property
     def model_bytes(self) -> int:
-        """Down, without bundles: what learning costs."""
+        """Bytes down for training: without bundles."""
         return sum(size for name, size in self.down.items() if name != BUNDLE)
 
 
-class Onlooker:
-    """Counts; :meth:`turns` names what was counted."""
+class TrafficCounter:
+    """Counts bytes by digest; :meth:`turns` gives them by blob name."""
 
     def __init__(self, fleet: str) -> None:
         self._fleet = fleet
         self._round: dict[str, int] = {}
-        """Device -> the round of the last offer to it: what it fetches and sends belongs to it."""
+        """Device -> round of its last offer; its traffic belongs to that round."""
         self._down: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._up: dict[tuple[str, int], int] = defaultdict(int)
         self._bases: set[str] = set()
         self._bundles: set[str] = set()
         self._names: dict[str, str] = {}
         self.pointers: dict[str, ModelPointer] = {}
-        """Device -> the newest bundle that it was pointed to by itself."""
+        """Device -> its newest own bundle pointer."""
         self.sizes: dict[str, int] = {}
-        """Blob name -> its bytes in the newest manifest that was seen: all of the model."""
+        """Blob name -> its bytes in the newest manifest: the whole model."""
         self.missed = 0
-        """Messages that there was no room for: so many are not counted."""
+        """Messages dropped for lack of room, and so not counted."""
 
     def filters(self) -> tuple[tuple[str, int], ...]:
         """Topic filters and their QoS."""
@@ -69,7 +69,7 @@ class Onlooker:
         )
 
     def apply(self, topic: str, payload: bytes) -> None:
-        """Take one message; what is not lichen's is passed over."""
+        """Take one message; ignore topics that are not lichen's."""
         try:
             route = parse(topic)
             if route.device is not None:
@@ -98,7 +98,7 @@ class Onlooker:
                 return
 
     def _learn(self, digest: str, payload: bytes) -> None:
-        """A manifest that came in one chunk says what the blobs are called."""
+        """Take blob names from a manifest that came in one chunk."""
         if digest not in self._bases:
             return
         try:
@@ -114,7 +114,7 @@ class Onlooker:
         return BUNDLE if digest in self._bundles else self._names.get(digest, OTHER)
 
     def turns(self) -> dict[str, dict[int, TrafficTurn]]:
-        """Device -> round -> what went over the wire for it. Round 0: before its first offer."""
+        """Device -> round -> its traffic. Round 0: before its first offer."""
         found: dict[str, dict[int, TrafficTurn]] = defaultdict(lambda: defaultdict(TrafficTurn))
         for (device, number), digests in self._down.items():
             down = found[device][number].down

@@ -1,4 +1,4 @@
-"""The demos that there are: everything in this folder that has a ``DEMO``, named as its method."""
+"""All demos: a package per method in this folder, with its ``DEMO``."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -21,7 +21,7 @@ def demo(method: str) -> Demo:
     """The demo of that method.
 
     Raises:
-        Misconfigured: it has none; the message lists those that have one.
+        Misconfigured: the method has none; the message lists those that have one.
     """
     if method not in names():
         raise Misconfigured(f"--method {method}: there is no demo of it; there are {', '.join(names())}")

@@ -1,1 +1,1 @@
-"""How the demo ends: a bad model that one device tries and drops by itself, then a good one for all."""
+"""The rollouts at the end of the demo: one device tries a bad model and drops it; all get a good one."""

@@ -1,4 +1,4 @@
-"""A bad model that no gate before the device can tell: the newest version with its weights in another order.
+"""A bad model that no gate before the device detects: the newest version with shuffled weights.
 
 Shapes, types and sizes are the network's, every number is finite, graph and torch agree on it.
 """
@@ -40,7 +40,7 @@ def spoil(blobs: Path, newest: str, folder: Path, seed: int) -> tuple[Path, Path
         seed: of the order.
 
     Returns:
-        Its manifest, the folder of its blobs, and its number: what ``lichen export`` is to be told.
+        Its manifest, the folder of its blobs, and its number: the arguments of ``lichen export``.
 
     Raises:
         Misconfigured, Refused: the newest version cannot be read.

@@ -1,9 +1,9 @@
-"""What must hold of the rollouts; no tick without its figures."""
+"""Checks of the rollouts. Each tick has its figures."""
 
 from typing import Final
 
 from lichen_lab.demo.core.results import Check
-from lichen_lab.demo.rollout.results import COMMITTED, COMPLETE, FAILED, ROLLED_BACK, Move, RolloutStory
+from lichen_lab.demo.rollout.results import COMMITTED, COMPLETE, FAILED, ROLLED_BACK, Move, RolloutResults
 
 _DROPPED: Final = "a device that tries a bad model drops it by itself"
 _BACK: Final = "and predicts with the model before again"
@@ -12,28 +12,30 @@ _ALL: Final = "the newest model is committed on every device"
 _FIRST: Final = "and was on the canary before it was on any other"
 
 
-def checks(story: RolloutStory | None) -> list[Check]:
-    """All of them; without the act, all of them failed."""
-    if story is None:
+def checks(results: RolloutResults | None) -> list[Check]:
+    """All checks; all fail if there were no rollouts."""
+    if results is None:
         every = (_DROPPED, _BACK, _STOPPED, _ALL, _FIRST)
         return [Check(what, ok=False, detail="nothing was rolled out") for what in every]
-    return [*_of_bad(story), *_of_good(story)]
+    return [*_of_bad(results), *_of_good(results)]
 
 
-def _of_bad(story: RolloutStory) -> list[Check]:
-    release = story.bad
+def _of_bad(results: RolloutResults) -> list[Check]:
+    release = results.bad
     if release is None:
         return [Check(what, ok=False, detail="it never began") for what in (_DROPPED, _BACK, _STOPPED)]
-    version, canary = release.version, story.canary
-    move = story.last(canary, version)
+    version, canary = release.version, results.canary
+    move = results.last(canary, version)
     dropped = move is not None and move.phase == ROLLED_BACK
-    answered = story.windows(canary, version)
-    back = story.went_back(canary, version)
-    named = ", ".join(name for name in story.saw(version) if name != canary)
+    answered = results.windows(canary, version)
+    back = results.went_back(canary, version)
+    named = ", ".join(name for name in results.saw(version) if name != canary)
     detail = f"{release.phase or 'unknown'}: {release.why}" if release.why else release.phase or "unknown"
     return [
-        Check(_DROPPED, dropped and answered > 0, told(canary, version, move, answered)),
-        Check(_BACK, back, f"version {story.before}" if back else f"nothing of version {story.before} came"),
+        Check(_DROPPED, dropped and answered > 0, describe_outcome(canary, version, move, answered)),
+        Check(
+            _BACK, back, f"version {results.before}" if back else f"nothing of version {results.before} came"
+        ),
         Check(
             _STOPPED,
             release.phase == FAILED and not named,
@@ -42,32 +44,34 @@ def _of_bad(story: RolloutStory) -> list[Check]:
     ]
 
 
-def _of_good(story: RolloutStory) -> list[Check]:
-    release = story.good
+def _of_good(results: RolloutResults) -> list[Check]:
+    release = results.good
     if release is None:
         return [Check(what, ok=False, detail="it never began") for what in (_ALL, _FIRST)]
     version = release.version
-    kept = story.kept(version)
-    lacking = [one.name for one in story.watchers if one.name not in kept]
-    detail = f"version {version} on {len(kept)} of {len(story.watchers)}, the rollout is {release.phase}"
+    kept = results.kept(version)
+    lacking = [one.name for one in results.watchers if one.name not in kept]
+    detail = f"version {version} on {len(kept)} of {len(results.watchers)}, the rollout is {release.phase}"
     if lacking:
         detail += f" ({release.why or 'it does not say why'}); not on {', '.join(lacking)}"
-    return [Check(_ALL, not lacking and release.phase == COMPLETE, detail), _order(story, version)]
+    return [Check(_ALL, not lacking and release.phase == COMPLETE, detail), _order(results, version)]
 
 
-def _order(story: RolloutStory, version: int) -> Check:
-    """By the devices' own predictions: no other began before the canary had committed."""
-    move = story.last(story.canary, version)
-    begun = [at for name in story.others if (at := story.first_answer(name, version)) is not None]
+def _order(results: RolloutResults, version: int) -> Check:
+    """By the devices' own predictions: none began before the canary had committed."""
+    move = results.last(results.canary, version)
+    begun = [at for name in results.others if (at := results.first_answer(name, version)) is not None]
     if move is None or move.phase != COMMITTED or not begun:
         return Check(_FIRST, ok=False, detail="one of the two did not happen")
     gap = min(begun) - move.at
-    detail = f"{story.canary} kept it at {move.at:.1f} s; the first other answered with it {gap:+.1f} s later"
+    detail = (
+        f"{results.canary} kept it at {move.at:.1f} s; the first other answered with it {gap:+.1f} s later"
+    )
     return Check(_FIRST, gap > 0, detail)
 
 
-def told(device: str, version: int, move: Move | None, answered: int) -> str:
-    """What a device made of a version, with the figures that decided."""
+def describe_outcome(device: str, version: int, move: Move | None, answered: int) -> str:
+    """A device's outcome for a version, with the figures that decided."""
     if move is None:
         return f"{device} said nothing of version {version}"
     figures = ", ".join(figures_of(move.measures))
@@ -78,7 +82,7 @@ def told(device: str, version: int, move: Move | None, answered: int) -> str:
 
 
 def figures_of(measures: dict[str, float]) -> list[str]:
-    """Those that people ask for, in words."""
+    """The main figures, in words."""
     found = []
     if "agreement" in measures:
         found.append(f"says the same as the model before in {100 * measures['agreement']:.0f} %")
@@ -91,6 +95,6 @@ def figures_of(measures: dict[str, float]) -> list[str]:
     return found
 
 
-def contained(story: RolloutStory | None) -> bool:
+def bad_model_contained(results: RolloutResults | None) -> bool:
     """Whether a bad model reached one device, was dropped there, and went no further."""
-    return story is not None and story.bad is not None and all(check.ok for check in _of_bad(story))
+    return results is not None and results.bad is not None and all(check.ok for check in _of_bad(results))

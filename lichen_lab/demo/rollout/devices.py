@@ -1,4 +1,4 @@
-"""Who takes part in the rollouts: four watches that only predict, one of them in the lab."""
+"""The devices of the rollouts: four watches that only predict, one of them in the lab."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,19 +11,19 @@ from protocol.rollout import Trial
 SPEED: Final = 30.0
 """Recorded seconds a second: a trial is over in seconds."""
 LIMIT_S: Final = 20.0
-"""So much of each exercise and arm, over and over."""
+"""Seconds of each exercise and arm, in a loop."""
 GAP_S: Final = 5.0
 """Recorded seconds of silence before a recording begins again."""
 STATE_EVERY_S: Final = 0.5
 LEAST_ROUNDS: Final = 4
-"""Before that versions agree on too little to be told from a bad one."""
+"""With fewer rounds, good versions disagree as much as a bad one."""
 LAB: Final = "lab"
 CLINIC: Final = "clinic"
 
 
 @dataclass(frozen=True)
 class ObserverWatch:
-    """An observing device, on the wrist of a person whom no training device has met."""
+    """An observing device, worn by an unseen person."""
 
     name: str
     person: int
@@ -41,7 +41,7 @@ CANARY: Final = WATCHES[0]
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """How a rollout goes."""
+    """Options of a rollout."""
 
     canary: str
     waves: str
@@ -49,7 +49,7 @@ class DemoPlan:
 
 
 ALL_AT_ONCE: Final = DemoPlan("share:1", "1", Trial(windows=20, deadline_s=60.0))
-"""The first version has nothing to be compared with: it must answer."""
+"""The first version has nothing to compare with: it must only answer."""
 PLAN: Final = DemoPlan(
     f"label:site={LAB}",
     "0.3,1",
@@ -59,36 +59,38 @@ PLAN: Final = DemoPlan(
 shuffled weights on 0.0 to 0.4. Latencies are hardly judged: this machine does everything at once."""
 
 
-def before(rounds: int) -> int:
-    """The version that all watches run at first; it is exported in the midst of learning."""
+def first_version(rounds: int) -> int:
+    """The version that all watches run at first; exported in the middle of training."""
     return rounds // 2
 
 
-def played(series: tuple[spar.Series, ...], watch: ObserverWatch, seed: int) -> spar_fleet.Played:
-    """What its sensors deliver: some seconds of each exercise; the canary's gyroscope fails in the middle."""
+def watch_recording(
+    series: tuple[spar.Series, ...], watch: ObserverWatch, seed: int
+) -> spar_fleet.FaultyRecording:
+    """Its recording: some seconds of each exercise; the canary's gyroscope fails in the middle."""
     if watch is CANARY:
-        return spar_fleet.observed(series, seed)
+        return spar_fleet.observer_recording(series, seed)
     own = spar.on_one_wrist(spar.of_person(series, watch.person))
-    return spar_fleet.Played(spar.recording(own, seed=seed + watch.person, limit_s=LIMIT_S), ())
+    return spar_fleet.FaultyRecording(spar.recording(own, seed=seed + watch.person, limit_s=LIMIT_S), ())
 
 
 def config(layout: Layout, watch: ObserverWatch) -> dict[str, Any]:
-    """Its configuration: it plays its recording for ever, and has the operator's word for where it is."""
+    """Its configuration: it loops its recording, and has a label for its site."""
     source = layout.replay(watch.name, SPEED, loop=True, loop_gap_s=GAP_S)
     tables = {"state_every_s": STATE_EVERY_S, "labels": {"site": watch.site}, "source": [source]}
     return observer_config(layout, watch.name, SPEED, **tables)
 
 
 def coordinator(layout: Layout, rounds: int) -> dict[str, Any]:
-    """Its configuration: a second version is exported, and none goes out by itself."""
+    """The coordinator's configuration: it exports a second version, and rollouts are manual."""
     return coordinator_config(
         layout,
         keep_versions=rounds + 1,
-        export={"every_rounds": before(rounds)},
+        export={"every_rounds": first_version(rounds)},
         rollout={"mode": "manual", "soak_s": 1.0, "deadline_s": 90.0},
     )
 
 
-def fault_of(one: spar_fleet.Played) -> tuple[float, float] | None:
+def fault_of(one: spar_fleet.FaultyRecording) -> tuple[float, float] | None:
     """When its gyroscope is silent, in seconds of its recording."""
     return next(((fault.start_s, fault.end_s) for fault in one.faults), None)

@@ -1,9 +1,9 @@
-"""What the watches say of the models that they were pointed to, and of what each of them predicts."""
+"""Records the watches' trial reports, and reads their predictions."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lichen_lab.demo.rollout.results import Move, Said
+from lichen_lab.demo.rollout.results import Move, WatchPrediction
 from protocol import messages
 from protocol.errors import Refused
 from protocol.messages import State
@@ -13,9 +13,9 @@ _SHORT = 4
 
 
 class Recorder:
-    """Listens to ``up/state``; a move is kept once, with the last figures that were said of it.
+    """Records trial phases from ``up/state``: each once, with its last figures.
 
-    A model that a device keeps, and is pointed to once more, is no move.
+    A repeated pointer to a model that a device keeps is no move.
 
     Args:
         fleet: whose.
@@ -34,14 +34,14 @@ class Recorder:
         self._last: dict[str, tuple[str, str]] = {}
         self.moves: list[Move] = []
         self.missed = 0
-        """Messages that there was no room for."""
+        """Messages dropped for lack of room."""
 
     def filters(self) -> tuple[tuple[str, int], ...]:
         """Topic filters and their QoS."""
         return ((f"lichen/v1/{self._fleet}/d/+/{Kind.STATE.value}", 0),)
 
     def apply(self, topic: str, payload: bytes) -> None:
-        """Take one message; what is not lichen's is passed over."""
+        """Take one message; ignore topics that are not lichen's."""
         try:
             route = parse(topic)
             if route.kind is not Kind.STATE or route.device not in self._names:
@@ -52,30 +52,30 @@ class Recorder:
         self._take(state)
 
     def _take(self, state: State) -> None:
-        told = state.trial
-        if told is None:
+        trial = state.trial
+        if trial is None:
             return
-        key = (told.bundle, told.phase)
-        measures = {name: round(value, _SHORT) for name, value in sorted(told.measures.items())}
+        key = (trial.bundle, trial.phase)
+        measures = {name: round(value, _SHORT) for name, value in sorted(trial.measures.items())}
         if self._last.get(state.device) == key:
             mine = [move for move in self.moves if move.device == state.device]
-            mine[-1].measures, mine[-1].why = measures, told.why
+            mine[-1].measures, mine[-1].why = measures, trial.why
             return
         self._last[state.device] = key
-        move = Move(round(self._now(), 2), state.device, told.phase, told.version, told.why, measures)
+        move = Move(round(self._now(), 2), state.device, trial.phase, trial.version, trial.why, measures)
         self.moves.append(move)
         self._tell(move)
 
 
-def said(rows: Iterable[dict[str, Any]], start_wall: float) -> list[Said]:
-    """Lines as they count here.
+def predictions_of(rows: Iterable[dict[str, Any]], start_wall: float) -> list[WatchPrediction]:
+    """Predictions of one watch, in seconds of the demo.
 
     Args:
         rows: of one watch.
         start_wall: the demo's second 0, unix seconds.
     """
     return [
-        Said(
+        WatchPrediction(
             at=round(float(row["wall"]) - start_wall, 2),
             version=int(row["version"]),
             right=None if row["truth"] is None else row["label"] == row["truth"],
@@ -84,8 +84,8 @@ def said(rows: Iterable[dict[str, Any]], start_wall: float) -> list[Said]:
     ]
 
 
-def turn(rows: list[dict[str, Any]], version: int, period_s: float) -> list[dict[str, Any]] | None:
-    """One whole turn of a recording as a version predicted it: the last one, put in the recording's order.
+def last_turn(rows: list[dict[str, Any]], version: int, period_s: float) -> list[dict[str, Any]] | None:
+    """The last whole turn of a recording that a version predicted, in the recording's order.
 
     Args:
         rows: of one watch, in order.

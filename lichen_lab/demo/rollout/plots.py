@@ -1,4 +1,4 @@
-"""The rollouts' figure: what each watch ran when, and how often it was right."""
+"""The rollouts' figure: version and accuracy of each watch over time."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
@@ -8,32 +8,32 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from lichen_lab.demo.rollout.results import COMMITTED, TRIAL, RolloutStory, Said
+from lichen_lab.demo.rollout.results import COMMITTED, TRIAL, RolloutResults, WatchPrediction
 from lichen_lab.simulation.reporting import style
 
 _AROUND_S: Final = 2.5
-"""A share is of the windows so much before and after, by the same version: half a turn of a recording."""
+"""Half the span of a share, in seconds: half a turn of a recording."""
 _STEP_S: Final = 0.5
 _MIN_ROWS: Final = 30
 """A share of fewer windows is not drawn."""
 _BEFORE_S: Final = 15.0
-"""So much is shown before the bad model goes out."""
+"""Seconds shown before the bad model is rolled out."""
 _HEIGHT: Final = 0.62
 _GAP_S: Final = 3.0
-"""Where a watch says nothing for longer, its bar ends."""
+"""A bar ends if a watch is silent for longer."""
 _PERCENT: Final = 100.0
 
 
-def colours(story: RolloutStory) -> dict[int, str]:
-    """By version."""
-    found = {story.before: style.BLUE}
-    for release, colour in ((story.bad, style.RED), (story.good, style.GREEN)):
+def colours(results: RolloutResults) -> dict[int, str]:
+    """Version -> colour."""
+    found = {results.before: style.BLUE}
+    for release, colour in ((results.bad, style.RED), (results.good, style.GREEN)):
         if release is not None:
             found[release.version] = colour
     return found
 
 
-def stretches(rows: Sequence[Said]) -> Iterator[tuple[int, float, float]]:
+def stretches(rows: Sequence[WatchPrediction]) -> Iterator[tuple[int, float, float]]:
     """Version, begin and end of each time in which a watch predicted with one version."""
     for version, group in groupby(rows, key=lambda row: row.version):
         times = [row.at for row in group]
@@ -45,36 +45,36 @@ def stretches(rows: Sequence[Said]) -> Iterator[tuple[int, float, float]]:
         yield version, begin, times[-1]
 
 
-def settled(story: RolloutStory, device: str, version: int, begin: float, end: float) -> float:
-    """Until when a stretch was a trial; its begin where it was none."""
-    found = [m for m in story.moves if m.device == device and m.version == version and m.phase != TRIAL]
+def settled(results: RolloutResults, device: str, version: int, begin: float, end: float) -> float:
+    """End of a stretch's trial; its begin if it was none."""
+    found = [m for m in results.moves if m.device == device and m.version == version and m.phase != TRIAL]
     if not found:
-        tried = any(m.device == device and m.version == version for m in story.moves)
+        tried = any(m.device == device and m.version == version for m in results.moves)
         return end if tried else begin
     kept = [m.at for m in found if m.phase == COMMITTED]
     return min(max(kept[0], begin), end) if kept else end
 
 
-def timeline(story: RolloutStory) -> str:
+def timeline(results: RolloutResults) -> str:
     """Above, a bar a watch, coloured by version and hatched while it was on trial; below, shares right."""
-    made, (upper, lower) = style.figure(9.6, 1.9 + 0.42 * len(story.watchers) + 1.5, rows=2)
-    _bars(upper, story)
-    _shares(lower, story)
-    times = [row.at for rows in story.said.values() for row in rows]
+    made, (upper, lower) = style.figure(9.6, 1.9 + 0.42 * len(results.watchers) + 1.5, rows=2)
+    _bars(upper, results)
+    _shares(lower, results)
+    times = [row.at for rows in results.said.values() for row in rows]
     if times:
-        begin = min(times) if story.bad is None else max(min(times), story.bad.began - _BEFORE_S)
+        begin = min(times) if results.bad is None else max(min(times), results.bad.began - _BEFORE_S)
         for axes in (upper, lower):
             axes.set_xlim(begin, max(times) + 0.5)
     return style.svg(made, "rollout")
 
 
-def _bars(axes: Axes, story: RolloutStory) -> None:
-    shades = colours(story)
-    for place, watcher in enumerate(story.watchers):
-        rows = story.said.get(watcher.name, [])
+def _bars(axes: Axes, results: RolloutResults) -> None:
+    shades = colours(results)
+    for place, watcher in enumerate(results.watchers):
+        rows = results.said.get(watcher.name, [])
         for version, begin, end in stretches(rows):
             colour = shades.get(version, style.GREY)
-            until = settled(story, watcher.name, version, begin, end)
+            until = settled(results, watcher.name, version, begin, end)
             if until > begin:
                 axes.barh(
                     place,
@@ -88,21 +88,21 @@ def _bars(axes: Axes, story: RolloutStory) -> None:
                 )
             if until < end:
                 axes.barh(place, end - until, left=until, height=_HEIGHT, color=colour, lw=0)
-    places = {watcher.name: place for place, watcher in enumerate(story.watchers)}
-    for move in story.decisions():
+    places = {watcher.name: place for place, watcher in enumerate(results.watchers)}
+    for move in results.decisions():
         good = move.phase == COMMITTED
         shape, colour = ("o", style.GREEN) if good else ("X", style.RED)
         axes.plot(move.at, places[move.device], shape, ms=9, color=colour, markeredgecolor="white", zorder=5)
-    _begins(axes, story, words=True)
-    axes.set_yticks(range(len(story.watchers)), [f"{one.name} ({one.site})" for one in story.watchers])
-    axes.set_ylim(len(story.watchers) - 0.45, -0.55)
+    _begins(axes, results, words=True)
+    axes.set_yticks(range(len(results.watchers)), [f"{one.name} ({one.site})" for one in results.watchers])
+    axes.set_ylim(len(results.watchers) - 0.45, -0.55)
     axes.tick_params(labelbottom=False)
     axes.spines["left"].set_visible(False)
-    _legend(axes, story)
+    _legend(axes, results)
 
 
-def _legend(axes: Axes, story: RolloutStory) -> None:
-    handles = [Patch(color=colour, label=f"version {v}") for v, colour in colours(story).items()]
+def _legend(axes: Axes, results: RolloutResults) -> None:
+    handles = [Patch(color=colour, label=f"version {v}") for v, colour in colours(results).items()]
     handles.append(Patch(facecolor="none", edgecolor=style.GREY, hatch="////", lw=0, label="on trial"))
     axes.legend(
         handles=handles,
@@ -112,8 +112,8 @@ def _legend(axes: Axes, story: RolloutStory) -> None:
     )
 
 
-def _begins(axes: Axes, story: RolloutStory, *, words: bool) -> None:
-    for release, name in ((story.bad, "the bad one"), (story.good, "the newest")):
+def _begins(axes: Axes, results: RolloutResults, *, words: bool) -> None:
+    for release, name in ((results.bad, "the bad one"), (results.good, "the newest")):
         if release is None:
             continue
         axes.axvline(release.began, color=style.INK, lw=1, ls=":")
@@ -122,17 +122,17 @@ def _begins(axes: Axes, story: RolloutStory, *, words: bool) -> None:
                 name if style.on_phone() else f"version {release.version}, {name}",
                 (release.began, 1.0),
                 xycoords=("data", "axes fraction"),
-                xytext=(-3 if release is story.bad else 3, 4),
+                xytext=(-3 if release is results.bad else 3, 4),
                 textcoords="offset points",
-                ha="right" if release is story.bad else "left",
+                ha="right" if release is results.bad else "left",
                 fontsize=9.5,
             )
 
 
-def _shares(axes: Axes, story: RolloutStory) -> None:
-    for watcher in story.watchers:
-        canary = watcher.name == story.canary
-        points = list(shares(story.said.get(watcher.name, [])))
+def _shares(axes: Axes, results: RolloutResults) -> None:
+    for watcher in results.watchers:
+        canary = watcher.name == results.canary
+        points = list(shares(results.said.get(watcher.name, [])))
         if points:
             axes.plot(
                 *zip(*points, strict=True),
@@ -142,9 +142,9 @@ def _shares(axes: Axes, story: RolloutStory) -> None:
                 label=f"{watcher.name}, the canary" if canary else None,
                 zorder=3 if canary else 2,
             )
-    others = len(story.others)
+    others = len(results.others)
     axes.plot([], [], color=style.GREY, lw=1.2, label=f"the other {others}" if others > 1 else "the other")
-    _begins(axes, story, words=False)
+    _begins(axes, results, words=False)
     axes.set_ylim(0, 104)
     axes.set_ylabel("windows right, %")
     axes.set_xlabel("seconds of the demo")
@@ -152,8 +152,8 @@ def _shares(axes: Axes, story: RolloutStory) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2)
 
 
-def shares(rows: Sequence[Said]) -> Iterator[tuple[float, float]]:
-    """When, and how many percent were right about then; NaN between two versions, so that a line breaks."""
+def shares(rows: Sequence[WatchPrediction]) -> Iterator[tuple[float, float]]:
+    """(time, percent right around it); NaN between two versions, so that a line breaks."""
     for _, group in groupby(rows, key=lambda row: row.version):
         known = [row for row in group if row.right is not None]
         if not known:

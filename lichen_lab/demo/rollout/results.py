@@ -1,4 +1,4 @@
-"""What is told of the rollouts: plain data, as the rest of the story."""
+"""Results of the rollouts, as plain data."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,8 +22,8 @@ class Watcher:
 
 
 @dataclass
-class Said:
-    """One window of one watcher; ``at`` in seconds of the demo, ``right`` None where no truth is known."""
+class WatchPrediction:
+    """One window of one watcher; ``at`` in seconds of the demo, ``right`` None if the truth is unknown."""
 
     at: float
     version: int
@@ -32,7 +32,7 @@ class Said:
 
 @dataclass
 class Move:
-    """What a device said of a model that it was pointed to (``up/state``, trial)."""
+    """A device's report on a model's trial (``up/state``)."""
 
     at: float
     device: str
@@ -44,7 +44,7 @@ class Move:
 
 @dataclass
 class DemoRelease:
-    """One ``lichen rollout create``, and what became of it. Times in seconds of the demo."""
+    """One ``lichen rollout create`` and its outcome. Times in seconds of the demo."""
 
     version: int
     made: str
@@ -53,13 +53,13 @@ class DemoRelease:
     began: float
     ended: float | None = None
     phase: str = ""
-    """As the coordinator says it."""
+    """As the coordinator reports it."""
     why: str = ""
 
 
 @dataclass
-class RolloutStory:
-    """The last act."""
+class RolloutResults:
+    """All rollouts."""
 
     watchers: list[Watcher]
     canary: str
@@ -68,11 +68,11 @@ class RolloutStory:
     """The version that all watchers ran at first."""
     began: float = 0.0
     first: DemoRelease | None = None
-    """Of :attr:`before`, to all at once."""
+    """Release of :attr:`before` to all at once."""
     bad: DemoRelease | None = None
     good: DemoRelease | None = None
     moves: list[Move] = field(default_factory=list)
-    said: dict[str, list[Said]] = field(default_factory=dict)
+    said: dict[str, list[WatchPrediction]] = field(default_factory=dict)
     """Watcher -> every window that it predicted."""
 
     @property
@@ -82,7 +82,7 @@ class RolloutStory:
 
     @property
     def releases(self) -> list[DemoRelease]:
-        """Those that were begun, in their order."""
+        """The started releases, in order."""
         return [one for one in (self.first, self.bad, self.good) if one is not None]
 
     def windows(self, device: str, version: int) -> int:
@@ -90,12 +90,12 @@ class RolloutStory:
         return sum(one.version == version for one in self.said.get(device, ()))
 
     def saw(self, version: int) -> list[str]:
-        """Who was pointed to a version, or ever answered with it."""
+        """Watchers that got a pointer to a version, or predicted with it."""
         names = [one.name for one in self.watchers]
         return [name for name in names if self.last(name, version) or self.windows(name, version)]
 
     def kept(self, version: int) -> list[str]:
-        """Who answered with a version and has committed it."""
+        """Watchers that predicted with a version and committed it."""
         return [
             name
             for name in self.saw(version)
@@ -114,12 +114,12 @@ class RolloutStory:
         return min((one.at for one in self.said.get(device, ()) if one.version == version), default=None)
 
     def last(self, device: str, version: int) -> Move | None:
-        """The last that a device said of a version."""
+        """A device's last report on a version."""
         found = [one for one in self.moves if (one.device, one.version) == (device, version)]
         return found[-1] if found else None
 
     def decisions(self) -> list[Move]:
-        """Where a watch dropped a version, or kept one for the first time."""
+        """Moves that dropped a version, or committed one for the first time."""
         found: dict[tuple[str, int, str], Move] = {}
         for move in self.moves:
             if move.phase in {COMMITTED, ROLLED_BACK}:
@@ -133,7 +133,7 @@ class RolloutStory:
         return gone is not None and any(row.at > gone and row.version == self.before for row in rows)
 
 
-def share_right(rows: Iterable[Said]) -> float | None:
-    """Of the windows whose truth is known; None without any."""
+def share_right(rows: Iterable[WatchPrediction]) -> float | None:
+    """Share of right windows among those with a known truth; None without any."""
     known = [one.right for one in rows if one.right is not None]
     return sum(known) / len(known) if known else None

@@ -1,4 +1,4 @@
-"""The last act on a terminal: what each watch does with the model that it was pointed to last."""
+"""The rollouts on a terminal: each watch's trial of its last model."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lichen_lab.demo.rollout.checks import figures_of
-from lichen_lab.demo.rollout.results import COMMITTED, ROLLED_BACK, TRIAL, Move, RolloutStory
+from lichen_lab.demo.rollout.results import COMMITTED, ROLLED_BACK, TRIAL, Move, RolloutResults
 
 _DOES: Final = {
     TRIAL: ("tries it", "yellow"),
@@ -18,11 +18,11 @@ _DOES: Final = {
 }
 
 
-def board(story: RolloutStory, moves: Sequence[Move], words: str) -> RenderableType:
+def board(results: RolloutResults, moves: Sequence[Move], words: str) -> RenderableType:
     """A table.
 
     Args:
-        story: who takes part.
+        results: who takes part.
         moves: what was heard of the watches so far.
         words: how the rollout stands.
     """
@@ -30,7 +30,7 @@ def board(story: RolloutStory, moves: Sequence[Move], words: str) -> RenderableT
     for column in ("watch", "person", "where", "version", "it", "windows", "figures"):
         table.add_column(column, justify="right" if column in {"version", "windows"} else "left")
     last = {move.device: move for move in moves}
-    for watcher in story.watchers:
+    for watcher in results.watchers:
         cells: list[RenderableType] = [watcher.name, str(watcher.person), watcher.site]
         move = last.get(watcher.name)
         if move is None:

@@ -1,4 +1,4 @@
-"""``lichen rollout`` as the demo uses it: the words of a command, and what the status says."""
+"""``lichen rollout`` as the demo uses it: words of the command, and its status."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _OVER: Final = frozenset({COMPLETE, FAILED, PAUSED, "aborted"})
 
 @dataclass(frozen=True)
 class DemoRolloutStatus:
-    """How the last rollout stands."""
+    """Status of the last rollout."""
 
     phase: str
     why: str
@@ -21,7 +21,7 @@ class DemoRolloutStatus:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more comes of it by itself."""
+        """Whether it has ended or waits for an operator."""
         return self.phase in _OVER
 
 
@@ -39,11 +39,11 @@ def create_words(config: Path, plan: DemoPlan, which: Sequence[str]) -> tuple[st
     return ("rollout", "create", "--config", str(config), *which, *going, *options)
 
 
-def standing(told: dict[str, Any]) -> DemoRolloutStatus:
-    """What ``rollout status --format json`` says of the last rollout."""
-    rollout = told["rollout"]
+def status_of(answer: dict[str, Any]) -> DemoRolloutStatus:
+    """The last rollout in the output of ``rollout status --format json``."""
+    rollout = answer["rollout"]
     if rollout is None:
         return DemoRolloutStatus("none", "", "no rollout has begun")
     phase, why = str(rollout["phase"]), str(rollout["why"])
-    waits = "; ".join(str(wait["why"]) for wait in told["waits"])
+    waits = "; ".join(str(wait["why"]) for wait in answer["waits"])
     return DemoRolloutStatus(phase, why, waits or f"the rollout of version {rollout['version']} is {phase}")

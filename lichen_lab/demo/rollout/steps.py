@@ -1,4 +1,4 @@
-"""The last act: four watches predict, a bad version is rolled out and fails, the newest one reaches all."""
+"""Rollouts at the end: four watches predict, a bad version fails on one, the newest one reaches all."""
 
 import asyncio
 import time
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lichen_lab.demo.core.fleet import DemoFleet
-from lichen_lab.demo.core.lichen_commands import ask, history, spoken
+from lichen_lab.demo.core.lichen_commands import ask, command_line, history
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.demo.rollout import devices
 from lichen_lab.demo.rollout.bad_model import spoil
-from lichen_lab.demo.rollout.monitor import Recorder, said
+from lichen_lab.demo.rollout.monitor import Recorder, predictions_of
 from lichen_lab.demo.rollout.results import (
     COMMITTED,
     COMPLETE,
@@ -20,10 +20,10 @@ from lichen_lab.demo.rollout.results import (
     TRIAL,
     DemoRelease,
     Move,
-    RolloutStory,
+    RolloutResults,
 )
 from lichen_lab.demo.rollout.screen import board
-from lichen_lab.demo.rollout.status import create_words, standing
+from lichen_lab.demo.rollout.status import create_words, status_of
 from protocol.errors import Transient
 from runtime.storage.files import disk_errors
 
@@ -39,62 +39,62 @@ _BAD: Final = "the newest version with its weights shuffled: passes every gate b
 _GOOD: Final = "the newest version, what all rounds made"
 
 
-class Act:
+class RolloutAct:
     """See :meth:`play`."""
 
-    def __init__(self, fleet: DemoFleet[Any], story: RolloutStory) -> None:
+    def __init__(self, fleet: DemoFleet[Any], results: RolloutResults) -> None:
         self._fleet = fleet
-        self._story = story
-        self._names = [one.name for one in self._story.watchers]
+        self._results = results
+        self._names = [one.name for one in self._results.watchers]
         self._zero = time.time() - fleet.screen.seconds
         """Wall clock at the demo's second 0."""
         self.recorder = Recorder(
             fleet.view.fleet,
             self._names,
             now=lambda: fleet.screen.seconds,
-            tell=lambda move: fleet.screen.say(in_words(move)),
+            tell=lambda move: fleet.screen.say(describe(move)),
         )
         self.children: dict[str, Child] = {}
         self.words = ""
-        """How the rollout stands."""
+        """Status of the rollout, in words."""
 
     async def play(self) -> None:
-        """All of it; the story is told on the way.
+        """Play all of it, and fill in the results.
 
         Raises:
             Transient: something did not happen in time, or a command failed.
         """
-        story, screen = self._story, self._fleet.screen
-        story.began = round(screen.seconds, 1)
-        screen.show_board(lambda: board(story, self.recorder.moves, self.words))
+        results, screen = self._results, self._fleet.screen
+        results.began = round(screen.seconds, 1)
+        screen.show_board(lambda: board(results, self.recorder.moves, self.words))
         async with self._fleet.onlooking(self.recorder):
-            story.moves = self.recorder.moves
+            results.moves = self.recorder.moves
             async with asyncio.TaskGroup() as both:
                 made = both.create_task(self._bad_bundle())
                 both.create_task(self._begin())
             bundle, version = made.result()
-            story.bad = await self._release(version, _BAD, devices.PLAN, "--bundle", str(bundle))
-            await self._over(story.bad, FAILED)
+            results.bad = await self._release(version, _BAD, devices.PLAN, "--bundle", str(bundle))
+            await self._over(results.bad, FAILED)
             newest = self._fleet.options.rounds
-            story.good = await self._release(newest, _GOOD, devices.PLAN, "--version", str(newest))
-            await self._over(story.good, COMPLETE)
+            results.good = await self._release(newest, _GOOD, devices.PLAN, "--version", str(newest))
+            await self._over(results.good, COMPLETE)
         self.read()
 
     def read(self) -> None:
-        """Take what the watches have predicted so far."""
+        """Read the watches' predictions so far."""
         for name in self._names:
-            self._story.said[name] = said(self.rows(name), self._zero)
+            self._results.said[name] = predictions_of(self.rows(name), self._zero)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """A watch's lines."""
         return lines(self._fleet.layout.predictions(name))
 
     async def _begin(self) -> None:
-        """The watches, and the version that they run at first."""
-        fleet, story = self._fleet, self._story
+        """Start the watches, and roll out their first version."""
+        fleet, results = self._fleet, self._results
         for name in self._names:
             self.children[name] = await fleet.start_observer(name)
-        where = ", ".join(f"{one.name} ({one.site})" for one in story.watchers)
+        where = ", ".join(f"{one.name} ({one.site})" for one in results.watchers)
         fleet.screen.say(f"{len(self._names)} watches that only predict are started: {where}")
 
         def here() -> bool:
@@ -102,10 +102,10 @@ class Act:
             return all(one is not None and one.status == "online" for one in known)
 
         await fleet.wait("the watches to connect", here, _START_S)
-        story.before = devices.before(fleet.options.rounds)
-        words = ("--version", str(story.before))
-        story.first = await self._release(story.before, _FIRST, devices.ALL_AT_ONCE, *words)
-        await self._over(story.first, COMPLETE)
+        results.before = devices.first_version(fleet.options.rounds)
+        words = ("--version", str(results.before))
+        results.first = await self._release(results.before, _FIRST, devices.ALL_AT_ONCE, *words)
+        await self._over(results.first, COMPLETE)
 
     async def _bad_bundle(self) -> tuple[Path, int]:
         """Spoil the newest version, and export it by the product's own command."""
@@ -117,14 +117,14 @@ class Act:
             manifest, spoilt, version = await asyncio.to_thread(
                 spoil, blobs, newest["manifest"], folder, fleet.options.seed
             )
-        told = await ask(
+        answer = await ask(
             *("export", "--blobs", str(spoilt), "--manifest", str(manifest)),
             *("--task", str(fleet.layout.config("task")), "--out", str(out)),
             patience_s=fleet.options.timeout_s,
         )
         fleet.screen.say(
             f"version {version} is version {newest['version']} with its weights shuffled; lichen export "
-            f"finds nothing wrong: {told['size']} bytes, graph and torch agree"
+            f"finds nothing wrong: {answer['size']} bytes, graph and torch agree"
         )
         return out, version
 
@@ -132,7 +132,7 @@ class Act:
         """``lichen rollout create``."""
         fleet = self._fleet
         words = create_words(fleet.layout.config("coordinator"), plan, which)
-        shown = spoken(*(word.replace(f"{fleet.layout.root}/", "") for word in words))
+        shown = command_line(*(word.replace(f"{fleet.layout.root}/", "") for word in words))
         release = DemoRelease(version, made, shown, began=round(fleet.screen.seconds, 1))
         fleet.screen.say(shown)
         await ask(*words)
@@ -144,7 +144,7 @@ class Act:
 
         async def over() -> bool:
             await asyncio.sleep(_LOOK_S)
-            found = standing(await self._status())
+            found = status_of(await self._status())
             self.words, release.phase, release.why = found.words, found.phase, found.why
             return found.over
 
@@ -154,27 +154,27 @@ class Act:
         try:
             await fleet.wait(f"the rollout of version {release.version} to be over", over, _RELEASE_S)
         except Transient as error:
-            raise Transient(f"{error}; of the rollout is said: {self.words or 'nothing'}") from None
+            raise Transient(f"{error}; the rollout: {self.words or 'nothing'}") from None
         release.ended = round(screen.seconds, 1)
         await fleet.wait("the watches to say what became of it", said_so, _SAID_S)
         screen.say(f"the rollout of version {release.version} is {release.phase}: {release.why}")
-        if release.phase == PAUSED:  # no other can begin beside it; the checks tell
+        if release.phase == PAUSED:  # only one rollout can run; the checks report it
             await ask("rollout", "abort", "--config", str(fleet.layout.config("coordinator")))
             screen.say("it is aborted, so that the demo goes on")
 
     def _settled(self, version: int, wanted: str) -> bool:
-        """Whether the devices that a rollout reached have said how it ended for them."""
-        reached = self._names if wanted == COMPLETE else [self._story.canary]
-        moves = [self._story.last(name, version) for name in reached]
+        """Whether the devices that a rollout reached have reported their outcome."""
+        reached = self._names if wanted == COMPLETE else [self._results.canary]
+        moves = [self._results.last(name, version) for name in reached]
         return all(move is not None and move.phase != TRIAL for move in moves)
 
     async def _status(self) -> dict[str, Any]:
         config = str(self._fleet.layout.config("coordinator"))
-        told: dict[str, Any] = await ask("rollout", "status", "--config", config)
-        return told
+        answer: dict[str, Any] = await ask("rollout", "status", "--config", config)
+        return answer
 
 
-def in_words(move: Move) -> str:
+def describe(move: Move) -> str:
     """For people."""
     does = {
         TRIAL: f"tries version {move.version}",

@@ -98,7 +98,7 @@ does not help the baselines (docs/methods/qqr.md), so they go without."""
 
 
 @dataclass(frozen=True)
-class Played:
+class FaultyRecording:
     """What one device's sensors deliver, and the truth about their faults."""
 
     recorded: spar.Recording
@@ -110,13 +110,13 @@ class Played:
         return spar.seconds(self.recorded)
 
 
-def played(series: tuple[spar.Series, ...], device: DemoDevice, seed: int) -> Played:
+def device_recording(series: tuple[spar.Series, ...], device: DemoDevice, seed: int) -> FaultyRecording:
     """A device's recording with its faults; the seed decides the order of exercises and the faults."""
     number = [d.name for d in DEVICES].index(device.name)
     own = spar.on_one_wrist(spar.of_person(series, *device.people))
     clean = spar.recording(own, seed=seed * 100 + number)
     faults = plan_faults(clean, device.faults, seed * 100 + number)
-    return Played(inject(clean, faults, seed * 100 + number), tuple(faults))
+    return FaultyRecording(inject(clean, faults, seed * 100 + number), tuple(faults))
 
 
 def unseen(series: tuple[spar.Series, ...]) -> spar.Recording:
@@ -124,13 +124,13 @@ def unseen(series: tuple[spar.Series, ...]) -> spar.Recording:
     return spar.recording(spar.on_one_wrist(spar.of_person(series, *UNSEEN)))
 
 
-def observed(series: tuple[spar.Series, ...], seed: int) -> Played:
+def observer_recording(series: tuple[spar.Series, ...], seed: int) -> FaultyRecording:
     """The observing device's recording: some seconds an exercise, the gyroscope silent in the middle."""
     own = spar.on_one_wrist(spar.of_person(series, OBSERVED))
     clean = spar.recording(own, seed=seed, limit_s=20.0)
     length = spar.seconds(clean)
     fault = SensorFault("outage", "gyroscope", length / 3, 2 * length / 3, "unplugged")
-    return Played(inject(clean, [fault], seed), (fault,))
+    return FaultyRecording(inject(clean, [fault], seed), (fault,))
 
 
 def windows(chosen: Task, recorded: spar.Recording) -> WindowSet:

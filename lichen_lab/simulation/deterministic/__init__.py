@@ -1,1 +1,1 @@
-"""The real daemons in a simulated world: link, disk, clock and faults driven by a seed."""
+"""Deterministic simulation of the real daemons: a seed drives link, disk, clock and faults."""

@@ -1,4 +1,4 @@
-"""Many seeds, on some processes; what they came to, added up."""
+"""Runs many seeds on some processes, and adds their results up."""
 
 import gc
 import multiprocessing
@@ -12,12 +12,12 @@ from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
 
 _CHUNK: Final = 8
 _KEPT: Final = 100
-"""Failing seeds that are kept with their trace."""
+"""Failing seeds whose trace is kept."""
 
 
 @dataclass
 class Summary:
-    """Of all seeds that were lived through."""
+    """Results of all seeds that ran."""
 
     first: int
     seeds: int = 0
@@ -32,7 +32,7 @@ class Summary:
     seconds: float = 0.0
 
     def add(self, outcome: WorldOutcome) -> None:
-        """Take one more seed."""
+        """Add the result of a seed."""
         self.seeds += 1
         self.steps += outcome.steps
         self.messages += outcome.messages
@@ -45,7 +45,7 @@ class Summary:
             self.failed.append(outcome)
 
     def as_json(self) -> dict[str, Any]:
-        """One object."""
+        """The summary as one JSON object."""
         return {
             "first_seed": self.first,
             "seeds": self.seeds,
@@ -66,7 +66,7 @@ class Summary:
 
 
 def replay(seed: int) -> str:
-    """The command that lives through a seed once more."""
+    """The command that runs a seed again."""
     return f"lichen simulate --faults --seed {seed} --trace"
 
 
@@ -102,12 +102,12 @@ def _outcomes(seeds: Iterable[int], workers: int) -> Iterator[WorldOutcome]:
         _settle_in()
         yield from map(run_seed, seeds)
         return
-    # Fresh interpreters: what this process has imported or locked is not in them.
+    # Fresh interpreters: without the imports and locks of this process.
     with multiprocessing.get_context("spawn").Pool(workers, _settle_in) as pool:
         yield from pool.imap_unordered(run_seed, seeds, _CHUNK)
 
 
 def _settle_in() -> None:
-    """What is imported by now stays: the garbage collector need not walk it for each seed."""
+    """Freeze all imported objects, so that the garbage collector skips them."""
     gc.collect()
     gc.freeze()

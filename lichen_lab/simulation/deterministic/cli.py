@@ -1,4 +1,4 @@
-"""``lichen simulate --faults``: the real daemons in a simulated world, seed after seed."""
+"""``lichen simulate --faults``: the real daemons in a deterministic simulation, seed after seed."""
 
 import json
 import time
@@ -18,7 +18,7 @@ _SHOWN: Final = 10
 
 
 def faults(*, seeds: int, seed: int | None, workers: int, as_json: bool, trace: bool) -> None:
-    """Live through seeds, and say what came of them.
+    """Run seeds, and report their results.
 
     Args:
         seeds: how many, from 0 on (from ``seed`` on, where that is given).
@@ -28,7 +28,7 @@ def faults(*, seeds: int, seed: int | None, workers: int, as_json: bool, trace: 
         trace: print every event of one seed.
 
     Raises:
-        typer.Exit: 70 where a promise was broken.
+        typer.Exit: 70 if a promise was broken.
     """
     if trace:
         _show_one(run_seed(seed or 0, trace=typer.echo))

@@ -1,4 +1,4 @@
-"""What must stay small in every world: queues, spools, uploads, stores, tasks."""
+"""Bounds of every simulation: queues, spools, uploads, stores, tasks."""
 
 import asyncio
 from typing import Final
@@ -14,14 +14,14 @@ from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
 
 _TASKS: Final = 60
-"""Of one process: its services, one a message in flight, some timers."""
+"""Tasks of one process: services, messages in flight, timers."""
 
 
 def check(node: Node) -> None:
-    """Compare a node that runs with its bounds.
+    """Compare a running node with its bounds.
 
     Raises:
-        Violation: names what has grown.
+        Violation: a bound is exceeded; the message names it.
     """
     if not node.is_up:
         return
@@ -37,7 +37,7 @@ def check(node: Node) -> None:
 
 
 def of_agent(agent: Agent) -> dict[str, tuple[int, int]]:
-    """What an agent holds -> (size, bound)."""
+    """An agent's resources -> (size, bound)."""
     work, settings = agent.collector.workspace, agent.settings
     found = {
         "bytes in the spool": (agent.storage.spool.bytes_used, settings.outbox.budget_bytes),
@@ -51,7 +51,7 @@ def of_agent(agent: Agent) -> dict[str, tuple[int, int]]:
 
 
 def of_coordinator(app: Coordinator) -> dict[str, tuple[int, int]]:
-    """What a coordinator holds -> (size, bound)."""
+    """A coordinator's resources -> (size, bound)."""
     uploads = app.receiver._uploads  # noqa: SLF001 - an observer looks inside
     return {
         "announced bytes of uploads": (uploads.announced_bytes, app.settings.uploads.total_bytes),

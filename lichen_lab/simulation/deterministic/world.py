@@ -1,7 +1,7 @@
-"""One seed, from the first start of a real coordinator and real agents to the end of their task.
+"""Runs one seed, from the first start of a real coordinator and real agents to the end of their task.
 
-While faults come, promises are checked at every step of the round machine, every receipt and every spooled
-update. After the last fault all must come to an end: the task done, no update without a receipt.
+During the faults, promises are checked at every step of the round machine, every receipt and every spooled
+update. After the last fault everything must end: the task done, no update without a receipt.
 """
 
 import asyncio
@@ -39,26 +39,26 @@ _LOOK_S: Final = 4.0
 _ROT_S: Final = 20.0
 _ROT_LOOK_S: Final = 0.2
 _TRACE: Final = 40
-"""Lines that are kept for a seed that fails."""
+"""Trace lines that are kept for a failing seed."""
 
 
 @dataclass
 class WorldOutcome:
-    """What a seed came to."""
+    """The result of a seed."""
 
     seed: int
     scenario: Scenario
     violation: str = ""
-    """Which promise was broken, and when; empty where none was."""
+    """The broken promise, and when; empty if none was."""
     steps: int = 0
     """Callbacks of the event loop."""
     messages: int = 0
     threads: int = 0
     moments: int = 0
-    """At which a power cut could have fallen: disk operations, commits, threads, messages."""
+    """Moments for a power cut: disk operations, commits, threads, messages."""
     virtual_s: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
-    """That came about, by kind."""
+    """Kind -> number of faults that happened."""
     counted: int = 0
     """Updates in versions."""
     lost: int = 0
@@ -117,7 +117,7 @@ class World:
         self.note(words)
 
     def note(self, words: str) -> None:
-        """Write a line that is no part of what happens."""
+        """Write a comment into the trace."""
         if self._trace is not None and not self.outcome.mark:
             self._trace(f"{self.loop.time():9.3f} s  {words}")
 
@@ -135,7 +135,7 @@ class World:
             self._over.set()
 
     async def run(self) -> None:
-        """From the first start to the end, or to the first broken promise."""
+        """Run to the end, or to the first broken promise."""
         for node in self.nodes.values():
             node.begin()
         for fault in self.scenario.faults:
@@ -170,7 +170,7 @@ class World:
             self.say(f"FAULT {fault.kind.value}: {fault.node} ({fault.span_s:.1f} s, {fault.amount:g})")
 
     def _struck(self, fault: ScheduledFault) -> bool:
-        """Whether there was anybody for it to befall."""
+        """Carry it out; whether it had an effect."""
         if self.sky.strike(fault):
             return True
         node, amount = self.nodes.get(fault.node), int(abs(fault.amount))
@@ -196,7 +196,7 @@ class World:
         return struck
 
     def _rotted(self, node: Node, fault: ScheduledFault) -> bool:
-        """Where nothing lies that could rot, it happens to the next that does: frames do not lie for long."""
+        """If no file can rot now, the next one does: frames exist only briefly."""
         name = node.rot(int(fault.amount))
         if name:
             self.say(f"rotten: {fault.node} {name}")
@@ -205,7 +205,7 @@ class World:
         return bool(name)
 
     def _calm(self) -> None:
-        """No more faults: the sky clears, disks are well."""
+        """End all faults: network and disks work."""
         self.say("the faults are over")
         self.sky.clear()
         for node in self.nodes.values():
@@ -213,7 +213,7 @@ class World:
             node.trouble(0)
 
     def finish(self) -> WorldOutcome:
-        """Write down what it came to, once."""
+        """Write the result, once."""
         if not self.outcome.mark:
             outcome = self.outcome
             outcome.mark = self._mark.hexdigest()
@@ -254,7 +254,7 @@ class World:
 def run_seed(
     seed: int, *, trace: Callable[[str], None] | None = None, scenario: Scenario | None = None
 ) -> WorldOutcome:
-    """Live through one seed.
+    """Run one seed.
 
     Args:
         seed: decides all.
@@ -262,7 +262,7 @@ def run_seed(
         scenario: instead of the seed's own.
 
     Returns:
-        What came about; a broken promise is in ``violation``.
+        The result; a broken promise is in ``violation``.
     """
     chosen = draw(seed) if scenario is None else scenario
     held: list[World] = []

@@ -1,4 +1,4 @@
-"""A TCP relay that counts: every byte an agent and its broker say to each other passes through it."""
+"""A TCP relay that counts: every byte between an agent and its broker passes through it."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ _CONNECT_S: Final = 5.0
 
 @dataclass
 class ByteCount:
-    """One direction: sizes of what came in one read each, about one MQTT packet while little is said."""
+    """One direction: bytes of each read, about one MQTT packet at low traffic."""
 
     sizes: list[int] = field(default_factory=list)
 

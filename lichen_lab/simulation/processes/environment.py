@@ -21,7 +21,7 @@ _MB: Final = 1e6
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python that can observe and cannot train.
+    """A Python that can observe but not train.
 
     Attributes:
         python: the interpreter.
@@ -40,7 +40,7 @@ class Environment:
         return [str(self.python), "-P", "-c", _BLOCK, *words]
 
     def torch_free(self) -> bool:
-        """Whether ``import torch`` fails there: tried, not believed."""
+        """Whether ``import torch`` fails there; it is tried."""
         probe = "import torch" if self.own else "import sys; sys.modules['torch'] = None; import torch"
         done = subprocess.run(
             [str(self.python), "-P", "-c", probe], capture_output=True, timeout=_PROBE_S, check=False
@@ -62,7 +62,7 @@ def environment(wanted: Path | None) -> Environment:
         return Environment(Path(sys.executable), own=False, how=how)
     if not python.is_file():
         raise Misconfigured(f"--observer-python {python}: there is no such file")
-    # Not resolved: a virtual environment's python is a link, and its place is what makes the environment.
+    # Not resolved: a virtual environment's python is a link, and its path determines the environment.
     chosen = Environment(python.absolute(), own=True, how=f"an environment of its own, {python}")
     done = subprocess.run(
         [str(chosen.python), "-P", "-c", "import lichen, onnxruntime"],

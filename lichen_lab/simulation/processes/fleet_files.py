@@ -1,4 +1,4 @@
-"""A fleet's files under one folder: where they lie, and what the configurations of all processes say."""
+"""A fleet's files under one folder: their paths, and the configurations of all processes."""
 
 import json
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FleetFiles:
-    """Where things lie, and the ports.
+    """Paths and ports.
 
     Attributes:
-        root: everything is below it.
+        root: folder of all files.
         port: of the broker.
         fleet: the fleet's name.
         devices: names of the agents.
-        ports: of those processes that reach the broker through a proxy: name -> its port.
+        ports: name -> port of the proxy, for processes that reach the broker through one.
         link: further keys of ``[mqtt]`` of all processes.
     """
 
@@ -53,7 +53,7 @@ class FleetFiles:
         return {"host": HOST, "port": self.ports.get(name, self.port), **self.link}
 
     def replay(self, name: str, speed: float, **more: Any) -> dict[str, Any]:
-        """A ``[[source]]``: the device's recording, so many times faster than it was made."""
+        """A ``[[source]]`` that replays the device's recording ``speed`` times faster than real time."""
         return {"kind": "replay", "file": str(self.recording(name)), "speed": speed, **more}
 
     def agent(self, name: str, *changes: Table, **tables: Any) -> dict[str, Any]:

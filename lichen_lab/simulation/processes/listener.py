@@ -1,4 +1,4 @@
-"""A link that only listens: passes each message at the broker to whoever counts or shows it."""
+"""A link that only listens: passes each message to an observer."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""Mosquitto for trials: where it is, and the configuration under which it keeps what it has acknowledged."""
+"""Mosquitto for trials: its path, and a configuration with persistence."""
 
 import getpass
 import shutil
@@ -11,7 +11,7 @@ _PLACES: Final = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebre
 
 
 def path() -> str:
-    """Where the broker is.
+    """Path of the broker.
 
     Raises:
         Misconfigured: it is not installed.
@@ -23,7 +23,7 @@ def path() -> str:
 
 
 def command(folder: Path, host: str, port: int) -> list[str]:
-    """Write a configuration below ``folder`` and say how to start the broker with it.
+    """Write a configuration below ``folder`` and return the command that starts the broker with it.
 
     Raises:
         Misconfigured: it is not installed.
@@ -36,12 +36,12 @@ def command(folder: Path, host: str, port: int) -> list[str]:
         "allow_anonymous true\n"
         "persistence true\n"
         f"persistence_location {folder}/\n"
-        # what a SIGKILL can take from the broker is what came in since the last save
+        # SIGKILL loses only messages since the last save
         "autosave_interval 1\n"
         "max_queued_messages 0\n"
         "max_queued_bytes 67108864\n"
         "max_packet_size 1048576\n"
-        # the packaged service changes its user; here the one that runs the trial stays
+        # the packaged service changes its user; a trial keeps its own
         f"user {getpass.getuser()}\n"
     )
     return [program, "-c", str(config)]

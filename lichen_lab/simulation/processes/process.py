@@ -24,7 +24,7 @@ def _die_with_parent() -> None:
 
 @dataclass
 class Child:
-    """One program: how to start it, and the process while it runs."""
+    """One program: its command, and the process while it runs."""
 
     name: str
     argv: Sequence[str]
@@ -32,7 +32,7 @@ class Child:
     env: Mapping[str, str] = field(default_factory=dict)
     nice: int = 0
     restart: Restart = "always"
-    """What is done when it ends by itself; with "on-failure" and "no", status 0 is a good end."""
+    """When to start it again after it ended by itself; with "on-failure" and "no", status 0 is success."""
     process: asyncio.subprocess.Process | None = None
     starts: int = 0
 
@@ -81,7 +81,7 @@ class Child:
             except TimeoutError:
                 self.signal(signal.SIGKILL)
                 await self.process.wait()
-        # What it left behind in its group.
+        # Processes that it left in its group.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         return self.process.returncode

@@ -1,8 +1,8 @@
-"""A TCP proxy that does to a link what bad networks do: cuts, slows, delays, swallows, flips bits.
+"""A TCP proxy with the faults of bad networks: cuts, throttling, delay, black holes, flipped bits.
 
 It lives in a thread with an event loop of its own, so that tests, benchmarks and plain scripts can use it
 alike; every method may be called from any thread and has taken effect when it returns. ``up`` is from the
-client to the broker. What a black hole swallows is held, as TCP holds and repeats what no one acknowledged:
+client to the broker. A black hole holds data, as TCP holds and repeats unacknowledged data:
 after ``heal`` it goes through, unless one side has given up before.
 """
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar
 
-from lichen_lab.simulation.processes.tcp_proxy_parts import Lane, ended, reset
+from lichen_lab.simulation.processes.tcp_proxy_parts import Lane, cancel_and_wait, reset
 
 Direction = Literal["both", "up", "down"]
 Way = Literal["up", "down"]
@@ -88,16 +88,16 @@ class Proxy:
         self._loop.close()
 
     def bytes_taken(self, way: Way) -> int:
-        """Bytes that came from the sender of a direction, also those that were cut off or are held."""
+        """Bytes from the sender of a direction, also those that were cut or are held."""
         return self._lanes[way].taken
 
     def bytes_passed(self, way: Way) -> int:
-        """Bytes that were handed on."""
+        """Bytes that were passed on."""
         return self._lanes[way].passed
 
     @property
     def open_connections(self) -> int:
-        """Connections that are being relayed now."""
+        """Connections that are relayed now."""
         return len(self._pairs)
 
     def cut(self) -> int:
@@ -109,15 +109,15 @@ class Proxy:
         self._call(lambda: self._cut_every(seconds))
 
     def throttle(self, bytes_per_s: float, direction: Direction = "both") -> None:
-        """At most so many bytes a second in each direction, all connections together; 0: no limit."""
+        """Limit the bytes a second in each direction, all connections together; 0: no limit."""
         self._call(lambda: self._each(direction, lambda lane: setattr(lane, "bytes_per_s", bytes_per_s)))
 
     def black_hole(self, direction: Direction = "both") -> None:
-        """Connections are taken and stay, but nothing passes, not even their end."""
+        """Accept and keep connections, but pass nothing, not even their end."""
         self._call(lambda: self._each(direction, lambda lane: lane.open.clear()))
 
     def delay(self, seconds: float) -> None:
-        """Hold every byte for so long, in each direction."""
+        """Delay every byte, in each direction."""
         self._call(lambda: setattr(self, "_delay_s", seconds))
 
     def flip_bits(self, rate: float) -> None:
@@ -125,11 +125,11 @@ class Proxy:
         self._call(lambda: setattr(self, "_flip_rate", rate))
 
     def refuse(self) -> None:
-        """RST to new connections at once; those that are there stay."""
+        """Refuse new connections with RST; existing ones stay."""
         self._call(lambda: setattr(self, "_refusing", True))
 
     def heal(self) -> None:
-        """A good link again: what was held goes through."""
+        """End all faults; held data passes."""
         self._call(self._heal)
 
     def _call(self, work: Callable[[], T]) -> T:
@@ -199,7 +199,7 @@ class Proxy:
         try:
             await self._relay(reader, writer)
         except (asyncio.CancelledError, OSError):
-            reset(writer)  # cut, or the upstream is not there
+            reset(writer)  # cut, or the upstream does not listen
         finally:
             self._pairs.discard(task)
             self._writers.discard(writer)
@@ -215,7 +215,7 @@ class Proxy:
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await ended(pumps)
+                await cancel_and_wait(pumps)
             for one in (up_writer, writer):
                 one.close()
                 with suppress(OSError):
@@ -237,9 +237,9 @@ class Proxy:
                 if not data:
                     await writing
         except OSError:
-            return  # the other side is told by the end of the relay
+            return  # the end of the relay ends the other side
         finally:
-            await ended([writing])
+            await cancel_and_wait([writing])
 
     async def _write(
         self, way: Way, held: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
@@ -253,7 +253,7 @@ class Proxy:
                 return
             for piece in lane.slices(self._flipped(data)):
                 await lane.open.wait()
-                lane.passed += len(piece)  # before: who has read them may ask at once
+                lane.passed += len(piece)  # counted first: the reader may ask at once
                 writer.write(piece)
                 await writer.drain()
                 await lane.pay(len(piece))

@@ -45,7 +45,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def ended(tasks: Iterable[Awaitable[None]]) -> None:
+async def cancel_and_wait(tasks: Iterable[Awaitable[None]]) -> None:
     """Cancel, and wait for the end of it."""
     for task in tasks:
         task.cancel()  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
-"""Real processes under one folder: started, kept alive, killed on purpose, stopped in order, and waited for.
+"""Real processes under one folder: start, keep alive, kill on purpose, stop in order, wait for conditions.
 
-Like a service manager it starts again what died; unlike one, it writes down every death that nobody caused.
+Like a service manager it restarts processes that die; unlike one, it records every death that was not on
+purpose.
 """
 
 import asyncio
@@ -36,16 +37,16 @@ def lichen(*words: str) -> list[str]:
 
 
 class Testbed:
-    """A context that stops what it started: agents first, then the coordinator, the broker last.
+    """A context that stops its processes at the end: agents first, then the coordinator, the broker last.
 
     Args:
         files: where configurations, state and logs are.
         commands: name -> another command than the usual one.
         env: added to every process's environment.
-        restarts: so often a process is started again that ended by itself; then waits fail.
+        restarts: of a process that ends by itself; after one more, waits fail.
         pause_s: before it is started again.
-        fatal: exit statuses after which it is not.
-        say: is told of each death.
+        fatal: exit statuses without restart.
+        say: called with each death.
     """
 
     __test__ = False  # its name begins like a test's
@@ -64,11 +65,11 @@ class Testbed:
         self.files = files
         self.children: dict[str, Child] = {}
         self.kills: Counter[str] = Counter()
-        """Name -> how often it was killed on purpose."""
+        """Name -> kills on purpose."""
         self.deaths: list[str] = []
-        """In words, each end of a process that is kept, but was not on purpose."""
+        """Ends of kept processes that were not on purpose, in words."""
         self.failure: Transient | None = None
-        """A process ended for good that should not have; the message shows the end of its log."""
+        """A process failed for good; the message shows the end of its log."""
         self.before_restart: dict[str, Callable[[], None]] = {}
         """Name -> called before it is started again."""
         self._commands, self._env, self.say = commands or {}, env or {}, say
@@ -95,11 +96,11 @@ class Testbed:
         env: Mapping[str, str] | None = None,
         nice: int = 0,
     ) -> Child:
-        """Start a process, or one that is known again; a broker also listens then.
+        """Start a process, or start a known one again; a broker listens when this returns.
 
         Args:
             name: of the process, its configuration and its log.
-            command: none: that of the daemon whose configuration has this name.
+            command: empty: that of the daemon whose configuration has this name.
             restart: what happens when it ends by itself.
             env: added to the environment.
             nice: its niceness.
@@ -118,7 +119,7 @@ class Testbed:
         return child
 
     def command(self, name: str) -> Sequence[str]:
-        """How a daemon is started."""
+        """The command of a daemon."""
         words = ("coordinator", "serve") if name == COORDINATOR else ("agent", "run")
         return self._commands.get(name) or lichen(*words, "--config", str(self.files.config(name)))
 
@@ -136,7 +137,7 @@ class Testbed:
             await asyncio.sleep(_LOOK_S)
 
     async def _keep(self, child: Child) -> None:
-        """Wait for its end; what nobody wanted is written down, and mended as a service manager would."""
+        """Wait for its end; record an end that was not on purpose, and restart the process."""
         while child.process is not None:
             code = await child.process.wait()
             if code == 0 and child.restart != "always":
@@ -153,7 +154,7 @@ class Testbed:
             await self._begin(child)
 
     async def kill(self, name: str) -> bool:
-        """SIGKILL to its process group; nobody starts it again. False where it did not run any more."""
+        """SIGKILL to its process group, without restart. False if it did not run."""
         child = self.children[name]
         await self._leave_alone(name)
         if child.pid is None or child.process is None:
@@ -164,7 +165,7 @@ class Testbed:
         return True
 
     async def stop(self, *names: str) -> None:
-        """End these in order (SIGTERM), side by side; nobody starts them again."""
+        """Stop these in parallel (SIGTERM), without restart."""
         await self._leave_alone(*names)
         await asyncio.gather(*(self.children[name].stop() for name in names if name in self.children))
 
@@ -202,11 +203,11 @@ class Testbed:
             await self.rest()
 
     async def rest(self) -> None:
-        """Between two looks of a wait."""
+        """Pause between two looks of a wait."""
         await asyncio.sleep(_LOOK_S)
 
     def why(self) -> str:
-        """What may say why a wait was in vain."""
+        """Ends of all logs, for the message of a failed wait."""
         ends = (f"--- {name}:\n{child.tail(3)[-_LAST_LINE:]}" for name, child in self.children.items())
         return "the logs end:\n" + "\n".join(ends)
 

@@ -1,4 +1,4 @@
-"""What an onlooker saw: every update frame, every receipt, every announcement. It trusts no process's word.
+"""Observes every update frame, receipt and announcement, independently of what processes report.
 
 Frames are caught twice: on the wire (whole, or put together from chunks), and on the coordinator's disk as
 hard links, which stay when the coordinator removes its own. Each is kept under the SHA-256 of its bytes.
@@ -31,7 +31,7 @@ _SETTLE_S: Final = 0.3
 
 
 class WireObserver:
-    """Listens to the broker and looks at the coordinator's journal folder.
+    """Observes the broker and the coordinator's journal folder.
 
     Args:
         settings: of the broker.
@@ -44,9 +44,9 @@ class WireObserver:
         self.view = FleetView(fleet)
         self.changed = asyncio.Event()
         self.sent: Counter[str] = Counter()
-        """Digest -> how often that update came by (a pointer counts as its update)."""
+        """Digest -> messages of that update (a pointer counts as its update)."""
         self.receipts: Counter[tuple[int, str, str]] = Counter()
-        """(round, device, digest) -> how often it was acknowledged."""
+        """(round, device, digest) -> acknowledgements."""
         self.refusals: Counter[str] = Counter()
         """Reason -> receipts that refuse."""
         self.traffic: Counter[tuple[Kind, str]] = Counter()
@@ -71,11 +71,11 @@ class WireObserver:
                 await asyncio.wait([looking])
 
     def frame(self, mark: str) -> Path:
-        """Where a frame is kept, if it was seen."""
+        """Path of a kept frame."""
         return self._keep / mark
 
     def count(self, kind: Kind) -> int:
-        """How many messages of that kind came by."""
+        """Messages of that kind so far."""
         return sum(count for (one, _), count in self.traffic.items() if one is kind)
 
     def filters(self) -> tuple[tuple[str, int], ...]:
@@ -85,7 +85,7 @@ class WireObserver:
 
     def apply(self, topic: str, payload: bytes) -> None:
         """Take one message."""
-        with contextlib.suppress(Refused):  # noise of ours or of the fault: a witness only looks
+        with contextlib.suppress(Refused):  # noise of ours or of the fault
             self._take(parse(topic), payload)
         self.view.apply(topic, payload)
         self.changed.set()
@@ -132,7 +132,7 @@ class WireObserver:
             path.write_bytes(payload)
 
     async def _look(self) -> None:
-        """Link what lies in the journal before it is removed: there for a whole round, looked at often."""
+        """Link the journal's frames before they are removed: they stay for a round, and this looks often."""
         while True:
             self.look()
             await asyncio.sleep(_LOOK_S)

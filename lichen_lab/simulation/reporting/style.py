@@ -1,4 +1,4 @@
-"""How the plots look: figures become inline SVG that takes the page's colours, light or dark."""
+"""Style of plots: figures become inline SVG with the page's colours, light or dark."""
 
 import io
 import re
@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 _INK: Final = "#010203"
 _FAINT: Final = "#040506"
 _PHONE_INCHES: Final = 3.7
-"""The width of a figure for a phone: its text is then shown at about its own size."""
+"""Width of a figure for a phone, on which its text has about its own size."""
 _PHONE: ContextVar[bool] = ContextVar("figures for a phone", default=False)
 _CSS: Final = {_INK: "currentColor", _FAINT: "var(--line)"}
 

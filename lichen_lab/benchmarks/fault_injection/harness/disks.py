@@ -22,8 +22,8 @@ _TIMEOUT_S: Final = 20.0
 _BUSY_S: Final = 3.0
 
 
-def lack() -> str:
-    """Why no such disk can be made here, in words; empty where it can."""
+def why_unavailable() -> str:
+    """Why no such disk can be made here, in words; empty if it can."""
     if os.geteuid() != 0:
         return "mounting a disk of its own needs root"
     missing = [tool for tool in _TOOLS if shutil.which(tool, path=_PATH) is None]
@@ -54,7 +54,7 @@ class FaultyDisk:
     """
 
     def __init__(self, image: Path, folder: Path) -> None:
-        if why := lack():
+        if why := why_unavailable():
             raise Misconfigured(f"no disk for a trial: {why}")
         self.folder = folder
         self._image = image
@@ -69,7 +69,7 @@ class FaultyDisk:
         _run("mount", "-o", "loop", str(self._image), str(self.folder))
 
     def fill(self) -> None:
-        """Leave not one block free."""
+        """Fill every block."""
         with contextlib.suppress(OSError), self._balloon.open("ab", buffering=0) as file:
             for size in (_STEP, 4096, 512):
                 with contextlib.suppress(OSError):
@@ -77,20 +77,20 @@ class FaultyDisk:
                         os.write(file.fileno(), b"\0" * size)
 
     def free(self) -> None:
-        """Give back what :meth:`fill` took."""
+        """Free the blocks that :meth:`fill` took."""
         self._balloon.unlink(missing_ok=True)
 
     def fail(self) -> None:
-        """Read-only from now on, unsynced writes lost, until :meth:`repair`."""
+        """Fail: read-only, unsynced writes lost, until :meth:`repair`."""
         _run("mount", "-o", "remount,abort", str(self.folder))
 
     def repair(self) -> None:
-        """Unmount and mount again; nobody may have a file open there."""
+        """Unmount and mount again; no process may have a file open there."""
         self._unmount()
         self._mount()
 
     def _unmount(self) -> None:
-        """A worker dies a moment after its daemon: ask a few times."""
+        """Unmount; retry, because a worker dies shortly after its daemon."""
         deadline = time.monotonic() + _BUSY_S
         while True:
             try:

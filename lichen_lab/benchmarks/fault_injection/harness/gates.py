@@ -12,12 +12,12 @@ from typing import Final
 
 VARIABLE: Final = "LICHEN_TRIAL_GATES"
 _MOST_S: Final = 90.0
-"""Nothing is held for longer, whatever became of the trial."""
+"""Longest hold, also if the trial has failed."""
 _LOOK_S: Final = 0.01
 
 
 def gate(name: str) -> None:
-    """Pass, or wait here for as long as the trial holds this gate."""
+    """Pass, or wait while the trial holds this gate."""
     folder = os.environ.get(VARIABLE)
     if folder is None:
         return
@@ -40,13 +40,13 @@ class StepGates:
         folder.mkdir(parents=True, exist_ok=True)
 
     def hold(self, name: str) -> None:
-        """Whoever comes to this gate from now on waits."""
+        """Close a gate: processes that reach it wait."""
         (self.folder / f"{name}.hold").touch()
 
     def release(self, name: str) -> None:
-        """Let them pass; they may come again."""
+        """Open a gate."""
         (self.folder / f"{name}.hold").unlink(missing_ok=True)
 
     def reached(self, name: str) -> bool:
-        """Whether somebody waits there, or has waited."""
+        """Whether a process has reached the gate."""
         return (self.folder / f"{name}.at").exists()

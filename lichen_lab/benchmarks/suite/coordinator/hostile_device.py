@@ -48,7 +48,7 @@ class HostileStudy:
         task = self.task({})
         self.test = spar_fleet.windows(task, spar_fleet.unseen(tuple(series)))
         self._own: dict[str, WindowSet] = {
-            one.name: spar_fleet.windows(task, spar_fleet.played(tuple(series), one, seed).recorded)
+            one.name: spar_fleet.windows(task, spar_fleet.device_recording(tuple(series), one, seed).recorded)
             for one in DEVICES
         }
 

@@ -1,4 +1,4 @@
-"""The story of a routed run, from what the coordinator, broker, devices and the judging child know."""
+"""Collects the routed demo's results from coordinator, broker, devices and the evaluating side job."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any, Final
 from edge_agent.inference.onnx_models.window_model import read_manifest
 from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.scenario import Layout, PreparedDemo
-from lichen_lab.demo.core.traffic import Onlooker, TrafficTurn
+from lichen_lab.demo.core.traffic import TrafficCounter, TrafficTurn
 from lichen_lab.demo.plans.disentafl import observing
-from lichen_lab.demo.plans.disentafl.results import Bundle, ModelMove, RoutedStory, WatchStory
+from lichen_lab.demo.plans.disentafl.results import Bundle, DisentaflResults, ModelMove, WatchResults
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
 from protocol.tasks.task import LABEL, Task
@@ -18,44 +18,45 @@ MODELS: Final = "models"
 
 
 def bundle_folder(layout: Layout, name: str, digest: str) -> Path:
-    """Where a device has unpacked a bundle."""
+    """Folder in which a device has unpacked a bundle."""
     return layout.state(name) / MODELS / digest
 
 
-def devices(story: RoutedStory, fleet: DemoFleet[PreparedDemo[RoutedStory]]) -> None:
-    """What the devices say of themselves, and how often they were started."""
-    for device in story.devices:
+def take_devices(results: DisentaflResults, fleet: DemoFleet[PreparedDemo[DisentaflResults]]) -> None:
+    """Fill in each device's state and number of starts."""
+    for device in results.devices:
         known = fleet.view.devices.get(device.name)
         device.windows = (known.windows or 0) if known else 0
         if device.name in fleet.children:
             device.starts = fleet.children[device.name].starts
-        said = observing.said(fleet.layout.predictions(device.name), fleet.options.rounds)
-        device.predictions = len(said)
-        device.live = observing.share_right(said).get(LABEL)
+        lines = observing.predictions_of(fleet.layout.predictions(device.name), fleet.options.rounds)
+        device.predictions, device.live = len(lines), observing.share_right(lines).get(LABEL)
 
 
-def wire(story: RoutedStory, task: Task, told: dict[str, Any], seen: Onlooker) -> None:
-    """Each device's rounds: whose route by the blobs it sent, what it moved by what the broker carried."""
-    story.blobs = dict(seen.sizes)
-    updates = [{**update, "round": row["round"]} for row in told["rounds"] for update in row["updates"]]
-    moves(story.devices, task, updates, seen.turns())
+def take_traffic(
+    results: DisentaflResults, task: Task, history: dict[str, Any], traffic: TrafficCounter
+) -> None:
+    """Fill in each device's rounds: route from the blobs of its updates, bytes from the broker's traffic."""
+    results.blobs = dict(traffic.sizes)
+    updates = [{**update, "round": row["round"]} for row in history["rounds"] for update in row["updates"]]
+    add_moves(results.devices, task, updates, traffic.turns())
 
 
-def moves(
-    told: Iterable[WatchStory],
+def add_moves(
+    devices: Iterable[WatchResults],
     task: Task,
     updates: Iterable[dict[str, Any]],
     turns: dict[str, dict[int, TrafficTurn]],
 ) -> None:
-    """One :class:`ModelMove` for each accepted update: its round, device, and the blobs it moved."""
-    named = {device.name: device for device in told}
+    """Add a :class:`ModelMove` for each accepted update."""
+    named = {device.name: device for device in devices}
     for row in updates:
         device = named.get(row["device"])
         if device is None:
             continue
         sent = tuple(row["blobs"] or ())
         profile, domains = blob_names.profile_of(task, sent), blob_names.domains_of(sent)
-        # What it has, not what it sent: a device that sends everything would be on its route else.
+        # From its sensors, not from what it sent: else a device that sends everything would be on its route.
         has = {*device.sensors, *device.later}
         own = Profile(
             tuple(m for m in profile.modalities if m in has),
@@ -77,10 +78,12 @@ def moves(
         )
 
 
-def bundles(story: RoutedStory, stage: PreparedDemo[RoutedStory], seen: Onlooker) -> None:
-    """The model that each device ended with, as it lies on its disk."""
-    for device in story.devices:
-        pointer = seen.pointers.get(device.name)
+def take_bundles(
+    results: DisentaflResults, stage: PreparedDemo[DisentaflResults], traffic: TrafficCounter
+) -> None:
+    """Fill in the last model on each device's disk."""
+    for device in results.devices:
+        pointer = traffic.pointers.get(device.name)
         if pointer is None:
             continue
         manifest = read_manifest(bundle_folder(stage.layout, device.name, pointer.bundle.digest))
@@ -93,12 +96,12 @@ def bundles(story: RoutedStory, stage: PreparedDemo[RoutedStory], seen: Onlooker
         )
 
 
-def judged(story: RoutedStory, lines: Iterable[dict[str, Any]]) -> None:
-    """Scores of bundles and of devices by themselves."""
-    named = {device.name: device for device in story.devices}
+def take_scores(results: DisentaflResults, lines: Iterable[dict[str, Any]]) -> None:
+    """Fill in the scores of bundles, and of devices trained alone."""
+    named = {device.name: device for device in results.devices}
     for line in lines:
         if "supernet_up" in line:
-            story.supernet_up = int(line["supernet_up"])
+            results.supernet_up = int(line["supernet_up"])
         elif "scores" in line:
             named[line["device"]].scores = dict(line["scores"])
         else:

@@ -1,7 +1,7 @@
-"""Who wears which sensors and learns what, and the task of the whole fleet.
+"""The watches, their sensors and targets, and the fleet's task.
 
-Kinds of devices differ in both: only the exercise can be learned by all of them. The watch on the observed
-person has a sensor and predicts things that no training device combines like that.
+Kinds of devices differ in both: only the exercise is a target of all. The observing watch has a combination
+of sensor and targets that no training device has.
 """
 
 from dataclasses import dataclass
@@ -18,29 +18,29 @@ SPEED: Final = "speed"
 ACCELEROMETER, GYROSCOPE = (m.name for m in spar.MODALITIES)
 TARGETS: Final = (
     Target(name=ARM, labels=("left", "right")),
-    # Mean length of the angular velocity: what a gyroscope measures, and what a watch without one can learn.
+    # Mean length of the angular velocity: a gyroscope measures it, a watch without one can learn it.
     Target(name=SPEED, kind="regression", unit="rad/s", offset=2.0, scale=1.0),
 )
 MAX_WINDOWS: Final = 400
-"""A device trains on its newest: about one turn of its recording."""
+"""A device trains on this many of its newest windows: about one turn of its recording."""
 IN_WORDS: Final = {LABEL: "exercise", ARM: "which arm", SPEED: "turning speed"}
 
 
 @dataclass(frozen=True)
 class LabelledWatch:
-    """One device: whose wrist, its sensors, what it has labels for."""
+    """One device: person, sensors, targets with labels."""
 
     name: str
     person: int
     sensors: tuple[str, ...]
     targets: tuple[str, ...]
     later: tuple[str, ...] = ()
-    """Sensors that are plugged in when a part of the rounds is over."""
+    """Sensors that are plugged in during training."""
     faults: FaultPlan | None = None
 
     @property
     def kind(self) -> str:
-        """What it is, in words."""
+        """Sensors and targets, in words."""
         sensors = " and ".join(self.sensors)
         if self.later:
             sensors += f", later also {' and '.join(self.later)}"
@@ -65,9 +65,9 @@ OBSERVED: Final = LabelledWatch("physcia", 7, (ACCELEROMETER,), (LABEL, ARM, SPE
 """Only observes. No training device reads the accelerometer alone and learns all three."""
 OBSERVER_SPEED: Final = 30.0
 OBSERVED_S: Final = 12.0
-"""Of each series, so that a turn of its recording is short."""
+"""Seconds of each series, so that a turn of the recording is short."""
 PLUGGED_AFTER: Final = 3
-"""One in so many rounds is over when the later sensors are plugged in."""
+"""The later sensors are plugged in after one n-th of the rounds."""
 
 
 def task(rounds: int, *, seed: int = 0, **config: Any) -> Task:
@@ -94,7 +94,7 @@ def plug_round(rounds: int) -> int:
 
 
 def plug(layout: Layout, name: str) -> Any:
-    """While this file exists, the later sensors of a watch deliver."""
+    """The later sensors of a watch deliver while this file exists."""
     return layout.root / "recordings" / f"{name}.plugged"
 
 
@@ -104,7 +104,7 @@ def later(name: str) -> str:
 
 
 def watch_config(layout: Layout, watch: LabelledWatch, options: Options) -> dict[str, Any]:
-    """A training device; it also runs the model that is made for it. Its recordings play again and again."""
+    """Configuration of a training device that also runs its own model. Its recordings loop."""
     sources = [layout.replay(watch.name, options.speed, loop=True)]
     if watch.later:
         plugged = str(plug(layout, watch.name))
@@ -121,7 +121,7 @@ def watch_config(layout: Layout, watch: LabelledWatch, options: Options) -> dict
 
 
 def observing_config(layout: Layout) -> dict[str, Any]:
-    """The device that only observes: no torch."""
+    """Configuration of the device that only observes, without torch."""
     name = OBSERVED.name
     sources = [layout.replay(name, OBSERVER_SPEED, loop=True)]
     return observer_config(layout, name, OBSERVER_SPEED, source=sources)

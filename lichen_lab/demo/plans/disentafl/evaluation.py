@@ -1,6 +1,6 @@
-"""How good each device's own bundle is on people nobody trained on, and what the device reaches by itself.
+"""Side job: scores of each device's bundle on unseen people, and of the device trained alone.
 
-A job beside the fleet, because it trains. Both are judged by the same function on the same windows,
+It runs beside the fleet because it trains. Both are judged by the same function on the same windows,
 with the sensors that the device has.
 """
 
@@ -26,7 +26,7 @@ _STORE_BYTES = 256 * 1024 * 1024
 Outputs = Mapping[str, FloatArray]
 
 
-def stored(folder: Path, task: Task, profile: Profile, limit: int) -> WindowSet:
+def stored_windows(folder: Path, task: Task, profile: Profile, limit: int) -> WindowSet:
     """The newest windows in an agent's store that it could learn from; the agent must not run."""
     from edge_agent.windows.observed_profile import is_useful, restrict_to_profile  # noqa: PLC0415 - as above
     from edge_agent.windows.store import WindowStore  # noqa: PLC0415 - as above
@@ -38,7 +38,7 @@ def stored(folder: Path, task: Task, profile: Profile, limit: int) -> WindowSet:
         store.close()
 
 
-def masked(task: Task, windows: WindowSet, modalities: Sequence[str]) -> WindowSet:
+def restrict_sensors(task: Task, windows: WindowSet, modalities: Sequence[str]) -> WindowSet:
     """The windows as a device with these sensors sees them."""
     has_M = np.array([name in modalities for name in task.modality_names])
     x = {m: x_BCT if m in modalities else np.zeros_like(x_BCT) for m, x_BCT in windows.x.items()}
@@ -46,7 +46,7 @@ def masked(task: Task, windows: WindowSet, modalities: Sequence[str]) -> WindowS
 
 
 def scores(targets: Sequence[Target], made: Outputs, windows: WindowSet) -> dict[str, float]:
-    """By target the share of right windows, or r2; a target without labels among the windows has no score."""
+    """By target the share of right windows, or r2; a target without labels has no score."""
     found = {}
     for target in targets:
         true_B = truth_of(windows, target.name)
@@ -74,7 +74,7 @@ def bundle(folder: Path, task: Task, windows: WindowSet) -> dict[str, float]:
     manifest = read_manifest(folder)
     reads = [m.name for m in manifest.modalities]
     predicts = manifest.targets or task.objectives[:1]
-    own = masked(task, windows, reads)
+    own = restrict_sensors(task, windows, reads)
     columns = [task.modality_names.index(name) for name in reads]
     session = open_session(folder, manifest, 1)
     parts = []
@@ -89,7 +89,7 @@ def bundle(folder: Path, task: Task, windows: WindowSet) -> dict[str, float]:
 def by_itself(
     task: Task, profile: Profile, windows: WindowSet, test: WindowSet, seed: int
 ) -> dict[str, float]:
-    """As many rounds of the same training without a fleet; one domain, and the last layer like the rest."""
+    """Train for as many rounds without a fleet: one domain, and the last layer shared."""
     import torch  # noqa: PLC0415 - only in the child
 
     from models.methods.disentafl.client import make_client  # noqa: PLC0415 - as above
@@ -105,7 +105,7 @@ def by_itself(
         flat = flatten(state)
         state = unflatten({name: value + result.tensors.get(name, 0) for name, value in flat.items()})
     model = client.inference_model(alone, state)
-    own = masked(task, test, model.modalities)
+    own = restrict_sensors(task, test, model.modalities)
     columns = [task.modality_names.index(name) for name in model.modalities]
     present_BM = torch.from_numpy(own.present_BM[:, columns].astype(np.float32))
     with torch.inference_mode():
@@ -115,7 +115,7 @@ def by_itself(
 
 
 def supernet_up(task: Task, windows: WindowSet) -> int:
-    """Bytes of the update of a device that holds all but the other domains' experts, as it would be sent."""
+    """Bytes of the update of a device that holds the whole supernet of one domain."""
     from lichen_lab.simulation.data.streams import Fixed  # noqa: PLC0415 - as above
     from lichen_lab.simulation.training.runner import VirtualDevice  # noqa: PLC0415 - only in the child
 
@@ -136,9 +136,9 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"supernet_up": supernet_up(task, window_set.select(test, np.arange(len(test)) < _BATCH))}
     for name, folder in job["bundles"].items():
         yield {"device": name, "scores": bundle(Path(folder), task, test)}
-    for name, told in job["alone"].items():
-        profile = Profile(tuple(told["modalities"]), tuple(told["targets"]))
-        windows = stored(Path(told["store"]), task, profile, int(job["max_windows"]))
+    for name, device in job["alone"].items():
+        profile = Profile(tuple(device["modalities"]), tuple(device["targets"]))
+        windows = stored_windows(Path(device["store"]), task, profile, int(job["max_windows"]))
         yield {"device": name, "alone": by_itself(task, profile, windows, test, int(job["seed"]))}
 
 

@@ -1,4 +1,4 @@
-"""The observing watch: its model runs on its live stream, on a device without training software."""
+"""The observing watch: its live predictions, on a device without training software."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any, Final
 from lichen_lab.demo.core import observer, side_jobs
 from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.scenario import PreparedDemo
-from lichen_lab.demo.core.traffic import Onlooker
+from lichen_lab.demo.core.traffic import TrafficCounter
 from lichen_lab.demo.plans.disentafl import devices as cast
-from lichen_lab.demo.plans.disentafl.results import RoutedObserver, RoutedStory
+from lichen_lab.demo.plans.disentafl.results import DisentaflResults, RoutedObserver
 from lichen_lab.simulation.processes.process import Child
 from protocol.tasks.task import LABEL
 
@@ -17,13 +17,13 @@ _SLACK_S: Final = 60.0
 Line = dict[str, Any]
 
 
-def said(path: Path, version: int) -> list[Line]:
-    """The lines in which a device predicts with this version."""
+def predictions_of(path: Path, version: int) -> list[Line]:
+    """A device's predictions with this version."""
     return [row for row in side_jobs.lines(path) if row["version"] == version]
 
 
 def share_right(lines: Sequence[Line]) -> dict[str, float]:
-    """By classification, the share of windows with a known truth that were right."""
+    """By classification target, the share of right windows among those with a known truth."""
     right: dict[str, list[bool]] = {}
     for line in lines:
         answers = {LABEL: line, **line.get("targets", {})}
@@ -34,7 +34,7 @@ def share_right(lines: Sequence[Line]) -> dict[str, float]:
 
 
 def values(lines: Sequence[Line], target: str) -> list[tuple[float, float, float | None]]:
-    """Of a regression: when, what was said, and the truth where it is known."""
+    """Of a regression target: time, prediction, and the truth if known."""
     found = []
     for line in lines:
         answer = line.get("targets", {}).get(target)
@@ -43,8 +43,8 @@ def values(lines: Sequence[Line], target: str) -> list[tuple[float, float, float
     return found
 
 
-def explained(pairs: Sequence[tuple[float, float, float | None]]) -> float | None:
-    """r2 of what was said, over the windows whose truth is known."""
+def r2(pairs: Sequence[tuple[float, float, float | None]]) -> float | None:
+    """r2 of the predictions with a known truth."""
     known = [(guess, true) for _, guess, true in pairs if true is not None]
     if not known:
         return None
@@ -53,16 +53,18 @@ def explained(pairs: Sequence[tuple[float, float, float | None]]) -> float | Non
     return 1 - sum((guess - true) ** 2 for guess, true in known) / max(spread, 1e-12)
 
 
-async def listen(fleet: DemoFleet[PreparedDemo[RoutedStory]], child: Child, seen: Onlooker) -> None:
-    """One turn of the observing device's recording, with the model of its route."""
+async def listen(
+    fleet: DemoFleet[PreparedDemo[DisentaflResults]], child: Child, traffic: TrafficCounter
+) -> None:
+    """Read the predictions over one turn of the observing device's recording."""
     name, screen = cast.OBSERVED.name, fleet.screen
-    told = await observer.story_of(RoutedObserver, fleet, name, cast.OBSERVED.person)
+    results = await observer.initial_results(RoutedObserver, fleet, name, cast.OBSERVED.person)
     length = fleet.stage.lengths_s[name]
     enough = length - 2 * fleet.stage.task.window.length_s
     lines: list[Line] = []
 
     def over() -> bool:
-        lines[:] = said(fleet.layout.predictions(name), fleet.options.rounds)
+        lines[:] = predictions_of(fleet.layout.predictions(name), fleet.options.rounds)
         if not lines:
             return False
         screen.note = f"{name}, live: {len(lines)} windows"
@@ -70,16 +72,17 @@ async def listen(fleet: DemoFleet[PreparedDemo[RoutedStory]], child: Child, seen
 
     what = f"a turn of {name}'s stream ({length:.0f} s of it)"
     bound_s = length / cast.OBSERVER_SPEED + _SLACK_S
-    await observer.listen(fleet, child, told, what=what, over=over, bound_s=bound_s)
-    # What its own model has said since it came; at the end, the last turn of it.
+    await observer.listen(fleet, child, results, what=what, over=over, bound_s=bound_s)
+    # Predictions of its own model alone; of these, the last turn.
     lines = [line for line in lines if float(line["t"]) > float(lines[-1]["t"]) - length]
-    told.predictions = observer.parse(lines)
-    told.right, told.values = share_right(lines), values(lines, cast.SPEED)
-    told.explained = explained(told.values)
-    told.version = seen.pointers[name].version
-    fleet.stage.story.observer = told
-    heard = ", ".join(f"{cast.IN_WORDS[target]} {100 * share:.0f} %" for target, share in told.right.items())
+    results.predictions = observer.parse(lines)
+    results.right, results.values = share_right(lines), values(lines, cast.SPEED)
+    results.explained = r2(results.values)
+    results.version = traffic.pointers[name].version
+    fleet.stage.results.observer = results
+    right = ", ".join(f"{cast.IN_WORDS[name]} {100 * share:.0f} %" for name, share in results.right.items())
     screen.say(
-        f"{name}, live on person {cast.OBSERVED.person}, by its accelerometer alone: right in {heard}; "
-        f"{cast.IN_WORDS[cast.SPEED]} r2 {told.explained or 0:.2f}; memory {told.memory_mb or 0:.0f} MB (PSS)"
+        f"{name}, live on person {cast.OBSERVED.person}, by its accelerometer alone: right in {right}; "
+        f"{cast.IN_WORDS[cast.SPEED]} r2 {results.explained or 0:.2f}; "
+        f"memory {results.memory_mb or 0:.0f} MB (PSS)"
     )

@@ -1,4 +1,4 @@
-"""The figures of the routed demo's report, each from the story alone."""
+"""The figures of the routed demo's report, each from the results alone."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 
 from lichen_lab.demo.plans.disentafl.devices import IN_WORDS
-from lichen_lab.demo.plans.disentafl.results import RoutedObserver, RoutedStory, WatchStory
+from lichen_lab.demo.plans.disentafl.results import DisentaflResults, RoutedObserver, WatchResults
 from lichen_lab.simulation.reporting import style
 from protocol.tasks.task import LABEL
 
@@ -26,13 +26,13 @@ _PERCENT: Final = 100.0
 
 
 def _kind(blob: str) -> int:
-    """Its place among the colours; 0 is a blob that is not held."""
+    """Index of its colour; 0 is a blob that the device does not hold."""
     return 1 + list(_KINDS).index(blob.split("/", maxsplit=1)[0])
 
 
-def ordered(story: RoutedStory) -> list[str]:
-    """All blobs, those of a kind together."""
-    return sorted(story.blobs, key=lambda name: (_kind(name), name))
+def ordered(results: DisentaflResults) -> list[str]:
+    """All blobs, grouped by kind."""
+    return sorted(results.blobs, key=lambda name: (_kind(name), name))
 
 
 def _tiles(axes: Axes, rows: list[tuple[str, set[str]]], blobs: list[str]) -> None:
@@ -50,11 +50,11 @@ def _short(blob: str) -> str:
     return blob.replace("accelerometer", "acc").replace("gyroscope", "gyr").replace("_shared", "*")
 
 
-def routes(story: RoutedStory) -> str:
+def routes(results: DisentaflResults) -> str:
     """Which blobs each device holds at the end."""
-    rows = [(device.name, set(device.moves[-1].route)) for device in story.trained if device.moves]
+    rows = [(device.name, set(device.moves[-1].route)) for device in results.trained if device.moves]
     made, (axes,) = style.figure(9.4, 1.9 + 0.34 * len(rows))
-    _tiles(axes, rows, ordered(story))
+    _tiles(axes, rows, ordered(results))
     handles = [
         axes.scatter([], [], marker="s", color=_COLOURS[_kind(kind)], label=_KINDS[kind]) for kind in _KINDS
     ]
@@ -69,22 +69,22 @@ def routes(story: RoutedStory) -> str:
     return style.svg(made, "routes")
 
 
-def gained(device: WatchStory, story: RoutedStory) -> str:
-    """The route of the device that was given a sensor, round by round."""
+def gained(device: WatchResults, results: DisentaflResults) -> str:
+    """The route of the device with a later sensor, round by round."""
     rows = [(f"round {move.round}", set(move.route)) for move in device.moves]
     made, (axes,) = style.figure(9.4, 1.3 + 0.19 * len(rows))
-    _tiles(axes, rows, ordered(story))
+    _tiles(axes, rows, ordered(results))
     axes.tick_params(axis="y", labelsize=8)
     return style.svg(made, "gained")
 
 
-def moved(story: RoutedStory) -> str:
+def moved(results: DisentaflResults) -> str:
     """Bytes of a round, down and up, beside the supernet's."""
-    rows = [d for d in story.trained if d.down is not None and d.up is not None]
+    rows = [d for d in results.trained if d.down is not None and d.up is not None]
     made, (axes,) = style.figure(7.4, 1.2 + 0.5 * (len(rows) + 1))
     at = np.arange(len(rows) + 1)
-    down = np.array([*(d.down or 0 for d in rows), story.supernet], float) / 1000
-    up = np.array([*(d.up or 0 for d in rows), story.supernet_up or 0], float) / 1000
+    down = np.array([*(d.down or 0 for d in rows), results.supernet], float) / 1000
+    up = np.array([*(d.up or 0 for d in rows), results.supernet_up or 0], float) / 1000
     axes.barh(
         at - 0.2,
         down,
@@ -115,15 +115,15 @@ def moved(story: RoutedStory) -> str:
     return style.svg(made, "moved")
 
 
-def scores(story: RoutedStory) -> str:
+def scores(results: DisentaflResults) -> str:
     """By target: what each device reaches with the fleet and alone, and chance."""
-    names = list(story.targets)
-    rows = story.devices
+    names = list(results.targets)
+    rows = results.devices
     made, all_axes = style.figure(2.0 + 2.9 * len(names), 1.3 + 0.34 * len(rows), columns=len(names))
     for place, (axes, target) in enumerate(zip(all_axes, names, strict=True)):
         _duel(axes, rows, target)
-        axes.axvline(_PERCENT * story.chance(target), color=style.FAINT, lw=1.5, ls=":")
-        unit = "right, %" if story.targets[target] else "r2, hundredths"
+        axes.axvline(_PERCENT * results.chance(target), color=style.FAINT, lw=1.5, ls=":")
+        unit = "right, %" if results.targets[target] else "r2, hundredths"
         axes.set_title(f"{IN_WORDS[target]}: {unit}", fontsize=11)
         axes.set_yticks(range(len(rows)), style.row_names([d.name for d in rows], place))
         axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -142,7 +142,7 @@ def scores(story: RoutedStory) -> str:
     return style.svg(made, "scores")
 
 
-def _duel(axes: Axes, rows: list[WatchStory], target: str) -> None:
+def _duel(axes: Axes, rows: list[WatchResults], target: str) -> None:
     """A dot for each side, joined where a device has both."""
     for row, device in enumerate(rows):
         both = [device.scores.get(target), device.alone.get(target)]
@@ -153,22 +153,22 @@ def _duel(axes: Axes, rows: list[WatchStory], target: str) -> None:
                 axes.plot(_PERCENT * value, row, "o", color=colour, ms=7.5, mew=0)
 
 
-def by_round(story: RoutedStory) -> str:
+def by_round(results: DisentaflResults) -> str:
     """The whole supernet, judged after every round with both sensors."""
     made, (axes,) = style.figure(7.4, 3.4)
     for (metric, target), colour in zip(
         _METRICS.items(), (style.GREEN, style.BLUE, style.OCHRE), strict=True
     ):
-        known = [(r.round, _PERCENT * r.metrics[metric]) for r in story.rounds if metric in r.metrics]
+        known = [(r.round, _PERCENT * r.metrics[metric]) for r in results.rounds if metric in r.metrics]
         if known:
             rounds, values = zip(*known, strict=True)
-            unit = "right, %" if story.targets.get(target) else "r2, hundredths"
+            unit = "right, %" if results.targets.get(target) else "r2, hundredths"
             axes.plot(
                 rounds, values, color=colour, lw=2.2, marker="o", ms=4, label=f"{IN_WORDS[target]} ({unit})"
             )
-    if story.plugged_after is not None:
-        axes.axvline(story.plugged_after + 0.5, color=style.RED, lw=1.2, ls="--")
-        axes.text(story.plugged_after + 0.6, 3, "a gyroscope is plugged in", fontsize=9)
+    if results.plugged_after is not None:
+        axes.axvline(results.plugged_after + 0.5, color=style.RED, lw=1.2, ls="--")
+        axes.text(results.plugged_after + 0.6, 3, "a gyroscope is plugged in", fontsize=9)
     axes.set_ylim(0, 100)
     axes.set_xlabel("round")
     axes.grid(axis="y")
@@ -178,7 +178,7 @@ def by_round(story: RoutedStory) -> str:
 
 
 def speed(observer: RoutedObserver) -> str:
-    """The turning speed that the observing device says, and the one that was measured."""
+    """Turning speed: predicted by the observing device, and measured."""
     made, (axes,) = style.figure(7.4, 2.8)
     t = [at for at, _, _ in observer.values]
     true = [np.nan if value is None else value for _, _, value in observer.values]

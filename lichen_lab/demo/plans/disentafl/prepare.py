@@ -1,12 +1,12 @@
-"""The files of the routed demo: what each kind of watch records, the unseen people, all configurations."""
+"""Files of the routed demo: recordings by kind of watch, unseen people's windows, all configurations."""
 
 from pathlib import Path
 
 from edge_agent.windows.window_sets import windows_of_recording
-from lichen_lab.demo.core.prepare import begin, configured, labelled
+from lichen_lab.demo.core.prepare import begin, labelled_windows, write_configurations
 from lichen_lab.demo.core.scenario import Layout, Options, PreparedDemo, coordinator_config
 from lichen_lab.demo.plans.disentafl import devices, recordings
-from lichen_lab.demo.plans.disentafl.results import RoutedStory, WatchStory
+from lichen_lab.demo.plans.disentafl.results import DisentaflResults, WatchResults
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
@@ -15,8 +15,8 @@ from models.data.streams.recording import read
 from protocol.tasks.task import Task
 
 
-def prepare(options: Options, version: str) -> PreparedDemo[RoutedStory]:
-    """Write everything that the processes read.
+def prepare(options: Options, version: str) -> PreparedDemo[DisentaflResults]:
+    """Write all files that the processes read.
 
     Raises:
         Misconfigured: SPAR is not here, or the output folder is somebody else's.
@@ -26,12 +26,12 @@ def prepare(options: Options, version: str) -> PreparedDemo[RoutedStory]:
     task = devices.task(options.rounds, seed=options.seed)
     lengths: dict[str, float] = {}
     for watch in devices.DEVICES:
-        own, later = recordings.played(series, watch, options.seed)
+        own, later = recordings.device_recordings(series, watch, options.seed)
         spar.save(layout.recording(watch.name), own)
         if watch.later:
             spar.save(layout.recording(devices.later(watch.name)), later)
         lengths[watch.name] = spar.seconds(own)
-    watched = recordings.observed(series, options.seed)
+    watched = recordings.observer_recording(series, options.seed)
     spar.save(layout.recording(devices.OBSERVED.name), watched)
     lengths[devices.OBSERVED.name] = spar.seconds(watched)
     window_set.save(layout.unseen, unseen(task, series, layout))
@@ -39,19 +39,19 @@ def prepare(options: Options, version: str) -> PreparedDemo[RoutedStory]:
     stage = PreparedDemo(
         layout=layout,
         task=task,
-        story=told(task, options, version),
+        results=initial_results(task, options, version),
         people={name: f"{watch.person}: {watch.kind}" for name, watch in watches.items()},
         agent=lambda name: devices.watch_config(layout, watches[name], options),
         lengths_s=lengths,
     )
     observing = devices.observing_config(layout)
     others = {devices.OBSERVED.name: observing, "coordinator": coordinator_config(layout)}
-    return configured(stage, others)
+    return write_configurations(stage, others)
 
 
-def told(task: Task, options: Options, version: str) -> RoutedStory:
-    """The story before anything happened."""
-    story = RoutedStory(
+def initial_results(task: Task, options: Options, version: str) -> DisentaflResults:
+    """The results before the start."""
+    results = DisentaflResults(
         labels=task.labels,
         modalities=task.modality_names,
         targets={target.name: target.labels for target in task.objectives},
@@ -59,8 +59,8 @@ def told(task: Task, options: Options, version: str) -> RoutedStory:
         chaos=options.chaos,
         version=version,
     )
-    story.devices = [
-        WatchStory(
+    results.devices = [
+        WatchResults(
             name=watch.name,
             person=watch.person,
             kind=watch.kind,
@@ -71,15 +71,15 @@ def told(task: Task, options: Options, version: str) -> RoutedStory:
         )
         for watch in (*devices.DEVICES, devices.OBSERVED)
     ]
-    return story
+    return results
 
 
 def unseen(task: Task, series: tuple[spar.Series, ...], layout: Layout) -> WindowSet:
-    """What the fleet is judged on: whole sensors, all targets, people no training device has met."""
+    """Windows that judge the fleet: whole sensors, all targets, unseen people."""
     path = Path(layout.recording("unseen"))
     parts = []
     for person in spar_fleet.UNSEEN:
-        spar.save(path, recordings.whole(spar.of_person(series, person), 0))
+        spar.save(path, recordings.whole_recording(spar.of_person(series, person), 0))
         parts.append(windows_of_recording(task, read(path)))
     path.unlink()
-    return labelled(window_set.concat(parts))
+    return labelled_windows(window_set.concat(parts))

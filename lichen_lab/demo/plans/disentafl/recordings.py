@@ -1,6 +1,6 @@
 """Recordings with the labels of several targets, made from SPAR.
 
-Not mirrored onto one wrist, as QQR's demo does: which arm wears the watch is something to be learned.
+Unlike in QQR's demo, they are not mirrored onto one wrist: the arm is a target.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def _order(series: Sequence[spar.Series], seed: int) -> list[spar.Series]:
 
 
 def turning_speed(values_TC: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Mean length of the angular velocity in each step, rad/s; a last part of a step is left out."""
+    """Mean length of the angular velocity in each step, rad/s; without a last incomplete step."""
     length_T = np.linalg.norm(values_TC[:, _GYRO].astype(np.float64), axis=1)
     step = round(STEP_S * spar.RATE_HZ)
     whole = len(length_T) // step * step
@@ -53,34 +53,36 @@ def tracks(series: Sequence[spar.Series], recorded: Recording) -> Recording:
 
 
 def _samples(recorded: Recording, start: float) -> int:
-    """How many samples of the series that begins there were kept."""
+    """Number of kept samples of the series that begins there."""
     at = int(np.searchsorted(recorded["label/t"], start))
     return round((float(recorded["label/t"][at + 1]) - start) * spar.RATE_HZ)
 
 
-def whole(series: Sequence[spar.Series], seed: int, limit_s: float | None = None) -> Recording:
-    """All sensors and all targets, in an order that the seed decides."""
+def whole_recording(series: Sequence[spar.Series], seed: int, limit_s: float | None = None) -> Recording:
+    """All sensors and all targets; the seed decides the order of series."""
     chosen = _order(series, seed)
     recorded = spar.recording(chosen, limit_s=limit_s)
     return {**recorded, **tracks(chosen, recorded)}
 
 
-def part(recorded: Recording, sensors: Sequence[str], targets: Sequence[str]) -> Recording:
-    """What these sensors deliver, with the labels of these targets."""
+def restrict(recorded: Recording, sensors: Sequence[str], targets: Sequence[str]) -> Recording:
+    """The recording restricted to these sensors and the labels of these targets."""
     kept = {*sensors, *(LABEL if name == LABEL else f"target/{name}" for name in targets)}
     return {key: values for key, values in recorded.items() if key.rpartition("/")[0] in kept}
 
 
-def played(series: Sequence[spar.Series], watch: LabelledWatch, seed: int) -> tuple[Recording, Recording]:
-    """What a training device plays: its sensors with labels, and its later sensors without any."""
-    recorded = whole(spar.of_person(series, watch.person), seed)
+def device_recordings(
+    series: Sequence[spar.Series], watch: LabelledWatch, seed: int
+) -> tuple[Recording, Recording]:
+    """A training device's recordings: its sensors with labels, and its later sensors without labels."""
+    recorded = whole_recording(spar.of_person(series, watch.person), seed)
     if watch.faults is not None:
         sensors = {k: v for k, v in recorded.items() if not k.startswith("target/")}
         recorded |= inject(sensors, plan_faults(sensors, watch.faults, seed), seed)
-    return part(recorded, watch.sensors, watch.targets), part(recorded, watch.later, ())
+    return restrict(recorded, watch.sensors, watch.targets), restrict(recorded, watch.later, ())
 
 
-def observed(series: Sequence[spar.Series], seed: int) -> Recording:
-    """What the observing device plays; its labels are only compared with what it says."""
-    recorded = whole(spar.of_person(series, OBSERVED.person), seed, OBSERVED_S)
-    return part(recorded, OBSERVED.sensors, OBSERVED.targets)
+def observer_recording(series: Sequence[spar.Series], seed: int) -> Recording:
+    """The observing device's recording; its labels are only compared with predictions."""
+    recorded = whole_recording(spar.of_person(series, OBSERVED.person), seed, OBSERVED_S)
+    return restrict(recorded, OBSERVED.sensors, OBSERVED.targets)

@@ -1,31 +1,31 @@
-"""What the demo of routed experts has seen, as plain data: ``report.json``."""
+"""Results of the demo of routed experts, as plain data: ``report.json``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lichen_lab.demo.core.results import ObserverStory, WindowResults
+from lichen_lab.demo.core.results import ObserverResults, WindowResults
 
 
 @dataclass
 class ModelMove:
-    """One device in one round: what it read and learned, on which domain, and its bytes on the wire."""
+    """One device in one round: its modalities, targets, domain, and bytes on the wire."""
 
     round: int
     modalities: tuple[str, ...]
     targets: tuple[str, ...]
     domain: int | None
     route: tuple[str, ...]
-    """Names of the blobs that the method gives such a device in that domain."""
+    """Names of the blobs on such a device's route in that domain."""
     fetched: tuple[str, ...]
-    """Names of those that it fetched: of its route, what had changed since."""
+    """Names of the blobs that it fetched: those of its route that had changed."""
     sent: tuple[str, ...]
-    """Names of those that its update moved."""
+    """Names of the blobs in its update."""
     down: int
     up: int
 
     @property
     def stray(self) -> tuple[str, ...]:
-        """What it fetched or sent that is not on its route."""
+        """Blobs that it fetched or sent and that are not on its route."""
         return tuple(sorted({*self.fetched, *self.sent} - set(self.route)))
 
 
@@ -41,7 +41,7 @@ class Bundle:
 
 
 @dataclass
-class WatchStory:
+class WatchResults:
     """One device. Scores are by target: a share of right windows, or r2; on people nobody trained on."""
 
     name: str
@@ -51,22 +51,22 @@ class WatchStory:
     targets: tuple[str, ...]
     later: tuple[str, ...] = ()
     observes: bool = False
-    """Never trained."""
+    """It never trains."""
     windows: int = 0
     moves: list[ModelMove] = field(default_factory=list)
     bundle: Bundle | None = None
     scores: dict[str, float] = field(default_factory=dict)
     alone: dict[str, float] = field(default_factory=dict)
     predictions: int = 0
-    """Windows of its own live stream that the last model has predicted."""
+    """Live windows that the last model has predicted."""
     live: float | None = None
-    """The share of them whose exercise was right; a training device has learned on the same person."""
+    """Share of these with the right exercise; a training device has learned on the same person."""
     starts: int = 0
-    """How often its process was started."""
+    """Number of starts of its process."""
 
     @property
     def changes(self) -> list[ModelMove]:
-        """The first move, and those that read or learned something else than the one before."""
+        """The first move, and those whose modalities or targets differ from the one before."""
         found: list[ModelMove] = []
         for move in self.moves:
             profile = (move.modalities, move.targets)
@@ -86,33 +86,33 @@ class WatchStory:
 
 
 @dataclass
-class RoutedObserver(ObserverStory):
-    """The device that only predicts, all of its targets."""
+class RoutedObserver(ObserverResults):
+    """The device that only predicts, with all of its targets."""
 
     right: dict[str, float] = field(default_factory=dict)
-    """By classification, the share of its live windows that were right."""
+    """By classification target, the share of right live windows."""
     values: list[tuple[float, float, float | None]] = field(default_factory=list)
-    """Turning speed: seconds of its stream, said, true where known."""
+    """Turning speed: second of its stream, predicted, true if known."""
     explained: float | None = None
     """r2 of these."""
 
 
 @dataclass(kw_only=True)
-class RoutedStory(WindowResults):
-    """Everything. Versions are judged on the whole supernet with all sensors; metrics are of all targets."""
+class DisentaflResults(WindowResults):
+    """All results. Versions are judged on the whole supernet with all sensors; metrics are of all targets."""
 
     targets: dict[str, tuple[str, ...]]
-    """By name its classes; none for a regression."""
-    devices: list[WatchStory] = field(default_factory=list)
+    """Target -> its classes; none for a regression."""
+    devices: list[WatchResults] = field(default_factory=list)
     blobs: dict[str, int] = field(default_factory=dict)
-    """All of the supernet: bytes by blob name."""
+    """The whole supernet: blob name -> bytes."""
     supernet_up: int | None = None
-    """Bytes of an update that moves all of one domain's supernet, as it would be sent."""
+    """Bytes of an update of one domain's whole supernet."""
     plugged_after: int | None = None
     """The round after which the later sensors were plugged in; None: never."""
     observer: RoutedObserver | None = None
     missed: int = 0
-    """Messages that the onlooker had no room for: so many are not counted in what was moved."""
+    """Messages dropped for lack of room, and so not counted."""
 
     @property
     def supernet(self) -> int:
@@ -120,12 +120,12 @@ class RoutedStory(WindowResults):
         return sum(self.blobs.values())
 
     @property
-    def trained(self) -> list[WatchStory]:
+    def trained(self) -> list[WatchResults]:
         """The devices that trained."""
         return [device for device in self.devices if not device.observes]
 
     def chance(self, target: str) -> float:
-        """What guessing reaches: of a regression r2 = 0, which is always the mean."""
+        """Score of guessing; for a regression r2 = 0, the mean."""
         classes = self.targets[target]
         return 1 / len(classes) if classes else 0.0
 

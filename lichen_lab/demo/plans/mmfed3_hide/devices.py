@@ -1,7 +1,7 @@
-"""The sites of a fleet that completes a graph: what each writes down, and the task.
+"""The sites of a fleet that completes a graph: their relations, and the task.
 
-UMLS says which kinds of medical notion stand in which relation to which. Here each site writes down relations
-of its own, which no other has, about notions that others name, too.
+UMLS relates kinds of medical concepts. Here each site has relations that no other has, about concepts that
+others have too.
 """
 
 import math
@@ -18,16 +18,16 @@ TASK_NAME: Final = "umls-sites"
 TEXT: Final = small_graphs.TEXT
 TEXT_WIDTH: Final = 32
 TEXT_SHARE: Final = 0.5
-"""Of a site's entities, those whose text it has (r of the paper's tables)."""
+"""Share of a site's entities that have text (r of the paper's tables)."""
 TRIPLES: Final = "facts.tsv"
 TEXT_FILE: Final = "text.npz"
 QUESTIONS: Final = 8
-"""That each gateway is asked."""
+"""Questions to each gateway."""
 TOP_K: Final = 25
-"""Of which the known ones are left out."""
+"""Answers of the model, known facts included."""
 POLL_S: Final = 0.5
 JUDGE_SHARE: Final = 0.1
-"""Of its own facts, those on which a gateway judges its model and never trains."""
+"""Share of its own facts that a gateway judges its model on and never trains on."""
 
 CONFIG: Final = {
     "dim": 64,
@@ -40,7 +40,7 @@ CONFIG: Final = {
     "validation": JUDGE_SHARE,
 }
 ALONE: Final = {"fusion": "structure", "imputer": "none", "dual": False, "warmup_rounds": 0, "lr": 0.03}
-"""S-Ind, over these: structure alone, and nobody to learn with, at the best of the rates that were tried."""
+"""S-Ind, as changes of ``CONFIG``: structure alone, no fleet, at the best learning rate that was tried."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class DemoSite:
     name: str
     relations: tuple[str, ...]
     about: str
-    """What it writes down, in words."""
+    """Its relations, in words."""
     later: tuple[str, ...] = ()
-    """Entities that it is told of while the fleet runs: with them, all facts that name them."""
+    """Entities that it gets while the fleet runs, with all facts that name them."""
     late: bool = False
-    """Joins while the fleet runs."""
+    """It joins while the fleet runs."""
     first: tuple[tuple[str, str], ...] = ()
-    """Questions that it is asked before all others."""
+    """Questions that come before all others."""
 
 
 SITES: Final = (
@@ -117,12 +117,12 @@ def task(rounds: int, *, seed: int = 0, **config: Any) -> Task:
 
 
 def growing() -> DemoSite:
-    """The site that is told more."""
+    """The site that gets further facts."""
     return next(site for site in SITES if site.later)
 
 
 def grow_round(rounds: int) -> int:
-    """The round after which a site is told more."""
+    """The round after which a site gets further facts."""
     return max(1, math.ceil(rounds / 3))
 
 
@@ -132,5 +132,5 @@ def join_round(rounds: int) -> int:
 
 
 def folder(layout: Layout, name: str) -> Path:
-    """Where a site's own files lie."""
+    """Folder of a site's own files."""
     return layout.root / "sites" / name

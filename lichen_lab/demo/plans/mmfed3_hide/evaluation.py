@@ -1,7 +1,7 @@
-"""How good each gateway's model is on facts that nobody was told, and what it reaches by itself.
+"""Side job: scores of each gateway's model on held-out facts, and of the gateway trained alone.
 
-A job beside the fleet, because it trains. By itself means: the same training for the same rounds with the
-same facts at the same time, on structure alone (S-Ind of the paper), as a fleet of one.
+It runs beside the fleet because it trains. Alone means: the same training for the same rounds with the same
+facts at the same time, on structure alone (S-Ind of the paper), as a fleet of one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ def by_itself(
 
 
 def _sent(task: Task, name: str, number: int, graph: Any, result: LocalResult) -> Update:
-    """As it would arrive."""
+    """The update as it would arrive."""
     offer = Offer(task=task.name, round=number, base=_NO_BASE, base_size=0, closes_in_s=1.0)
     frame, _ = encode_update(offer, task, (name, ()), graph, result, carry={})
     header, tensors = decode_frame(frame, UpdateHeader)
@@ -113,13 +113,13 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """One line a result."""
     task = Task.model_validate(job["task"])
     secret = bytes.fromhex(job["secret"])
-    for name, told in job["gateways"].items():
-        facts, asked = [tuple(one) for one in told["facts"]], [tuple(one) for one in told["held_out"]]
-        own = tables(read_npz(Path(told["private"])))
+    for name, gateway in job["gateways"].items():
+        facts, asked = [tuple(one) for one in gateway["facts"]], [tuple(one) for one in gateway["held_out"]]
+        own = tables(read_npz(Path(gateway["private"])))
         if own is None:
-            raise ValueError(f"{told['private']}: no tables")
+            raise ValueError(f"{gateway['private']}: no tables")
         yield {"gateway": name, "scores": asdict(scores(task, own, secret, asked, facts))}
-        turns = {int(number): facts[:count] for number, count in told["turns"].items()}
+        turns = {int(number): facts[:count] for number, count in gateway["turns"].items()}
         reached, alone = by_itself(task, name, turns, secret, int(job["seed"]))
         yield {"gateway": name, "alone": reached, "scores": asdict(scores(task, alone, secret, asked, facts))}
 

@@ -1,4 +1,4 @@
-"""What no byte on the wire may hold, looked for in all that went over the broker. Pure."""
+"""Searches all traffic at the broker for data that must not leave a gateway. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,21 +6,21 @@ from typing import Final
 
 import numpy as np
 
-from lichen_lab.demo.core.traffic import Onlooker
-from lichen_lab.demo.plans.mmfed3_hide.results import Searched
+from lichen_lab.demo.core.traffic import TrafficCounter
+from lichen_lab.demo.plans.mmfed3_hide.results import SearchOutcome
 from models.contract import FloatArray
 from models.knowledge_graph.data.keys import ENTITIES, RELATIONS, key
 from protocol.errors import Refused
 from protocol.topics import parse
 
 SHORTEST: Final = 10
-"""Letters of a name that is looked for: shorter ones are parts of words that messages are made of."""
+"""Least letters of a name to search for: shorter ones are parts of ordinary words in messages."""
 _ROW: Final = 8
-"""Numbers of a feature's row that are looked for."""
+"""Numbers of a feature row to search for."""
 
 
-class Searcher(Onlooker):
-    """An onlooker that keeps what it hears, chunks of one blob together."""
+class Searcher(TrafficCounter):
+    """A traffic counter that keeps all payloads, chunks of one blob together."""
 
     def __init__(self, fleet: str) -> None:
         super().__init__(fleet)
@@ -48,19 +48,19 @@ class Searcher(Onlooker):
             self._chunks[route.device, route.digest][route.index] = payload
 
     def texts(self) -> list[bytes]:
-        """Everything once: messages, and blobs put together."""
+        """All payloads once: messages, and reassembled blobs."""
         whole = [b"".join(chunks[n] for n in sorted(chunks)) for chunks in self._chunks.values()]
         return [*self._heard, *whole]
 
 
 Secrets = Mapping[str, Mapping[str, tuple[bytes, ...]]]
-"""Kind -> name -> the bytes of which none may be seen."""
+"""Kind -> name -> byte strings of which none may occur."""
 
 
 def secrets(
     secret: bytes, entities: Iterable[str], relations: Iterable[str], rows: Mapping[str, FloatArray]
 ) -> Secrets:
-    """What is looked for.
+    """The byte strings to search for.
 
     Args:
         secret: the fleet's.
@@ -82,7 +82,7 @@ def secrets(
 
 
 def search(texts: Iterable[bytes], sought: Secrets) -> tuple[str, ...]:
-    """Kinds and names of what was found."""
+    """Kinds and names of the secrets that occur."""
     found = set()
     for text in texts:
         for kind, named in sought.items():
@@ -90,13 +90,15 @@ def search(texts: Iterable[bytes], sought: Secrets) -> tuple[str, ...]:
     return tuple(f"{kind}: {name}" for kind, name in sorted(found))
 
 
-def searched(seen: Searcher, sought: Secrets, secret: bytes, entities: Iterable[str]) -> Searched:
-    """The search's outcome; entity keys, which do travel, show that it can find something."""
-    texts = seen.texts()
+def search_outcome(
+    searcher: Searcher, sought: Secrets, secret: bytes, entities: Iterable[str]
+) -> SearchOutcome:
+    """The outcome; entity keys, which may travel, show that the search finds what is there."""
+    texts = searcher.texts()
     keys = {name: (key(secret, name, ENTITIES),) for name in entities}
-    return Searched(
+    return SearchOutcome(
         bytes=sum(map(len, texts)),
-        messages=seen.messages,
+        messages=searcher.messages,
         sought={kind: len(named) for kind, named in sought.items()},
         found=search(texts, sought),
         keys=len(search(texts, {"entity keys": keys})),

@@ -1,4 +1,4 @@
-"""UMLS dealt out to the sites: what each knows from the start, what it is told later, what nobody is told.
+"""UMLS split over the sites: facts from the start, later facts, held-out facts.
 
 Shapes: as in :mod:`models.knowledge_graph.data.graph`.
 """
@@ -18,7 +18,7 @@ from models.knowledge_graph.data.graph import IntArray, KnowledgeGraph
 from protocol.errors import Misconfigured, Refused, Transient
 
 _HELD_OUT: Final = (1, 1)
-"""Facts that a site has, and those that no gateway is ever told."""
+"""Parts of a site's facts: known, and held out."""
 _SPLIT, _MASK = range(2)
 
 
@@ -29,9 +29,9 @@ class GraphPart:
     Attributes:
         now: facts from the start.
         later: facts that come while the fleet runs; none at most sites.
-        held_out: facts that nobody is told: what answers are judged by.
+        held_out: facts that no gateway gets; they judge the answers.
         text: of the entities whose texts the site has.
-        entities: how many it knows at the start, and in the end.
+        entities: how many it knows at the start and at the end.
     """
 
     now: tuple[Triple, ...]
@@ -42,7 +42,7 @@ class GraphPart:
 
 
 def umls() -> KnowledgeGraph:
-    """The whole graph with features of its names; where it is not here, it is fetched first.
+    """The whole graph with features of its names; fetched first if it is missing.
 
     Raises:
         Misconfigured: it is not here and cannot be fetched; the message says what to do.
@@ -50,7 +50,7 @@ def umls() -> KnowledgeGraph:
     try:
         return small_graphs.load("umls", devices.TEXT_WIDTH).graph
     except Misconfigured:
-        small_graphs.wheel()  # a wrong variable is no missing data set
+        small_graphs.wheel()  # a wrong variable is not a missing data set
     try:
         small_graphs.fetch()
     except (Transient, Refused) as error:
@@ -58,23 +58,23 @@ def umls() -> KnowledgeGraph:
     return small_graphs.load("umls", devices.TEXT_WIDTH).graph
 
 
-def part(graph: KnowledgeGraph, site: DemoSite, seed: int) -> GraphPart:
-    """A site's part: the facts of its relations; half of them held out, half of the texts missing."""
+def site_part(graph: KnowledgeGraph, site: DemoSite, seed: int) -> GraphPart:
+    """A site's part: facts of its relations, half of them held out, half of the texts missing."""
     number = [one.name for one in devices.SITES].index(site.name)
     relation_R = np.sort([graph.relations.index(name) for name in site.relations])
     own, _ = partition.part(graph, relation_R)
-    told_N3, held_N3 = partition.split(own.triples_N3, _HELD_OUT, (seed, number, _SPLIT))
+    known_N3, held_N3 = partition.split(own.triples_N3, _HELD_OUT, (seed, number, _SPLIT))
     has_EM = partition.bernoulli(own, devices.TEXT_SHARE, (seed, number, _MASK))
-    told = _named(own, told_N3)
+    known_facts = _named(own, known_N3)
     late = {name for name in site.later if name in own.entities}
-    now = tuple(one for one in told if late.isdisjoint(one))
-    # A question about what the site was never told is no question.
-    known, relations = _entities(told), {relation for _, relation, _ in told}
+    now = tuple(one for one in known_facts if late.isdisjoint(one))
+    # A question needs entities and a relation that the site knows.
+    known, relations = _entities(known_facts), {relation for _, relation, _ in known_facts}
     held_out = tuple(one for one in _named(own, held_N3) if {one[0], one[2]} <= known and one[1] in relations)
     rows = np.flatnonzero(has_EM[:, 0]).tolist()
     return GraphPart(
         now=now,
-        later=tuple(one for one in told if one not in {*now}),
+        later=tuple(one for one in known_facts if one not in {*now}),
         held_out=held_out,
         text=FeatureTable(tuple(own.entities[e] for e in rows), own.features[devices.TEXT][rows]),
         entities=(len(_entities(now)), len(known)),
@@ -93,20 +93,20 @@ def _named(graph: KnowledgeGraph, triples_N3: IntArray) -> tuple[Triple, ...]:
 
 
 def write(folder: Path, own: GraphPart) -> None:
-    """The files that a gateway reads at the start."""
+    """Write the files that a gateway reads at the start."""
     folder.mkdir(parents=True, exist_ok=True)
     write_triples(folder / devices.TRIPLES, own.now)
     write_features(folder / devices.TEXT_FILE, own.text)
 
 
 def append(folder: Path, facts: tuple[Triple, ...]) -> None:
-    """Tell a gateway more: lines behind those of its file."""
+    """Append facts to a gateway's file."""
     with (folder / devices.TRIPLES).open("a", encoding="utf-8", newline="\n") as file:
         file.writelines("\t".join(fact) + "\n" for fact in facts)
 
 
 def questions(own: GraphPart, count: int, first: tuple[tuple[str, str], ...] = ()) -> list[tuple[str, str]]:
-    """Heads and relations with held-out tails: what a gateway is asked; the rarest relations first.
+    """Questions to a gateway: heads and relations with held-out tails, the rarest relations first.
 
     Args:
         own: the site's part.

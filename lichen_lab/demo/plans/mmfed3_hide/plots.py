@@ -1,4 +1,4 @@
-"""The figures of the report on knowledge graphs, each from the story alone."""
+"""The figures of the report on knowledge graphs, each from the results alone."""
 
 from typing import Final
 
@@ -6,30 +6,30 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphStory
+from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphResults
 from lichen_lab.simulation.reporting import style
 
 _KB: Final = 1000.0
 _COLUMNS: Final = 2
 
 
-def by_round(story: GraphStory) -> str:
+def by_round(results: GraphResults) -> str:
     """MRR by round of each gateway, with the fleet and alone."""
-    rows = -(-len(story.gateways) // _COLUMNS)
+    rows = -(-len(results.gateways) // _COLUMNS)
     made, all_axes = style.figure(9.4, 2.7 * rows + 0.2, columns=_COLUMNS, rows=rows)
-    for axes in all_axes[len(story.gateways) :]:
+    for axes in all_axes[len(results.gateways) :]:
         axes.set_visible(False)
-    for number, (axes, gateway) in enumerate(zip(all_axes, story.gateways, strict=False)):
+    for number, (axes, gateway) in enumerate(zip(all_axes, results.gateways, strict=False)):
         _curves(axes, gateway, style.CLASSES[number % len(style.CLASSES)])
         axes.set_title(gateway.name, fontsize=11)
-        axes.set_xlim(0.5, len(story.rounds) + 0.5)
-        axes.set_ylim(0, _top(story))
+        axes.set_xlim(0.5, len(results.rounds) + 0.5)
+        axes.set_ylim(0, _top(results))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(axis="y")
-        if gateway.later and story.grown_after is not None:
-            _mark(axes, story.grown_after + 0.5, f"{gateway.later} further facts")
-        if gateway.late and story.joined_after is not None:
-            _mark(axes, story.joined_after + 0.5, "joins")
+        if gateway.later and results.grown_after is not None:
+            _mark(axes, results.grown_after + 0.5, f"{gateway.later} further facts")
+        if gateway.late and results.joined_after is not None:
+            _mark(axes, results.joined_after + 0.5, "joins")
         if number % _COLUMNS == 0:
             axes.set_ylabel("MRR")
         if axes.get_legend_handles_labels()[0]:
@@ -37,10 +37,12 @@ def by_round(story: GraphStory) -> str:
     return style.svg(made, "byround")
 
 
-def _top(story: GraphStory) -> float:
+def _top(results: GraphResults) -> float:
     """One scale for all."""
-    known = [turn.mrr for one in story.gateways for turn in one.turns if turn.mrr is not None]
-    return min(1.0, 1.15 * max([*known, *(mrr for one in story.gateways for mrr in one.alone.values()), 0.1]))
+    known = [turn.mrr for one in results.gateways for turn in one.turns if turn.mrr is not None]
+    return min(
+        1.0, 1.15 * max([*known, *(mrr for one in results.gateways for mrr in one.alone.values()), 0.1])
+    )
 
 
 def _curves(axes: Axes, gateway: Gateway, colour: str) -> None:
@@ -57,18 +59,18 @@ def _mark(axes: Axes, at: float, words: str) -> None:
     axes.annotate(words, (at, 0.04), xytext=(-5, 0), textcoords="offset points", ha="right", fontsize=9)
 
 
-def bytes_by_round(story: GraphStory) -> str:
-    """What an update and a download take, over the rounds, beside all rows in float32."""
+def bytes_by_round(results: GraphResults) -> str:
+    """Bytes of updates and downloads by round, beside all rows in float32."""
     made, all_axes = style.figure(9.4, 3.0, columns=2)
     for axes, way in zip(all_axes, ("up", "down"), strict=True):
-        for number, gateway in enumerate(story.gateways):
+        for number, gateway in enumerate(results.gateways):
             sizes = [(turn.round, getattr(turn, way) / _KB) for turn in gateway.turns]
             if sizes:
                 colour = style.CLASSES[number % len(style.CLASSES)]
                 axes.plot(
                     *zip(*sizes, strict=True), color=colour, lw=1.8, marker="o", ms=3, label=gateway.name
                 )
-        whole = [turn.float32 / _KB for gateway in story.gateways for turn in gateway.turns]
+        whole = [turn.float32 / _KB for gateway in results.gateways for turn in gateway.turns]
         if whole:
             axes.axhspan(min(whole), max(whole), color=style.OCHRE, alpha=0.25, lw=0)
             axes.axhline(
@@ -91,10 +93,10 @@ def bytes_by_round(story: GraphStory) -> str:
     return style.svg(made, "bytes")
 
 
-def judged(story: GraphStory) -> str:
-    """MRR on facts that nobody was told: with the fleet, and alone."""
-    made, (axes,) = style.figure(7.4, 0.9 + 0.55 * len(story.gateways))
-    for row, gateway in enumerate(story.gateways):
+def judged(results: GraphResults) -> str:
+    """MRR on held-out facts: with the fleet, and alone."""
+    made, (axes,) = style.figure(7.4, 0.9 + 0.55 * len(results.gateways))
+    for row, gateway in enumerate(results.gateways):
         pair = (gateway.scores, gateway.scores_alone)
         for scores, colour, shift in zip(pair, (style.GREEN, style.GREY), (-0.19, 0.19), strict=True):
             if scores is not None:
@@ -103,7 +105,7 @@ def judged(story: GraphStory) -> str:
                     f"{scores.mrr:.3f}", (scores.mrr, row + shift), xytext=(4, 0), textcoords="offset points",
                     va="center", fontsize=9,
                 )  # fmt: skip
-    axes.set_yticks(range(len(story.gateways)), [gateway.name for gateway in story.gateways])
+    axes.set_yticks(range(len(results.gateways)), [gateway.name for gateway in results.gateways])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.set_xlabel("MRR; green: with the fleet, grey: by itself")

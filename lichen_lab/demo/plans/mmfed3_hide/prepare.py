@@ -1,4 +1,4 @@
-"""The files of the knowledge-graph demo: each site's facts, texts and questions, and all configurations."""
+"""Files of the demo on knowledge graphs: each site's facts, texts and questions, and all configurations."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,28 +6,28 @@ from typing import Any
 
 from edge_agent.identity import fleet_secret
 from lichen_lab.demo.core import scenario
-from lichen_lab.demo.core.prepare import begin, configured
+from lichen_lab.demo.core.prepare import begin, write_configurations
 from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.plans.mmfed3_hide import devices as cast
 from lichen_lab.demo.plans.mmfed3_hide import parts
 from lichen_lab.demo.plans.mmfed3_hide.devices import DemoSite
 from lichen_lab.demo.plans.mmfed3_hide.parts import GraphPart
-from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphStory, ObserverAnswer
+from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GatewayAnswer, GraphResults
 from models.knowledge_graph.data.graph import KnowledgeGraph
 
 
 @dataclass(frozen=True)
-class GraphStage(scenario.PreparedDemo[GraphStory]):
-    """All that is ready before the first process starts."""
+class GraphStage(scenario.PreparedDemo[GraphResults]):
+    """A knowledge-graph demo that is ready to start."""
 
     graph: KnowledgeGraph = field(kw_only=True)
     parts: dict[str, GraphPart] = field(kw_only=True)
     waiting: dict[str, str] = field(default_factory=dict)
-    """As ``people``, of sites that join later."""
+    """As ``people``, for sites that join later."""
 
 
 def prepare(options: Options, version: str) -> GraphStage:
-    """Write everything that the processes read.
+    """Write all files that the processes read.
 
     Raises:
         Misconfigured: UMLS is not here and does not come, or the output folder is somebody else's.
@@ -36,7 +36,7 @@ def prepare(options: Options, version: str) -> GraphStage:
     layout, graph = begin(options, parts.umls)
     task = cast.task(options.rounds, seed=options.seed)
     fleet_secret.make(secret_file(layout))
-    dealt = {site.name: parts.part(graph, site, options.seed) for site in cast.SITES}
+    dealt = {site.name: parts.site_part(graph, site, options.seed) for site in cast.SITES}
     for site in cast.SITES:
         parts.write(cast.folder(layout, site.name), dealt[site.name])
         asked = parts.questions(dealt[site.name], cast.QUESTIONS, site.first)
@@ -44,7 +44,7 @@ def prepare(options: Options, version: str) -> GraphStage:
     stage = GraphStage(
         layout=layout,
         task=task,
-        story=told(graph, dealt, options, version),
+        results=initial_results(graph, dealt, options, version),
         people={site.name: site.about for site in cast.SITES if not site.late},
         waiting={site.name: site.about for site in cast.SITES if site.late},
         agent=lambda name: gateway_config(layout, name),
@@ -53,31 +53,31 @@ def prepare(options: Options, version: str) -> GraphStage:
         parts=dealt,
     )
     late = {name: gateway_config(layout, name) for name in stage.waiting}
-    return configured(stage, {**late, "coordinator": coordinator_config(layout, options.rounds)})
+    return write_configurations(stage, {**late, "coordinator": coordinator_config(layout, options.rounds)})
 
 
 def secret_file(layout: Layout) -> Path:
-    """The fleet's secret: the gateways' alone. The coordinator's configuration does not name it."""
+    """The fleet's secret. Only the gateways' configurations name it."""
     return layout.root / "sites" / fleet_secret.FILE
 
 
 def questions_file(layout: Layout, name: str) -> Path:
-    """What a gateway is asked."""
+    """A gateway's questions."""
     return cast.folder(layout, name) / "questions.tsv"
 
 
 def private_file(layout: Layout, name: str) -> Path:
-    """What training leaves on a gateway: its embeddings."""
+    """A gateway's private embeddings."""
     return layout.state(name) / "private" / f"{cast.TASK_NAME}.npz"
 
 
 def answers_file(layout: Layout, name: str) -> Path:
-    """What it answers."""
+    """A gateway's answers."""
     return layout.root / f"answers-{name}.jsonl"
 
 
 def gateway_config(layout: Layout, name: str) -> dict[str, Any]:
-    """An agent that reads its site's files against the demo's broker."""
+    """Configuration of an agent that reads its site's files."""
     folder = cast.folder(layout, name)
     return layout.agent(
         name,
@@ -95,18 +95,20 @@ def gateway_config(layout: Layout, name: str) -> dict[str, Any]:
 
 
 def coordinator_config(layout: Layout, rounds: int) -> dict[str, Any]:
-    """The demo's coordinator: it has no graph to judge versions on."""
-    # Before a site is told more, so that it answers before and after.
+    """Configuration of the coordinator, which has no graph to judge versions on."""
+    # A version before the site gets more facts, so that it answers before and after.
     table = scenario.coordinator_config(layout, export={"every_rounds": cast.grow_round(rounds)})
     del table["evaluation"]
     return table
 
 
-def told(graph: KnowledgeGraph, dealt: dict[str, GraphPart], options: Options, version: str) -> GraphStory:
-    """The story before anything happened."""
-    story = GraphStory(entities=len(graph.entities), chaos=options.chaos, version=version)
-    story.gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]
-    return story
+def initial_results(
+    graph: KnowledgeGraph, dealt: dict[str, GraphPart], options: Options, version: str
+) -> GraphResults:
+    """The results before the start."""
+    results = GraphResults(entities=len(graph.entities), chaos=options.chaos, version=version)
+    results.gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]
+    return results
 
 
 def _gateway(site: DemoSite, own: GraphPart) -> Gateway:
@@ -124,7 +126,7 @@ def _gateway(site: DemoSite, own: GraphPart) -> Gateway:
         later=len(own.later),
         late=site.late,
         answers=[
-            ObserverAnswer(head, relation, tuple(tails[head, relation]))
+            GatewayAnswer(head, relation, tuple(tails[head, relation]))
             for head, relation in parts.questions(own, cast.QUESTIONS, site.first)
         ],
     )

@@ -7,7 +7,7 @@ from lichen_lab.demo.page import DemoPage
 from lichen_lab.demo.plans.mmfed3_hide import plots
 from lichen_lab.demo.plans.mmfed3_hide.collect_results import SHOWN
 from lichen_lab.demo.plans.mmfed3_hide.devices import JUDGE_SHARE, TEXT_SHARE, TOP_K
-from lichen_lab.demo.plans.mmfed3_hide.results import GraphStory
+from lichen_lab.demo.plans.mmfed3_hide.results import GraphResults
 
 
 def words(name: str) -> str:
@@ -15,20 +15,20 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def figures(story: GraphStory) -> Mapping[str, str]:
+def figures(results: GraphResults) -> Mapping[str, str]:
     """All figures."""
     return {
-        "byround": plots.by_round(story),
-        "bytes": plots.bytes_by_round(story),
-        "judged": plots.judged(story),
+        "byround": plots.by_round(results),
+        "bytes": plots.bytes_by_round(results),
+        "judged": plots.judged(results),
     }
 
 
-def given(story: GraphStory) -> Mapping[str, Any]:
-    """What the page names besides."""
+def template_values(results: GraphResults) -> Mapping[str, Any]:
+    """Further values of the template."""
     return {
-        "ups": story.share(lambda turn: turn.up),
-        "downs": story.share(lambda turn: turn.down),
+        "ups": results.share(lambda turn: turn.up),
+        "downs": results.share(lambda turn: turn.down),
         "text_share": TEXT_SHARE,
         "judge_share": JUDGE_SHARE,
         "top_k": TOP_K,
@@ -36,4 +36,4 @@ def given(story: GraphStory) -> Mapping[str, Any]:
     }
 
 
-PAGE: Final = DemoPage("lichen_lab.demo.plans.mmfed3_hide", figures, given, {"words": words})
+PAGE: Final = DemoPage("lichen_lab.demo.plans.mmfed3_hide", figures, template_values, {"words": words})

@@ -1,4 +1,4 @@
-"""The steps of the knowledge-graph demo: learn, tell a site more, let another join, ask, compare, search."""
+"""Steps of the demo on knowledge graphs: train, add facts, add a site, ask, compare, search."""
 
 import asyncio
 from pathlib import Path
@@ -18,34 +18,34 @@ _SAID: Final = 3
 
 
 async def live(fleet: DemoFleet[GraphStage]) -> None:
-    """From the first process to the last."""
-    story, seen = fleet.stage.story, Searcher(FLEET)
-    async with fleet.running(), fleet.onlooking(seen):
+    """Run the demo, and fill in its results."""
+    results, traffic = fleet.stage.results, Searcher(FLEET)
+    async with fleet.running(), fleet.onlooking(traffic):
         async with asyncio.TaskGroup() as starting:
             await fleet.learn(lambda: _over(fleet, starting))
-        fleet.tell_chaos(story)
+        fleet.record_chaos(results)
         await fleet.wait("every gateway to run the last model", lambda: _deployed(fleet), _DEPLOY_S)
         await _ask_again(fleet)
         await _ask_without_torch(fleet)
         history = await lichen_commands.history(fleet)
-        collect_results.history(story, fleet.stage.task, history, seen.turns())
-        _tell_gateways(fleet)
+        collect_results.take_history(results, fleet.stage.task, history, traffic.turns())
+        _take_gateways(fleet)
         await fleet.stop_agents()
-        collect_results.judged(story, await _judged(fleet))
-        await asyncio.to_thread(_search, fleet, seen)
-    story.missed = seen.missed
+        collect_results.take_scores(results, await _judged(fleet))
+        await asyncio.to_thread(_search, fleet, traffic)
+    results.missed = traffic.missed
 
 
 def _over(fleet: DemoFleet[GraphStage], starting: asyncio.TaskGroup) -> bool:
-    """Whether the rounds are; on the way there, a site is told more, and the late one is started."""
-    now, story = fleet.view.round, fleet.stage.story
+    """Whether the rounds are over; adds facts to a site and starts the late one on the way."""
+    now, results = fleet.view.round, fleet.stage.results
     if now is None:
         return False
-    if story.grown_after is None and _may_grow(fleet, now.version):
-        story.grown_after = now.version
-        _tell_more(fleet)
-    if story.joined_after is None and now.version >= devices.join_round(fleet.options.rounds):
-        story.joined_after = now.version
+    if results.grown_after is None and _may_grow(fleet, now.version):
+        results.grown_after = now.version
+        _add_facts(fleet)
+    if results.joined_after is None and now.version >= devices.join_round(fleet.options.rounds):
+        results.joined_after = now.version
         for name, about in fleet.stage.waiting.items():
             fleet.stage.people[name] = about
             starting.create_task(fleet.start_agent(name))
@@ -54,19 +54,19 @@ def _over(fleet: DemoFleet[GraphStage], starting: asyncio.TaskGroup) -> bool:
 
 
 def _may_grow(fleet: DemoFleet[GraphStage], version: int) -> bool:
-    """First the site shall have answered without: unless the rounds are nearly over before that."""
+    """Whether the site has answered without the new facts, or the rounds are nearly over."""
     rounds = fleet.options.rounds
     wanted = devices.grow_round(rounds)
     answers = prepare.answers_file(fleet.layout, devices.growing().name)
     return version >= wanted and (answers.is_file() or version >= max(wanted + 1, rounds - 2))
 
 
-def _tell_more(fleet: DemoFleet[GraphStage]) -> None:
+def _add_facts(fleet: DemoFleet[GraphStage]) -> None:
     site = devices.growing()
     later = fleet.stage.parts[site.name].later
     parts.append(devices.folder(fleet.layout, site.name), later)
     fleet.screen.say(
-        f"{site.name} is told {len(later)} further facts, about {', '.join(site.later)}; nothing restarts"
+        f"{site.name} gets {len(later)} further facts, about {', '.join(site.later)}; nothing restarts"
     )
 
 
@@ -75,15 +75,15 @@ def _deployed(fleet: DemoFleet[GraphStage]) -> bool:
     pointer = fleet.view.model
     if pointer is None or pointer.version != fleet.options.rounds:
         return False
-    fleet.stage.story.bundle = pointer.bundle.size
+    fleet.stage.results.bundle = pointer.bundle.size
     running = [fleet.view.devices[name].model for name in fleet.stage.people if name in fleet.view.devices]
     return running == [pointer.bundle.digest] * len(fleet.stage.people)
 
 
 async def _ask_again(fleet: DemoFleet[GraphStage]) -> None:
-    """The same questions once more, now that all have learned."""
+    """Ask the same questions again after training."""
     layout, asked = fleet.layout, {}
-    for gateway in fleet.stage.story.gateways:
+    for gateway in fleet.stage.results.gateways:
         asked[gateway.name] = len(side_jobs.lines(prepare.answers_file(layout, gateway.name)))
         questions = prepare.questions_file(layout, gateway.name)
         lines = await asyncio.to_thread(questions.read_text, "utf-8")
@@ -92,13 +92,13 @@ async def _ask_again(fleet: DemoFleet[GraphStage]) -> None:
     def answered() -> bool:
         return all(
             len(side_jobs.lines(prepare.answers_file(layout, one.name))) >= asked[one.name] + len(one.answers)
-            for one in fleet.stage.story.gateways
+            for one in fleet.stage.results.gateways
         )
 
     await fleet.wait("every gateway to answer its questions", answered, _ASK_S)
-    for gateway in fleet.stage.story.gateways:
+    for gateway in fleet.stage.results.gateways:
         own = fleet.stage.parts[gateway.name]
-        collect_results.answers(
+        collect_results.take_answers(
             gateway, side_jobs.lines(prepare.answers_file(layout, gateway.name)), (*own.now, *own.later)
         )
 
@@ -109,10 +109,10 @@ def _append(path: Path, text: str) -> None:
 
 
 async def _ask_without_torch(fleet: DemoFleet[GraphStage]) -> None:
-    """One question by the command line of an environment that cannot train."""
-    story, place = fleet.stage.story, fleet.place
+    """Ask one question on the command line of an environment without torch."""
+    results, place = fleet.stage.results, fleet.place
     free = await asyncio.to_thread(place.torch_free)
-    gateway = next(one for one in story.gateways if one.later)
+    gateway = next(one for one in results.gateways if one.later)
     answer = gateway.answers[0]
     config = str(fleet.layout.config(gateway.name))
     words = ("agent", "ask", "--config", config, answer.head, answer.relation)
@@ -121,14 +121,14 @@ async def _ask_without_torch(fleet: DemoFleet[GraphStage]) -> None:
     except Transient as error:
         fleet.screen.say(str(error))
         return
-    story.how, story.torch_free = place.how, free and bool(given)
+    results.how, results.torch_free = place.how, free and bool(given)
     new = [tail["entity"] for tail in given if not tail["known"]][:_SAID]
     asked = f"{answer.head} {answer.relation}"
     fleet.screen.say(f"{gateway.name}, asked by hand what {asked}, besides what it knows: {', '.join(new)}")
 
 
-def _tell_gateways(fleet: DemoFleet[GraphStage]) -> None:
-    for gateway in fleet.stage.story.gateways:
+def _take_gateways(fleet: DemoFleet[GraphStage]) -> None:
+    for gateway in fleet.stage.results.gateways:
         if gateway.name in fleet.children:
             gateway.starts = fleet.children[gateway.name].starts
         gateway.model = fleet.view.model.version if fleet.view.model else None
@@ -145,7 +145,7 @@ async def _judged(fleet: DemoFleet[GraphStage]) -> list[dict[str, Any]]:
             "held_out": stage.parts[one.name].held_out,
             "turns": {turn.round: turn.triples for turn in one.turns},
         }
-        for one in stage.story.gateways
+        for one in stage.results.gateways
     }
     job = fleet.job(secret=secret.strip(), gateways=gateways)
     what = "the gateways' models and each gateway alone to be judged"
@@ -154,10 +154,10 @@ async def _judged(fleet: DemoFleet[GraphStage]) -> list[dict[str, Any]]:
     return found
 
 
-def _search(fleet: DemoFleet[GraphStage], seen: Searcher) -> None:
-    """Look for what must not travel in all that did."""
+def _search(fleet: DemoFleet[GraphStage], searcher: Searcher) -> None:
+    """Search all traffic for data that must not travel."""
     graph, layout = fleet.stage.graph, fleet.layout
     secret = bytes.fromhex(prepare.secret_file(layout).read_text())
     rows = dict(zip(graph.entities, graph.features[devices.TEXT], strict=True))
     sought = leak_search.secrets(secret, graph.entities, graph.relations, rows)
-    fleet.stage.story.searched = leak_search.searched(seen, sought, secret, graph.entities)
+    fleet.stage.results.searched = leak_search.search_outcome(searcher, sought, secret, graph.entities)

@@ -3,14 +3,14 @@
 from rich.table import Table
 
 from lichen_lab.demo.core.screen import summary
-from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphStory
+from lichen_lab.demo.plans.mmfed3_hide.results import Gateway, GraphResults
 
 _COLUMNS = ("facts", "entities", "MRR", "alone", "hits@10", "alone", "up, % of float32", "down, %")
 
 
-def table(story: GraphStory) -> Table:
+def table(results: GraphResults) -> Table:
     """One row a gateway: its facts, MRR with the fleet and alone, bytes beside float32."""
-    return summary("facts that nobody was told", _COLUMNS, map(_cells, story.gateways))
+    return summary("held-out facts", _COLUMNS, map(_cells, results.gateways))
 
 
 def _cells(one: Gateway) -> tuple[str, ...]:

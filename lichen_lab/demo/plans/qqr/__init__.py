@@ -6,16 +6,16 @@ from lichen_lab.demo.core.run import Demo
 from lichen_lab.demo.core.screen import summary
 from lichen_lab.demo.plans.qqr.checks import checks
 from lichen_lab.demo.plans.qqr.prepare import prepare
-from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.demo.plans.qqr.results import QqrResults
 from lichen_lab.demo.plans.qqr.simulated_seeds import FEDERATED, SeedSummary, summarise
 from lichen_lab.demo.plans.qqr.steps import live
 
 _COLUMNS = ("accuracy %", "± sd", "prototypes minus this", "± sd", "seeds")
 
 
-def table(story: Story) -> Table | None:
-    """The simulated alternatives; None where they were not simulated."""
-    rows = summarise(story.study)
+def table(results: QqrResults) -> Table | None:
+    """The simulated alternatives; None if they were not simulated."""
+    rows = summarise(results.study)
     title = "the same people and kinds of faults, simulated"
     return summary(title, _COLUMNS, map(_cells, rows)) if rows else None
 

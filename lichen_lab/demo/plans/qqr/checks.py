@@ -1,12 +1,12 @@
-"""What must hold for the demo to have worked, and what was found besides: no tick without its number."""
+"""Checks of QQR's demo: those that must hold for success, and findings. Each tick has its number."""
 
 from typing import Final
 
-from lichen_lab.demo.common_checks import deployed, finished, percent
+from lichen_lab.demo.common_checks import deployment_checks, percent, rounds_checks
 from lichen_lab.demo.core.results import Check
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.qqr import simulated_seeds
-from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.demo.plans.qqr.results import QqrResults
 from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, SeedSummary, spread
 from lichen_lab.demo.rollout import checks as rollout
 
@@ -14,36 +14,36 @@ PROTOTYPE_LIMIT_BYTES: Final = 2048
 DELTA_LIMIT: Final = 0.27
 
 
-def checks(story: Story, options: Options) -> list[Check]:
+def checks(results: QqrResults, options: Options) -> list[Check]:
     """All checks, the most important first."""
     return [
-        *finished(story, options),
-        *deployed(story),
-        *rollout.checks(story.rollout),
-        _above_alone(story),
-        *_simulated(story),
-        *_sizes(story),
+        *rounds_checks(results, options),
+        *deployment_checks(results),
+        *rollout.checks(results.rollout),
+        _above_alone(results),
+        *_simulated(results),
+        *_sizes(results),
     ]
 
 
-def _above_alone(story: Story) -> Check:
+def _above_alone(results: QqrResults) -> Check:
     what = "the fleet is above its devices alone"
-    if story.accuracy is None or not story.alone:
+    if results.accuracy is None or not results.alone:
         return Check(what, ok=False, detail="one of them was not judged")
-    mean, sd = spread(story.alone)
-    margin = story.accuracy - mean
+    mean, sd = spread(results.alone)
+    margin = results.accuracy - mean
     detail = (
-        f"{percent(story.accuracy)} against {percent(mean)} ± {100 * sd:.1f} over devices: "
+        f"{percent(results.accuracy)} against {percent(mean)} ± {100 * sd:.1f} over devices: "
         f"{100 * margin:+.1f} points"
     )
     return Check(what, margin > 0, detail)
 
 
-def _simulated(story: Story) -> list[Check]:
-    """That sharing helps is a promise; which way of imputing is better is a finding, with its spread."""
+def _simulated(results: QqrResults) -> list[Check]:
+    """Sharing must help; which way of imputing is better is a finding, with its spread."""
     return [
         _margin(row)
-        for row in simulated_seeds.summarise(story.study)
+        for row in simulated_seeds.summarise(results.study)
         if row.variant != simulated_seeds.FEDERATED
     ]
 
@@ -58,8 +58,8 @@ def _margin(row: SeedSummary) -> Check:
     return Check(what, row.clear and row.margin > 0, detail, must=False)
 
 
-def _sizes(story: Story) -> list[Check]:
-    sizes = story.sizes
+def _sizes(results: QqrResults) -> list[Check]:
+    sizes = results.sizes
     if sizes is None:
         return [Check("sizes on the wire", ok=False, detail="they were not measured")]
     limit = f"under {100 * DELTA_LIMIT:.0f} %"

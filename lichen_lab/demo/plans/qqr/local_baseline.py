@@ -1,6 +1,6 @@
-"""What each device reaches alone on the windows in its own store, and what updates weigh on the wire.
+"""Side job: accuracy of each device trained alone on its own store, and sizes of updates on the wire.
 
-A job beside the fleet, because it trains.
+It runs beside the fleet because it trains.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _STORE_BYTES: Final = 256 * 1024 * 1024
 _MAX_WINDOWS: Final = 4096
 
 
-def stored(folder: Path, task: Task) -> WindowSet:
+def stored_windows(folder: Path, task: Task) -> WindowSet:
     """The labelled windows in an agent's store; the agent must not run."""
     from edge_agent.windows.store import WindowStore  # noqa: PLC0415 - only in the child
 
@@ -30,7 +30,7 @@ def stored(folder: Path, task: Task) -> WindowSet:
 
 
 def frame_bytes(task: Task, windows: WindowSet, config: Mapping[str, Any], codec: str) -> int:
-    """Train once from a fresh model and write the update as a frame: its bytes as one PUBLISH."""
+    """Bytes of the PUBLISH of an update that is trained once from a fresh model."""
     from lichen_lab.simulation.data.streams import Fixed  # noqa: PLC0415 - as above
     from lichen_lab.simulation.training.runner import VirtualDevice  # noqa: PLC0415 - only in the child
     from models import registry  # noqa: PLC0415 - as above
@@ -70,7 +70,7 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     task = Task.model_validate(job["task"])
     test = window_set.load(Path(job["unseen"]), task)
-    devices = {name: stored(Path(folder), task) for name, folder in job["stores"].items()}
+    devices = {name: stored_windows(Path(folder), task) for name, folder in job["stores"].items()}
     usable = {name: windows for name, windows in devices.items() if np.any(windows.y_B >= 0)}
     if usable:
         first = usable[min(usable)]

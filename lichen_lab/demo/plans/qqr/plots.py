@@ -1,23 +1,23 @@
-"""The figures of QQR's report, each from the story alone."""
+"""The figures of QQR's report, each from the results alone."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from lichen_lab.demo.figures import heat
-from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.demo.plans.qqr.results import QqrResults
 from lichen_lab.demo.plans.qqr.simulated_seeds import FEDERATED, SeedLine, spread
 from lichen_lab.simulation.reporting import style
 
 _PERCENT = 100.0
 
 
-def accuracy_by_round(story: Story) -> str:
-    """The fleet's line over the band of what devices reach alone."""
+def accuracy_by_round(results: QqrResults) -> str:
+    """The fleet's accuracy by round, over the band of devices trained alone."""
     made, (axes,) = style.figure(7.4, 3.4)
-    known = [(r.round, _PERCENT * r.accuracy) for r in story.rounds if r.accuracy is not None]
-    if story.alone:
-        mean, sd = spread(_PERCENT * a for a in story.alone)
+    known = [(r.round, _PERCENT * r.accuracy) for r in results.rounds if r.accuracy is not None]
+    if results.alone:
+        mean, sd = spread(_PERCENT * a for a in results.alone)
         axes.axhspan(mean - sd, mean + sd, color=style.OCHRE, alpha=0.18, lw=0)
         axes.axhline(
             mean, color=style.OCHRE, lw=1.6, ls="--", label=f"a device alone: {mean:.0f} ± {sd:.0f} %"
@@ -38,12 +38,12 @@ def accuracy_by_round(story: Story) -> str:
     return style.svg(made, "accuracy")
 
 
-def bytes_by_round(story: Story) -> str:
+def bytes_by_round(results: QqrResults) -> str:
     """Payload bytes of each round, up and down."""
     made, (axes,) = style.figure(7.4, 3.0)
-    rounds = np.array([r.round for r in story.rounds], float)
-    up = np.diff([0, *(r.bytes_up for r in story.rounds)]) / 1000
-    down = np.diff([0, *(r.bytes_down for r in story.rounds)]) / 1000
+    rounds = np.array([r.round for r in results.rounds], float)
+    up = np.diff([0, *(r.bytes_up for r in results.rounds)]) / 1000
+    down = np.diff([0, *(r.bytes_down for r in results.rounds)]) / 1000
     axes.bar(rounds - 0.19, up, 0.36, color=style.BLUE, label="up: quantized updates")
     axes.bar(rounds + 0.19, down, 0.36, color=style.GREEN, label="down: models")
     style.round_ticks(axes, rounds)
@@ -56,15 +56,17 @@ def bytes_by_round(story: Story) -> str:
     return style.svg(made, "bytes")
 
 
-def coverage(story: Story) -> str:
+def coverage(results: QqrResults) -> str:
     """Per device and class: windows that hold each modality."""
-    height = 1.0 + 0.38 * max(1, len(story.devices))
-    made, all_axes = style.figure(2.0 + 2.7 * len(story.modalities), height, columns=len(story.modalities))
-    for place, (axes, modality) in enumerate(zip(all_axes, story.modalities, strict=True)):
-        empty = [0] * len(story.labels)
-        table = np.array([d.counts.get(modality) or empty for d in story.devices], float)
-        names = style.row_names([d.name for d in story.devices], place)
-        heat(axes, table, rows=names, columns=story.labels, shades=style.SHADES, text="{:.0f}")
+    height = 1.0 + 0.38 * max(1, len(results.devices))
+    made, all_axes = style.figure(
+        2.0 + 2.7 * len(results.modalities), height, columns=len(results.modalities)
+    )
+    for place, (axes, modality) in enumerate(zip(all_axes, results.modalities, strict=True)):
+        empty = [0] * len(results.labels)
+        table = np.array([d.counts.get(modality) or empty for d in results.devices], float)
+        names = style.row_names([d.name for d in results.devices], place)
+        heat(axes, table, rows=names, columns=results.labels, shades=style.SHADES, text="{:.0f}")
         axes.set_title(modality, fontsize=11)
         axes.tick_params(axis="x", labelsize=8.5)
     return style.svg(made, "coverage")

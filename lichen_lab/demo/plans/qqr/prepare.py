@@ -1,13 +1,13 @@
-"""The files of QQR's demo: recordings with faults, the unseen people's windows, all configurations."""
+"""Files of QQR's demo: recordings with faults, unseen people's windows, all configurations."""
 
 import json
 
-from lichen_lab.demo.core.prepare import begin, configured, labelled
-from lichen_lab.demo.core.results import DeviceStory
+from lichen_lab.demo.core.prepare import begin, labelled_windows, write_configurations
+from lichen_lab.demo.core.results import DeviceResults
 from lichen_lab.demo.core.scenario import Options, PreparedDemo, agent_config
-from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.demo.plans.qqr.results import QqrResults
 from lichen_lab.demo.rollout import devices as cast
-from lichen_lab.demo.rollout.results import RolloutStory, Watcher
+from lichen_lab.demo.rollout.results import RolloutResults, Watcher
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sensor_faults import share_of
 from lichen_lab.simulation.data.sets import spar
@@ -16,8 +16,8 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 
-def prepare(options: Options, version: str) -> PreparedDemo[Story]:
-    """Write everything that the processes read.
+def prepare(options: Options, version: str) -> PreparedDemo[QqrResults]:
+    """Write all files that the processes read.
 
     Raises:
         Misconfigured: SPAR is not here, the output folder is somebody else's, or there are too few rounds.
@@ -30,46 +30,46 @@ def prepare(options: Options, version: str) -> PreparedDemo[Story]:
         )
     layout, series = begin(options, spar.load)
     task = spar_fleet.task(options.rounds, seed=options.seed)
-    window_set.save(layout.unseen, labelled(spar_fleet.windows(task, spar_fleet.unseen(series))))
-    story = told(task, options, version)
+    window_set.save(layout.unseen, labelled_windows(spar_fleet.windows(task, spar_fleet.unseen(series))))
+    results = initial_results(task, options, version)
     lengths: dict[str, float] = {}
     for device in spar_fleet.DEVICES:
-        played = spar_fleet.played(series, device, options.seed)
+        played = spar_fleet.device_recording(series, device, options.seed)
         spar.save(layout.recording(device.name), played.recorded)
         lengths[device.name] = played.seconds
-        one = DeviceStory(device.name, device.people, device.trouble)
+        one = DeviceResults(device.name, device.people, device.trouble)
         for modality in task.modality_names:
             one.injected[modality] = {
                 kind: share_of(played.faults, kind, modality, played.seconds)
                 for kind in ("outage", "noise", "stuck")
             }
-        story.devices.append(one)
+        results.devices.append(one)
     for watch in cast.WATCHES:
-        watched = cast.played(series, watch, options.seed)
+        watched = cast.watch_recording(series, watch, options.seed)
         spar.save(layout.recording(watch.name), watched.recorded)
         lengths[watch.name] = watched.seconds
-    injected = {device.name: device.injected for device in story.devices}
+    injected = {device.name: device.injected for device in results.devices}
     (layout.root / "faults.json").write_text(json.dumps(injected, indent=1))
     stage = PreparedDemo(
         layout=layout,
         task=task,
-        story=story,
+        results=results,
         people={d.name: ", ".join(map(str, d.people)) for d in spar_fleet.DEVICES},
         agent=lambda name: agent_config(layout, name, options.speed),
         lengths_s=lengths,
-        fault=cast.fault_of(cast.played(series, cast.CANARY, options.seed)),
+        fault=cast.fault_of(cast.watch_recording(series, cast.CANARY, options.seed)),
     )
     watches = {watch.name: cast.config(layout, watch) for watch in cast.WATCHES}
-    return configured(stage, {**watches, "coordinator": cast.coordinator(layout, options.rounds)})
+    return write_configurations(stage, {**watches, "coordinator": cast.coordinator(layout, options.rounds)})
 
 
-def told(task: Task, options: Options, version: str) -> Story:
-    """The story before anything happened; the devices are still to be added."""
-    return Story(
+def initial_results(task: Task, options: Options, version: str) -> QqrResults:
+    """The results before anything happened; the devices are added later."""
+    return QqrResults(
         labels=task.labels,
         modalities=task.modality_names,
         unseen=spar_fleet.UNSEEN,
         chaos=options.chaos,
         version=version,
-        rollout=RolloutStory([Watcher(w.name, w.person, w.site) for w in cast.WATCHES], cast.CANARY.name),
+        rollout=RolloutResults([Watcher(w.name, w.person, w.site) for w in cast.WATCHES], cast.CANARY.name),
     )

@@ -1,10 +1,10 @@
-"""What QQR's demo finds besides: devices, the observing device, rollouts, simulated seeds, sizes."""
+"""Further results of QQR's demo: devices, rollouts, simulated seeds, sizes."""
 
 from dataclasses import dataclass, field
 
-from lichen_lab.demo.core.results import DeviceStory, WindowResults
+from lichen_lab.demo.core.results import DeviceResults, WindowResults
 from lichen_lab.demo.plans.qqr.simulated_seeds import SeedLine
-from lichen_lab.demo.rollout.results import RolloutStory
+from lichen_lab.demo.rollout.results import RolloutResults
 
 
 @dataclass
@@ -31,15 +31,15 @@ class Sizes:
 
 
 @dataclass(kw_only=True)
-class Story(WindowResults):
-    """Everything."""
+class QqrResults(WindowResults):
+    """All results."""
 
-    devices: list[DeviceStory] = field(default_factory=list)
-    rollout: RolloutStory | None = None
+    devices: list[DeviceResults] = field(default_factory=list)
+    rollout: RolloutResults | None = None
     study: list[SeedLine] = field(default_factory=list)
     sizes: Sizes | None = None
 
     @property
     def alone(self) -> list[float]:
-        """What the devices reach by themselves."""
+        """Accuracies of devices trained alone."""
         return [d.alone for d in self.devices if d.alone is not None]

@@ -1,7 +1,4 @@
-"""The same people and faults simulated over several seeds: what sharing and what prototypes are worth.
-
-A job beside the live fleet.
-"""
+"""Side job: simulate the same people and faults over several seeds, to measure sharing and prototypes."""
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +27,7 @@ class SeedLine:
 
 @dataclass(frozen=True)
 class SeedSummary:
-    """One variant over the seeds, and how far the fleet with prototypes is above it, seed by seed.
+    """One variant over the seeds, and the margin of the fleet with prototypes over it, seed by seed.
 
     Accuracies and margins are shares, not percent; ``sd`` is the sample's (n - 1), 0 for one seed.
     """
@@ -55,7 +52,7 @@ def spread(values: Iterable[float]) -> tuple[float, float]:
 
 
 def summarise(lines: Iterable[SeedLine]) -> list[SeedSummary]:
-    """The table: one row a variant. Margins are paired, over the seeds that both have finished."""
+    """One row per variant. Margins are paired, over the seeds that both have finished."""
     by_variant: dict[str, dict[int, float]] = {}
     for line in lines:
         by_variant.setdefault(line.variant, {})[line.seed] = line.accuracy
@@ -73,7 +70,7 @@ def summarise(lines: Iterable[SeedLine]) -> list[SeedSummary]:
 
 
 def read(path: Path) -> list[SeedLine]:
-    """The lines so far; a half-written last one is left for later."""
+    """The complete lines so far."""
     return [SeedLine(**row) for row in lines(path)]
 
 
@@ -87,7 +84,7 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     test = spar_fleet.windows(base, spar_fleet.unseen(series))
     for seed in job["seeds"]:
         devices = {
-            d.name: spar_fleet.windows(base, spar_fleet.played(series, d, seed).recorded)
+            d.name: spar_fleet.windows(base, spar_fleet.device_recording(series, d, seed).recorded)
             for d in spar_fleet.DEVICES
         }
         for variant, config in VARIANTS.items():

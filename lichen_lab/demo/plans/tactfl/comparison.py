@@ -1,6 +1,6 @@
-"""What else can be made of the coordinator's labelled windows, without a fleet.
+"""Side job: models from the coordinator's labelled windows, without a fleet.
 
-A job beside the fleet, because it trains. The training is the coordinator's own, on the same windows; the
+It runs beside the fleet because it trains. The training is the coordinator's own, on the same windows; the
 encoders are those of an initial model instead of the fleet's.
 """
 
@@ -16,12 +16,12 @@ from models.registry import method
 from protocol.tasks.task import Task
 
 PATIENCE: Final = 2
-"""From random encoders it takes longer than from the fleet's: the labelled windows alone get so many times
-the epochs of fine-tuning."""
+"""Training from random encoders takes longer than from the fleet's: it gets this many times the epochs of
+fine-tuning."""
 
 
 def configs(task: Task) -> dict[str, dict[str, Any]]:
-    """By rival, the task's options with which the coordinator trains: the head alone, or everything."""
+    """Rival -> the task's options: train the head alone, or everything."""
     epochs = TactflConfig.model_validate(task.config).finetune_epochs
     return {
         RANDOM: {**task.config, "finetune_epochs": 0},

@@ -1,7 +1,6 @@
-"""Who wears which sensors, which one is broken, and the task of a fleet without labels.
+"""The watches, their sensors and faults, and the task of a fleet without labels.
 
-Nobody writes down on a device what is being done. At the coordinator there are windows of the same people for
-which somebody did: one in ten.
+Devices have no labels. The coordinator has labels for one in ten windows of the same people.
 """
 
 from dataclasses import dataclass
@@ -15,28 +14,28 @@ TASK_NAME: Final = "spar-unlabelled"
 ACCELEROMETER, GYROSCOPE = (m.name for m in spar.MODALITIES)
 BOTH: Final = (ACCELEROMETER, GYROSCOPE)
 LABELLED_SHARE: Final = 0.1
-"""Of the training people's windows, in which somebody wrote down what was done."""
+"""Share of the training people's windows with a label."""
 BROKEN_DB: Final = -10.0
 """Signal-to-noise ratio of the broken watch: the noise has ten times the power of what was measured."""
 
 CONFIG: Final = {
     "epochs": 3,
-    # People wear a watch askew, each in another way.
+    # Each person wears the watch at another angle.
     "rotate_deg": 20.0,
     "gain": 0.2,
-    # By classes, an encoder that learned on noise is further from the others than by the mean of all windows.
+    # By classes, an encoder trained on noise differs more from the others than by the mean of all windows.
     "summary": "classes",
     "finetune_epochs": 60,
     "finetune_rotate_deg": 40.0,
     "finetune_gain": 0.2,
-    # The labelled windows have both sensors; without this the last version would forget to do without one.
+    # The labelled windows have both sensors; without this the last version would need both.
     "finetune_dropout": 0.2,
 }
 
 
 @dataclass(frozen=True)
 class UnlabelledWatch:
-    """One device: whose wrist, its sensors, what is wrong with them."""
+    """One device: person, sensors and their faults."""
 
     name: str
     person: int
@@ -64,7 +63,7 @@ def task(rounds: int, labelled: str = "labelled.npz", *, seed: int = 0, **config
         method="tactfl",
         labels=spar.LABELS,
         modalities=spar.MODALITIES,
-        # Twice a window is kept, so that segments come from the stream and not from stored windows alone.
+        # Context of two windows, so that segments come from the stream and not from stored windows alone.
         window=Window(length_s=2.56, stride_s=1.28, context_s=5.12),
         network=Network(
             encoders={name: Encoder(kind="cnn1d", width=16, depth=4) for name in BOTH},

@@ -1,4 +1,4 @@
-"""The figures of the report without labels, each from the story alone."""
+"""The figures of the report without labels, each from the results alone."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lichen_lab.demo.figures import heat
 from lichen_lab.demo.plans.qqr.simulated_seeds import spread
-from lichen_lab.demo.plans.tactfl.results import UnlabelledStory, Weighed
+from lichen_lab.demo.plans.tactfl.results import TactflResults, Weighing
 from lichen_lab.simulation.reporting import style
 
 _PERCENT: Final = 100.0
@@ -21,19 +21,19 @@ _SIDES: Final = (style.OCHRE, style.BLUE)
 
 
 def short(part: str) -> str:
-    """A part of the model as the page calls it."""
+    """Short name of a part of the model."""
     return part.rpartition("/")[2]
 
 
-def by_round(story: UnlabelledStory) -> str:
-    """Accuracy by round, the fine-tuned last version apart, over what needs no fleet."""
+def by_round(results: TactflResults) -> str:
+    """Accuracy by round, with the fine-tuned last version, over the rivals without a fleet."""
     made, (axes,) = style.figure(7.4, 3.6)
-    for rival, colour in zip(story.rivals, _SIDES, strict=False):
+    for rival, colour in zip(results.rivals, _SIDES, strict=False):
         if rival.mean is not None:
             mean, sd = spread(_PERCENT * one for one in rival.accuracies)
             axes.axhspan(mean - sd, mean + sd, color=colour, alpha=0.15, lw=0)
             axes.axhline(mean, color=colour, lw=1.6, ls="--", label=f"{rival.name}: {mean:.0f} ± {sd:.0f} %")
-    known = [(r.round, _PERCENT * r.accuracy) for r in story.rounds if r.accuracy is not None]
+    known = [(r.round, _PERCENT * r.accuracy) for r in results.rounds if r.accuracy is not None]
     if known:
         rounds, values = zip(*known, strict=True)
         axes.plot(
@@ -46,8 +46,11 @@ def by_round(story: UnlabelledStory) -> str:
             f"{values[-1]:.0f} %", (rounds[-1], values[-1]), xytext=(9, -4), textcoords="offset points"
         )
         axes.set_xlim(min(rounds) - 0.4, max(rounds) + 0.9)
-    shown = [*(value for _, value in known), *(_PERCENT * one for r in story.rivals for one in r.accuracies)]
-    # Not from 0: what is compared lies close together.
+    shown = [
+        *(value for _, value in known),
+        *(_PERCENT * one for r in results.rivals for one in r.accuracies),
+    ]
+    # Not from 0: the compared values are close together.
     axes.set_ylim(max(0.0, 10 * (min(shown, default=0.0) // 10 - 1)), 100)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("round")
@@ -58,15 +61,15 @@ def by_round(story: UnlabelledStory) -> str:
     return style.svg(made, "byround")
 
 
-def weights(story: UnlabelledStory) -> str:
+def weights(results: TactflResults) -> str:
     """By part, each device's weight by round; the broken one in red, the equal share dashed."""
-    names = [device.name for device in story.devices]
-    parts = story.parts
+    names = [device.name for device in results.devices]
+    parts = results.parts
     made, all_axes = style.figure(1.6 + 4.2 * len(parts), 3.5, columns=len(parts))
     for place, (axes, part) in enumerate(zip(all_axes, parts, strict=True)):
         for number, name in enumerate(names):
-            _weight(axes, story, name, part, style.CLASSES[_shade(number)])
-        equal = [(w.round, _PERCENT * w.equal(part)) for w in story.weighed if part in w.weights]
+            _weight(axes, results, name, part, style.CLASSES[_shade(number)])
+        equal = [(w.round, _PERCENT * w.equal(part)) for w in results.weighed if part in w.weights]
         axes.step(*zip(*equal, strict=True), where="mid", color=style.INK, lw=1, ls="--", label="equal share")
         axes.set_title(f"encoder of the {short(part)}", fontsize=11)
         axes.set_ylim(bottom=0)
@@ -91,9 +94,9 @@ def _shade(number: int) -> int:
     return free[number % len(free)]
 
 
-def _weight(axes: Axes, story: UnlabelledStory, name: str, part: str, colour: str) -> None:
-    shares = story.shares(name, part)
-    broken = name == story.broken
+def _weight(axes: Axes, results: TactflResults, name: str, part: str, colour: str) -> None:
+    shares = results.shares(name, part)
+    broken = name == results.broken
     label = f"{name} (broken)" if broken else name
     axes.plot(
         [number for number, _ in shares],
@@ -106,19 +109,19 @@ def _weight(axes: Axes, story: UnlabelledStory, name: str, part: str, colour: st
     )
 
 
-def matrix(one: Weighed, part: str, names: list[str]) -> NDArray[np.float64]:
-    """Similarities, NaN where a device took no part."""
+def similarity_table(one: Weighing, part: str, names: list[str]) -> NDArray[np.float64]:
+    """Similarities; NaN if a device took no part."""
     rows = one.similarity.get(part, {})
     return np.array([[rows.get(a, {}).get(b, np.nan) for b in names] for a in names], float)
 
 
-def last_similarity(story: UnlabelledStory) -> str:
-    """By part, who was like whom in the last round, with numbers."""
-    one, names = story.weighed[-1], [device.name for device in story.devices]
+def last_similarity(results: TactflResults) -> str:
+    """By part, similarities of the last round, with numbers."""
+    one, names = results.weighed[-1], [device.name for device in results.devices]
     parts = tuple(one.weights)
     made, all_axes = style.figure(1.2 + 4.3 * len(parts), 1.1 + 0.5 * len(names), columns=len(parts))
     for place, (axes, part) in enumerate(zip(all_axes, parts, strict=True)):
-        table = matrix(one, part, names)
+        table = similarity_table(one, part, names)
         heat(
             axes,
             table,
@@ -131,19 +134,19 @@ def last_similarity(story: UnlabelledStory) -> str:
     return style.svg(made, "similarity")
 
 
-def similarity_by_round(story: UnlabelledStory) -> str:
-    """The same for every round, small: one scale from -1 to 1 for all."""
-    names = [device.name for device in story.devices]
-    parts, count = story.parts, len(story.weighed)
+def similarity_by_round(results: TactflResults) -> str:
+    """Small similarity matrices for all rounds, on one scale from -1 to 1."""
+    names = [device.name for device in results.devices]
+    parts, count = results.parts, len(results.weighed)
     columns = min(_COLUMNS, count)
     rows = -(-count // columns)
     made, all_axes = style.figure(9.4, (0.3 + 0.8 * rows) * len(parts), rows=len(parts))
     for axes, part in zip(all_axes, parts, strict=True):
         step = len(names) + _GAP
         whole = np.full((rows * step, columns * step), np.nan)
-        for number, one in enumerate(story.weighed):
+        for number, one in enumerate(results.weighed):
             top, left = step * (number // columns) + _GAP, step * (number % columns)
-            whole[top : top + len(names), left : left + len(names)] = matrix(one, part, names)
+            whole[top : top + len(names), left : left + len(names)] = similarity_table(one, part, names)
             axes.text(left + len(names) / 2 - 0.5, top - 0.7, str(one.round), ha="center", fontsize=8)
         axes.imshow(whole, cmap=style.SHADES, vmin=-1, vmax=1, interpolation="nearest")
         axes.set_xticks([])

@@ -1,13 +1,13 @@
-"""The files of the demo without labels: recordings, labelled windows, every process's configuration."""
+"""Files of the demo without labels: recordings, labelled windows, all configurations."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lichen_lab.demo.core.prepare import begin, configured
-from lichen_lab.demo.core.prepare import labelled as with_labels
-from lichen_lab.demo.core.results import DeviceStory
+from lichen_lab.demo.core.prepare import begin, write_configurations
+from lichen_lab.demo.core.prepare import labelled_windows as with_labels
+from lichen_lab.demo.core.results import DeviceResults
 from lichen_lab.demo.core.scenario import (
     Layout,
     Options,
@@ -17,7 +17,7 @@ from lichen_lab.demo.core.scenario import (
     observer_config,
 )
 from lichen_lab.demo.plans.tactfl import devices, recordings
-from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
+from lichen_lab.demo.plans.tactfl.results import TactflResults
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sensor_faults import share_of
 from lichen_lab.simulation.data.sets import spar
@@ -26,8 +26,8 @@ from models.data import window_set
 from protocol.tasks.task import Task
 
 
-def prepare(options: Options, version: str) -> PreparedDemo[UnlabelledStory]:
-    """Write everything that the processes read.
+def prepare(options: Options, version: str) -> PreparedDemo[TactflResults]:
+    """Write all files that the processes read.
 
     Raises:
         Misconfigured: SPAR is not here, or the output folder is somebody else's.
@@ -35,18 +35,18 @@ def prepare(options: Options, version: str) -> PreparedDemo[UnlabelledStory]:
     """
     layout, series = begin(options, spar.load)
     task = devices.task(options.rounds, str(labelled_file(layout)), seed=options.seed)
-    labelled = recordings.labelled(task, series, options.seed)
+    labelled = recordings.labelled_windows(task, series, options.seed)
     window_set.save(labelled_file(layout), labelled)
     window_set.save(layout.unseen, with_labels(spar_fleet.windows(task, spar_fleet.unseen(series))))
-    story = told(task, options, version, labelled)
-    lengths = _devices(layout, series, options, story)
-    watched = spar_fleet.observed(series, options.seed)
+    results = initial_results(task, options, version, labelled)
+    lengths = _devices(layout, series, options, results)
+    watched = spar_fleet.observer_recording(series, options.seed)
     spar.save(layout.recording(spar_fleet.OBSERVER), watched.recorded)
     lengths[spar_fleet.OBSERVER] = watched.seconds
     stage = PreparedDemo(
         layout=layout,
         task=task,
-        story=story,
+        results=results,
         people={watch.name: f"{watch.person}: {watch.trouble}" for watch in devices.DEVICES},
         agent=lambda name: agent_config(layout, name, options.speed),
         lengths_s=lengths,
@@ -54,7 +54,7 @@ def prepare(options: Options, version: str) -> PreparedDemo[UnlabelledStory]:
     )
     observing = observer_config(layout, spar_fleet.OBSERVER, spar_fleet.OBSERVER_SPEED)
     others = {spar_fleet.OBSERVER: observing, "coordinator": coordinator_config(layout)}
-    return configured(stage, others)
+    return write_configurations(stage, others)
 
 
 def labelled_file(layout: Layout) -> Path:
@@ -66,12 +66,12 @@ def _devices(
     layout: Layout,
     series: Sequence[spar.Series],
     options: Options,
-    story: UnlabelledStory,
+    results: TactflResults,
 ) -> dict[str, float]:
     """Each training device's recording; returns their lengths in seconds."""
     lengths: dict[str, float] = {}
-    for watch, device in zip(devices.DEVICES, story.devices, strict=True):
-        played = recordings.played(series, watch, options.seed)
+    for watch, device in zip(devices.DEVICES, results.devices, strict=True):
+        played = recordings.device_recording(series, watch, options.seed)
         spar.save(layout.recording(watch.name), played.recorded)
         lengths[watch.name] = played.seconds
         for modality in watch.sensors:
@@ -81,13 +81,13 @@ def _devices(
     return lengths
 
 
-def told(task: Task, options: Options, version: str, labelled: WindowSet) -> UnlabelledStory:
-    """The story before anything happened."""
-    return UnlabelledStory(
+def initial_results(task: Task, options: Options, version: str, labelled: WindowSet) -> TactflResults:
+    """The results before the start."""
+    return TactflResults(
         labels=task.labels,
         modalities=task.modality_names,
         unseen=spar_fleet.UNSEEN,
-        devices=[DeviceStory(watch.name, (watch.person,), watch.trouble) for watch in devices.DEVICES],
+        devices=[DeviceResults(watch.name, (watch.person,), watch.trouble) for watch in devices.DEVICES],
         chaos=options.chaos,
         version=version,
         labelled=[int(n) for n in np.bincount(labelled.y_B, minlength=len(task.labels))],

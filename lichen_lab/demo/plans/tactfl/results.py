@@ -1,11 +1,11 @@
-"""What the demo without labels has seen, as plain data: ``report.json``."""
+"""Results of the demo without labels, as plain data: ``report.json``."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
-from lichen_lab.demo.core.results import DeviceStory, WindowResults
+from lichen_lab.demo.core.results import DeviceResults, WindowResults
 
 RANDOM: Final = "random encoders, never trained"
 LABELLED: Final = "the labelled windows alone"
@@ -13,66 +13,66 @@ LABELLED: Final = "the labelled windows alone"
 
 
 @dataclass
-class Weighed:
-    """What the coordinator made of the devices of one round, by part of the model (a blob's name).
+class Weighing:
+    """The coordinator's weights and similarities in one round, by part of the model (a blob's name).
 
     A device without the part is in neither table.
     """
 
     round: int
     weights: dict[str, dict[str, float]]
-    """Part -> device -> its share of that part's sum; each part's add up to 1."""
+    """Part -> device -> its weight; the weights of a part add up to 1."""
     similarity: dict[str, dict[str, dict[str, float]]]
-    """Part -> device -> device -> -1 to 1."""
+    """Part -> device -> device -> similarity, -1 to 1."""
     warnings: tuple[str, ...] = ()
 
     def equal(self, part: str) -> float:
-        """The share that each device of a part would have if all weighed the same."""
+        """The equal weight of all devices of a part."""
         return 1 / len(self.weights[part])
 
 
 @dataclass
 class Rival:
-    """Another way to make a model from the same labelled windows: accuracy on the unseen people, by seed."""
+    """Another model from the same labelled windows: accuracy on unseen people, by seed."""
 
     name: str
     accuracies: list[float] = field(default_factory=list)
 
     @property
     def mean(self) -> float | None:
-        """None where it was not judged."""
+        """None if it was not judged."""
         return fmean(self.accuracies) if self.accuracies else None
 
 
 @dataclass(kw_only=True)
-class UnlabelledStory(WindowResults):
-    """Everything."""
+class TactflResults(WindowResults):
+    """All results."""
 
-    devices: list[DeviceStory] = field(default_factory=list)
+    devices: list[DeviceResults] = field(default_factory=list)
     labelled: list[int] = field(default_factory=list)
     """The coordinator's labelled windows by class."""
     broken: str = ""
     """The device whose sensors deliver noise."""
-    weighed: list[Weighed] = field(default_factory=list)
+    weighed: list[Weighing] = field(default_factory=list)
     rivals: list[Rival] = field(default_factory=list)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Parts of the model that were weighed, sorted."""
+        """Weighed parts of the model, sorted."""
         return tuple(sorted({part for one in self.weighed for part in one.weights}))
 
     @property
     def frozen(self) -> float | None:
-        """Accuracy of the last version whose encoders the devices made alone: the one before fine-tuning."""
+        """Accuracy of the last version before fine-tuning."""
         known = [r.accuracy for r in self.rounds[:-1] if r.accuracy is not None]
         return known[-1] if known else None
 
     def shares(self, device: str, part: str) -> list[tuple[int, float]]:
-        """Rounds in which a device took part in a part of the model, and its weight."""
+        """(round, weight) of a device in a part of the model."""
         return [(w.round, w.weights[part][device]) for w in self.weighed if device in w.weights.get(part, {})]
 
     def relative(self, device: str) -> float | None:
-        """A device's weight over the equal share, mean over parts and the later half of the rounds."""
+        """A device's weight relative to the equal one: mean over parts and the later half of the rounds."""
         return _mean(
             one.weights[part][device] / one.equal(part)
             for one in self.weighed[len(self.weighed) // 2 :]
@@ -81,7 +81,7 @@ class UnlabelledStory(WindowResults):
         )
 
     def rival(self, name: str) -> Rival:
-        """By name; one that was not judged has no accuracies."""
+        """The rival with that name; without accuracies if it was not judged."""
         return next((rival for rival in self.rivals if rival.name == name), Rival(name))
 
 

@@ -1,4 +1,4 @@
-"""The course of the demo without labels: learn, deploy to a device that only observes, compare."""
+"""Steps of the demo without labels: train, deploy to a device that only observes, compare."""
 
 import asyncio
 from typing import Any, Final
@@ -10,15 +10,15 @@ from lichen_lab.demo.core.results import take_devices
 from lichen_lab.demo.core.scenario import PreparedDemo
 from lichen_lab.demo.plans.tactfl import collect_results, devices
 from lichen_lab.demo.plans.tactfl.prepare import labelled_file
-from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
+from lichen_lab.demo.plans.tactfl.results import TactflResults
 
 SEEDS: Final = 3
-"""Initial models that the rivals begin with."""
+"""Initial models of the rivals."""
 
 
-async def live(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> None:
-    """From the first process to the last."""
-    story = fleet.stage.story
+async def live(fleet: DemoFleet[PreparedDemo[TactflResults]]) -> None:
+    """Run the demo, and fill in its results."""
+    results = fleet.stage.results
     async with fleet.running():
         await fleet.learn(fleet.announced)
         model = fleet.view.model
@@ -27,30 +27,32 @@ async def live(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> None:
                 f"version {model.version} is fine-tuned and exported: an ONNX bundle of "
                 f"{model.bundle.size} bytes"
             )
-        fleet.tell_chaos(story)
-        # The observing device's stream takes its time; the comparison uses the idle processor meanwhile.
+        fleet.record_chaos(results)
+        # The comparison uses the processor that is idle during the observing device's stream.
         async with asyncio.TaskGroup() as both:
             observing = both.create_task(observe(fleet))
             both.create_task(_look_back(fleet))
-        story.observer = observing.result()
+        results.observer = observing.result()
 
 
-async def _look_back(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> None:
+async def _look_back(fleet: DemoFleet[PreparedDemo[TactflResults]]) -> None:
     """Read the coordinator's history, end the training agents, and train the rivals."""
-    story = fleet.stage.story
+    results = fleet.stage.results
     history = await lichen_commands.history(fleet)
-    story.take(history)
-    take_devices(story.devices, history)
-    collect_results.absent(story, devices.DEVICES)
-    collect_results.weighed(story, history)
-    if (share := story.relative(story.broken)) is not None:
-        fleet.screen.say(f"{story.broken}, which is broken, weighed {share:.2f} of an equal share in the end")
+    results.take(history)
+    take_devices(results.devices, history)
+    collect_results.mark_absent_sensors(results, devices.DEVICES)
+    collect_results.take_weighings(results, history)
+    if (share := results.relative(results.broken)) is not None:
+        fleet.screen.say(
+            f"{results.broken}, which is broken, weighed {share:.2f} of an equal share in the end"
+        )
     await fleet.stop_agents()
-    collect_results.rivals(story, await _rivals(fleet))
+    collect_results.take_rivals(results, await _rivals(fleet))
     fleet.screen.say("what the labelled windows give without a fleet is known")
 
 
-async def _rivals(fleet: DemoFleet[PreparedDemo[UnlabelledStory]]) -> list[dict[str, Any]]:
+async def _rivals(fleet: DemoFleet[PreparedDemo[TactflResults]]) -> list[dict[str, Any]]:
     """Train and judge them."""
     seeds = [fleet.options.seed + number for number in range(SEEDS)]
     job = fleet.job(labelled=str(labelled_file(fleet.layout)), seeds=seeds)

@@ -3,15 +3,15 @@
 from rich.table import Table
 
 from lichen_lab.demo.core.screen import summary
-from lichen_lab.demo.plans.tactfl.results import UnlabelledStory
+from lichen_lab.demo.plans.tactfl.results import TactflResults
 
 
-def table(story: UnlabelledStory) -> Table:
+def table(results: TactflResults) -> Table:
     """One row a device: its weight in the last round by part, in percent, and beside the equal share."""
-    last = story.weighed[-1].weights if story.weighed else {}
+    last = results.weighed[-1].weights if results.weighed else {}
     rows = []
-    for device in story.devices:
-        name, relative = device.name, story.relative(device.name)
+    for device in results.devices:
+        name, relative = device.name, results.relative(device.name)
         shares = [f"{100 * part[name]:.1f}" if name in part else "" for part in last.values()]
         ratio = "" if relative is None else f"{relative:.2f}"
         rows.append((name, f"{device.people[0]}, {device.trouble}", *shares, ratio))

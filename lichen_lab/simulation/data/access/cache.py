@@ -20,7 +20,7 @@ _VALUES: Final = "values"
 _HEADERS: Final = 4096
 
 
-def kept(key: str, shape: tuple[int, ...], compute: Callable[[], FloatArray]) -> FloatArray:
+def cached(key: str, shape: tuple[int, ...], compute: Callable[[], FloatArray]) -> FloatArray:
     """The array that was kept under ``key``, else what ``compute`` gives, which is then kept.
 
     Args:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.cache import kept
+from lichen_lab.simulation.data.access.cache import cached
 from lichen_lab.simulation.data.access.graph_set import KnowledgeGraphSet
 from models.contract import FloatArray
 from models.knowledge_graph.data.graph import BoolArray, IntArray, KnowledgeGraph
@@ -119,7 +119,7 @@ def read_texts(path: Path, entities: tuple[str, ...]) -> tuple[tuple[str, ...], 
 
 def _encoded(texts: list[str], width: int) -> FloatArray:
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
-    return kept(
+    return cached(
         f"graph-text-1-{width}-{digest}",
         (len(texts), width),
         lambda: TextEncoder.fit(texts, width).encode(texts),

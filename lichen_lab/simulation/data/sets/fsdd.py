@@ -66,7 +66,7 @@ def load() -> Sounds:
     clips = [arrays["audio"][at : at + count] for at, count in zip(start, length, strict=True)]
     content = hashlib.sha256(start.tobytes() + length.tobytes())
     content.update(arrays["audio"].tobytes())
-    mel = cache.kept(
+    mel = cache.cached(
         f"logmel{logmel.VERSION}-{content.hexdigest()}",
         (len(clips), logmel.BANDS, logmel.FRAMES),
         lambda: logmel.log_mel(clips),

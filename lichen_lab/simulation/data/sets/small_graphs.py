@@ -81,7 +81,7 @@ def load(name: Name, text_width: int = 32) -> KnowledgeGraphSet:
     return KnowledgeGraphSet(graph, len(parts[0]), len(parts[1]), titles)
 
 
-def here() -> bool:
+def available() -> bool:
     """Whether both graphs are found, as they were published.
 
     Raises:

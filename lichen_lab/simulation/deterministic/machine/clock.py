@@ -1,10 +1,10 @@
-"""The clock of one simulated machine: monotonic since its start, a wall clock that may be wrong and jump."""
+"""The clock of one simulated machine: monotonic since its start, and a wall clock that may be wrong."""
 
 import asyncio
 from typing import Final
 
 EPOCH: Final = 1_700_000_000.0
-"""Unix seconds, truly, when a world begins."""
+"""True unix seconds at the start of a simulation."""
 
 
 class NodeClock:
@@ -29,11 +29,11 @@ class NodeClock:
         return self._time() - self._start
 
     def wall(self) -> float:
-        """Unix seconds, as this machine believes."""
+        """Unix seconds by this machine's clock."""
         return self._time() + self._offset
 
     def synchronised(self) -> bool | None:
-        """It cannot be told: some of these clocks are wrong, and jump."""
+        """Unknown: some of these clocks are wrong and jump."""
         return None
 
     async def sleep(self, seconds: float) -> None:
@@ -41,7 +41,7 @@ class NodeClock:
         await asyncio.sleep(seconds)
 
     def jump(self, seconds: float) -> None:
-        """Somebody (NTP, a person) sets the wall clock forward, or back where negative."""
+        """Set the wall clock forward, or back if negative, as NTP or a person does."""
         self._offset += seconds
         self.jumps += 1
 

@@ -1,4 +1,4 @@
-"""The machines of the simulated world: one with the coordinator, the others with the agent, watched."""
+"""The simulated machines: one with the coordinator, the others with an agent, all observed."""
 
 import errno
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ _CHANNELS: Final = {"acc": 2, "temp": 1}
 
 
 class WatchedSpool(Spool):
-    """The agent's, and the truth is told which frames enter and leave it."""
+    """The agent's spool, with an observer of the frames that enter and leave."""
 
     def __init__(self, device: "DeviceNode", *where: Any, **options: Any) -> None:
         super().__init__(*where, **options)
@@ -54,7 +54,7 @@ class WatchedSpool(Spool):
 
 
 class WatchedLink:
-    """The agent's, and the truth is told which receipts come."""
+    """The agent's outbox, with an observer of the receipts that arrive."""
 
     def __init__(
         self, device: "DeviceNode", make_link: Callable[..., Any], *where: Any, **options: Any
@@ -66,7 +66,7 @@ class WatchedLink:
         return getattr(self._link, name)
 
     async def messages(self) -> AsyncIterator[Message]:
-        """What arrives."""
+        """Take a message that arrives."""
         async for message in self._link.messages():
             with suppress(Refused):  # damaged on its way
                 if parse(message.topic).kind is Kind.RECEIPT:
@@ -102,7 +102,7 @@ class DeviceNode(Node):
         return await live(self.agent)
 
     def may_rot(self, path: Path) -> bool:
-        """JSON that the agent keeps, blobs, private tensors; databases while nobody has them open."""
+        """The agent's JSON files, blobs and private tensors; databases while they are closed."""
         if path.suffix == ".sqlite3":
             return not self.is_up
         return path.suffix in {".json", ".npz"} or "blobs" in path.parts
@@ -118,7 +118,7 @@ class DeviceNode(Node):
 
 
 class WatchedSignal(Signal):
-    """A signal with an observer, who sees each setting before the waiter wakes."""
+    """A signal with an observer that is called at each setting, before the waiter wakes."""
 
     def __init__(self, on_set: Callable[[], None]) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class WatchedSignal(Signal):
 
 
 class WatchedAnswers(AnswerQueue):
-    """The queue of answers with an observer, who sees each one before it can be sent."""
+    """The queue of answers with an observer that gets each one before it can be sent."""
 
     def __init__(self, on_answer: Callable[[str, Wire], None]) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class CoordinatorNode(Node):
         self.aside(lambda: self.world.truth.told(app, device, message, self.disk.is_durable))
 
     def on_change(self) -> None:
-        """The round machine's state may be another one."""
+        """The round machine's state may have changed."""
         app = self.app
         if app is None:
             return
@@ -186,14 +186,14 @@ class CoordinatorNode(Node):
         self.aside(lambda: self.world.truth.changed(app))
 
     def may_rot(self, path: Path) -> bool:
-        """Frames of updates; the database while nobody has it open."""
+        """Frames of updates; the database while it is closed."""
         if path.suffix == ".sqlite3":
             return not self.is_up
         return "updates" in path.parts
 
 
 def agent_settings(scenario: Scenario, name: str, root: Path) -> AgentSettings:
-    """As in the field, but smaller and more hasty."""
+    """Settings as in the field, with smaller sizes and shorter waits."""
     known = _settings_of(scenario, name)
     return known.model_copy(update={"state_dir": root, "cache_dir": root / "cache"})
 
@@ -218,7 +218,7 @@ def _settings_of(scenario: Scenario, name: str) -> AgentSettings:
 
 
 def coordinator_settings(scenario: Scenario, root: Path) -> CoordinatorSettings:
-    """As in the field, but more hasty."""
+    """Settings as in the field, with shorter waits."""
     return CoordinatorSettings.model_validate(
         {
             "fleet": FLEET,
@@ -236,7 +236,7 @@ def coordinator_settings(scenario: Scenario, root: Path) -> CoordinatorSettings:
 
 
 def mqtt(scenario: Scenario) -> dict[str, Any]:
-    """The part that both have."""
+    """Settings of both daemons."""
     return {"chunk_bytes": scenario.chunk_bytes, "backoff_min_s": 0.2, "backoff_max_s": 5.0}
 
 

@@ -1,4 +1,4 @@
-"""A simulated disk: real files in a folder in memory, and the memory of what a power cut would take back.
+"""A simulated disk: real files in a folder in memory, and a record of what a power cut could undo.
 
 What the seam (:mod:`runtime.storage.disk`) writes is applied at once, as the page cache does. Until it is
 synced, the
@@ -73,7 +73,7 @@ class SimDisk(Disk):
         return self.life is not None and self.life.dead
 
     def _begin(self, what: str, path: Path, *, writes: bool = True) -> bool:
-        """Count an operation. False in a dead life: do it, and remember nothing."""
+        """Count an operation. False in a dead life: do it, and record nothing."""
         if self._dead:
             return False
         self.operations += 1
@@ -84,7 +84,7 @@ class SimDisk(Disk):
         return True
 
     def _before(self, path: Path) -> bytes | None:
-        """What a power cut brings back of a file; None where it is not there."""
+        """Content of a file after a power cut; None if it is gone."""
         try:
             return self._unsynced[path] if path in self._unsynced else path.read_bytes()
         except FileNotFoundError:
@@ -95,12 +95,10 @@ class SimDisk(Disk):
             self._names.setdefault(path.parent, []).append(Name("create", path))
         self._seam.add(path)
         self._unsynced.setdefault(path, before or b"")
-        os.utime(
-            path, ns=(self.operations + 1, self.operations + 1)
-        )  # files are sorted by age here and there
+        os.utime(path, ns=(self.operations + 1, self.operations + 1))  # some code sorts files by age
 
     def temporary(self, folder: Path) -> Path:
-        """The same names in each run, and others in each life."""
+        """The same names in each run, other names in each life."""
         self._temporary += 1
         life = 0 if self.life is None else self.life.number
         return folder / f".tmp-{life}-{self._temporary:06}"
@@ -148,7 +146,7 @@ class SimDisk(Disk):
             return super().replace(old, new)
         before = None if new.is_dir() else self._before(new)
         if old not in self._seam and old.is_file() and is_new(old):
-            self._unsynced.setdefault(old, b"")  # written beside the seam
+            self._unsynced.setdefault(old, b"")  # not written through the seam
         super().replace(old, new)
         self._names.setdefault(new.parent, []).append(Name("replace", new, old, before))
         self._seam.add(new)
@@ -233,7 +231,7 @@ class SimDisk(Disk):
             self.life.moment(f"after commit {path.name}")
 
     def bytes_to_device(self) -> int:
-        """Not the kernel's count: a seed must say the same in each run."""
+        """Not the kernel's count, which differs from run to run."""
         return 0
 
     def freeze(self, after: Path, *, power: bool) -> None:
@@ -258,7 +256,7 @@ class SimDisk(Disk):
             )
 
     def is_durable(self, path: Path) -> bool:
-        """Whether a file would outlive a power cut now, under its name and as it is."""
+        """Whether a file would survive a power cut now, with its name and content."""
         if not path.is_file() or path in self._unsynced:
             return False
         while path not in (self.root, path.parent):
@@ -281,7 +279,7 @@ class SimDisk(Disk):
 
 
 def memory_folder(prefix: str = "lichen-world-") -> "tempfile.TemporaryDirectory[str]":
-    """A folder for worlds, in memory where the system has one."""
+    """A folder for simulations, in memory if the system has one."""
     shm = Path("/dev/shm")  # noqa: S108 - a folder with a random name is made in it
     return tempfile.TemporaryDirectory(prefix=prefix, dir=shm if os.access(shm, os.W_OK) else None)
 

@@ -1,4 +1,4 @@
-"""An event loop whose time is virtual: nothing sleeps, and a seed decides all that threads would decide.
+"""An event loop with virtual time: nothing sleeps, and a seed decides the order of threads.
 
 When nothing is ready to run, time jumps to the next timer. ``run_in_executor`` (so ``asyncio.to_thread``)
 runs the function inline, at once or after a seeded virtual delay: every interleaving that it could have with
@@ -20,11 +20,11 @@ from lichen_lab.simulation.deterministic.machine.process_life import LIFE, Power
 
 T = TypeVar("T")
 _THREAD_S: Final = 0.004
-"""A thread's work takes up to this, in virtual seconds."""
+"""Longest work of a thread, in virtual seconds."""
 
 
 class Stuck(AssertionError):  # noqa: N818 - reads as what happened
-    """The simulated world does not come to its end: nothing can happen any more, or too much did."""
+    """The simulation does not end: nothing can happen any more, or too much did."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -52,27 +52,27 @@ class SimLoop(asyncio.BaseEventLoop):
         self.steps = 0
         """Callbacks that ran."""
         self.jumps = 0
-        """How often time moved."""
+        """Number of time jumps."""
         self.threads = 0
         """Functions that ran as in a thread."""
         self.on_quiet: Callable[[], None] | None = None
         """Called whenever nothing is ready to run, before time moves: look at the world here."""
         self.faults: list[BaseException] = []
-        """What callbacks raised and nobody caught; :func:`run` raises the first."""
+        """Uncaught errors of callbacks; :func:`run` raises the first."""
         self.set_exception_handler(self._keep_fault)
 
     def time(self) -> float:
-        """Virtual seconds since the world began."""
+        """Virtual seconds since the start."""
         return self._now
 
     def pass_time(self, seconds: float | SupportsIndex) -> None:
-        """Let time pass while nothing runs: somebody blocks the loop."""
+        """Let time pass while nothing runs: the loop is blocked."""
         self._now += float(seconds)
 
     def call_soon(  # type: ignore[override] # the handle is asyncio's, made leaner
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Call:
-        """Run a callback in this instant, after those that are ready."""
+        """Run a callback now, after those that are ready."""
         call = Call(callback, args, context, 0.0)
         self._ready.append(call)
         return call
@@ -82,7 +82,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_at(  # type: ignore[override] # see call_soon
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Call:
-        """Run a callback at a virtual time; those of one time run in the order of their asking."""
+        """Run a callback at a virtual time; those of one time run in the order of their calls."""
         call = Call(callback, args, context, when)
         self._order += 1
         heapq.heappush(self._timers, (when, self._order, call))
@@ -106,7 +106,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def live_tasks(self) -> "list[asyncio.Task[Any]]":
-        """Tasks that are not done, in the order of their making; ``asyncio.all_tasks`` is slow."""
+        """Unfinished tasks, in the order of their creation; ``asyncio.all_tasks`` is slow."""
         live = [task for known in self._tasks if (task := known()) is not None and not task.done()]
         self._tasks = [weakref.ref(task) for task in live]
         return live
@@ -123,7 +123,7 @@ class SimLoop(asyncio.BaseEventLoop):
                     try:
                         call._context.run(call._callback, *call._args)  # noqa: SLF001 - our own class
                     except PowerCut:
-                        continue  # its life is over; the others go on
+                        continue  # its life is over; the other lives go on
                     except BaseException as error:
                         self.faults.append(error)
                         raise
@@ -166,7 +166,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _work(
         self, future: "asyncio.Future[T]", func: Callable[..., T], args: tuple[Any, ...], later: float
     ) -> None:
-        """A thread's work, whole. Where its life ends in it, nobody hears of the result."""
+        """Do a thread's whole work. If its life ends meanwhile, the result is dropped."""
         life = LIFE.get()
         result: T | None = None
         failed: BaseException | None = None
@@ -182,7 +182,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if life is not None:
                 life.moment("after a thread's work")
         except PowerCut:
-            future.cancel()  # nobody may wait for ever, not even the dead
+            future.cancel()  # also a dead life's waiters must end
             return
         if later:
             self.call_later(later, _tell, future, result, failed)
@@ -190,17 +190,17 @@ class SimLoop(asyncio.BaseEventLoop):
             _tell(future, result, failed)
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override] # as typeshed has it, without TypeVars
-        """Keep a handler with the life that sets it (see :meth:`Life.signal`)."""
+        """Store a handler in the life that sets it (see :meth:`Life.signal`)."""
         if (life := LIFE.get()) is not None:
             life.signals[sig] = lambda: self.call_soon(callback, *args)
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """Forget it."""
+        """Remove the handler."""
         life = LIFE.get()
         return life is not None and life.signals.pop(sig, None) is not None
 
     def waiting(self) -> str:
-        """In words, which tasks wait and where."""
+        """Waiting tasks and their places, in words."""
         return "waiting: " + (
             "; ".join(f"{t.get_name()} in {_where(t)}" for t in self.live_tasks()) or "nobody"
         )
@@ -212,18 +212,18 @@ class SimLoop(asyncio.BaseEventLoop):
             self.faults.append(error or RuntimeError(str(context.get("message"))))
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector."""
+        """There is no selector to wake."""
 
 
 def _is_cut(error: BaseException | None) -> bool:
-    """Whether a life ended in this."""
+    """Whether a life ended in this callback."""
     if isinstance(error, BaseExceptionGroup):
         return any(_is_cut(one) for one in error.exceptions)
     return isinstance(error, PowerCut)
 
 
 def _tell(future: "asyncio.Future[Any]", result: object, failed: BaseException | None) -> None:
-    if future.done():  # who waited was cancelled
+    if future.done():  # the waiter was cancelled
         return
     if failed is None:
         future.set_result(result)
@@ -253,7 +253,7 @@ def run(
     """Run a world: ``main(loop)`` on a fresh :class:`SimLoop`, then cancel what is left.
 
     Raises:
-        Stuck: it came to no end; the message says who waits where.
+        Stuck: it does not end; the message names waiting tasks and their places.
         BaseException: the first error that a callback raised and nobody caught.
     """
     loop = SimLoop(seed, max_virtual_s=max_virtual_s, max_steps=max_steps)

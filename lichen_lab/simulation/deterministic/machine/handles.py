@@ -1,4 +1,4 @@
-"""Callbacks and tasks of a simulated world: lean, and the same in each run."""
+"""Callbacks and tasks of a simulation: lean, and the same in each run."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -24,13 +24,13 @@ class Call(asyncio.TimerHandle):
         self._scheduled = False
 
     def cancel(self) -> None:
-        """Never call it; the loop drops it when its time comes."""
+        """Cancel it; the loop drops it at its time."""
         self._cancelled = True
         self._callback = self._args = None
 
 
 class SimTask(asyncio.Task[Any]):
-    """Knows whose it is; its place in a set is the same in each run."""
+    """A task with its life; its place in a set is the same in each run."""
 
     def __init__(
         self, number: int, life: ProcessLife | None, coro: Coroutine[Any, Any, Any], **how: Any

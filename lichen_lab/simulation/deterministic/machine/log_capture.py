@@ -1,4 +1,4 @@
-"""What the daemons log in a simulated world: into the trace where somebody reads it, else nowhere."""
+"""Captures the daemons' logs in a simulation: for the trace if there is one, else dropped."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ _SHOWN: Final = 300
 
 @contextlib.contextmanager
 def capture_logs(note: Callable[[str], None], *, talk: bool) -> Iterator[None]:
-    """Take over structlog for the length of a world.
+    """Take over structlog during a simulation.
 
     Args:
         note: writes a line into the trace.

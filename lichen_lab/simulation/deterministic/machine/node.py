@@ -1,4 +1,4 @@
-"""One machine of the simulated world: it runs a real daemon, life after life, on what the last one left.
+"""A simulated machine: it runs a real daemon, life after life, on the disk of the last life.
 
 A life ends when the process is killed, when the power is cut (at any moment, also inside of a write), or in
 order. The disk of the next life is what the last one left there at that instant; ``systemd`` starts it again.
@@ -24,13 +24,13 @@ from runtime import exit_codes
 from runtime.process import daemon
 
 _STOP_S: Final = 30.0
-"""An orderly stop takes no longer."""
+"""Bound of an orderly stop."""
 _AGAIN_S: Final = 5.0
 """After a failure, ``systemd`` (or a person, after exit status 78) starts the daemon again."""
 
 
 class Surroundings(Protocol):
-    """What a node needs of its world."""
+    """What a node needs of its simulation."""
 
     scenario: Scenario
     task: Task
@@ -47,7 +47,7 @@ class Surroundings(Protocol):
         """Count a fault that came about."""
 
     def fail(self, error: BaseException) -> None:
-        """A promise is broken: the world ends."""
+        """Report a broken promise; the simulation ends."""
 
 
 class Node(ABC):
@@ -79,11 +79,11 @@ class Node(ABC):
 
     @property
     def moments(self) -> int:
-        """At which its lives could have ended, all together."""
+        """Moments at which its lives could have ended, all together."""
         return self._moments + self.life.moments
 
     def rng(self, what: str) -> random.Random:
-        """Dice for one thing of this life."""
+        """Random numbers for one purpose in this life."""
         return random.Random(f"{self.world.scenario.seed} {self.name} {self.lives} {what}")  # noqa: S311 - a seed
 
     def begin(self) -> None:
@@ -105,7 +105,7 @@ class Node(ABC):
 
     @abstractmethod
     async def run(self) -> int:
-        """The daemon, from its making to its exit status."""
+        """Run the daemon to its exit status."""
 
     async def _main(self) -> int:
         try:
@@ -114,7 +114,7 @@ class Node(ABC):
             return daemon.report(error)
 
     def _died(self, what: str) -> None:
-        """At the very instant: what is on the disk now is what the next life finds."""
+        """At the instant of death: keep the disk for the next life."""
         if self._by_itself:
             return
         after = self.world.folder / self.name / str(self.lives)
@@ -125,7 +125,7 @@ class Node(ABC):
 
     def _ended(self, task: asyncio.Task[int]) -> None:
         if self.life.dead or task is not self.task:
-            return  # it was killed: what its task did afterwards never was
+            return  # it was killed: later actions of its task do not count
         self._by_itself = True
         self.life.end("the process ended", power=False)
         self._wrong_by_s = self.clock.wrong_by_s
@@ -142,7 +142,7 @@ class Node(ABC):
             self.world.fail(Violation(f"{self.name} ended with exit status {status}{why}"))
 
     def kill(self, *, power: bool, down_s: float) -> bool:
-        """End this life now. False where there is none."""
+        """End this life now. False if there is none."""
         if not self.is_up:
             return False
         self._down_s = down_s
@@ -158,7 +158,7 @@ class Node(ABC):
         return True
 
     def spare(self) -> None:
-        """No power cut is to come any more."""
+        """Cancel a planned power cut."""
         self.life.crash_at = 0
 
     def stop(self, down_s: float) -> bool:
@@ -174,7 +174,7 @@ class Node(ABC):
             self.world.fail(Violation(f"{self.name} did not stop within {_STOP_S:g} s"))
 
     def trouble(self, code: int) -> None:
-        """The disk refuses with this ``errno`` from now on; 0: it is well again."""
+        """Let the disk fail with this ``errno`` from now on; 0: let it work again."""
         self._trouble = code
         self._troubled_life = self._troubled_life or bool(code)
         if self.is_up:
@@ -188,7 +188,7 @@ class Node(ABC):
             self._wrong_by_s += seconds
 
     def rot(self, which: int) -> str:
-        """Flip a bit in one of the files that the node checks when it reads them; its name."""
+        """Flip a bit in a file that the node checks when it reads it; returns its name."""
         files = sorted(
             p for p in self._root.rglob("*") if p.is_file() and self.may_rot(p.relative_to(self._root))
         )
@@ -199,13 +199,13 @@ class Node(ABC):
 
     @abstractmethod
     def may_rot(self, path: Path) -> bool:
-        """Whether this file, relative to the node's folder, is one of those."""
+        """Whether the node checks this file (a path relative to its folder)."""
 
     def _later(self, seconds: float, call: Callable[..., object], *args: object) -> None:
         self.loop.call_later(seconds, call, *args, context=Context())
 
     def aside(self, look: Callable[[], None]) -> None:
-        """Look at the node without being a part of it: no moment, no disk of its own."""
+        """Inspect the node from outside: without moments, without its disk."""
         if not self.life.dead:
             try:
                 Context().run(look)

@@ -1,4 +1,4 @@
-"""The standard library's clocks and dice, made to follow a simulated world."""
+"""Makes the standard library's clocks and random numbers follow a simulation."""
 
 import contextlib
 import random
@@ -10,13 +10,13 @@ from lichen_lab.simulation.deterministic.machine.clock import EPOCH
 
 
 class VirtualTime(Protocol):
-    """A time that is moved by hand."""
+    """A settable time."""
 
     def time(self) -> float:
         """Virtual seconds."""
 
     def pass_time(self, seconds: float | SupportsIndex) -> None:
-        """Move on."""
+        """Advance the time."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What a power cut does to a copy of a node's folder: data lost or torn, changes of names undone."""
+"""Applies a power cut to a copy of a node's folder: data lost or torn, name changes undone."""
 
 import os
 import random
@@ -12,7 +12,7 @@ _WAL: Final = "-wal"
 _SHM: Final = "-shm"
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _LARGE_WAL: Final = 1024 * 1024
-"""A log above this may be checkpointed in part, and was synced for that: nothing is taken off."""
+"""A larger log may be checkpointed in part, and was synced for that: it is kept whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Name:
     content: bytes | None = None
 
     def moved(self, before: Path, after: Path) -> "Name":
-        """The same below a folder that was renamed."""
+        """The same change below a renamed folder."""
         old = None if self.old is None else _rebased(self.old, before, after)
         return replace(self, path=_rebased(self.path, before, after), old=old)
 
@@ -105,7 +105,7 @@ def lose(
 
 
 def _lose_data(rng: random.Random, file: Path, synced: bytes) -> None:
-    """Un-synced data is there, not there, or there in part."""
+    """Keep un-synced data, drop it, or keep a part."""
     if not file.is_file():
         return
     what = rng.random()
@@ -121,7 +121,7 @@ def _lose_data(rng: random.Random, file: Path, synced: bytes) -> None:
 
 
 def _lose_commits(rng: random.Random, wal: Path) -> None:
-    """Take the last commits of a database that is not synced at each: its log ends anywhere."""
+    """Drop the last commits of a database that does not sync each: its log may end anywhere."""
     data = wal.read_bytes()
     if rng.random() < 0.5 and len(data) < _LARGE_WAL:  # noqa: PLR2004 - even odds
         wal.write_bytes(data[: rng.randint(0, len(data))])

@@ -1,4 +1,4 @@
-"""One life of a simulated process: from its start to the instant at which it is killed.
+"""One life of a simulated process: from its start to its death.
 
 A life is known to the tasks and threads of its process through :data:`LIFE`; ``asyncio.to_thread`` and new
 tasks hand it on. At every *moment* (a disk operation, a commit, the begin and the end of a thread's work, a
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PowerCut(BaseException):
-    """The process ends here: what runs now has no future. No error: nothing under test may catch it."""
+    """The process ends here. Not an ``Exception``: nothing under test may catch it."""
 
 
 class ProcessLife:
@@ -33,7 +33,7 @@ class ProcessLife:
         self.number = number
         self.crash_at = crash_at
         self.power = power
-        """Whether its death is (or was) a power cut."""
+        """Whether its death is, or was, a power cut."""
         self.moments = 0
         self.dead = False
         self.died_of = ""
@@ -43,10 +43,10 @@ class ProcessLife:
         """Called once, in order, at the instant of death: freeze the disk, cut the link, cancel the tasks."""
 
     def moment(self, what: str) -> None:
-        """Something happens that a power cut could fall on.
+        """Count a moment at which a power cut could come.
 
         Raises:
-            PowerCut: it does.
+            PowerCut: it comes.
         """
         if self.dead:
             return
@@ -70,7 +70,7 @@ class ProcessLife:
             call(what)
 
     def signal(self, number: int) -> bool:
-        """Deliver a signal (SIGTERM asks for an orderly stop); False where nobody handles it."""
+        """Deliver a signal (SIGTERM asks for an orderly stop); False if it has no handler."""
         handler = None if self.dead else self.signals.get(number)
         if handler is not None:
             handler()
@@ -86,4 +86,4 @@ class ProcessLife:
 
 
 LIFE: Final[ContextVar[ProcessLife | None]] = ContextVar("lichen_life", default=None)
-"""Whose code runs now; None: nobody's (the world itself)."""
+"""The life whose code runs now; None: the simulation's own code."""

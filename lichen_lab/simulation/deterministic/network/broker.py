@@ -1,6 +1,6 @@
 """A simulated MQTT broker: QoS 1, retained messages, wills, sessions with their queues, takeover, crashes.
 
-It does what the brokers of ``tests/e2e`` do (Mosquitto where they differ). Each client comes through a
+It behaves as the brokers of ``tests/e2e`` (as Mosquitto if they differ). Each client comes through a
 :class:`SimConnection` of ``link.py``; between the two stands a :class:`Wire` of ``connection.py``.
 """
 
@@ -28,13 +28,13 @@ _MAX_TOPICS: Final = 4096
 
 
 class SimBroker:
-    """One broker on the loop that runs.
+    """A broker on the running loop.
 
     Args:
-        weather: of all connections.
+        weather: message faults of all connections.
         max_queued: messages kept for a client that is away; more are lost, as at Mosquitto, whose default is
             1000.
-        limits: told at CONNACK, by MQTT's names: ``ReceiveMaximum``, ``MaximumPacketSize``.
+        limits: sent at CONNACK, by MQTT's names: ``ReceiveMaximum``, ``MaximumPacketSize``.
         listener: see :data:`Listener`.
     """
 
@@ -56,21 +56,21 @@ class SimBroker:
         self.listener = listener
         self.blocked: dict[str, dict[str, float]] = {}
         """Client id -> direction (``up``, ``down``) -> until when nothing passes."""
-        self._context = Context()  # the world's own callbacks belong to nobody's life
+        self._context = Context()  # the broker's callbacks belong to no life
         self._routes: dict[str, list[tuple[BrokerSession, int]]] = {}
         self._saved = SavedState({}, {})
 
     def say(self, what: str, client_id: str, topic: str = "", payload: bytes = b"") -> None:
-        """Tell the listener."""
+        """Call the listener."""
         if self.listener is not None:
             self.listener(what, client_id, topic, payload)
 
     def at(self, when: float, callback: Callable[..., object], *args: object) -> None:
-        """Do something in virtual time, in nobody's life."""
+        """Call a function at a virtual time, in no life."""
         self.loop.call_at(when, callback, *args, context=self._context)
 
     def open(self, connection: Line, client_id: str, will: Will | None, *, expiry_s: float) -> None:
-        """CONNECT came: take an older connection of that id over, answer, and send what waits."""
+        """CONNECT came: take over an older connection of that id, answer, and send queued messages."""
         session = self.sessions.get(client_id)
         if session is not None and session.connection is not None:
             if not self.weather.will_at_takeover:
@@ -102,7 +102,7 @@ class SimBroker:
                 self._give(session, Packet(topic, self.retained[topic], max(granted), retain=True))
 
     def publish(self, client_id: str, packet: Packet) -> None:
-        """PUBLISH came: keep it where it is retained, and give it to whom it concerns."""
+        """PUBLISH came: keep it if it is retained, and pass it to subscribers."""
         topic, payload = packet.topic, packet.payload
         self.say("published", client_id, topic, payload)
         if packet.retain:
@@ -139,7 +139,7 @@ class SimBroker:
         self._pump(session)
 
     def _pump(self, session: BrokerSession) -> None:
-        """Send what the client's Receive Maximum leaves room for."""
+        """Send as much as the client's Receive Maximum allows."""
         connection = session.connection
         while (
             connection is not None
@@ -161,7 +161,7 @@ class SimBroker:
         self._pump(session)
 
     def gone(self, connection: Line, *, goodbye: bool = False) -> None:
-        """A connection is over, as the broker sees it; without a goodbye its will is published."""
+        """A connection is over for the broker; without DISCONNECT its will is published."""
         session = connection.session
         if session is None or session.connection is not connection:
             return
@@ -180,7 +180,7 @@ class SimBroker:
         self._saved = self._state()
 
     def crash(self, keep: str = "all") -> None:
-        """Stop dead: every connection breaks, what is in flight is lost.
+        """Crash: every connection breaks, messages in flight are lost.
 
         Args:
             keep: ``all`` (persistence that syncs), ``saved`` (the state of the last :meth:`save`) or
@@ -200,7 +200,7 @@ class SimBroker:
             connection.refuse_further(Loss.CLOSED)
 
     def restart(self) -> None:
-        """Be there again."""
+        """Start again."""
         self.up = True
 
     def _state(self) -> SavedState:
@@ -212,7 +212,7 @@ class SimBroker:
         return None if session is None else session.connection
 
     def cut(self, client_id: str) -> bool:
-        """Break a client's connection, as the weather says; False where there is none."""
+        """Break a client's connection; False if there is none."""
         connection = self.connection_of(client_id)
         if connection is None:
             return False
@@ -236,11 +236,11 @@ class SimBroker:
             connection.watch_keepalive(until)
 
     def half_open(self, client_id: str, *, pings_answered: bool = False) -> bool:
-        """Let no message pass on this connection any more, unnoticed; False where there is none.
+        """Silently pass no further message on this connection; False if there is none.
 
         Args:
             client_id: whose.
-            pings_answered: a front end goes on to answer MQTT's own pings.
+            pings_answered: MQTT's own pings are still answered.
         """
         connection = self.connection_of(client_id)
         if connection is not None:

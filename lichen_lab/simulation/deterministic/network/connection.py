@@ -14,7 +14,7 @@ from runtime.mqtt.connection import Will
 from runtime.mqtt.session import packet_bytes
 
 _AFTER_S: Final = 1e-3
-"""What was held back comes so long after the end of a partition."""
+"""Delay of held messages after the end of a partition."""
 _BREAKS: Final = (Loss.RESET, Loss.RESET, Loss.CLOSED, Loss.UNHEARD)
 
 
@@ -70,18 +70,18 @@ class SimulatedConnection:
         self._deaf = False
 
     def blocked_until(self) -> float:
-        """When something can pass both ways again."""
+        """Time at which both directions pass again."""
         return max(self._broker.blocked.get(self.client_id, {}).values(), default=0.0)
 
     def _up_at(self) -> float:
-        """When something that the client sends now is at the broker."""
+        """Time of arrival at the broker of what the client sends now."""
         when, in_order = self._hop("up")
         if in_order:
             when = self._last_up = max(self._last_up, when)
         return when
 
     def _down_at(self) -> float:
-        """When something that the broker sends now is at the client: never before CONNACK."""
+        """Time of arrival at the client of what the broker sends now: never before CONNACK."""
         when, in_order = self._hop("down")
         if in_order:
             when = self._last_down = max(self._last_down, when)
@@ -100,15 +100,15 @@ class SimulatedConnection:
         return self.session is not None and self.session.connection is self
 
     def _passes(self) -> bool:
-        """Whether something from the client is taken by the broker."""
+        """Whether the broker takes packets of the client."""
         return self.known and not self._deaf
 
     def _heard(self) -> bool:
-        """Whether something from the broker is taken by the client."""
+        """Whether the client takes packets of the broker."""
         return self.open and not self._deaf
 
     def _cut(self) -> bool:
-        """Whether the weather breaks the connection now."""
+        """Whether message faults break the connection now."""
         weather = self._broker.weather
         cut = weather.strikes("cut", weather.cut)
         if cut:
@@ -163,7 +163,7 @@ class SimulatedConnection:
         broker.at(self._up_at(), self._at_broker, packet, mid)
 
     def _check(self, packet: Packet) -> None:
-        """Whether the client keeps to what it was told at CONNACK."""
+        """Whether the client keeps to the limits of CONNACK."""
         broker, unacked = self._broker, self._unacked + packet.qos
         size = packet_bytes(packet.topic, len(packet.payload), packet.qos, mqtt5=True)
         for limit, used in (("MaximumPacketSize", size), ("ReceiveMaximum", unacked)):
@@ -202,7 +202,7 @@ class SimulatedConnection:
             self._broker.at(self._up_at(), self._broker.acknowledged, self, packet)
 
     def break_off(self, how: Loss | None = None) -> None:
-        """Both ends see at once that it is over; None: the weather says how."""
+        """Both ends notice the end at once; None: drawn how."""
         self._end(self._broker.weather.random.choice(_BREAKS) if how is None else how)
         self._broker.gone(self)
 
@@ -222,7 +222,7 @@ class SimulatedConnection:
         self._broker.gone(self, goodbye=True)
 
     def vanish(self, *, power: bool) -> None:
-        """The client's process is gone. Killed: its system closes the socket. Power cut: nobody tells."""
+        """The client's process is gone. Killed: its system closes the socket. Power cut: silence."""
         if not self.open:
             return
         self.open = False
@@ -231,7 +231,7 @@ class SimulatedConnection:
         broker.at(broker.loop.time() + after, broker.gone, self)
 
     def watch_keepalive(self, blocked_until: float, *, pings_answered: bool = False) -> None:
-        """Nothing passes from now on until then: should an end lose its patience before, it gives up.
+        """Nothing passes until then: an end whose keepalive runs out before gives up.
 
         A client sends PINGREQ after a silent ``keepalive_s``, and waits as long for PINGRESP.
         """
@@ -244,7 +244,7 @@ class SimulatedConnection:
                 broker.at(now + after, look)
 
     def go_deaf(self, *, pings_answered: bool) -> None:
-        """From now on no message passes, and nobody says so; the ends give up in their time."""
+        """From now on no message passes, silently; the ends give up after their timeouts."""
         self._deaf = True
         self.watch_keepalive(math.inf, pings_answered=pings_answered)
 

@@ -25,7 +25,7 @@ _GRANTED: Final = tuple(ReasonCode(PacketTypes.SUBACK, f"Granted QoS {qos}") for
 
 
 class SimConnection:
-    """One connection of the life that makes it: when that ends, the connection vanishes.
+    """One connection of the life that opens it; it ends with that life.
 
     ``functools.partial(SimConnection, broker=broker)`` is a ``runtime.mqtt.connection.Connect``.
 
@@ -66,7 +66,7 @@ class SimConnection:
             self._life.on_end.append(self._vanish)
 
     def dial(self) -> asyncio.Future[None]:
-        """Begin to connect: two hops, or as long as nobody answers."""
+        """Begin to connect: two hops, or longer if nothing answers."""
         broker = self._broker
         dialled: asyncio.Future[None] = broker.loop.create_future()
         now, limit = broker.loop.time(), self._settings.connect_timeout_s
@@ -109,14 +109,14 @@ class SimConnection:
         return mid
 
     async def close(self) -> None:
-        """Say goodbye where possible; the dead say nothing."""
+        """Send DISCONNECT if possible; a dead process sends nothing."""
         self._order.closed = True
         self._wire.say_goodbye()
         if self._life is not None and not self._life.dead:
             self._life.on_end.remove(self._vanish)
 
     def _vanish(self, _: str) -> None:
-        """The process is gone, without a word."""
+        """The process is gone, without DISCONNECT."""
         self._wire.vanish(power=self._life is not None and self._life.power)
 
     def accepted(self, *, present: bool) -> None:

@@ -1,4 +1,4 @@
-"""What happens to single messages on their way, drawn from a seed."""
+"""Faults of single messages, drawn from a seed."""
 
 import random
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ class MessageFaults:
     will_at_takeover: bool = False
     """Brokers differ: Mosquitto drops the will of a session that is taken over, others publish it."""
     overruns: bool = False
-    """The broker sends all it has, whatever Receive Maximum it was told (Mosquitto 2.0.11 does)."""
+    """The broker ignores Receive Maximum (Mosquitto 2.0.11 does)."""
     happened: dict[str, int] = field(default_factory=dict)
-    """What was drawn, by kind."""
+    """Kind -> number of drawn faults."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(f"weather {self.seed}")  # noqa: S311 - a seed, not a secret
@@ -50,7 +50,7 @@ class MessageFaults:
         return self.delay_s * (0.1 + 0.9 * draw())
 
     def strikes(self, kind: str, odds: float) -> bool:
-        """Whether it happens now; counted."""
+        """Draw whether a fault happens now, and count it."""
         if not odds or self.random.random() >= odds:
             return False
         self.happened[kind] = self.happened.get(kind, 0) + 1

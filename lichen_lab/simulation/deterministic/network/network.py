@@ -1,4 +1,4 @@
-"""The broker and the links of one world, and the faults that befall them."""
+"""Broker and links of one simulation, and their faults."""
 
 from collections.abc import Callable
 from contextvars import Context
@@ -19,7 +19,7 @@ _KEEP: Final = {FaultKind.BROKER_CRASH: "all", FaultKind.BROKER_LOSS: "nothing"}
 _WAYS: Final = ("both", "up", "down")
 _SHOWN: Final = 24
 _TORN: Final = 0.3
-"""Share of damaged frames that are cut off; in the others bits flip."""
+"""Share of damaged frames that are cut; in the others bits flip."""
 
 
 class FrameFaults(MessageFaults):
@@ -43,9 +43,9 @@ class SimNetwork:
     """MessageFaults, broker and links.
 
     Args:
-        scenario: of the world.
+        scenario: of the simulation.
         say: writes a line of the trace.
-        fail: ends the world: a promise is broken.
+        fail: ends the simulation with a broken promise.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SimNetwork:
         self._say(f"{what} {client_id.rsplit('-', 1)[-1]} {tail[:_SHOWN]} {len(payload)}")
 
     def strike(self, fault: ScheduledFault) -> bool:
-        """Carry out a fault of the broker or of a link; False where it befell nobody."""
+        """Carry out a fault of the broker or of a link; False if it had no effect."""
         broker = self.broker
         if fault.kind in _KEEP:
             if not broker.up:
@@ -110,7 +110,7 @@ class SimNetwork:
         return False
 
     def clear(self) -> None:
-        """No more faults: messages arrive once and whole, all links heal, the broker is there."""
+        """End all faults: messages arrive once and whole, all links work, the broker runs."""
         self.weather.calm()
         self.broker.heal()
         self.broker.restart()

@@ -1,4 +1,4 @@
-"""What a broker keeps of one client, and how its connection ends."""
+"""A broker's session of one client, and how its connection ends."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from runtime.mqtt.connection import Will
 
 
 class Loss(Enum):
-    """How a client hears that its connection is over: MQTT's reason, and whether TCP was closed in order."""
+    """How a client learns that its connection is over: MQTT's reason, and whether TCP was closed in order."""
 
     RESET = ("Unspecified error", False)
     CLOSED = ("Unspecified error", True)
     NO_PINGRESP = ("Keep alive timeout", False)
     UNHEARD = ("", False)
-    """The client's network thread died: nobody says so."""
+    """The client's network thread died silently."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +44,13 @@ class Line(Protocol):
         """Send PUBLISH."""
 
     def break_off(self, how: Loss | None = None) -> None:
-        """Both ends see at once that it is over; None: the weather says how."""
+        """Both ends notice the end at once; None: drawn how."""
 
     def refuse_further(self, how: Loss) -> None:
         """The broker has ended it; the client hears of it after a hop."""
 
     def watch_keepalive(self, blocked_until: float) -> None:
-        """Nothing passes until then: an end that loses its patience before gives up."""
+        """Nothing passes until then: an end whose keepalive runs out before gives up."""
 
     def go_deaf(self, *, pings_answered: bool) -> None:
         """From now on no message passes."""
@@ -58,7 +58,7 @@ class Line(Protocol):
 
 @dataclass
 class BrokerSession:
-    """Subscriptions, what waits, and what was sent but not acknowledged (in order)."""
+    """Subscriptions, queued messages, and sent messages without acknowledgement (in order)."""
 
     client_id: str
     filters: dict[str, int] = field(default_factory=dict)
@@ -70,12 +70,12 @@ class BrokerSession:
     left_at: float = 0.0
 
     def requeue(self) -> None:
-        """The connection is over: what was not acknowledged is delivered again, first and in order."""
+        """The connection is over: queue unacknowledged messages again, first and in order."""
         self.queue = deque(packet for packet in (*self.sent, *self.queue) if packet.qos)
         self.sent.clear()
 
     def copy(self) -> "BrokerSession":
-        """As it would be found on disk: without a connection, everything unacknowledged queued."""
+        """The session as on disk: without a connection, unacknowledged messages queued."""
         waiting = deque(packet for packet in (*self.sent, *self.queue) if packet.qos)
         return BrokerSession(
             self.client_id, dict(self.filters), waiting, expiry_s=self.expiry_s, left_at=self.left_at

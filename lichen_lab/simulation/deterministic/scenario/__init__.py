@@ -1,1 +1,1 @@
-"""What happens in a simulated fleet, and the invariants it must keep."""
+"""Scenarios of a simulated fleet, and the invariants it must keep."""

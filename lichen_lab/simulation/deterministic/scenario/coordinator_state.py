@@ -1,4 +1,4 @@
-"""Reads the coordinator's books beside it, for ``scenario.invariants``."""
+"""Reads the coordinator's database from outside, for ``scenario.invariants``."""
 
 from pathlib import Path
 from typing import Any

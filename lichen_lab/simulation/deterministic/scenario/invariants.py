@@ -1,6 +1,6 @@
-"""What must be true in every world, and the memory of what was seen that it is compared with.
+"""Invariants of every simulation, and the observations that they are checked against.
 
-Nothing here asks the daemons what they believe: frames are kept as the agents wrote them, receipts as they
+Nothing here relies on the daemons' own state: frames are kept as the agents wrote them, receipts as they
 were decided, and every version is folded once more from those frames by the method's own equations.
 """
 
@@ -25,7 +25,7 @@ from lichen_lab.simulation.deterministic.scenario.coordinator_state import (
     updates_of,
     version_of,
 )
-from lichen_lab.simulation.deterministic.scenario.toy_guided import finished, viewed
+from lichen_lab.simulation.deterministic.scenario.toy_guided import train_step, viewed
 from models.contract import Blobs, Server, Update
 from models.tensors import flatten
 from protocol.frames.frame import decode_frame
@@ -48,7 +48,7 @@ class Frame:
 
 @dataclass
 class GroundTruth:
-    """All that an outside observer of the fleet knows.
+    """The knowledge of an outside observer of the fleet.
 
     Args:
         task: what is learned.
@@ -65,10 +65,10 @@ class GroundTruth:
     time: Callable[[], float] | None = None
     frames: dict[str, Frame] = field(default_factory=dict)
     accepted: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Digest -> (device, round) of every update that was promised to count."""
+    """Digest -> (device, round) of every accepted update."""
     refused: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
-    """Of the accepted ones, those that rotted and were reported."""
+    """Accepted updates that rotted and were reported."""
     heard: dict[str, set[str]] = field(default_factory=dict)
     """Digests by device whose receipt arrived there."""
     refusals_heard: dict[str, set[str]] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class GroundTruth:
     """Round -> digests that its version was folded from."""
     last: RoundState | None = None
     away: float | None = None
-    """The true time at which the devices that lacked were all away; None: not so, or it was not looked at."""
+    """True time at which all missing devices were away; None: they were not, or it is unknown."""
     opened: tuple[int, int, float] = (0, 0, 0.0)
     """Round, attempt, and the true time at which it began to collect."""
     looked: float = 0.0
-    """The true time at which the state was last looked at."""
+    """True time of the last look at the state."""
     living: Coordinator | None = None
-    """The life that was looked at."""
+    """The observed life."""
 
     def spooled(self, device: str, round_: int, digest: str, data: bytes) -> None:
         """A device is about to keep an update."""
@@ -107,7 +107,7 @@ class GroundTruth:
             self.refusals_heard.setdefault(device, set()).add(receipt.digest)
 
     def unreported(self) -> list[str]:
-        """Accepted updates that do not count, and whose device got no refusal, in words."""
+        """Accepted updates that do not count and were not refused afterwards, in words."""
         return [
             f"{device} was not told that its accepted update {digest[:8]} for round {round_} does not count"
             for digest, (device, round_) in self.accepted.items()
@@ -137,7 +137,7 @@ class GroundTruth:
         self.accepted[receipt.digest] = (device, row["round"])
 
     def changed(self, app: Coordinator, *, reopened: bool = False) -> None:
-        """The round machine's state is another one, or was read from disk again.
+        """The round machine's state has changed, or was read from disk again.
 
         Raises:
             Violation: a round closed too early, a version is not the fold of its updates, or one is missing.
@@ -192,7 +192,7 @@ class GroundTruth:
                 self.opened = state.round, state.attempt, looked if reopened else now
             return
         ended = before.phase is RoundPhase.COLLECTING and (before.round, before.attempt) == (round_, attempt)
-        if reopened and self.tolerant:  # a rotten journal is made again, without what it knew last
+        if reopened and self.tolerant:  # a rotten journal is rebuilt without its last entries
             return
         if ended and state.closed_by == "away":
             self._waited_for_the_away(state, now)
@@ -205,7 +205,7 @@ class GroundTruth:
             )
 
     def _waited_for_the_away(self, state: RoundState, now: float) -> None:
-        """Who went away was given its grace, by a clock that is not the coordinator's."""
+        """An absent device was given its grace, by a clock that is not the coordinator's."""
         grace = 0.0 if self.living is None else self.living.settings.away_grace_s - _WRITING_S
         if self.away is not None and now - self.away < grace:
             raise Violation(
@@ -213,7 +213,7 @@ class GroundTruth:
             )
 
     def _made(self, app: Coordinator, version: int) -> None:
-        """Fold a new version once more, and compare."""
+        """Fold a new version again, and compare."""
         row = version_of(app, version)
         if row is None:
             raise Violation(f"the machine is at version {app.driver.state.version}; {version} has no row")
@@ -256,10 +256,10 @@ class GroundTruth:
         for one in updates:
             fold.fold(one)
         made = fold.close()
-        return made if guided is None else finished(version, finish_seed(task, version), made)
+        return made if guided is None else train_step(version, finish_seed(task, version), made)
 
     def _bundles_are_there(self, app: Coordinator) -> None:
-        """What a device may be pointed at can be fetched."""
+        """Every blob that a device may be pointed to can be fetched."""
         for table in (schema.exports, schema.bundles):
             newest = sa.select(table).order_by(table.c.version.desc())
             for row in app.storage.store.rows(newest if table is schema.bundles else newest.limit(1)):
@@ -268,7 +268,7 @@ class GroundTruth:
                     raise Violation(f"{table.name}: the bundle of version {row['version']} is gone")
 
     def _none_missing(self, app: Coordinator, state: RoundState) -> None:
-        """Every promised update is counted, or will be, or its device was told that it is lost."""
+        """Every accepted update counts, or will count, or was reported as lost to its device."""
         for digest, (device, round_) in self.accepted.items():
             if digest in self.counted.get(round_, ()):
                 continue

@@ -1,4 +1,4 @@
-"""What a seed decides before the world begins: the fleet, its habits, and a plan of faults. Pure."""
+"""A seed's scenario: the fleet, its settings, and a plan of faults. Pure."""
 
 import random
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ BROKER: Final = "broker"
 class FaultKind(StrEnum):
     """Kinds of planned faults."""
 
-    KILL = "kill"  # SIGKILL: what was written stays, what was not is gone
-    POWER = "power cut"  # as KILL, and what was not synced is gone, or half there
+    KILL = "kill"  # SIGKILL: written data stays
+    POWER = "power cut"  # as KILL, and un-synced data is lost or torn
     MOMENT = "end at a moment"  # at the n-th disk operation, thread or message from now on
     STOP = "orderly stop"
     DROP = "dropped connection"
@@ -35,9 +35,9 @@ class ScheduledFault:
     """One planned fault.
 
     Attributes:
-        at: virtual seconds since the world began.
-        kind: what happens.
-        node: to whom.
+        at: virtual seconds since the start.
+        kind: of fault.
+        node: which machine.
         span_s: how long it lasts; for a process: until it is started again.
         amount: seconds of a clock jump; moments until a power cut (until a SIGKILL where negative); which
             file rots; which way is cut.
@@ -55,7 +55,7 @@ class ScheduledFault:
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What happens to single messages, as shares of them."""
+    """Message faults, as shares of messages."""
 
     delay_s: float
     duplicate: float = 0.0
@@ -68,7 +68,7 @@ class Weather:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """All that a seed decides; what happens in detail is drawn from the same seed on the way."""
+    """All that a seed decides beforehand; details are drawn from the same seed later."""
 
     seed: int
     devices: tuple[str, ...]
@@ -93,11 +93,11 @@ class Scenario:
     faults: tuple[ScheduledFault, ...]
     faults_end_s: float
     goes_on: bool
-    """Faults come also after the last round is over; else the world ends with the task."""
+    """Faults also come after the last round; else the simulation ends with the task."""
     routed: bool = False
     """Each kind of device gets a bundle of its own."""
     guided: bool = False
-    """The coordinator looks at every update before it folds, and trains after."""
+    """Guided rounds: the coordinator looks at every update before the fold, and trains after it."""
     receive_maximum: int | None = None
     """Of the broker, told at CONNACK."""
     max_packet_bytes: int | None = None
@@ -105,11 +105,11 @@ class Scenario:
 
     @property
     def rots(self) -> bool:
-        """Whether bits are rotted on purpose: accepted updates may then be reported as lost."""
+        """Whether bits rot: accepted updates may then be reported as lost."""
         return any(fault.kind is FaultKind.ROT for fault in self.faults)
 
     def jumps_at(self, node: str) -> bool:
-        """Whether somebody sets this node's clock: its deadlines are then not those of a true clock."""
+        """Whether this node's clock is set: its deadlines then differ from those of a true clock."""
         return any(fault.kind is FaultKind.CLOCK and fault.node == node for fault in self.faults)
 
 
@@ -129,7 +129,7 @@ _WEIGHTS: Final = {
     FaultKind.READ_ONLY: 1,
 }
 _ROTTEN: Final = 0.15
-"""Share of worlds in which bits rot."""
+"""Share of seeds in which bits rot."""
 _POLICIES: Final = ("coverage", "coverage", "bandit")
 _OF_BROKER: Final = (FaultKind.BROKER_CRASH, FaultKind.BROKER_LOSS)
 
@@ -137,7 +137,7 @@ _OF_BROKER: Final = (FaultKind.BROKER_CRASH, FaultKind.BROKER_LOSS)
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     rng = random.Random(f"scenario {seed}")  # noqa: S311 - a seed, not a secret
-    # What came into the worlds later is drawn apart: the rest of what a seed means stays what it was.
+    # Later additions are drawn separately, so that the rest of a seed's scenario stays the same.
     later = random.Random(f"selection and routes {seed}")  # noqa: S311 - a seed, not a secret
     links = random.Random(f"links {seed}")  # noqa: S311 - a seed, not a secret
     guided = random.Random(f"guided rounds {seed}").random() < 0.3  # noqa: S311, PLR2004 - a seed; of the worlds
@@ -186,7 +186,7 @@ def _rounds(rng: random.Random, devices: int) -> Rounds:
 
 
 def _weather(rng: random.Random) -> Weather:
-    """Half of the worlds have fair weather: crashes alone find other faults than storms do."""
+    """Half of the seeds have no message faults: crashes alone find other errors."""
     if rng.random() < 0.5:  # noqa: PLR2004 - of the worlds
         return Weather(rng.choice((0.01, 0.1)))
     return Weather(
@@ -212,7 +212,7 @@ def _faults(rng: random.Random, devices: tuple[str, ...], end: float) -> tuple[S
 
 
 def _half_open(rng: random.Random, devices: tuple[str, ...], end: float) -> list[ScheduledFault]:
-    """In a third of the worlds one connection swallows all from some moment on."""
+    """In a third of the seeds one connection drops everything from some moment on."""
     node = rng.choice((COORDINATOR, *devices))
     return [ScheduledFault(end * rng.random(), FaultKind.HALF_OPEN, node)] if rng.random() < 0.3 else []  # noqa: PLR2004 - of the worlds
 
@@ -222,10 +222,10 @@ def _at(fault: ScheduledFault) -> float:
 
 
 def _fault(rng: random.Random, kind: FaultKind, devices: tuple[str, ...], end: float) -> ScheduledFault:
-    at = end * rng.random() ** 1.3  # rather early: a task that is done can hardly be hurt
+    at = end * rng.random() ** 1.3  # rather early: a finished task can hardly be damaged
     if kind in _OF_BROKER:
         return ScheduledFault(at, kind, BROKER, rng.uniform(0.2, 8.0))
-    # The coordinator is one of many, and the one whose faults hurt most.
+    # Faults of the coordinator have the largest effect.
     node = COORDINATOR if rng.random() < 0.45 else rng.choice(devices)  # noqa: PLR2004 - of the faults
     span, amount = rng.choice((0.2, 1.0, rng.uniform(0.1, 15.0))), 0.0
     match kind:

@@ -1,4 +1,4 @@
-"""Guided rounds of the simulated fleet: what is seen of an update, and what the coordinator trains. NumPy."""
+"""Guided rounds of the simulated fleet: views of updates, and the coordinator's training. NumPy."""
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
@@ -10,27 +10,27 @@ from models.guided import DeviceWeights
 from protocol.tasks.task import Task
 
 _SEEN: Final = 8
-"""Numbers of an update that are looked at."""
+"""Numbers of an update in its view."""
 _PART: Final = "first"
 _WHOLE: Final = 1 << 16
 _STEP: Final = 0.01
 
 
 def viewed(update: Update) -> Tensors:
-    """What a guided round sees of an update: its first numbers."""
+    """View of an update: its first numbers."""
     first = min(update.tensors)  # of a device that does not train, a prototype
     return {_PART: update.tensors[first].reshape(-1)[:_SEEN]}
 
 
-def finished(round_: int, seed: int, state: Blobs) -> Blobs:
-    """What a guided round trains at the coordinator: a step that depends on round and seed alone."""
+def train_step(round_: int, seed: int, state: Blobs) -> Blobs:
+    """The coordinator's training: a step that depends on round and seed alone."""
     head = state["head"]["head/w"]
     step = np.random.default_rng([seed, round_]).normal(0.0, _STEP, head.shape)
     return {**state, "head": {"head/w": (head + step).astype(np.float32)}}
 
 
 class GuidedHalf:
-    """A method's coordinator half, as if it weighed devices: whose first numbers are larger weighs more."""
+    """A method's coordinator half, that weighs devices by their first numbers."""
 
     def __init__(self, inner: Server) -> None:
         self._inner = inner
@@ -54,7 +54,7 @@ class GuidedHalf:
 
 
 class _Weighted:
-    """A fold in which devices have weights of the round's, and not of their own."""
+    """A fold with the round's weights instead of the devices' own."""
 
     def __init__(self, inner: Fold, weights: Mapping[str, float]) -> None:
         self._inner = inner

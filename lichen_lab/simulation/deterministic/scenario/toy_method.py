@@ -1,4 +1,4 @@
-"""What the simulated fleet learns, sees and computes: a model of a few kilobytes, in NumPy, in no time.
+"""Task, sensors and training of the simulated fleet: a model of a few kilobytes in NumPy.
 
 The task, the windows and the coordinator's half of the method are real; the device's half is a draw from the
 offer's seed, so that the same offer gives the same bytes. Work takes virtual seconds and fails now and then.
@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.jobs import ExportedBundle, ExportLineage
-from lichen_lab.simulation.deterministic.scenario.toy_guided import GuidedHalf, finished, viewed
+from lichen_lab.simulation.deterministic.scenario.toy_guided import GuidedHalf, train_step, viewed
 from models import registry
 from models.contract import Blobs, Evaluation, LocalResult, Profile, Server, Tensors
 from models.data import window_set
@@ -31,9 +31,9 @@ from runtime.process.worker import WorkerFailed
 LABELS: Final = ("still", "moving")
 _WINDOW_S: Final = 2.0
 _STEP: Final = 0.01
-"""Standard deviation of a delta: alike on every device, so that none stands out."""
+"""Standard deviation of a delta: the same on every device, so that none is an outlier."""
 _LENGTH: Final = 8.0
-"""Of a prototype."""
+"""Standard deviation of a prototype."""
 
 
 def toy_task(rounds: Rounds, uplink: Uplink, seed: int) -> Task:
@@ -159,7 +159,7 @@ class ToyJobs:
     async def view(
         self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-        """Of each update the first numbers; a frame that rotted has none."""
+        """Views of all updates; a rotten frame has none."""
         del state
         await self._work("looking at updates")
         views: dict[str, Tensors] = {}
@@ -174,7 +174,7 @@ class ToyJobs:
     async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
         """A step of the head."""
         await self._work("training on the labelled windows")
-        return finished(round_, seed, state), {"loss": float(seed % 7)}
+        return train_step(round_, seed, state), {"loss": float(seed % 7)}
 
     async def close(self) -> None:
         """Nothing runs between jobs."""

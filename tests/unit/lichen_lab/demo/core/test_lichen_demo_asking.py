@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from lichen_lab.demo.core import lichen_commands
-from lichen_lab.demo.core.lichen_commands import ask, spoken
+from lichen_lab.demo.core.lichen_commands import ask, command_line
 from protocol.errors import Transient
 
 Program = Callable[[str], None]
@@ -30,7 +30,7 @@ async def test_an_answer_is_read_and_the_words_are_passed_on(program: Program) -
     program("import json, sys; print(json.dumps(sys.argv[1:]))")
     found = await ask("rollout", "status")
     assert found == ["lichen", "rollout", "status", "--format", "json"]
-    assert spoken("rollout", "status") == "lichen rollout status"
+    assert command_line("rollout", "status") == "lichen rollout status"
 
 
 async def test_a_refusal_is_told_with_its_last_words(program: Program) -> None:

@@ -14,7 +14,7 @@ from coordinator.config.coordinator import load_settings
 from edge_agent.config import agent as agent_config
 from lichen_lab.demo.core import chaos, prepare, scenario
 from lichen_lab.demo.core import observer as observing
-from lichen_lab.demo.core.results import ObservedPrediction, ObserverStory
+from lichen_lab.demo.core.results import ObservedPrediction, ObserverResults
 from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.screen import Screen, headline, round_line
 from lichen_lab.demo.core.side_jobs import lines
@@ -64,13 +64,13 @@ def test_toml_survives_quotes_and_nesting() -> None:
 def test_somebody_elses_folder_is_not_cleared(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(Misconfigured, match="not from an earlier demo"):
-        prepare.clear(tmp_path)
+        prepare.clear_folder(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
 
 
 def test_an_earlier_demos_folder_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    prepare.clear(out)
+    prepare.clear_folder(out)
     files = [
         "predictions.jsonl",
         "predictions.jsonl.1",
@@ -82,7 +82,7 @@ def test_an_earlier_demos_folder_is(tmp_path: Path) -> None:
     for name in files:
         (out / name).write_text("{}")
     (out / "state").mkdir()
-    prepare.clear(out)
+    prepare.clear_folder(out)
     assert [path.name for path in out.iterdir()] == [".lichen-demo"]
 
 
@@ -90,7 +90,7 @@ def test_an_earlier_demos_folder_is(tmp_path: Path) -> None:
 def test_an_earlier_demo_is_only_cleared_by_one_that_can_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
-    prepare.clear(tmp_path)
+    prepare.clear_folder(tmp_path)
     (tmp_path / "report.html").write_text("of yesterday")
     if lacking == "spar":
         monkeypatch.setenv(spar.FILE_VARIABLE, str(tmp_path / "none.npy"))
@@ -133,7 +133,7 @@ def test_predictions_are_read_and_judged_inside_and_outside_the_fault(tmp_path: 
     file = tmp_path / "p.jsonl"
     (tmp_path / "p.jsonl.1").write_text(_row(1.0, "PEN", "PEN"))
     file.write_text(_row(11.0, "PEN", "ABD") + _row(12.0, "PEN", None) + _row(21.0, "ABD", "ABD") + '{"t":')
-    told = ObserverStory("o", 7, "python", torch_free=True, how="", fault=(10.0, 20.0))
+    told = ObserverResults("o", 7, "python", torch_free=True, how="", fault=(10.0, 20.0))
     told.predictions = observing.parse(lines(file))
     assert [p.right for p in told.predictions] == [True, False, None, True]
     assert told.accuracy() == pytest.approx(2 / 3)
@@ -143,7 +143,7 @@ def test_predictions_are_read_and_judged_inside_and_outside_the_fault(tmp_path: 
 
 
 def test_nothing_known_is_no_accuracy() -> None:
-    told = ObserverStory("o", 7, "python", torch_free=True, how="")
+    told = ObserverResults("o", 7, "python", torch_free=True, how="")
     told.predictions = [ObservedPrediction(1.0, "PEN", None, 0.5, {})]
     assert told.accuracy() is None
 

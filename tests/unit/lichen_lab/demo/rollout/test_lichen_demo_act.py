@@ -10,8 +10,8 @@ import pytest
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.rollout import devices
 from lichen_lab.demo.rollout import steps as module
-from lichen_lab.demo.rollout.results import DemoRelease, Move, RolloutStory, Watcher
-from lichen_lab.demo.rollout.steps import Act
+from lichen_lab.demo.rollout.results import DemoRelease, Move, RolloutResults, Watcher
+from lichen_lab.demo.rollout.steps import RolloutAct
 from protocol.errors import Transient
 
 
@@ -42,11 +42,11 @@ def status(phase: str, why: str = "") -> dict[str, Any]:
 
 
 @pytest.fixture
-def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Act:
+def act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RolloutAct:
     monkeypatch.setattr(module, "_LOOK_S", 0.0)
-    story = RolloutStory([Watcher("physcia", 7, "lab"), Watcher("ramalina", 10, "clinic")], "physcia", 2)
-    made = Act(Waiting(tmp_path), story)  # type: ignore[arg-type]
-    story.moves = made.recorder.moves
+    results = RolloutResults([Watcher("physcia", 7, "lab"), Watcher("ramalina", 10, "clinic")], "physcia", 2)
+    made = RolloutAct(Waiting(tmp_path), results)  # type: ignore[arg-type]
+    results.moves = made.recorder.moves
     return made
 
 
@@ -70,7 +70,7 @@ def release() -> DemoRelease:
     return DemoRelease(5, "shuffled", "lichen rollout create", 10.0)
 
 
-async def test_a_rollout_is_followed_to_its_end(act: Act, asked: list[tuple[str, ...]]) -> None:
+async def test_a_rollout_is_followed_to_its_end(act: RolloutAct, asked: list[tuple[str, ...]]) -> None:
     asked_for[:] = [status("open"), status("failed", "physcia rolled back")]
     act.recorder.moves.append(Move(11.0, "physcia", "rolled_back", 5))
     one = release()
@@ -81,7 +81,7 @@ async def test_a_rollout_is_followed_to_its_end(act: Act, asked: list[tuple[str,
 
 
 async def test_the_export_of_the_bad_version_has_the_demos_own_time(
-    act: Act, monkeypatch: pytest.MonkeyPatch
+    act: RolloutAct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[float] = []
 
@@ -101,7 +101,7 @@ async def test_the_export_of_the_bad_version_has_the_demos_own_time(
 
 
 async def test_one_that_never_ends_is_told_with_what_it_waits_for(
-    act: Act, asked: list[tuple[str, ...]]
+    act: RolloutAct, asked: list[tuple[str, ...]]
 ) -> None:
     asked_for[:] = [status("open")] * 5
     with pytest.raises(Transient, match="it waits for physcia"):
@@ -110,7 +110,7 @@ async def test_one_that_never_ends_is_told_with_what_it_waits_for(
 
 
 async def test_one_that_is_paused_is_aborted_so_that_the_next_can_begin(
-    act: Act, asked: list[tuple[str, ...]]
+    act: RolloutAct, asked: list[tuple[str, ...]]
 ) -> None:
     asked_for[:] = [status("paused", "nobody came")]
     one = release()
@@ -119,7 +119,9 @@ async def test_one_that_is_paused_is_aborted_so_that_the_next_can_begin(
     assert asked[-1][:2] == ("rollout", "abort")
 
 
-async def test_the_command_that_is_shown_is_the_one_that_ran(act: Act, asked: list[tuple[str, ...]]) -> None:
+async def test_the_command_that_is_shown_is_the_one_that_ran(
+    act: RolloutAct, asked: list[tuple[str, ...]]
+) -> None:
     one = await act._release(4, "all rounds", devices.PLAN, "--version", "4")
     assert one.began == 12.0
     assert one.command.startswith("lichen rollout create --config config/coordinator.toml --version 4 ")

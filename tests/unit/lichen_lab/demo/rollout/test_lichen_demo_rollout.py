@@ -21,20 +21,20 @@ from coordinator.rollout.table import apply
 from edge_agent.config import agent as agent_config
 from export.cli import read_manifest, read_state
 from lichen_lab.demo.core import prepare
-from lichen_lab.demo.core.results import DeviceStory, RoundStory
+from lichen_lab.demo.core.results import DeviceResults, RoundResult
 from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.demo.plans.qqr.prepare import prepare as prepare_qqr
 from lichen_lab.demo.plans.qqr.report import PAGE
-from lichen_lab.demo.plans.qqr.results import Story
+from lichen_lab.demo.plans.qqr.results import QqrResults
 from lichen_lab.demo.rollout import devices, plots
 from lichen_lab.demo.rollout.bad_model import shuffled, spoil
-from lichen_lab.demo.rollout.checks import checks, contained
-from lichen_lab.demo.rollout.monitor import Recorder, said, turn
-from lichen_lab.demo.rollout.results import Move, RolloutStory, Said, share_right
+from lichen_lab.demo.rollout.checks import bad_model_contained, checks
+from lichen_lab.demo.rollout.monitor import Recorder, last_turn, predictions_of
+from lichen_lab.demo.rollout.results import Move, RolloutResults, WatchPrediction, share_right
 from lichen_lab.demo.rollout.screen import board
-from lichen_lab.demo.rollout.status import DemoRolloutStatus, create_words, standing
-from lichen_lab.demo.rollout.steps import in_words
+from lichen_lab.demo.rollout.status import DemoRolloutStatus, create_words, status_of
+from lichen_lab.demo.rollout.steps import describe
 from lichen_lab.simulation.data import spar_fleet as plan
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes.fleet_files import write_toml
@@ -51,75 +51,75 @@ from tests.support.rolled_out import BAD, FIRST, GOOD, rolled_out, rows
 
 
 @pytest.fixture
-def good() -> RolloutStory:
+def good() -> RolloutResults:
     return rolled_out()
 
 
-def failed(story: RolloutStory | None) -> list[str]:
-    return [check.what for check in checks(story) if not check.ok]
+def failed(results: RolloutResults | None) -> list[str]:
+    return [check.what for check in checks(results) if not check.ok]
 
 
-def test_all_well(good: RolloutStory) -> None:
+def test_all_well(good: RolloutResults) -> None:
     assert failed(good) == []
     assert all(check.must for check in checks(good))
-    assert contained(good)
+    assert bad_model_contained(good)
     detail = checks(good)[0].detail
     assert "right in 10 % against 80 %" in detail
     assert "60 windows" in detail
 
 
-def _kept(story: RolloutStory) -> None:
-    story.moves[1].phase = "committed"
+def _kept(results: RolloutResults) -> None:
+    results.moves[1].phase = "committed"
 
 
-def _never_ran(story: RolloutStory) -> None:
-    story.said["physcia"] = [one for one in story.said["physcia"] if one.version != BAD]
+def _never_ran(results: RolloutResults) -> None:
+    results.said["physcia"] = [one for one in results.said["physcia"] if one.version != BAD]
 
 
-def _silent_since(story: RolloutStory) -> None:
-    story.said["physcia"] = [one for one in story.said["physcia"] if one.at < 19]
+def _silent_since(results: RolloutResults) -> None:
+    results.said["physcia"] = [one for one in results.said["physcia"] if one.at < 19]
 
 
-def _no_model_since(story: RolloutStory) -> None:
-    story.said["physcia"] = [one for one in story.said["physcia"] if not 19 <= one.at < 24]
+def _no_model_since(results: RolloutResults) -> None:
+    results.said["physcia"] = [one for one in results.said["physcia"] if not 19 <= one.at < 24]
 
 
-def _went_on(story: RolloutStory) -> None:
-    assert story.bad is not None
-    story.bad.phase = "paused"
+def _went_on(results: RolloutResults) -> None:
+    assert results.bad is not None
+    results.bad.phase = "paused"
 
 
-def _seen_by_another(story: RolloutStory) -> None:
-    story.said["ramalina"] += rows((50, 51, BAD))
+def _seen_by_another(results: RolloutResults) -> None:
+    results.said["ramalina"] += rows((50, 51, BAD))
 
 
-def _told_by_another(story: RolloutStory) -> None:
-    story.moves.append(Move(50.0, "ramalina", "refused", BAD, "it does not fit"))
+def _told_by_another(results: RolloutResults) -> None:
+    results.moves.append(Move(50.0, "ramalina", "refused", BAD, "it does not fit"))
 
 
-def _one_left_out(story: RolloutStory) -> None:
-    story.said["ramalina"] = rows((10, 50, FIRST))
+def _one_left_out(results: RolloutResults) -> None:
+    results.said["ramalina"] = rows((10, 50, FIRST))
 
 
-def _one_undecided(story: RolloutStory) -> None:
-    story.moves.pop()
+def _one_undecided(results: RolloutResults) -> None:
+    results.moves.pop()
 
 
-def _not_complete(story: RolloutStory) -> None:
-    assert story.good is not None
-    story.good.phase = "open"
+def _not_complete(results: RolloutResults) -> None:
+    assert results.good is not None
+    results.good.phase = "open"
 
 
-def _too_early(story: RolloutStory) -> None:
-    story.said["ramalina"] = rows((10, 29, FIRST), (29, 50, GOOD))
+def _too_early(results: RolloutResults) -> None:
+    results.said["ramalina"] = rows((10, 29, FIRST), (29, 50, GOOD))
 
 
-def _no_bad(story: RolloutStory) -> None:
-    story.bad = None
+def _no_bad(results: RolloutResults) -> None:
+    results.bad = None
 
 
-def _no_good(story: RolloutStory) -> None:
-    story.good = None
+def _no_good(results: RolloutResults) -> None:
+    results.good = None
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def _no_good(story: RolloutStory) -> None:
         _no_good,
     ],
 )
-def test_each_thing_that_fails_fails_the_act(good: RolloutStory, spoil_it) -> None:
+def test_each_thing_that_fails_fails_the_act(good: RolloutResults, spoil_it) -> None:
     spoil_it(good)
     assert failed(good)
 
 
 def test_without_the_act_every_check_fails() -> None:
-    assert len(failed(None)) == len(failed(RolloutStory([], "physcia"))) == 5
-    assert not contained(None)
+    assert len(failed(None)) == len(failed(RolloutResults([], "physcia"))) == 5
+    assert not bad_model_contained(None)
 
 
 # ---- the bad model
@@ -209,7 +209,7 @@ def test_a_model_that_is_tried_anew_moves_and_one_that_is_only_pointed_to_again_
     for serial, phase in enumerate(["trial", "rolled_back", "trial", "committed", "committed"]):
         heard.apply(*state("physcia", phase, serial=serial))
     assert [move.phase for move in heard.moves] == ["trial", "rolled_back", "trial", "committed"]
-    assert in_words(heard.moves[-1]) == f"physcia keeps version {BAD}"
+    assert describe(heard.moves[-1]) == f"physcia keeps version {BAD}"
 
 
 def line(t: float, version: int, truth: str | None = "PEN") -> dict[str, object]:
@@ -220,20 +220,24 @@ def test_lines_are_read_and_judged(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     (tmp_path / "p.jsonl.1").write_text(json.dumps(line(1.0, FIRST)) + "\n")
     file.write_text(json.dumps(line(2.0, GOOD, None)) + "\n" + json.dumps(line(3.0, GOOD, "ABD")) + '\n{"t":')
-    found = said(lines(file), start_wall=990.0)
-    assert found == [Said(11.0, FIRST, True), Said(12.0, GOOD, None), Said(13.0, GOOD, False)]
+    found = predictions_of(lines(file), start_wall=990.0)
+    assert found == [
+        WatchPrediction(11.0, FIRST, True),
+        WatchPrediction(12.0, GOOD, None),
+        WatchPrediction(13.0, GOOD, False),
+    ]
     assert share_right(found) == 0.5
     assert share_right(found[1:2]) is None
 
 
 def test_a_turn_is_the_recording_once_in_its_order_by_one_version() -> None:
     played = [line(float(t), FIRST if t < 70 else GOOD) for t in range(160)]
-    assert turn(played[:160], GOOD, 100.0) is None, "89 s of it were heard"
+    assert last_turn(played[:160], GOOD, 100.0) is None, "89 s of it were heard"
     played += [line(float(t), GOOD) for t in range(160, 185)]
-    found = turn(played, GOOD, 100.0)
+    found = last_turn(played, GOOD, 100.0)
     assert found is not None
     assert [row["t"] for row in found] == list(range(100))
-    assert turn([], GOOD, 100.0) is None
+    assert last_turn([], GOOD, 100.0) is None
 
 
 # ---- what is asked
@@ -253,7 +257,7 @@ def test_how_a_rollout_stands_is_read_from_what_the_command_says() -> None:
     course = RolloutState(newest=None)
 
     def now() -> DemoRolloutStatus:
-        return standing(told(course, [], OpenedState(), mode="manual", running=True, now=100.0))
+        return status_of(told(course, [], OpenedState(), mode="manual", running=True, now=100.0))
 
     assert not now().over
     ref = BlobRef(digest="a" * 64, size=1)
@@ -268,7 +272,7 @@ def test_how_a_rollout_stands_is_read_from_what_the_command_says() -> None:
 # ---- what is drawn
 
 
-def test_the_board_shows_the_last_of_each_watch(good: RolloutStory) -> None:
+def test_the_board_shows_the_last_of_each_watch(good: RolloutResults) -> None:
     sink = io.StringIO()
     console = Console(file=sink, width=200)
     console.print(board(good, [], ""))
@@ -279,7 +283,7 @@ def test_the_board_shows_the_last_of_each_watch(good: RolloutStory) -> None:
     assert re.search(r"ramalina +10 +clinic +- +starts", text)
 
 
-def test_a_bar_ends_with_its_version_and_where_nothing_was_said(good: RolloutStory) -> None:
+def test_a_bar_ends_with_its_version_and_where_nothing_was_said(good: RolloutResults) -> None:
     found = list(plots.stretches(rows((0, 5, 1), (5, 8, 2), (20, 22, 2), (22, 23, 1))))
     assert found == [(1, 0.0, 4.9), (2, 5.0, 7.9), (2, 20.0, 21.9), (1, 22.0, 22.9)]
     assert plots.settled(good, "physcia", BAD, 13.0, 18.9) == 18.9, "all of it was a trial"
@@ -287,7 +291,7 @@ def test_a_bar_ends_with_its_version_and_where_nothing_was_said(good: RolloutSto
     assert plots.settled(good, "ramalina", FIRST, 10.0, 34.9) == 10.0, "nothing was said of a trial"
 
 
-def test_a_device_that_goes_back_has_decided_nothing_new(good: RolloutStory) -> None:
+def test_a_device_that_goes_back_has_decided_nothing_new(good: RolloutResults) -> None:
     back = [Move(11.0, "physcia", "committed", FIRST), Move(20.0, "physcia", "committed", FIRST)]
     good.moves = [*back, *good.moves]
     assert [(move.at, move.phase) for move in good.decisions() if move.device == "physcia"] == [
@@ -302,19 +306,19 @@ def test_a_line_of_shares_breaks_between_versions() -> None:
     assert {share for at, share in found if at < 9.5} == {100.0}
     assert {share for at, share in found if at > 10.5 and not np.isnan(share)} == {0.0}
     assert sum(np.isnan(share) for _, share in found) == 2
-    assert list(plots.shares([Said(0.0, 1, None)])) == []
+    assert list(plots.shares([WatchPrediction(0.0, 1, None)])) == []
 
 
-def story(rollout: RolloutStory | None) -> Story:
+def results(rollout: RolloutResults | None) -> QqrResults:
     sensors = ("accelerometer", "gyroscope")
-    page = Story(labels=spar.LABELS, modalities=sensors, unseen=(8, 9, 10), version="1", rollout=rollout)
-    page.rounds = [RoundStory(1, 0.4, 10, 20, ("usnea",))]
-    page.devices = [DeviceStory("usnea", (5,), "", alone=0.5)]
+    page = QqrResults(labels=spar.LABELS, modalities=sensors, unseen=(8, 9, 10), version="1", rollout=rollout)
+    page.rounds = [RoundResult(1, 0.4, 10, 20, ("usnea",))]
+    page.devices = [DeviceResults("usnea", (5,), "", alone=0.5)]
     return page
 
 
-def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutStory) -> None:
-    page = PAGE.html(story(good))
+def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutResults) -> None:
+    page = PAGE.html(results(good))
     assert "A bad model, and a good one" in page
     assert "it &lt;says&gt; something else" in page
     assert "lichen rollout create --bundle b" in page
@@ -326,17 +330,17 @@ def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutStor
     assert set(re.findall(r'(?:url\(|href=")#([^")]+)', page)) <= set(re.findall(r'\bid="([^"]+)"', page))
 
 
-def test_the_page_promises_nothing_that_did_not_happen(good: RolloutStory) -> None:
+def test_the_page_promises_nothing_that_did_not_happen(good: RolloutResults) -> None:
     _seen_by_another(good)
-    assert "reached only the first watch" not in PAGE.html(story(good))
-    assert "A bad model" not in PAGE.html(story(None))
-    assert "A bad model" not in PAGE.html(story(RolloutStory([], "physcia")))
+    assert "reached only the first watch" not in PAGE.html(results(good))
+    assert "A bad model" not in PAGE.html(results(None))
+    assert "A bad model" not in PAGE.html(results(RolloutResults([], "physcia")))
 
 
-def test_a_story_with_rollouts_survives_its_file(good: RolloutStory, tmp_path: Path) -> None:
-    whole = story(good)
+def test_results_with_rollouts_survive_their_file(good: RolloutResults, tmp_path: Path) -> None:
+    whole = results(good)
     whole.save(tmp_path / "report.json")
-    assert Story.load(tmp_path / "report.json") == whole
+    assert QqrResults.load(tmp_path / "report.json") == whole
 
 
 # ---- the plan
@@ -352,7 +356,7 @@ def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) ->
     assert len({one.infer.output for one in read}) == len(devices.WATCHES)
     assert all(one.source[0]["loop"] for one in read)
     settings = load_settings(layout.config("coordinator"))
-    assert settings.export.every_rounds == devices.before(20) == 10
+    assert settings.export.every_rounds == devices.first_version(20) == 10
     assert settings.keep_versions > 20
     assert settings.rollout.mode == "manual"
 
@@ -365,7 +369,7 @@ def test_no_watch_is_on_a_training_devices_person() -> None:
 
 
 def test_too_few_rounds_are_refused_before_anything_is_removed(tmp_path: Path) -> None:
-    prepare.clear(tmp_path)
+    prepare.clear_folder(tmp_path)
     (tmp_path / "report.html").write_text("of yesterday")
     with pytest.raises(Misconfigured, match="--rounds 3"):
         prepare_qqr(Options(out=tmp_path, rounds=3), "1")

@@ -12,9 +12,9 @@ from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.demo import plans
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.core.scenario import Layout, Options
-from lichen_lab.demo.core.traffic import BUNDLE, MANIFEST, OTHER, Onlooker
+from lichen_lab.demo.core.traffic import BUNDLE, MANIFEST, OTHER, TrafficCounter
 from lichen_lab.demo.plans.disentafl import collect_results, devices, evaluation, observing, recordings
-from lichen_lab.demo.plans.disentafl.prepare import told
+from lichen_lab.demo.plans.disentafl.prepare import initial_results
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes.fleet_files import write_toml
@@ -80,8 +80,8 @@ def series(label: int, side: int, speed: float, seconds: float) -> spar.Series:
 
 def test_windows_carry_the_labels_of_all_targets_that_a_device_has(tmp_path: Path) -> None:
     own = [series(2, 1, 3.0, 20.5), series(4, 0, 1.0, 20.5)]
-    recorded = recordings.whole(own, 0)
-    kept = recordings.part(recorded, ("accelerometer",), ("label", devices.SPEED))
+    recorded = recordings.whole_recording(own, 0)
+    kept = recordings.restrict(recorded, ("accelerometer",), ("label", devices.SPEED))
     assert {key.rpartition("/")[0] for key in kept} == {"accelerometer", "label", "target/speed"}
     spar.save(tmp_path / "a.npz", recorded)
     windows = windows_of_recording(TASK, read(tmp_path / "a.npz"))
@@ -106,9 +106,9 @@ def test_a_step_of_turning_speed_is_the_mean_length_of_the_angular_velocity() ->
 
 
 @pytest.fixture
-def onlooker() -> Onlooker:
+def onlooker() -> TrafficCounter:
     """Two rounds of one device, and a bundle."""
-    seen = Onlooker("demo")
+    seen = TrafficCounter("demo")
     refs = {
         name: BlobRef(digest=digest(name.encode()), size=len(name))
         for name in ("base/gyroscope", "gate/gyroscope")
@@ -133,7 +133,7 @@ def onlooker() -> Onlooker:
     return seen
 
 
-def test_an_onlooker_names_what_is_fetched_and_counts_it_by_round(onlooker: Onlooker) -> None:
+def test_an_onlooker_names_what_is_fetched_and_counts_it_by_round(onlooker: TrafficCounter) -> None:
     turns = onlooker.turns()["usnea"]
     assert list(turns) == [1, 2]
     assert turns[1].blobs == ("gate/gyroscope",)
@@ -145,13 +145,13 @@ def test_an_onlooker_names_what_is_fetched_and_counts_it_by_round(onlooker: Onlo
     assert onlooker.sizes == {"base/gyroscope": 14, "gate/gyroscope": 14}
 
 
-def test_a_move_says_whose_route_it_was_and_what_was_fetched_beside_it(onlooker: Onlooker) -> None:
-    story = told(TASK, Options(Path("unused")), "1")
+def test_a_move_says_whose_route_it_was_and_what_was_fetched_beside_it(onlooker: TrafficCounter) -> None:
+    results = initial_results(TASK, Options(Path("unused")), "1")
     route = blob_names.route(TASK, Profile(("gyroscope",)), (1,))
     rows = [{"round": n, "device": "usnea", "blobs": list(route)} for n in (1, 2)]
     rows.append({"round": 1, "device": "stranger", "blobs": list(route)})
-    collect_results.moves(story.devices, TASK, rows, onlooker.turns())
-    (usnea,) = [device for device in story.devices if device.moves]
+    collect_results.add_moves(results.devices, TASK, rows, onlooker.turns())
+    (usnea,) = [device for device in results.devices if device.moves]
     assert [move.stray for move in usnea.moves] == [(), ()]
     assert usnea.moves[0].route == route
     assert (usnea.moves[0].modalities, usnea.moves[0].targets, usnea.moves[0].domain) == (
@@ -162,11 +162,13 @@ def test_a_move_says_whose_route_it_was_and_what_was_fetched_beside_it(onlooker:
     assert [move.up for move in usnea.moves] == [10, 20]
     assert len(usnea.changes) == 1
     other = blob_names.route(TASK, Profile(("accelerometer",)), (0,))
-    collect_results.moves(story.devices, TASK, [{**rows[0], "blobs": list(other)}], onlooker.turns())
+    collect_results.add_moves(results.devices, TASK, [{**rows[0], "blobs": list(other)}], onlooker.turns())
     assert usnea.moves[-1].stray == ("gate/gyroscope",)
     whole = blob_names.route(TASK, Profile(TASK.input_names, TASK.target_names), (0, 1))
-    collect_results.moves(story.devices, TASK, [{"round": 1, "device": "lobaria", "blobs": list(whole)}], {})
-    (lobaria,) = [device for device in story.devices if device.name == "lobaria"]
+    collect_results.add_moves(
+        results.devices, TASK, [{"round": 1, "device": "lobaria", "blobs": list(whole)}], {}
+    )
+    (lobaria,) = [device for device in results.devices if device.name == "lobaria"]
     own = blob_names.route(TASK, Profile(("gyroscope",)), (0,))
     assert set(lobaria.moves[0].stray) == set(whole) - set(own), "it has a gyroscope and learns the exercise"
 
@@ -187,7 +189,7 @@ def test_scores_are_of_windows_with_a_label() -> None:
     }
     found = evaluation.scores(TASK.objectives, made, windows)
     assert found == pytest.approx({"label": 2 / 3, devices.SPEED: 0.5})
-    seen = evaluation.masked(TASK, windows, ("gyroscope",))
+    seen = evaluation.restrict_sensors(TASK, windows, ("gyroscope",))
     assert seen.present_BM.tolist() == [[False, True]] * 4
 
 
@@ -232,10 +234,10 @@ def test_what_an_observer_says_is_read_by_version(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     rows = [line, other, {**line, "version": 3}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"t":')
-    said = observing.said(file, 4)
+    said = observing.predictions_of(file, 4)
     assert len(said) == 2
     assert observing.share_right(said) == {"label": 1.0, "arm": 0.0}
-    pairs = observing.values(said, devices.SPEED)
+    pairs = observing.regression_values(said, devices.SPEED)
     assert pairs == [(2.56, 2.0, 1.5), (3.84, 1.0, 0.5)]
-    assert observing.explained(pairs) == pytest.approx(0.0)
-    assert observing.explained([]) is None
+    assert observing.r2(pairs) == pytest.approx(0.0)
+    assert observing.r2([]) is None

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from lichen_lab.demo.core.results import ObservedPrediction, RoundStory
+from lichen_lab.demo.core.results import ObservedPrediction, RoundResult
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.disentafl import devices
 from lichen_lab.demo.plans.disentafl.checks import checks
-from lichen_lab.demo.plans.disentafl.prepare import told
+from lichen_lab.demo.plans.disentafl.prepare import initial_results
 from lichen_lab.demo.plans.disentafl.report import PAGE
-from lichen_lab.demo.plans.disentafl.results import Bundle, ModelMove, RoutedObserver, RoutedStory
+from lichen_lab.demo.plans.disentafl.results import Bundle, DisentaflResults, ModelMove, RoutedObserver
 from lichen_lab.demo.plans.disentafl.summary import table
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
@@ -23,14 +23,14 @@ WHOLE = blob_names.route(TASK, Profile(TASK.input_names, TASK.target_names))
 
 
 @pytest.fixture
-def good() -> RoutedStory:
+def good() -> DisentaflResults:
     """A made-up run that went well."""
-    story = told(TASK, OPTIONS, "1")
-    story.blobs = dict.fromkeys(WHOLE, 1000)
-    story.supernet_up, story.plugged_after = 9000, 1
+    results = initial_results(TASK, OPTIONS, "1")
+    results.blobs = dict.fromkeys(WHOLE, 1000)
+    results.supernet_up, results.plugged_after = 9000, 1
     metrics = {"accuracy": 0.8, "arm/accuracy": 0.9, "speed/r2": 0.6}
-    story.rounds = [RoundStory(n, 0.8, 10 * n, 20 * n, ("usnea",), metrics=metrics) for n in (1, 2, 3)]
-    for device in story.devices:
+    results.rounds = [RoundResult(n, 0.8, 10 * n, 20 * n, ("usnea",), metrics=metrics) for n in (1, 2, 3)]
+    for device in results.devices:
         device.starts, device.windows, device.predictions, device.live = 1, 300, 20, 0.9
         for number in (1, 2, 3) if not device.observes else ():
             sensors = device.sensors if number == 1 else (*device.sensors, *device.later)
@@ -44,87 +44,87 @@ def good() -> RoutedStory:
         if not device.observes:
             device.alone = dict.fromkeys(device.targets, 0.5)
     seen = [ObservedPrediction(1.28 * n, "PEN", "PEN" if n % 3 else None, 0.8, {}) for n in range(9)]
-    story.observer = RoutedObserver("physcia", 7, "python", torch_free=True, how="<own>", predictions=seen)
-    story.observer.right, story.observer.explained = {"label": 0.7, "arm": 0.9}, 0.6
-    story.observer.values = [(1.28 * n, 2.0, None if n == 4 else 2.5) for n in range(9)]
-    story.confusion = [[3 if i == j else 1 for j in range(7)] for i in range(7)]
-    story.checks = checks(story, OPTIONS)
-    return story
+    results.observer = RoutedObserver("physcia", 7, "python", torch_free=True, how="<own>", predictions=seen)
+    results.observer.right, results.observer.explained = {"label": 0.7, "arm": 0.9}, 0.6
+    results.observer.values = [(1.28 * n, 2.0, None if n == 4 else 2.5) for n in range(9)]
+    results.confusion = [[3 if i == j else 1 for j in range(7)] for i in range(7)]
+    results.checks = checks(results, OPTIONS)
+    return results
 
 
-def named(story: RoutedStory, name: str):
-    return next(device for device in story.devices if device.name == name)
+def named(results: DisentaflResults, name: str):
+    return next(device for device in results.devices if device.name == name)
 
 
-def _stray(story: RoutedStory) -> None:
-    named(story, "cladonia").moves[1].fetched += ("base/gyroscope",)
+def _stray(results: DisentaflResults) -> None:
+    named(results, "cladonia").moves[1].fetched += ("base/gyroscope",)
 
 
-def _unseen(story: RoutedStory) -> None:
-    for move in named(story, "cladonia").moves:
+def _unseen(results: DisentaflResults) -> None:
+    for move in named(results, "cladonia").moves:
         move.fetched = ()
 
 
-def _all_of_it(story: RoutedStory) -> None:
-    for move in named(story, "lobaria").moves:
-        move.down = story.supernet
+def _all_of_it(results: DisentaflResults) -> None:
+    for move in named(results, "lobaria").moves:
+        move.down = results.supernet
 
 
-def _unplugged(story: RoutedStory) -> None:
-    device = named(story, "xanthoria")
+def _unplugged(results: DisentaflResults) -> None:
+    device = named(results, "xanthoria")
     assert device.bundle is not None
     device.bundle.modalities = device.sensors
     for move in device.moves:
         move.modalities = device.sensors
 
 
-def _plugged_from_the_start(story: RoutedStory) -> None:
-    del named(story, "xanthoria").moves[0]
+def _plugged_from_the_start(results: DisentaflResults) -> None:
+    del named(results, "xanthoria").moves[0]
 
 
-def _restarted(story: RoutedStory) -> None:
-    named(story, "xanthoria").starts = 2
+def _restarted(results: DisentaflResults) -> None:
+    named(results, "xanthoria").starts = 2
 
 
-def _no_bundle(story: RoutedStory) -> None:
-    named(story, "evernia").bundle = None
+def _no_bundle(results: DisentaflResults) -> None:
+    named(results, "evernia").bundle = None
 
 
-def _anothers_bundle(story: RoutedStory) -> None:
-    named(story, "evernia").bundle = named(story, "usnea").bundle
+def _anothers_bundle(results: DisentaflResults) -> None:
+    named(results, "evernia").bundle = named(results, "usnea").bundle
 
 
-def _silent(story: RoutedStory) -> None:
-    named(story, "lobaria").predictions = 0
+def _silent(results: DisentaflResults) -> None:
+    named(results, "lobaria").predictions = 0
 
 
-def _guessing(story: RoutedStory) -> None:
-    named(story, "usnea").scores["arm"] = 0.5
+def _guessing(results: DisentaflResults) -> None:
+    named(results, "usnea").scores["arm"] = 0.5
 
 
-def _not_judged(story: RoutedStory) -> None:
-    del named(story, "usnea").scores["arm"]
+def _not_judged(results: DisentaflResults) -> None:
+    del named(results, "usnea").scores["arm"]
 
 
-def _worse_than_alone(story: RoutedStory) -> None:
-    for device in story.trained:
+def _worse_than_alone(results: DisentaflResults) -> None:
+    for device in results.trained:
         device.alone = dict.fromkeys(device.targets, 0.9)
 
 
-def _torch(story: RoutedStory) -> None:
-    assert story.observer is not None
-    story.observer.torch_free = False
+def _torch(results: DisentaflResults) -> None:
+    assert results.observer is not None
+    results.observer.torch_free = False
 
 
-def _no_observer(story: RoutedStory) -> None:
-    story.observer = None
+def _no_observer(results: DisentaflResults) -> None:
+    results.observer = None
 
 
-def _one_round_less(story: RoutedStory) -> None:
-    story.rounds.pop()
+def _one_round_less(results: DisentaflResults) -> None:
+    results.rounds.pop()
 
 
-def test_all_well(good: RoutedStory) -> None:
+def test_all_well(good: DisentaflResults) -> None:
     assert [check.what for check in good.checks if check.must and not check.ok] == []
     assert good.worked
 
@@ -150,7 +150,7 @@ def test_all_well(good: RoutedStory) -> None:
     ],
 )
 def test_each_thing_that_fails_fails_the_demo(
-    good: RoutedStory, spoil: Callable[[RoutedStory], None]
+    good: DisentaflResults, spoil: Callable[[DisentaflResults], None]
 ) -> None:
     spoil(good)
     found = [check for check in checks(good, OPTIONS) if check.must and not check.ok]
@@ -158,7 +158,7 @@ def test_each_thing_that_fails_fails_the_demo(
     assert found[0].detail
 
 
-def test_a_device_that_loses_by_sharing_is_told_and_does_not_fail_the_demo(good: RoutedStory) -> None:
+def test_a_device_that_loses_by_sharing_is_told_and_does_not_fail_the_demo(good: DisentaflResults) -> None:
     named(good, "parmelia").alone = {"label": 0.9, "speed": 0.8}
     good.checks = checks(good, OPTIONS)
     lost = [check for check in good.checks if "parmelia" in check.what]
@@ -167,7 +167,7 @@ def test_a_device_that_loses_by_sharing_is_told_and_does_not_fail_the_demo(good:
     assert good.worked
 
 
-def test_a_killed_device_may_be_started_twice(good: RoutedStory) -> None:
+def test_a_killed_device_may_be_started_twice(good: DisentaflResults) -> None:
     good.chaos, good.struck, good.struck_round = True, "xanthoria", 1
     good.returned, good.reconnected = ("coordinator", "xanthoria"), True
     named(good, "xanthoria").starts = 2
@@ -175,7 +175,7 @@ def test_a_killed_device_may_be_started_twice(good: RoutedStory) -> None:
     assert good.worked
 
 
-def test_the_page_shows_the_story_and_fetches_nothing(good: RoutedStory) -> None:
+def test_the_page_shows_the_results_and_fetches_nothing(good: DisentaflResults) -> None:
     page = PAGE.html(good)
     assert page.count('<div class="desk"><svg') == 8
     check_whole(page)
@@ -186,7 +186,7 @@ def test_the_page_shows_the_story_and_fetches_nothing(good: RoutedStory) -> None
     assert f"{100 * smallest / good.supernet:.0f} %" in page
 
 
-def test_a_story_of_which_little_is_known_still_renders(good: RoutedStory) -> None:
+def test_results_of_which_little_is_known_still_render(good: DisentaflResults) -> None:
     good.observer, good.confusion, good.blobs, good.plugged_after = None, [], {}, None
     for device in good.devices:
         device.moves, device.bundle, device.scores, device.alone = [], None, {}, {}
@@ -194,6 +194,6 @@ def test_a_story_of_which_little_is_known_still_renders(good: RoutedStory) -> No
     assert table(good).row_count == len(good.devices)
 
 
-def test_a_story_survives_its_file(good: RoutedStory, tmp_path: Path) -> None:
+def test_results_survive_their_file(good: DisentaflResults, tmp_path: Path) -> None:
     good.save(tmp_path / "report.json")
-    assert RoutedStory.load(tmp_path / "report.json") == good
+    assert DisentaflResults.load(tmp_path / "report.json") == good

@@ -15,7 +15,7 @@ from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.traffic import TrafficTurn as Moved
 from lichen_lab.demo.plans.mmfed3_hide import collect_results, devices, evaluation, leak_search, parts
 from lichen_lab.demo.plans.mmfed3_hide.leak_search import Searcher
-from lichen_lab.demo.plans.mmfed3_hide.prepare import coordinator_config, gateway_config, told
+from lichen_lab.demo.plans.mmfed3_hide.prepare import coordinator_config, gateway_config, initial_results
 from lichen_lab.simulation.data.sets import small_graphs
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.knowledge_graph.data.embedding_tables import Tables
@@ -68,7 +68,7 @@ def test_the_demo_is_found_and_every_relation_is_one_sites() -> None:
 
 
 def test_a_site_has_its_own_relations_and_what_is_held_out_is_nobodys(made: KnowledgeGraph) -> None:
-    dealt = [parts.part(made, site, 0) for site in devices.SITES]
+    dealt = [parts.site_part(made, site, 0) for site in devices.SITES]
     for site, own in zip(devices.SITES, dealt, strict=True):
         assert {relation for _, relation, _ in (*own.now, *own.later)} <= set(site.relations)
         facts = {*own.now, *own.later, *own.held_out}
@@ -78,14 +78,14 @@ def test_a_site_has_its_own_relations_and_what_is_held_out_is_nobodys(made: Know
         assert early.isdisjoint(site.later)
         assert own.entities == (len(early), len(early | {n for h, _, t in own.later for n in (h, t)}))
         assert 0.2 < len(own.text.entities) / own.entities[1] < 0.8
-    again = parts.part(made, devices.SITES[0], 0)
+    again = parts.site_part(made, devices.SITES[0], 0)
     assert again.now == dealt[0].now
-    assert parts.part(made, devices.SITES[0], 1).now != again.now
+    assert parts.site_part(made, devices.SITES[0], 1).now != again.now
 
 
 def test_questions_have_held_out_tails_and_the_new_entitys_come_first(made: KnowledgeGraph) -> None:
     site = devices.growing()
-    own = parts.part(made, site, 0)
+    own = parts.site_part(made, site, 0)
     asked = parts.questions(own, 8, site.first)
     assert asked[0] == ("antibiotic", "treats")
     assert len(asked) == len(set(asked)) == 8
@@ -97,7 +97,7 @@ def test_questions_have_held_out_tails_and_the_new_entitys_come_first(made: Know
 def test_the_files_and_configurations_are_what_the_daemons_read(made: KnowledgeGraph, tmp_path: Path) -> None:
     layout = Layout(tmp_path, 1884)
     for site in devices.SITES:
-        own = parts.part(made, site, 0)
+        own = parts.site_part(made, site, 0)
         folder = devices.folder(layout, site.name)
         parts.write(folder, own)
         assert read_triples(folder / devices.TRIPLES).triples == own.now
@@ -164,10 +164,10 @@ def test_the_search_finds_what_must_not_travel_in_messages_and_over_the_edges_of
         cut = len(data) // 2
         for at, chunk in ((1, data[cut:]), (0, data[:cut])):
             dirty.apply(device_topic("demo", "ward", Kind.UP_BLOB, "0" * 64, at), chunk)
-        found = leak_search.searched(dirty, sought, SECRET, made.entities)
+        found = leak_search.search_outcome(dirty, sought, SECRET, made.entities)
         assert found.found == (what,)
         assert found.messages == 5
-        assert leak_search.searched(clean, sought, SECRET, made.entities).found == ()
+        assert leak_search.search_outcome(clean, sought, SECRET, made.entities).found == ()
         assert found.keys == 1, "that an entity's key is seen shows that the search works"
 
 
@@ -181,9 +181,9 @@ def test_a_fleets_bundle_is_no_cost_of_learning() -> None:
 
 
 def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: KnowledgeGraph) -> None:
-    dealt = {site.name: parts.part(made, site, 0) for site in devices.SITES}
-    story = told(made, dealt, OPTIONS, "1")
-    ward = story.gateway("ward")
+    dealt = {site.name: parts.site_part(made, site, 0) for site in devices.SITES}
+    results = initial_results(made, dealt, OPTIONS, "1")
+    ward = results.gateway("ward")
     update = {"device": "ward", "lost": False, "metrics": {"mrr": 0.25}}
     rounds = [
         {"round": 1, "metrics": {}, "bytes_up": 5, "bytes_down": 7,
@@ -192,10 +192,10 @@ def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: KnowledgeGrap
          "updates": [{**update, "samples": ward.triples + ward.later}]},
         {"round": 3, "metrics": {}, "bytes_up": None, "bytes_down": None, "updates": []},
     ]  # fmt: skip
-    collect_results.history(
-        story, TASK, {"rounds": rounds}, {"ward": {2: Moved({"rows/ward": 9, "bundle": 99}, 33)}}
+    collect_results.take_history(
+        results, TASK, {"rounds": rounds}, {"ward": {2: Moved({"rows/ward": 9, "bundle": 99}, 33)}}
     )
-    assert [(one.round, one.accuracy, one.bytes_up, one.accepted) for one in story.rounds] == [
+    assert [(one.round, one.accuracy, one.bytes_up, one.accepted) for one in results.rounds] == [
         (1, None, 5, ("ward",)),
         (2, 0.5, 6, ("ward",)),
     ]
@@ -211,8 +211,8 @@ def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: KnowledgeGrap
 
 
 def test_answers_are_told_without_what_the_gateway_knows(made: KnowledgeGraph, tmp_path: Path) -> None:
-    dealt = {site.name: parts.part(made, site, 0) for site in devices.SITES}
-    ward = told(made, dealt, OPTIONS, "1").gateway("ward")
+    dealt = {site.name: parts.site_part(made, site, 0) for site in devices.SITES}
+    ward = initial_results(made, dealt, OPTIONS, "1").gateway("ward")
     known, answer = dealt["ward"].later, ward.answers[0]
     fact = next(tail for head, relation, tail in known if (head, relation) == ("antibiotic", "treats"))
     asked = {"head": "antibiotic", "relation": "treats"}
@@ -223,7 +223,7 @@ def test_answers_are_told_without_what_the_gateway_knows(made: KnowledgeGraph, t
     path = tmp_path / "answers.jsonl"
     path.with_name("answers.jsonl.1").write_text(json.dumps(lines[0]) + "\n")
     path.write_text(json.dumps(lines[1]) + '\n{"head": "cut o')
-    collect_results.answers(ward, side_jobs.lines(path), known)
+    collect_results.take_answers(ward, side_jobs.lines(path), known)
     assert (answer.before, answer.after) == (None, (answer.truth[0],))
     assert answer.place(answer.after) == 1
     assert ward.answers[1].after is None

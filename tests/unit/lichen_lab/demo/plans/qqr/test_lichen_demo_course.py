@@ -6,15 +6,15 @@ import pytest
 
 from lichen_lab.demo.core.results import (
     Check,
-    DeviceStory,
+    DeviceResults,
     ObservedPrediction,
-    ObserverStory,
-    RoundStory,
+    ObserverResults,
+    RoundResult,
     take_devices,
 )
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.qqr.checks import checks
-from lichen_lab.demo.plans.qqr.results import Sizes, Story
+from lichen_lab.demo.plans.qqr.results import QqrResults, Sizes
 from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
@@ -24,100 +24,105 @@ OPTIONS = Options(out=Path("unused"), rounds=2)
 
 
 @pytest.fixture
-def good() -> Story:
-    story = Story(labels=spar.LABELS, modalities=("accelerometer", "gyroscope"), unseen=spar_fleet.UNSEEN)
-    story.rounds = [RoundStory(1, 0.4, 10, 20, ("usnea",)), RoundStory(2, 0.8, 20, 40, ("usnea",))]
-    story.devices = [DeviceStory("usnea", (5,), "", alone=0.5), DeviceStory("evernia", (2,), "", alone=0.6)]
+def good() -> QqrResults:
+    results = QqrResults(
+        labels=spar.LABELS, modalities=("accelerometer", "gyroscope"), unseen=spar_fleet.UNSEEN
+    )
+    results.rounds = [RoundResult(1, 0.4, 10, 20, ("usnea",)), RoundResult(2, 0.8, 20, 40, ("usnea",))]
+    results.devices = [
+        DeviceResults("usnea", (5,), "", alone=0.5),
+        DeviceResults("evernia", (2,), "", alone=0.6),
+    ]
     seen = [ObservedPrediction(1.0, "PEN", "PEN", 0.9, {})]
-    story.observer = ObserverStory("physcia", 7, "python", torch_free=True, how="own", predictions=seen)
-    story.study = [SeedLine(1, FEDERATED, 0.8, 1.0), SeedLine(1, ALONE, 0.5, 1.0)]
-    story.sizes = Sizes(1094, 26, 100, 95)
-    story.rollout = rolled_out()
-    return story
+    results.observer = ObserverResults("physcia", 7, "python", torch_free=True, how="own", predictions=seen)
+    results.study = [SeedLine(1, FEDERATED, 0.8, 1.0), SeedLine(1, ALONE, 0.5, 1.0)]
+    results.sizes = Sizes(1094, 26, 100, 95)
+    results.rollout = rolled_out()
+    return results
 
 
-def worked(story: Story) -> bool:
-    story.checks = checks(story, OPTIONS)
-    return story.worked
+def worked(results: QqrResults) -> bool:
+    results.checks = checks(results, OPTIONS)
+    return results.worked
 
 
-def test_all_well(good: Story) -> None:
+def test_all_well(good: QqrResults) -> None:
     assert worked(good)
 
 
-def _no_observer(story: Story) -> None:
-    story.observer = None
+def _no_observer(results: QqrResults) -> None:
+    results.observer = None
 
 
-def _silent(story: Story) -> None:
-    assert story.observer is not None
-    story.observer.predictions = []
+def _silent(results: QqrResults) -> None:
+    assert results.observer is not None
+    results.observer.predictions = []
 
 
-def _torch(story: Story) -> None:
-    assert story.observer is not None
-    story.observer.torch_free = False
+def _torch(results: QqrResults) -> None:
+    assert results.observer is not None
+    results.observer.torch_free = False
 
 
-def _one_round(story: Story) -> None:
-    story.rounds.pop()
+def _one_round(results: QqrResults) -> None:
+    results.rounds.pop()
 
 
-def _below(story: Story) -> None:
-    story.devices[0].alone = 0.99
-    story.devices[1].alone = 0.99
+def _below(results: QqrResults) -> None:
+    results.devices[0].alone = 0.99
+    results.devices[1].alone = 0.99
 
 
-def _no_baseline(story: Story) -> None:
-    for device in story.devices:
+def _no_baseline(results: QqrResults) -> None:
+    for device in results.devices:
         device.alone = None
 
 
-def _no_sizes(story: Story) -> None:
-    story.sizes = None
+def _no_sizes(results: QqrResults) -> None:
+    results.sizes = None
 
 
-def _nothing_rolled_out(story: Story) -> None:
-    story.rollout = None
+def _nothing_rolled_out(results: QqrResults) -> None:
+    results.rollout = None
 
 
-def _chaos_that_never_struck(story: Story) -> None:
-    story.chaos = True
+def _chaos_that_never_struck(results: QqrResults) -> None:
+    results.chaos = True
 
 
-def _guessing(story: Story) -> None:
-    assert story.observer is not None
+def _guessing(results: QqrResults) -> None:
+    assert results.observer is not None
     wrong = [ObservedPrediction(float(i), "PEN", "ABD", 0.9, {}) for i in range(2, 5)]
-    story.observer.predictions = [*story.observer.predictions, *wrong]
+    results.observer.predictions = [*results.observer.predictions, *wrong]
 
 
-def _heavy(story: Story) -> None:
-    story.sizes = Sizes(1094, 28, 100, 110)
+def _heavy(results: QqrResults) -> None:
+    results.sizes = Sizes(1094, 28, 100, 110)
 
 
-def struck(story: Story) -> None:
-    story.chaos, story.struck, story.struck_round = True, "usnea", 1
-    story.returned, story.reconnected = ("coordinator", "usnea"), True
+def struck(results: QqrResults) -> None:
+    results.chaos, results.struck, results.struck_round = True, "usnea", 1
+    results.returned, results.reconnected = ("coordinator", "usnea"), True
 
 
-def _coordinator_gone(story: Story) -> None:
-    struck(story)
-    story.returned = ("usnea",)
+def _coordinator_gone(results: QqrResults) -> None:
+    struck(results)
+    results.returned = ("usnea",)
 
 
-def _device_gone(story: Story) -> None:
-    struck(story)
-    story.returned = ("coordinator",)
+def _device_gone(results: QqrResults) -> None:
+    struck(results)
+    results.returned = ("coordinator",)
 
 
-def _silent_device(story: Story) -> None:
-    struck(story)
-    story.reconnected = False
-    story.rounds[-1].accepted = ("evernia",)
+def _silent_device(results: QqrResults) -> None:
+    struck(results)
+    results.reconnected = False
+    results.rounds[-1].accepted = ("evernia",)
 
 
-def _large(story: Story) -> None:
-    story.sizes = Sizes(2048, 26, 100, 95)
+def _large(results: QqrResults) -> None:
+    results.sizes = Sizes(2048, 26, 100, 95)
 
 
 @pytest.mark.parametrize(
@@ -140,22 +145,22 @@ def _large(story: Story) -> None:
         _nothing_rolled_out,
     ],
 )
-def test_each_thing_that_fails_fails_the_demo(good: Story, spoil) -> None:
+def test_each_thing_that_fails_fails_the_demo(good: QqrResults, spoil) -> None:
     spoil(good)
     assert not worked(good)
 
 
-def test_who_was_killed_and_delivered_again_came_back(good: Story) -> None:
+def test_who_was_killed_and_delivered_again_came_back(good: QqrResults) -> None:
     struck(good)
     assert worked(good)
     assert "usnea delivered again in round 2" in good.checks[1].detail
 
 
-def marks(story: Story) -> dict[str, Check]:
-    return {check.what: check for check in checks(story, OPTIONS)}
+def marks(results: QqrResults) -> dict[str, Check]:
+    return {check.what: check for check in checks(results, OPTIONS)}
 
 
-def test_memory_that_was_not_measured_is_not_ticked_and_rss_has_a_mark_of_its_own(good: Story) -> None:
+def test_memory_that_was_not_measured_is_not_ticked_and_rss_has_a_mark_of_its_own(good: QqrResults) -> None:
     assert good.observer is not None
     pss, rss = "its memory is under 90 MB as PSS", "the same as RSS"
     found = marks(good)
@@ -166,7 +171,7 @@ def test_memory_that_was_not_measured_is_not_ticked_and_rss_has_a_mark_of_its_ow
     assert "103 MB" in found[rss].detail
 
 
-def test_a_margin_within_its_spread_is_no_tick(good: Story) -> None:
+def test_a_margin_within_its_spread_is_no_tick(good: QqrResults) -> None:
     other = "zero input"
     good.study += [
         SeedLine(2, FEDERATED, 0.82, 1.0),
@@ -180,7 +185,7 @@ def test_a_margin_within_its_spread_is_no_tick(good: Story) -> None:
     assert marks(good)[f"in simulation, prototypes beat {other}"].ok
 
 
-def test_an_update_is_counted_both_ways(good: Story) -> None:
+def test_an_update_is_counted_both_ways(good: QqrResults) -> None:
     found = marks(good)
     assert "26.0 %" in found["an int8 update is under 27 % of the same update in float32"].detail
     bare = found["and under 27 % of the bare parameters in float32"]
@@ -188,7 +193,9 @@ def test_an_update_is_counted_both_ways(good: Story) -> None:
     assert "27.4 %" in bare.detail
 
 
-def test_history_becomes_cumulative_bytes_accuracy_and_the_last_words_of_each_device(good: Story) -> None:
+def test_history_becomes_cumulative_bytes_accuracy_and_the_last_words_of_each_device(
+    good: QqrResults,
+) -> None:
     good.rounds, good.confusion = [], []
     update = {
         "device": "usnea",

@@ -1,14 +1,20 @@
-"""The report needs nothing but itself, and shows what the story says."""
+"""The report needs nothing but itself, and shows what the results say."""
 
 from pathlib import Path
 
 import pytest
 
-from lichen_lab.demo.core.results import Check, DeviceStory, ObservedPrediction, ObserverStory, RoundStory
-from lichen_lab.demo.figures import confused
+from lichen_lab.demo.core.results import (
+    Check,
+    DeviceResults,
+    ObservedPrediction,
+    ObserverResults,
+    RoundResult,
+)
+from lichen_lab.demo.figures import describe_confusion
 from lichen_lab.demo.page import size
 from lichen_lab.demo.plans.qqr.report import PAGE
-from lichen_lab.demo.plans.qqr.results import Sizes, Story
+from lichen_lab.demo.plans.qqr.results import QqrResults, Sizes
 from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
@@ -17,15 +23,15 @@ from tests.support.pages import check_whole
 
 
 @pytest.fixture
-def story() -> Story:
+def results() -> QqrResults:
     """A made-up run, small."""
-    told = Story(
+    told = QqrResults(
         labels=spar.LABELS, modalities=("accelerometer", "gyroscope"), unseen=(8, 9, 10), version="1"
     )
-    told.rounds = [RoundStory(i, 0.3 + i / 10, 1000 * i, 2000 * i, ("usnea",)) for i in range(1, 5)]
+    told.rounds = [RoundResult(i, 0.3 + i / 10, 1000 * i, 2000 * i, ("usnea",)) for i in range(1, 5)]
     for device in spar_fleet.DEVICES:
         counts = {m: list(range(7)) for m in told.modalities}
-        one = DeviceStory(device.name, device.people, device.trouble, 21, counts, alone=0.5)
+        one = DeviceResults(device.name, device.people, device.trouble, 21, counts, alone=0.5)
         one.quality = {"accelerometer": 0.9}
         one.missing = {"gyroscope": 0.4}
         told.devices.append(one)
@@ -34,7 +40,7 @@ def story() -> Story:
         ObservedPrediction(1.28 * i, "PEN", "PEN" if i % 3 else None, 0.8, {"gyroscope": True})
         for i in range(9)
     ]
-    told.observer = ObserverStory(
+    told.observer = ObserverResults(
         "physcia", 7, "python", torch_free=True, how="<own & clean>", predictions=seen
     )
     told.observer.fault = (3.0, 6.0)
@@ -44,16 +50,18 @@ def story() -> Story:
     return told
 
 
-def test_the_page_is_whole_and_fetches_nothing(story: Story) -> None:
-    page = PAGE.html(story)
+def test_the_page_is_whole_and_fetches_nothing(results: QqrResults) -> None:
+    page = PAGE.html(results)
     check_whole(page)
     assert page.count('<div class="desk"><svg') == 7
 
 
 @needs_chromium
-def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(story: Story, tmp_path: Path) -> None:
+def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(
+    results: QqrResults, tmp_path: Path
+) -> None:
     page = tmp_path / "report.html"
-    page.write_text(PAGE.html(story))
+    page.write_text(PAGE.html(results))
     shown = """[...document.querySelectorAll("figure .scroll")].map((box) => [
         box.scrollWidth - box.clientWidth,
         [...box.querySelectorAll("svg")].map((svg) => svg.getBoundingClientRect().width).filter((w) => w > 0),
@@ -66,60 +74,60 @@ def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(story: Sto
             assert widths[0] >= 250
 
 
-def test_the_headlines_are_the_storys(story: Story) -> None:
-    page = PAGE.html(story)
+def test_the_headlines_are_those_of_the_results(results: QqrResults) -> None:
+    page = PAGE.html(results)
     assert "70 %" in page  # the last round
     assert "+30.0" in page  # the margin over a device alone
     assert "1.1 kB" in page
     assert "<own" not in page
 
 
-def test_a_story_without_study_observer_and_confusion_still_renders(story: Story) -> None:
-    story.study, story.observer, story.confusion, story.sizes = [], None, [], None
-    for device in story.devices:
+def test_results_without_study_observer_and_confusion_still_render(results: QqrResults) -> None:
+    results.study, results.observer, results.confusion, results.sizes = [], None, [], None
+    for device in results.devices:
         device.alone = None
-    assert PAGE.html(story).count('<div class="desk"><svg') == 4
+    assert PAGE.html(results).count('<div class="desk"><svg') == 4
 
 
-def test_a_story_survives_its_file(story: Story, tmp_path: Path) -> None:
-    story.save(tmp_path / "report.json")
-    assert Story.load(tmp_path / "report.json") == story
+def test_results_survive_their_file(results: QqrResults, tmp_path: Path) -> None:
+    results.save(tmp_path / "report.json")
+    assert QqrResults.load(tmp_path / "report.json") == results
 
 
-def test_what_must_hold_decides(story: Story) -> None:
-    assert story.worked
-    story.checks.append(Check("c", ok=False, detail=""))
-    assert not story.worked
-    story.checks = []
-    assert not story.worked, "nothing was checked"
+def test_what_must_hold_decides(results: QqrResults) -> None:
+    assert results.worked
+    results.checks.append(Check("c", ok=False, detail=""))
+    assert not results.worked
+    results.checks = []
+    assert not results.worked, "nothing was checked"
 
 
 def test_sizes_are_for_people() -> None:
     assert [size(n) for n in (999, 1094, 2_500_000)] == ["999 B", "1.1 kB", "2.5 MB"]
 
 
-def test_the_largest_confusion_is_named(story: Story) -> None:
-    assert confused(story) == "No window is taken for another exercise."
-    story.confusion[3][4], story.confusion[0][1] = 9, 2
+def test_the_largest_confusion_is_named(results: QqrResults) -> None:
+    assert describe_confusion(results) == "No window is taken for another exercise."
+    results.confusion[3][4], results.confusion[0][1] = 9, 2
     words = "internal rotation is taken for external rotation in 75 % of its windows (9 of 12)"
-    assert words in confused(story)
-    assert words in PAGE.html(story)
+    assert words in describe_confusion(results)
+    assert words in PAGE.html(results)
 
 
-def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(story: Story) -> None:
-    story.study += [
+def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(results: QqrResults) -> None:
+    results.study += [
         SeedLine(s, v, a, 1.0) for v in ("zero input", "zero feature") for s, a in ((1, 0.78), (2, 0.83))
     ]
-    page = PAGE.html(story)
+    page = PAGE.html(results)
     assert "one of them is missing" in page
     assert page.count('class="n soft"') == 2
 
 
-def test_beside_the_accuracy_stands_what_it_is_of(story: Story) -> None:
-    story.confusion[0][1] = 3
-    assert story.judged == 24
+def test_beside_the_accuracy_stands_what_it_is_of(results: QqrResults) -> None:
+    results.confusion[0][1] = 3
+    assert results.judged == 24
     # of the first class 3 of 6 are found, of the second 3 are and 3 more are called so
-    assert story.macro_f1 == pytest.approx((2 * (6 / 9) + 5) / 7)
-    words = PAGE.html(story)
+    assert results.macro_f1 == pytest.approx((2 * (6 / 9) + 5) / 7)
+    words = PAGE.html(results)
     assert "model on 24 windows of" in words
     assert "macro F1 over 7 classes 90 %" in words

@@ -11,7 +11,7 @@ from edge_agent.config import agent as agent_config
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.plans.tactfl import collect_results, comparison, devices, recordings
-from lichen_lab.demo.plans.tactfl.prepare import told
+from lichen_lab.demo.plans.tactfl.prepare import initial_results
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
@@ -43,25 +43,25 @@ def everybody() -> tuple[spar.Series, ...]:
 def test_nobody_is_on_both_sides_and_one_watch_of_the_cast_is_broken() -> None:
     people = [*(watch.person for watch in devices.DEVICES), spar_fleet.OBSERVED, *spar_fleet.UNSEEN]
     assert len(people) == len(set(people))
-    assert [watch.name for watch in devices.DEVICES if watch.broken] == [told_story().broken]
+    assert [watch.name for watch in devices.DEVICES if watch.broken] == [first_results().broken]
     assert any(len(watch.sensors) == 1 for watch in devices.DEVICES), "somebody is paired with itself"
     spec = method(TASK.method)
     spec.configure(TASK)
     spec.require_labelled(TASK)
 
 
-def told_story():
+def first_results():
     y_B = np.array([0, 0, 3], np.int64)
     empty = window_set.empty(TASK)
     x = {m: np.zeros((3, *x_BCT.shape[1:]), np.float32) for m, x_BCT in empty.x.items()}
     windows = WindowSet(x, np.ones((3, 2), np.bool_), np.ones((3, 2), np.float32), y_B)
-    return told(TASK, OPTIONS, "1", windows)
+    return initial_results(TASK, OPTIONS, "1", windows)
 
 
-def test_the_story_begins_with_the_labelled_windows_by_class() -> None:
-    story = told_story()
-    assert story.labelled == [2, 0, 0, 1, 0, 0, 0]
-    assert [device.name for device in story.devices] == [watch.name for watch in devices.DEVICES]
+def test_the_results_begin_with_the_labelled_windows_by_class() -> None:
+    results = first_results()
+    assert results.labelled == [2, 0, 0, 1, 0, 0, 0]
+    assert [device.name for device in results.devices] == [watch.name for watch in devices.DEVICES]
 
 
 def test_the_written_configurations_are_what_the_daemons_read(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_a_device_plays_says_nowhere_what_is_being_done(
     everybody: tuple[spar.Series, ...], tmp_path: Path
 ) -> None:
     for watch in devices.DEVICES:
-        recorded = recordings.played(everybody, watch, 0).recorded
+        recorded = recordings.device_recording(everybody, watch, 0).recorded
         assert {key.rpartition("/")[0] for key in recorded} == set(watch.sensors)
         spar.save(tmp_path / "a.npz", recorded)
         found = read(tmp_path / "a.npz")
@@ -96,8 +96,8 @@ def test_the_broken_watch_delivers_mostly_noise_and_the_others_what_was_measured
     everybody: tuple[spar.Series, ...],
 ) -> None:
     for watch in devices.DEVICES:
-        clean = recordings.whole(everybody, watch.person, 0)
-        own = recordings.played(everybody, watch, 0)
+        clean = recordings.whole_recording(everybody, watch.person, 0)
+        own = recordings.device_recording(everybody, watch, 0)
         for name in watch.sensors:
             kept_n = np.isin(clean[f"{name}/t"], own.recorded[f"{name}/t"])
             wrong = own.recorded[f"{name}/values"] - clean[f"{name}/values"][kept_n]
@@ -107,7 +107,7 @@ def test_the_broken_watch_delivers_mostly_noise_and_the_others_what_was_measured
 
 def test_the_seed_decides_the_order_of_exercises_and_the_faults(everybody: tuple[spar.Series, ...]) -> None:
     watch = devices.UnlabelledWatch("a", 4, "drops out", faults=FaultPlan(outage_time=1.0, block_s=5.0))
-    first, again, other = (recordings.played(everybody, watch, seed) for seed in (0, 0, 1))
+    first, again, other = (recordings.device_recording(everybody, watch, seed) for seed in (0, 0, 1))
     assert first.faults == again.faults != other.faults
     np.testing.assert_array_equal(first.recorded["gyroscope/values"], again.recorded["gyroscope/values"])
 
@@ -115,20 +115,20 @@ def test_the_seed_decides_the_order_of_exercises_and_the_faults(everybody: tuple
 def test_a_tenth_of_each_persons_windows_of_each_exercise_is_labelled(
     everybody: tuple[spar.Series, ...],
 ) -> None:
-    windows = recordings.labelled(TASK, everybody, 0)
+    windows = recordings.labelled_windows(TASK, everybody, 0)
     counts = np.bincount(windows.y_B, minlength=7)
     # 30 s of an exercise are 22 windows.
     assert counts.tolist() == [2 * len(devices.DEVICES) if label in {0, 2, 5} else 0 for label in range(7)]
     assert windows.present_BM.all(), "of whole sensors, the broken watch's wearer included"
-    np.testing.assert_array_equal(windows.y_B, recordings.labelled(TASK, everybody, 0).y_B)
+    np.testing.assert_array_equal(windows.y_B, recordings.labelled_windows(TASK, everybody, 0).y_B)
     window_set.check(windows, TASK)
 
 
 def test_drawing_leaves_out_what_has_no_label_and_takes_one_of_a_rare_class() -> None:
     y_B = np.array([-1] * 50 + [1] * 20 + [3] * 2)
-    found = recordings.drawn(y_B, 0.1, np.random.default_rng(0))
+    found = recordings.draw_share(y_B, 0.1, np.random.default_rng(0))
     assert y_B[found].tolist() == [1, 1, 3]
-    assert len(recordings.drawn(np.full(5, -1), 0.1, np.random.default_rng(0))) == 0
+    assert len(recordings.draw_share(np.full(5, -1), 0.1, np.random.default_rng(0))) == 0
 
 
 def test_the_coordinators_weighings_are_told_round_by_round() -> None:
@@ -142,26 +142,26 @@ def test_the_coordinators_weighings_are_told_round_by_round() -> None:
         },
         warnings=("a group",),
     )
-    story = told_story()
+    results = first_results()
     # As the coordinator's history has it: a round that is still open has none.
     rounds = [{"round": 1, "weighing": kept(weighing, {}).as_json()}, {"round": 2, "weighing": None}]
-    collect_results.weighed(story, {"rounds": rounds})
-    (one,) = story.weighed
+    collect_results.take_weighings(results, {"rounds": rounds})
+    (one,) = results.weighed
     assert one.round == 1
     assert one.weights == weighing.weights
     assert one.similarity == weighing.similarity
     assert one.warnings == ("a group",)
-    assert story.relative("xanthoria") == pytest.approx(0.6)
-    assert story.relative("lobaria") is None
-    assert story.shares("cladonia", "encoder/gyroscope") == [(1, 0.7)]
+    assert results.relative("xanthoria") == pytest.approx(0.6)
+    assert results.relative("lobaria") is None
+    assert results.shares("cladonia", "encoder/gyroscope") == [(1, 0.7)]
 
 
 def test_a_sensor_that_is_not_there_is_missing_from_every_window() -> None:
-    story = told_story()
-    for device in story.devices:
+    results = first_results()
+    for device in results.devices:
         device.missing = {"accelerometer": 0.25}
-    collect_results.absent(story, devices.DEVICES)
-    missing = {device.name: device.missing for device in story.devices}
+    collect_results.mark_absent_sensors(results, devices.DEVICES)
+    missing = {device.name: device.missing for device in results.devices}
     assert missing["evernia"] == {"accelerometer": 0.25, "gyroscope": 1.0}
     assert missing["usnea"] == {"accelerometer": 0.25}
 
@@ -210,7 +210,7 @@ def test_the_rivals_are_the_coordinators_training_without_a_fleet(
         "unseen": str(tmp_path / "w.npz"),
         "seeds": [0, 1],
     }
-    story = told_story()
-    collect_results.rivals(story, comparison.results(job))
-    assert story.rival(comparison.RANDOM).accuracies == [0.0, 0.0], "its encoders are not trained"
-    assert story.rival(comparison.LABELLED).accuracies == [pytest.approx(0.14)] * 2
+    results = first_results()
+    collect_results.take_rivals(results, comparison.results(job))
+    assert results.rival(comparison.RANDOM).accuracies == [0.0, 0.0], "its encoders are not trained"
+    assert results.rival(comparison.LABELLED).accuracies == [pytest.approx(0.14)] * 2

@@ -185,7 +185,7 @@ def test_small_graphs_are_found_where_data_lies_and_in_an_installed_package(
     put(tmp_path / "site/pykeen/datasets/kinships")
     (tmp_path / "site/pykeen/__init__.py").write_text("raise RuntimeError('pykeen was executed')")
     monkeypatch.setattr(small_graphs, "find_spec", find_spec)
-    assert not small_graphs.here()
+    assert not small_graphs.available()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     assert len(small_graphs.load("umls").graph) == len(small_graphs.load("kinships").graph) == 4
     assert "pykeen" not in sys.modules
@@ -218,10 +218,10 @@ def test_a_wheel_that_is_none_is_named(
 
 @pytest.mark.usefixtures("published")
 def test_fetched_graphs_are_found_again(root: Path) -> None:
-    assert not small_graphs.here()
+    assert not small_graphs.available()
     folders = small_graphs.fetch(write_wheel(root / "pykeen.whl"))
     assert folders == tuple(locations.cache_folder() / name for name in ("umls", "kinships"))
-    assert small_graphs.here()
+    assert small_graphs.available()
     assert len(small_graphs.load("umls").graph) == 4
 
 
