@@ -18,9 +18,9 @@ from models.data.streams.recording import read as read_recording
 from models.knowledge_graph.data import embedding_tables, keyed
 from models.knowledge_graph.data import files as graph_files
 from models.knowledge_graph.data.text_features import TextEncoder
-from models.methods.disentafl.messages import parse as parse_disentafl
-from models.methods.qqr.messages import parse as parse_qqr
-from models.methods.tactfl.messages import parse as parse_tactfl
+from models.methods.disentafl.messages import DisentMessage
+from models.methods.qqr.messages import QqrMessage
+from models.methods.tactfl.messages import TactflMessage
 from protocol import messages, topics
 from protocol.bundle import unpack
 from protocol.enrolment import EnrolAnswer, EnrolRefusal, EnrolRequest, Invite, RenewRequest
@@ -123,9 +123,9 @@ DECODERS: Mapping[str, Decoder] = {
     "csr": lambda data: requested_key(_text(data)),
     "certificate": lambda data: read_certificate(_text(data)),
     "chain": lambda data: certificates_pem(data, "chain"),
-    "qqr": _extra(parse_qqr),
-    "disentafl": _extra(parse_disentafl),
-    "tactfl": _extra(parse_tactfl),
+    "qqr": _extra(QqrMessage.read),
+    "disentafl": _extra(DisentMessage.read),
+    "tactfl": _extra(TactflMessage.read),
     "params": _in_file(".npz", tensors.read_npz),
     "windows": _in_file(".npz", lambda path: window_set.load(path, TASK)),
     "recording": _in_file(".npz", read_recording),
