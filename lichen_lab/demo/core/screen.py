@@ -169,7 +169,7 @@ def round_line(view: FleetView) -> str:
         f"round {last.round}/{view.round.rounds}",
         f"from all {len(names)}" if everybody else f"from {', '.join(names)}",
         f"up {size(last.bytes_up)}, down {size(last.bytes_down)}",
-        judged(last.metrics) or "not judged",
+        describe_quality(last.metrics) or "not judged",
     ]
     return " · ".join(parts)
 
@@ -183,11 +183,13 @@ def headline(view: FleetView) -> str:
     if now.selected and now.phase == "collecting":
         parts.append(f"{len(view.delivered())}/{len(now.selected)} delivered")
     parts.append(f"up {size(now.bytes_up)}, down {size(now.bytes_down)}")
-    known = [words for number in sorted(view.history) if (words := judged(view.history[number].metrics))]
+    known = [
+        words for number in sorted(view.history) if (words := describe_quality(view.history[number].metrics))
+    ]
     return " · ".join([*parts, *known[-1:]])
 
 
-def judged(metrics: Mapping[str, float]) -> str:
+def describe_quality(metrics: Mapping[str, float]) -> str:
     """A version's main metric, in words; empty if there is none."""
     if "accuracy" in metrics:
         return f"accuracy on unseen people {100 * metrics['accuracy']:.1f} %"

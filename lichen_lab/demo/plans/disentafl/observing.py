@@ -33,7 +33,7 @@ def share_right(lines: Sequence[Line]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in right.items()}
 
 
-def values(lines: Sequence[Line], target: str) -> list[tuple[float, float, float | None]]:
+def regression_values(lines: Sequence[Line], target: str) -> list[tuple[float, float, float | None]]:
     """Of a regression target: time, prediction, and the truth if known."""
     found = []
     for line in lines:
@@ -76,7 +76,7 @@ async def listen(
     # Predictions of its own model alone; of these, the last turn.
     lines = [line for line in lines if float(line["t"]) > float(lines[-1]["t"]) - length]
     results.predictions = observer.parse(lines)
-    results.right, results.values = share_right(lines), values(lines, cast.SPEED)
+    results.right, results.values = share_right(lines), regression_values(lines, cast.SPEED)
     results.explained = r2(results.values)
     results.version = traffic.pointers[name].version
     fleet.stage.results.observer = results
