@@ -96,7 +96,7 @@ class FaultTrial:
             disk.close()
 
 
-class Outcome(Protocol):
+class TrialOutcome(Protocol):
     """What a trial has found."""
 
     @property
@@ -104,12 +104,12 @@ class Outcome(Protocol):
         """Every promise held."""
 
 
-OutcomeT = TypeVar("OutcomeT", bound=Outcome)
+TrialOutcomeT = TypeVar("TrialOutcomeT", bound=TrialOutcome)
 
 
 def run_in_folder(
-    name: str, keep: Path | None, trial: Callable[[Path], Coroutine[Any, Any, OutcomeT]]
-) -> tuple[OutcomeT, Path | None]:
+    name: str, keep: Path | None, trial: Callable[[Path], Coroutine[Any, Any, TrialOutcomeT]]
+) -> tuple[TrialOutcomeT, Path | None]:
     """Run a trial in a folder of its own; returns its outcome, and the folder where it is kept.
 
     Args:
