@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lichen_lab.benchmarks import cli, registry, run_cache
+from lichen_lab.benchmarks import cli, registry
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, QqrSetting
 from lichen_lab.benchmarks.studies.tactfl import STUDY as TACTFL
+from lichen_lab.benchmarks.study import run_cache
 from lichen_lab.benchmarks.study.rekey import rekey
 from lichen_lab.benchmarks.study.run_cache import digest
 from protocol.errors import Misconfigured

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lichen_lab.benchmarks import parallel_runs
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun
+from lichen_lab.benchmarks.study import parallel_runs
 from lichen_lab.benchmarks.study.parallel_runs import run_each
 from lichen_lab.benchmarks.study.run_cache import RunCache
 from lichen_lab.benchmarks.study.study import distinct

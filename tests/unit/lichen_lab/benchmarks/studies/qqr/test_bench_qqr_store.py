@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from lichen_lab.benchmarks import run_cache
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, StreamConditions, evaluated
+from lichen_lab.benchmarks.study import run_cache
 from lichen_lab.benchmarks.study.run_cache import RunFormat, digest
 from runtime.outputs import NotWritten
 from tests.support.qqr_study import made_up
