@@ -57,7 +57,7 @@ def windows() -> WindowSet:
 
 
 @dataclass(frozen=True)
-class KnowledgeGraph:
+class ModelGraph:
     """One exported, and what it was exported from."""
 
     task: Task
@@ -66,19 +66,19 @@ class KnowledgeGraph:
     model: bytes
 
 
-def exported(state: Blobs, parts: tuple[str, ...] = (), **config: object) -> KnowledgeGraph:
+def exported(state: Blobs, parts: tuple[str, ...] = (), **config: object) -> ModelGraph:
     task = task_with(**config)
     module = inference_module(task, state)
     own = paths_of(module, parts)
-    return KnowledgeGraph(task, module, own, to_onnx(module, task, own))
+    return ModelGraph(task, module, own, to_onnx(module, task, own))
 
 
-def variant_of(graph: KnowledgeGraph, windows: WindowSet | None) -> Made:
+def variant_of(graph: ModelGraph, windows: WindowSet | None) -> Made:
     return int8_of(graph.model, graph.task, surface_of(graph.module, graph.task), graph.own, windows)
 
 
 @pytest.fixture(scope="module")
-def graph(state: Blobs) -> KnowledgeGraph:
+def graph(state: Blobs) -> ModelGraph:
     return exported(state)
 
 
@@ -268,7 +268,7 @@ def test_a_sensor_whose_zero_is_far_away_is_calibrated_on_complete_windows_alone
     x = windows.x | {second.name: windows.x[second.name] * 5 + 1013}
     there = replace(windows, x=x, present_BM=np.ones_like(windows.present_BM))
     module = Far(far).eval()
-    graph = KnowledgeGraph(far, module, {}, to_onnx(module, far))
+    graph = ModelGraph(far, module, {}, to_onnx(module, far))
     chosen = usable(there, far, surface_of(module, far))
     tried = [
         variants._tried(graph.model, surface_of(module, far), {}, chosen, feeds()) for feeds in ranges(chosen)
