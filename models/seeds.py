@@ -1,8 +1,17 @@
-"""Seeds that follow from what they are for."""
+"""Seeds that follow from what they are for; their values are stable across releases."""
 
 import hashlib
 
 
-def derive_seed(*parts: object) -> int:
-    """A seed of 31 bits that is the same for the same parts."""
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4], "big") >> 1
+def derive_seed(*parts: int | str) -> int:
+    """A 63-bit seed of a generator, from a seed and what it is used for (device, round, purpose)."""
+    return _first_bytes("\0".join(map(str, parts)), 8)
+
+
+def derive_round_seed(*parts: int | str) -> int:
+    """A 31-bit seed of a round: for a device's offer, the selection or the coordinator's training."""
+    return _first_bytes("/".join(map(str, parts)), 4)
+
+
+def _first_bytes(text: str, count: int) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:count], "big") >> 1

@@ -23,7 +23,7 @@ from coordinator.workers.jobs import Jobs
 from models.aggregation.server_optimizer import model_of, rejoined
 from models.contract import Blobs, Server, Tensors
 from models.guided import DeviceWeights, GuidedServer
-from models.seeds import derive_seed
+from models.seeds import derive_round_seed
 from models.tensors import flatten
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits
@@ -58,7 +58,7 @@ def guiding(server: Server) -> GuidedServer | None:
 
 def finish_seed(task: Task, round_: int) -> int:
     """Of what the coordinator trains in a round; no device has a name like that."""
-    return derive_seed(task.seed, round_, "(coordinator)")
+    return derive_round_seed(task.seed, round_, "(coordinator)")
 
 
 class RoundFold:

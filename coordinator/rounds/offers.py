@@ -10,7 +10,7 @@ from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.trust.work_signer import WorkSigner
 from coordinator.workers.encoder_models import EncoderModels
-from models.seeds import derive_seed
+from models.seeds import derive_round_seed
 from protocol.messages import Offer
 from protocol.topics import Kind
 
@@ -83,6 +83,6 @@ class Offering:
             base=state.manifest,
             base_size=self._registry.size(state.manifest),
             closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
-            seed=derive_seed(driver.task.seed, state.round, device),
+            seed=derive_round_seed(driver.task.seed, state.round, device),
             graphs=dict(self._encoder_models.offered_to(device)),
         )

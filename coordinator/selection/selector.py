@@ -11,7 +11,7 @@ from coordinator.round_machine.events import RoundState, Rules, Select
 from coordinator.selection import history
 from coordinator.selection.policies import Counts, SelectionInput, policy
 from coordinator.storage.database import Database
-from models.seeds import derive_seed
+from models.seeds import derive_round_seed
 from protocol.tasks.task import LABEL, Task
 
 DELIVERED: Final = "delivered in an earlier attempt"
@@ -67,7 +67,7 @@ class DeviceSelector:
         draw = SelectionInput(
             candidates={device: self._counts(device, terms) for device in askable},
             wanted=self._wanted(state),
-            seed=derive_seed(task.seed, command.round, command.attempt),
+            seed=derive_round_seed(task.seed, command.round, command.attempt),
             labels=(*task.labels, *(target.name for target in task.targets)) if terms.needs_labels else (),
             needed=self._needed(askable, state, terms),
             rounds=task.rounds,

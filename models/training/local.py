@@ -1,21 +1,14 @@
 """Pieces of local training that methods share. Imports torch: for the worker only.
 
-Determinism: everything random comes from generators seeded by :func:`derive_seed`, with torch's
+Determinism: everything random comes from generators seeded by :func:`models.seeds.derive_seed`, with torch's
 deterministic algorithms; the same seed, windows, globals and number of threads give the same bytes.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-
-
-def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed from a seed and what it is used for (device, round, purpose); stable across releases."""
-    text = "\0".join(map(str, parts))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def start_deterministic(seed: int) -> torch.Generator:

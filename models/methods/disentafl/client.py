@@ -30,6 +30,7 @@ from models.methods.disentafl.round_plan import Work
 from models.methods.disentafl.routing import domain_gate, mean_features
 from models.methods.disentafl.routing.blob_names import config_of, domains_of, gated, route
 from models.methods.disentafl.server import travelling
+from models.seeds import derive_seed
 from models.tensors import difference, flatten
 from models.training import local
 from protocol.frames.tensors import Codec
@@ -48,7 +49,7 @@ class DisentAflClient:
         blobs: Blobs = mean_features.fresh(task)
         for blob in route(task, Profile(task.input_names, task.target_names)):
             kind, _, name = blob.partition("/")
-            own = local.derive_seed(seed, "initial", blob)
+            own = derive_seed(seed, "initial", blob)
             if kind == "gate":
                 blobs[blob] = domain_gate.initial(task, name, np.random.default_rng(own))
             elif blob not in blobs:
@@ -69,7 +70,7 @@ class DisentAflClient:
             Transient: no window has one of the route's modalities and a label of one of its targets.
         """
         work = Work.of(context, windows, state)
-        generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
+        generator = local.start_deterministic(derive_seed(context.seed, context.device, context.round))
         net = Subnet(context.task, work.profile, work.domain if domains_of(state) else None)
         net.load(flatten(begun(work.config, state, private)))
         everything = SupernetBatch.of(context.task, net, work.windows)

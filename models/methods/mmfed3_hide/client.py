@@ -11,6 +11,7 @@ from models.methods.mmfed3_hide.messages import projection_blob, projection_name
 from models.methods.mmfed3_hide.round import Round
 from models.methods.mmfed3_hide.server import graph_of
 from models.methods.mmfed3_hide.training_config import score_of, views_of
+from models.seeds import derive_seed
 from models.training import local
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.tasks.task import Task
@@ -24,7 +25,7 @@ class MmFed3Client:
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """Fresh projections. Rows come with the devices, their first values from the entities' keys."""
-        local.start_deterministic(local.derive_seed(seed, "initial"))
+        local.start_deterministic(derive_seed(seed, "initial"))
         sizes = {one.name: one.dim for one in graph_of(task).features}
         made = Projections(sizes, config_of(task).dim)
         return {

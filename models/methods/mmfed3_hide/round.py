@@ -32,6 +32,7 @@ from models.methods.mmfed3_hide.messages import (
 )
 from models.methods.mmfed3_hide.row_selection import Packed, packed
 from models.methods.mmfed3_hide.training_config import in_round, score_of, views_of
+from models.seeds import derive_seed
 from models.training import adam_state, local
 from protocol.frames.tensors import Codec
 
@@ -59,9 +60,7 @@ class Round:
         self._task, self._graph, self._state, self._private = context.task, graph, state, private
         self._every, self._round = config_of(context.task), context.round
         self._config = in_round(self._every, context.round)
-        self._generator = local.start_deterministic(
-            local.derive_seed(context.seed, context.device, context.round)
-        )
+        self._generator = local.start_deterministic(derive_seed(context.seed, context.device, context.round))
         self._lr = local.learning_rate(
             self._every.lr, self._every.lr_decay, self._every.lr_min, context.round
         )

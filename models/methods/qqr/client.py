@@ -30,6 +30,7 @@ from models.multimodal.inference import Impute as InferenceImpute
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
 from models.privacy.account import Account
+from models.seeds import derive_seed
 from models.tensors import difference, flatten
 from models.training import local
 from models.training.evaluation import judge
@@ -58,7 +59,7 @@ class QqrClient:
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """A fresh network, and prototypes that have seen no round."""
-        local.start_deterministic(local.derive_seed(seed, "initial"))
+        local.start_deterministic(derive_seed(seed, "initial"))
         shape = (len(task.labels), task.network.feature_dim)
         prototypes = {
             blob_name(name): {
@@ -85,7 +86,7 @@ class QqrClient:
                 an encoder for (all modalities, with ``complete_only``), or its privacy budget is spent.
         """
         config, task = METHOD.configure(context.task), context.task
-        generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
+        generator = local.start_deterministic(derive_seed(context.seed, context.device, context.round))
         net = build(task)
         known = _globals(task, state, config)
         if config.upload == "prototypes":

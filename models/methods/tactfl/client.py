@@ -7,6 +7,7 @@ from models.methods.tactfl.local_training import LocalTraining
 from models.methods.tactfl.messages import TactflMessage
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import build, load_blobs, to_blobs
+from models.seeds import derive_seed
 from models.tensors import difference, flatten
 from models.training import local
 from models.training.evaluation import judge
@@ -19,7 +20,7 @@ class TactflClient:
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """A fresh network."""
-        local.start_deterministic(local.derive_seed(seed, "initial"))
+        local.start_deterministic(derive_seed(seed, "initial"))
         return to_blobs(build(task))
 
     def train(
@@ -37,7 +38,7 @@ class TactflClient:
                 encoder for, or no segment overlaps another.
         """
         config, task = METHOD.configure(context.task), context.task
-        generator = local.start_deterministic(local.derive_seed(context.seed, context.device, context.round))
+        generator = local.start_deterministic(derive_seed(context.seed, context.device, context.round))
         net = build(task)
         load_blobs(net, state, partial=True)
         encoders = [name for name in task.modality_names if f"encoder/{name}" in state]

@@ -17,6 +17,7 @@ from models.methods.tactfl.coordinator_training.head_training import HeadRecipe,
 from models.methods.tactfl.device_weights import ENCODER, WINDOWS
 from models.methods.tactfl.messages import TactflMessage
 from models.multimodal.network import MultimodalNetwork, build, load_blobs
+from models.seeds import derive_seed
 from models.tensors import apply, blobs_of, flatten, unflatten
 from models.training import local
 from protocol.errors import Misconfigured, Reason, Refused
@@ -86,7 +87,7 @@ class TactflTrainer:
             Misconfigured: no labelled window has a label and a modality, or training diverges.
         """
         config, windows, metrics = METHOD.configure(task), usable(task, labelled), dict[str, float]()
-        last, chance = round_ >= task.rounds.count, local.derive_seed(seed, "finish", round_)
+        last, chance = round_ >= task.rounds.count, derive_seed(seed, "finish", round_)
         if last or round_ % config.head_every == 0:
             state, metrics = head_trained(task, windows, state, HeadRecipe.of_head(config), chance)
         if last:

@@ -30,7 +30,7 @@ from models.methods.tactfl.coordinator_training.finetune import head_trained, re
 from models.methods.tactfl.coordinator_training.head_training import HeadRecipe
 from models.multimodal.network import build, load_blobs, to_blobs
 from models.registry import method
-from models.training.local import derive_seed
+from models.seeds import derive_seed
 from protocol.tasks.task import Encoder, Network, Task
 
 LOOK_EVERY: Final = 5

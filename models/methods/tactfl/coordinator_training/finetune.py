@@ -21,6 +21,7 @@ from models.methods.tactfl.coordinator_training.head_training import HeadRecipe,
 from models.methods.tactfl.coordinator_training.standardization import Standard
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
+from models.seeds import derive_seed
 from models.training import local
 from models.training.evaluation import judge
 from protocol.errors import Misconfigured
@@ -54,7 +55,7 @@ def head_trained(
     """
     if not recipe.epochs:
         return state, {}
-    generator = local.start_deterministic(local.derive_seed(seed, "head"))
+    generator = local.start_deterministic(derive_seed(seed, "head"))
     batch, net = FinetuneBatch.of(task, usable(task, windows)), _loaded(task, state)
     net.eval()
     with torch.no_grad():
@@ -96,7 +97,7 @@ def whole_trained(
     batch = FinetuneBatch.of(task, usable(task, windows))
     if not recipe.epochs:
         return state, {}
-    generator = local.start_deterministic(local.derive_seed(seed, "whole"))
+    generator = local.start_deterministic(derive_seed(seed, "whole"))
     net = _with_fresh_head(task, state) if recipe.fresh_head else _loaded(task, state)
     seen = [name for m, name in enumerate(net.names) if bool(batch.present_BM[:, m].any())]
     net.train()
@@ -125,7 +126,7 @@ def labelled_only(
 
     See :func:`whole_trained`; the fresh network is that of the method's ``initial`` of the same seed.
     """
-    local.start_deterministic(local.derive_seed(seed, "initial"))
+    local.start_deterministic(derive_seed(seed, "initial"))
     return whole_trained(task, windows, to_blobs(build(task)), recipe, seed)
 
 

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import torch
 
+from models.seeds import derive_round_seed, derive_seed
 from models.training import local
 
 
 def test_seeds_depend_on_every_part_and_are_stable():
-    assert local.derive_seed(1, "a") == 131921258436413157
-    seeds = {
-        local.derive_seed(*p) for p in ((1, "a"), (1, "b"), (2, "a"), (1, "a", 1), ("1a",), (1, "a", "1", ""))
-    }
+    assert derive_seed(1, "a") == 131921258436413157
+    assert derive_round_seed(7, 3, "usnea") == 149220505
+    seeds = {derive_seed(*p) for p in ((1, "a"), (1, "b"), (2, "a"), (1, "a", 1), ("1a",), (1, "a", "1", ""))}
     assert len(seeds) == 6
     assert all(0 <= s < 2**63 for s in seeds)
 

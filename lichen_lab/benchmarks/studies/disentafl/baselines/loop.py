@@ -27,7 +27,7 @@ from lichen_lab.benchmarks.studies.disentafl.settings import (
 from lichen_lab.benchmarks.study import federation as study
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
-from models.training.local import derive_seed
+from models.seeds import derive_seed
 from protocol.frames.tensors import Codec, encode
 from protocol.tasks.task import Task
 

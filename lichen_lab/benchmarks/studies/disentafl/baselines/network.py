@@ -16,7 +16,7 @@ from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
 from models.methods.disentafl.network.attention import AttentionEncoder, Layer
 from models.methods.disentafl.network.supernet import Decoder, Last
-from models.training.local import derive_seed
+from models.seeds import derive_seed
 from protocol.tasks.task import Task
 
 LATENT: Final = "latent"

@@ -11,6 +11,7 @@ from lichen_lab.benchmarks.studies.tactfl.settings import TactflSetting, Unlabel
 from models.contract import Blobs, Tensors
 from models.methods.tactfl.coordinator_training.finetune import remeasured
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
+from models.seeds import derive_seed
 from models.training import local
 from protocol.tasks.task import Task
 
@@ -33,7 +34,7 @@ class AutoencoderReconstruction:
 
     def begin(self, state: Blobs) -> Blobs:
         """With fresh decoders."""
-        local.start_deterministic(local.derive_seed(self._seed, "decoders"))
+        local.start_deterministic(derive_seed(self._seed, "decoders"))
         made = {f"decoder/{name}": _tensors(name, self._decoder(name)) for name in self._task.modality_names}
         return state | made
 
@@ -45,7 +46,7 @@ class AutoencoderReconstruction:
 
     def train(self, member: UnlabelledDevice, state: Blobs, round_: int) -> Trained | None:
         """All epochs, encoder and decoder of every modality that the device has."""
-        order = local.start_deterministic(local.derive_seed(self._seed, member.name, round_))
+        order = local.start_deterministic(derive_seed(self._seed, member.name, round_))
         net = build(self._task)
         load_blobs(net, state)
         made: Blobs = {}

@@ -19,6 +19,7 @@ from models.methods.tactfl import METHOD
 from models.methods.tactfl.coordinator_training.finetune import FinetuneBatch, features, remeasured
 from models.methods.tactfl.coordinator_training.head_training import HeadRecipe
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
+from models.seeds import derive_seed
 from models.training import local
 from protocol.tasks.task import Task
 
@@ -65,7 +66,7 @@ class PseudoLabels:
 
     def train(self, member: UnlabelledDevice, state: Blobs, round_: int) -> Trained | None:
         """All epochs on the windows that the global model is confident about."""
-        order = local.start_deterministic(local.derive_seed(self._seed, member.name, round_))
+        order = local.start_deterministic(derive_seed(self._seed, member.name, round_))
         whole, every = self._loaded(state).eval(), FinetuneBatch.of(self._task, member.windows)
         y_B, sure_B = self._labels(whole, every)
         if int(sure_B.sum()) < _FEWEST:
