@@ -56,19 +56,19 @@ class Coordinator:
     fleet: RoundView
     forgetting: Forgetting
     encoder_models: EncoderModels
-    guard: AccessControl
+    access: AccessControl
     receiver: UpdateReceiver
-    rollcall: StateRequester
+    state_requester: StateRequester
     rollout: RolloutService | None
     roster: DeviceRegistry
     server: BlobServer
-    standing: Quarantine
+    quarantine: Quarantine
     states: StateReceiver
-    teller: ReceiptSender
+    receipts: ReceiptSender
     traffic: Traffic
-    vouching: PointerSigner
+    pointer_signer: PointerSigner
     wires: Wires
-    workshop: RoundWorker
+    round_worker: RoundWorker
     always: Mapping[str, Service]
     """Services that every coordinator of these settings runs."""
     measured: tuple[HasMetrics, ...]

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 _FINAL_WAIT_S: Final = 15.0
 _LINGER_TIMES: Final = 20
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 async def exit_when_done(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
@@ -46,13 +46,13 @@ async def exit_when_done(  # noqa: PLR0917 - each of another type: no two can be
     """
     await driver.finished.wait()
     while rollouts is not None and rollouts.busy:
-        await clock.sleep(_LOOK_S)
+        await clock.sleep(_POLL_S)
     deadline = clock.now() + _FINAL_WAIT_S
-    while not (await announcer.say_round() and await delivery.announce()):
+    while not (await announcer.publish_round() and await delivery.announce()):
         if clock.now() > deadline:
             log.warning("the end could not be announced", waited_s=_FINAL_WAIT_S)
             break
-        await clock.sleep(_LOOK_S)
+        await clock.sleep(_POLL_S)
     await _linger(blobs, linger_s, clock)
     raise Finished("all rounds are over")
 

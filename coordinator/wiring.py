@@ -48,7 +48,7 @@ from coordinator.selection.selector import DeviceSelector
 from coordinator.status.prometheus import DiskWear
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import BlobOwnership
-from coordinator.trust.signer import resign_periodically, vouching_of
+from coordinator.trust.signer import pointer_signer_of, resign_periodically
 from coordinator.trust.work_signer import WorkSigner
 from coordinator.wires import Wires
 from coordinator.workers.encoder_models import EncoderModels
@@ -98,7 +98,7 @@ def build(
     admission = OperatorDecisions(settings, clock)
     bounds = roster_bounds(enrolled=OperatorDecisions.enabled_by(settings), most=settings.devices.most)
     roster = DeviceRegistry(store, clock.wall, clock.now, bounds)
-    standing = Quarantine(
+    quarantine = Quarantine(
         store,
         ledger,
         clock.wall,
@@ -107,16 +107,19 @@ def build(
         # Whoever the operator let in counts before its first state too; made-up names are in neither list.
         known=lambda device: device in roster or admission.active(device),
     )
-    guard = AccessControl(
-        clock, (admission.barred, standing.barred)
+    access = AccessControl(
+        clock, (admission.denial, quarantine.denial)
     )  # a certificate taken back before bad conduct
-    teller = ReceiptSender(post, ledger, standing, task.name, wires.answers, clock.now)
+    receipts = ReceiptSender(post, ledger, quarantine, task.name, wires.answers, clock.now)
 
     # Rounds.
     encoder_models = EncoderModels(
         task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes
     )
-    rules, fleet = rules_of(task, settings), RoundView(task, roster, encoder_models.terms, guard.barred, link)
+    rules, fleet = (
+        rules_of(task, settings),
+        RoundView(task, roster, encoder_models.terms, access.denial, link),
+    )
     driver = RoundDriver(
         task=task,
         rules=rules,
@@ -130,12 +133,12 @@ def build(
     )
 
     # What devices run.
-    vouching = vouching_of(settings, blobs, clock)
+    pointer_signer = pointer_signer_of(settings, blobs, clock)
     exporter = (
         FleetExporter(store, blobs, clock)
         if routed is None
         else RouteExporter(
-            ServingRoutes(task, routed, store, roster, guard.barred),
+            ServingRoutes(task, routed, store, roster, access.denial),
             store,
             blobs,
             clock,
@@ -153,7 +156,7 @@ def build(
         post=post,
         roster=roster,
         clock=clock,
-        vouching=vouching,
+        pointer_signer=pointer_signer,
     )
     rollout = None
     if rollouts is not None:
@@ -161,20 +164,20 @@ def build(
             rollouts,
             delivery,
             roster=roster,
-            barred=guard.barred,
+            barred=access.denial,
             link=link,
             changes=changes,
             clock=clock,
         )
     registry, weighings = ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store)
-    workshop = RoundWorker(
+    round_worker = RoundWorker(
         driver=driver,
         server=server,
         jobs=jobs,
         journal=journal,
         registry=registry,
         deployment=delivery,
-        teller=teller,
+        receipts=receipts,
         traffic=traffic,
         clock=clock,
         max_update_bytes=settings.max_update_bytes,
@@ -183,7 +186,7 @@ def build(
         budget_bytes=settings.history_bytes,
         references=ScreenBaseline(store),
         weighings=weighings,
-        vouching=vouching,
+        pointer_signer=pointer_signer,
         back_up=partial(back_up_databases, storage.root),
         held=encoder_models.held,
     )
@@ -197,14 +200,14 @@ def build(
         rollouts=rollouts,
         traffic=traffic,
         encoder_models=encoder_models,
-        signer=WorkSigner(vouching, store, clock),
+        signer=WorkSigner(pointer_signer, store, clock),
         changes=changes,
         offers=offers,
         clock=clock,
         offer_every_s=settings.offer_every_s,
     )
-    rollcall = StateRequester(link, roster, teller, clock)
-    audit = IntegrityCheck(driver, journal, workshop, link, clock)
+    state_requester = StateRequester(link, roster, receipts, clock)
+    audit = IntegrityCheck(driver, journal, round_worker, link, clock)
 
     # What devices send.
     quota, secrets = settings.uploads, SecretMismatchMonitor(roster)
@@ -212,18 +215,18 @@ def build(
         task=task,
         server=server,
         driver=driver,
-        workshop=workshop,
+        round_worker=round_worker,
         journal=journal,
         roster=roster,
         uploads=Uploads(storage.root / "uploads", quota.per_device_bytes, quota.total_bytes, clock.now),
-        teller=teller,
-        guard=guard,
+        receipts=receipts,
+        access=access,
     )
     forgetting = Forgetting(
         state_dir=storage.root,
         roster=roster,
         ledger=ledger,
-        standing=standing,
+        quarantine=quarantine,
         secrets=secrets,
         clock=clock,
         days=settings.devices.forget_days,
@@ -233,11 +236,11 @@ def build(
         roster=roster,
         driver=driver,
         ledger=ledger,
-        teller=teller,
-        guard=guard,
+        receipts=receipts,
+        access=access,
         deployment=delivery,
         voice=voice,
-        withdrawals=Withdrawals(journal, teller, task.name, clock),
+        withdrawals=Withdrawals(journal, receipts, task.name, clock),
         announcer=announcer,
         clock=clock,
         silent_s=settings.devices.silent_s,
@@ -246,7 +249,9 @@ def build(
     )
     budget, window = FetchBudget(settings.fetch.device_bytes_a_day, roster), settings.mqtt.window
     owners = BlobOwnership(task, blobs)
-    blob_server = BlobServer(blobs, post, teller.say, window, clock, budget, voice, may_have=owners.may_have)
+    blob_server = BlobServer(
+        blobs, post, receipts.enqueue, window, clock, budget, voice, may_fetch=owners.may_fetch
+    )
     metrics = MetricReceiver(driver, journal, ledger, clock.now)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
@@ -259,8 +264,8 @@ def build(
             Kind.FETCH: blob_server.on_fetch,
         },
         roster=roster,
-        guard=guard,
-        teller=teller,
+        access=access,
+        receipts=receipts,
         ledger=ledger,
         voice=voice,
         now=clock.now,
@@ -272,30 +277,41 @@ def build(
         **dispatcher.services(),
         "states": states.run,
         "forgetting": forgetting.run,
-        **teller.services(),
+        **receipts.services(),
         "ledger": ledger.run,
         "driver": driver.run,
-        "work": workshop.run,
+        "work": round_worker.run,
         "rounds": announcer.run_rounds,
         "offers": announcer.run_offers,
         "blobs": blob_server.run,
         "audit": audit.run,
         "graphs": encoder_models.run,
-        "rollcall": rollcall.run,
-        "trust": partial(resign_periodically, vouching, announcer.renew_signatures, clock, again_s),
+        "rollcall": state_requester.run,
+        "trust": partial(resign_periodically, pointer_signer, announcer.renew_signatures, clock, again_s),
         "state": partial(sqlite.watch, store.require_there, clock),
     }
     if rollout is not None:
         services["rollout"] = rollout.run
     if settings.export.enabled and routed is not None:
-        export = workshop.export_newest if rollouts is None else None
+        export = round_worker.export_newest if rollouts is None else None
         services["late-bundles"] = LateBundles(driver, delivery, export, store, clock).run
     if settings.exit_when_done:
         linger_s = settings.exit_linger_s
         services["exit"] = partial(
             exit_when_done, driver, announcer, delivery, blob_server, rollouts, linger_s, clock
         )
-    measured = (driver, fleet, roster, standing, guard, admission, traffic, teller, dispatcher, blob_server)
+    measured = (
+        driver,
+        fleet,
+        roster,
+        quarantine,
+        access,
+        admission,
+        traffic,
+        receipts,
+        dispatcher,
+        blob_server,
+    )
     return Coordinator(
         settings=settings,
         storage=storage,
@@ -311,19 +327,19 @@ def build(
         fleet=fleet,
         forgetting=forgetting,
         encoder_models=encoder_models,
-        guard=guard,
+        access=access,
         receiver=receiver,
-        rollcall=rollcall,
+        state_requester=state_requester,
         rollout=rollout,
         roster=roster,
         server=blob_server,
-        standing=standing,
+        quarantine=quarantine,
         states=states,
-        teller=teller,
+        receipts=receipts,
         traffic=traffic,
-        vouching=vouching,
+        pointer_signer=pointer_signer,
         wires=wires,
-        workshop=workshop,
+        round_worker=round_worker,
         always=services,
         measured=(
             *measured,

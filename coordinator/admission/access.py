@@ -28,7 +28,7 @@ class AccessControl:
         self.turned_away = 0
         """Messages that were dropped without a look."""
 
-    def barred(self, device: str) -> Refused | None:
+    def denial(self, device: str) -> Refused | None:
         """Why nothing is taken from this device now."""
         for ask in self._barred:
             refused = ask(device)
@@ -36,7 +36,7 @@ class AccessControl:
                 return refused
         return None
 
-    def may_tell(self, device: str) -> bool:
+    def may_reply(self, device: str) -> bool:
         """Whether to answer it: once in ``TELL_EVERY_S``, for an answer costs more than a message."""
         now = self._clock.now()
         if now - self._told.get(device, -TELL_EVERY_S) < TELL_EVERY_S:

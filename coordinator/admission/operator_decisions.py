@@ -153,7 +153,7 @@ class OperatorDecisions:
         if self._book is not None:
             self._book.refresh()
 
-    def barred(self, device: str) -> Refused | None:
+    def denial(self, device: str) -> Refused | None:
         """Why nothing is taken from a device; None where the operator has nothing against it."""
         if self._book is None or self._book.standing(device) != "revoked":
             return None

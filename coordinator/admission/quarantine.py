@@ -132,7 +132,7 @@ class Quarantine:
         if self._records.pop(device, None) is not None:
             self._ledger.remove(schema.standing, device=device)
 
-    def barred(self, device: str) -> Refused | None:
+    def denial(self, device: str) -> Refused | None:
         """Why nothing is taken from this device now; None where all is well."""
         known = self._records.get(device)
         if known is None or not known.until:
@@ -150,14 +150,14 @@ class Quarantine:
         """Whether the operator ended the quarantine: whoever misbehaves after that begins anew."""
         return (self._released_at(device) or 0.0) >= known.since
 
-    def all_barred(self) -> dict[str, Refused]:
+    def in_force(self) -> dict[str, Refused]:
         """Every device in quarantine."""
-        found = ((device, self.barred(device)) for device in list(self._records))
+        found = ((device, self.denial(device)) for device in list(self._records))
         return {device: refused for device, refused in found if refused is not None}
 
     def metrics(self) -> Iterable[MetricFamily]:
         """How many devices are in quarantine."""
-        yield gauge("lichen_quarantined", "Devices in quarantine", len(self.all_barred()))
+        yield gauge("lichen_quarantined", "Devices in quarantine", len(self.in_force()))
 
 
 def describe(known: OffenceRecord, left_s: float) -> str:

@@ -19,7 +19,7 @@ FULL: Final = 64
 NEAREST: Final = 3
 MAX_WARNINGS: Final = 20
 _DIGITS: Final = 6
-_WORDS: Final = 1000
+_MAX_WORDS: Final = 1000
 
 
 class WeightRow(TypedDict):
@@ -85,7 +85,7 @@ def kept(weighing: DeviceWeights, metrics: Mapping[str, float]) -> WeightReport:
             part: {device: _row(device, row) for device, row in sorted(rows.items())}
             for part, rows in sorted(weighing.similarity.items())
         },
-        warnings=tuple(words[:_WORDS] for words in weighing.warnings[:MAX_WARNINGS]),
+        warnings=tuple(words[:_MAX_WORDS] for words in weighing.warnings[:MAX_WARNINGS]),
         metrics={name: _short(value) for name, value in sorted(metrics.items()) if math.isfinite(value)},
     )
 

@@ -37,7 +37,7 @@ app = typer.Typer(
 )
 
 
-_SHOWN = ("accuracy", "macro_f1", "loss")
+_TABLE_METRICS = ("accuracy", "macro_f1", "loss")
 """Metrics in the table, besides those that devices report; the JSON has all."""
 
 
@@ -212,7 +212,7 @@ def _rounds_table(found: dict[str, Any]) -> Table:
         "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", title="Rounds"
     )
     of_targets = dict.fromkeys(n for row in found["rounds"] for n in row["metrics"] if "/" in n)
-    shown = dict.fromkeys((*_SHOWN, *of_targets, *found["reported"]))
+    shown = dict.fromkeys((*_TABLE_METRICS, *of_targets, *found["reported"]))
     for row in found["rounds"]:
         table.add_row(
             str(row["round"]),

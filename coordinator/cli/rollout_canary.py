@@ -8,7 +8,7 @@ from protocol.errors import Reason, Refused
 from runtime.text import one_line
 
 _NEAR: Final = 3
-_SHOWN: Final = 5
+_MAX_NAMES: Final = 5
 
 
 def doubts(
@@ -37,11 +37,11 @@ def doubts(
     strange = [name for name in names if name not in devices]
     words_of = {name: _unknown(name, devices, enrolled) for name in strange}
     if len(strange) == len(names) and not set(names) & set(enrolled):
-        shown = "; ".join(list(words_of.values())[:_SHOWN])
+        shown = "; ".join(list(words_of.values())[:_MAX_NAMES])
         raise Refused(Reason.UNKNOWN_DEVICE, _nobody(canary, shown))
-    more = len(strange) - _SHOWN
+    more = len(strange) - _MAX_NAMES
     then = "nobody else is in the canary: it waits" if len(strange) == len(names) else "it begins without"
-    found = [f"canary: {words}; {then}" for words in list(words_of.values())[:_SHOWN]]
+    found = [f"canary: {words}; {then}" for words in list(words_of.values())[:_MAX_NAMES]]
     return (*found, *([f"canary: {more} more that have never reported"] if more > 0 else []))
 
 
@@ -65,8 +65,8 @@ def _labels(wanted: str, devices: Mapping[str, Mapping[str, str]]) -> str:
         return ": no device has labels ([labels] in its agent.toml)"
     if near := _near(wanted, every):
         return f" (did you mean {near}?)"
-    more = ", ..." if len(every) > _SHOWN else ""
-    return f" (there are {', '.join(sorted(every)[:_SHOWN])}{more})"
+    more = ", ..." if len(every) > _MAX_NAMES else ""
+    return f" (there are {', '.join(sorted(every)[:_MAX_NAMES])}{more})"
 
 
 def _near(word: str, known: Collection[str]) -> str:

@@ -15,10 +15,18 @@ from coordinator.rollout.view import doing, waits
 from runtime.text import first_few
 from runtime.waits import lines, stamp
 
-_SHOWN: Final = ("windows", "errors", "latency_p95_ms", "latency_ratio", "agreement", "drift", "accuracy")
+_TABLE_MEASURES: Final = (
+    "windows",
+    "errors",
+    "latency_p95_ms",
+    "latency_ratio",
+    "agreement",
+    "drift",
+    "accuracy",
+)
 """Measures in the table; the JSON has all."""
-_PAST: Final = 5
-_NAMES: Final = 10
+_MAX_PAST_ROLLOUTS: Final = 5
+_MAX_NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +140,10 @@ def show(
         _show(console, course.rollout, here)
     if names := sorted(left_out(course.refusers)):
         words = f"each refused the last {LEFT_OUT_AFTER} versions or more that others kept"
-        say(f"left out of every verdict: {first_few(names, _NAMES)}: {words}")
+        say(f"left out of every verdict: {first_few(names, _MAX_NAMES)}: {words}")
     for wait in lines(waits(course, here.hindered), now):
         say(wait)
-    for one in past[:_PAST]:
+    for one in past[:_MAX_PAST_ROLLOUTS]:
         say(f"before: rollout {one.number} of {one.release.words}: {one.phase.value}: {one.why}")
 
 
@@ -149,7 +157,7 @@ def _show(console: Console, rollout: Rollout, here: OpenedState) -> None:
         Column("device", overflow="fold"), "stage", "now", "phase", "measures", Column("why", overflow="fold")
     )
     for name, one in sorted(rollout.members.items(), key=lambda item: (item[1].stage, item[0])):
-        measures = [f"{key} {one.measures[key]:.3g}" for key in _SHOWN if key in one.measures]
+        measures = [f"{key} {one.measures[key]:.3g}" for key in _TABLE_MEASURES if key in one.measures]
         now = {True: "online", False: "offline", None: ""}[here.online.get(name)]
         stage = "canary" if one.stage == 0 else f"wave {one.stage}"
         why = one.why or here.hindered.get(name, "")

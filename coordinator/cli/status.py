@@ -26,7 +26,7 @@ from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import replay
 from coordinator.rounds.late_bundles import wait_kept
 from coordinator.rounds.outlook import fleet_status
-from coordinator.rounds.progress import NAMES
+from coordinator.rounds.progress import MAX_NAMES
 from coordinator.status.waits import CoordinatorStatus, waits
 from coordinator.storage import schema
 from coordinator.storage.database import Database
@@ -228,7 +228,7 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
         told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]
         if found["quarantined"]:
             told.append(f"quarantined: {first_few(found['quarantined'], NAMED_IN_STATUS)}")
-        shown_devices = list(found["selected"].items())[:NAMES]
+        shown_devices = list(found["selected"].items())[:MAX_NAMES]
         told += [f"selected by {found['selection']}: {device}: {words}" for device, words in shown_devices]
         for one in found["bundles"]:
             told.append(f"bundle: version {one['version']} for {one['route']} ({one['devices']} devices)")
@@ -237,7 +237,7 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
         for one in found["unserved"]:
             told.append(f"no bundle (export.max_routes): {one['words']}")
         if (weighing := found["weighing"]) is not None:
-            for part, device, share in list(shares(weighing["weights"]))[:NAMES]:
+            for part, device, share in list(shares(weighing["weights"]))[:MAX_NAMES]:
                 told.append(
                     f"weight in round {weighing['round']}: {device}: {share:.2f} of an equal share of {part}"
                 )

@@ -62,7 +62,7 @@ class BundleDelivery:
         post: to the devices.
         roster: the devices.
         clock: the time.
-        vouching: signs pointers.
+        pointer_signer: signs pointers.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class BundleDelivery:
         post: Sender,
         roster: DeviceRegistry,
         clock: Clock,
-        vouching: PointerSigner,
+        pointer_signer: PointerSigner,
     ) -> None:
         self.exporter = exporter
         self.rollouts = rollouts
@@ -91,7 +91,7 @@ class BundleDelivery:
         self._post = post
         self._roster = roster
         self._clock = clock
-        self._vouching = vouching
+        self._pointer_signer = pointer_signer
         self._pointed: dict[str, tuple[_Decision, float]] = {}
         """Device -> the decision that it was sent last, and when."""
         self._missing: set[str] = set()
@@ -143,7 +143,10 @@ class BundleDelivery:
         if self.rollouts is not None:
             newest = releases.newest(self._store)
             wanted += [*releases.exports(self._store, self._recent), *([] if newest is None else [newest])]
-        return (*sorted({name for release in wanted for name in release.digests}), *self._vouching.kept())
+        return (
+            *sorted({name for release in wanted for name in release.digests}),
+            *self._pointer_signer.kept(),
+        )
 
     def fits(self, release: Release) -> Callable[[str], bool]:
         """Of a release: whether it has a bundle for a device. Blocks for a disk."""
@@ -324,7 +327,7 @@ class BundleDelivery:
     ) -> ModelPointer:
         """With signatures of all bundles that may run."""
         targets = _targets(self._task, course.running)
-        return await asyncio.to_thread(self._vouching.vouched, pointer, targets, device)
+        return await asyncio.to_thread(self._pointer_signer.vouched, pointer, targets, device)
 
 
 def _choose(need: ServingNeed | None, release: Release) -> ReleaseBundle | None:

@@ -21,7 +21,7 @@ from runtime.concurrency.signals import Signal
 log = structlog.get_logger(__name__)
 
 TICK_S: Final = 1.0
-_AGAIN_S: Final = 5.0
+_REPEAT_ANNOUNCEMENT_S: Final = 5.0
 """An announcement that failed is made again so often; and at each connect."""
 
 
@@ -88,7 +88,7 @@ class RolloutService:
         if await self._delivery.announce():
             self._announced = serial
         else:
-            self._again_at = self._clock.now() + _AGAIN_S
+            self._again_at = self._clock.now() + _REPEAT_ANNOUNCEMENT_S
 
     def _look(self, course: RolloutState) -> None:
         """Play the time, and of a rollout's devices those that said something since the last look."""

@@ -27,7 +27,7 @@ from runtime.waits import span
 log = structlog.get_logger(__name__)
 
 _DAY_S: Final = 86400.0
-_LATELY_S: Final = 60.0
+_RECENT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class DeviceRegistry:
         known = ((name, self._devices[name].state.fleet_secret) for name in self.online())
         return {name: shown for name, shown in known if shown is not None}
 
-    def silent(self) -> tuple[str, ...]:
+    def unheard(self) -> tuple[str, ...]:
         """Devices that were not heard since the start; first those that were online when last heard."""
         silent = [name for name in self._devices if name not in self._heard]
         return tuple(sorted(silent, key=lambda name: (not self._devices[name].online, name)))
@@ -211,16 +211,16 @@ class DeviceRegistry:
         if not self.prototypers:
             await self._prototyper_came.wait()
 
-    def able(self, terms: Requirements) -> tuple[str, ...]:
+    def eligible(self, terms: Requirements) -> tuple[str, ...]:
         """Devices that are online and meet the terms; sorted."""
-        return tuple(name for name in self.online() if not self.lacks(name, terms))
+        return tuple(name for name in self.online() if not self.missing_requirement(name, terms))
 
     def trains(self, device: str) -> bool:
         """Whether a device has the role ``train``."""
         known = self._devices.get(device)
         return known is not None and trains(known.state)
 
-    def lacks(self, device: str, terms: Requirements) -> str:
+    def missing_requirement(self, device: str, terms: Requirements) -> str:
         """What keeps a device out of a round, in words; empty where nothing does."""
         known = self._devices.get(device)
         if known is None:
@@ -229,23 +229,23 @@ class DeviceRegistry:
             return known.state.status
         return terms.lacks(known.state)
 
-    def heard(self, device: str) -> str:
+    def last_heard(self, device: str) -> str:
         """When a device last said something of itself, in words; empty where that is less than a minute."""
         known = self._devices.get(device)
         ago = 0.0 if known is None else self._wall() - known.wall
-        return f"last heard {span(ago)} ago" if ago >= _LATELY_S else ""
+        return f"last heard {span(ago)} ago" if ago >= _RECENT_S else ""
 
-    def unable(self, terms: Requirements) -> Iterator[tuple[str, str]]:
+    def ineligible(self, terms: Requirements) -> Iterator[tuple[str, str]]:
         """The other devices and what each of them lacks, by name."""
         for name in sorted(self._devices):
-            if lack := self.lacks(name, terms):
+            if lack := self.missing_requirement(name, terms):
                 yield name, lack
 
     def counts(self, device: str) -> Mapping[str, Sequence[int]]:
         """Per modality, windows per class of a known device."""
         return {name: modality.windows for name, modality in self._devices[device].state.modalities.items()}
 
-    def present(self, device: str) -> Mapping[str, Sequence[int]]:
+    def windows_by_modality(self, device: str) -> Mapping[str, Sequence[int]]:
         """Per modality, one number: windows of a known device in which it is present, labelled or not."""
         state = self._devices[device].state
         return {
@@ -259,7 +259,7 @@ class DeviceRegistry:
         """Per modality, how many online devices have windows of each class; else of any, as one number."""
         table = {name: [0] * (classes if labelled else 1) for name in modalities}
         for device in self.online():
-            for name, per_class in (self.counts if labelled else self.present)(device).items():
+            for name, per_class in (self.counts if labelled else self.windows_by_modality)(device).items():
                 for k, n in enumerate(per_class[:classes]):
                     if name in table and n > 0:
                         table[name][k] += 1

@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 FOLDER: Final = "forget"
 """Below ``state_dir``: a file for each device that is to be forgotten."""
 _FORCE: Final = b"force"
-_LOOK_S: Final = 3.0
+_POLL_S: Final = 3.0
 _STALE_S: Final = 3600.0
-_AT_ONCE: Final = 1000
+_MAX_FORGOTTEN_AT_ONCE: Final = 1000
 OF_DEVICE: Final = (schema.devices, schema.messages, schema.standing)
 """Tables whose rows of a device go with it. Its updates and refusals stay: they are the history's."""
 
@@ -65,7 +65,7 @@ class Forgetting:
         state_dir: Path,
         roster: DeviceRegistry,
         ledger: WriteBehindBuffer,
-        standing: Quarantine,
+        quarantine: Quarantine,
         secrets: SecretMismatchMonitor,
         clock: Clock,
         days: float,
@@ -73,7 +73,7 @@ class Forgetting:
         self._folder = state_dir / FOLDER
         self._roster = roster
         self._ledger = ledger
-        self._standing = standing
+        self._quarantine = quarantine
         self._secrets = secrets
         self._clock = clock
         self._days = days
@@ -87,15 +87,15 @@ class Forgetting:
             self._secrets.heard(device)
             self._ledger.remove(schema.devices, device=device)
             self._ledger.remove(schema.messages, device=device)
-            if self._standing.barred(device) is None:
-                self._standing.forget(device)
+            if self._quarantine.denial(device) is None:
+                self._quarantine.forget(device)
             self.forgotten += 1
 
     async def run(self) -> None:
         """Look for what the operator asks, and now and then for who is gone."""
         stale_at = self._clock.now()
         while True:
-            await self._clock.sleep(_LOOK_S)
+            await self._clock.sleep(_POLL_S)
             for device, forced in await asyncio.to_thread(self._asked):
                 self._do(device, forced=forced)
             if self._days and self._clock.now() - stale_at >= _STALE_S:
@@ -106,7 +106,7 @@ class Forgetting:
         found = []
         try:
             asked = [file for file in self._folder.iterdir() if is_name(file.name)]  # not one being written
-            for file in sorted(asked)[:_AT_ONCE]:
+            for file in sorted(asked)[:_MAX_FORGOTTEN_AT_ONCE]:
                 forced = file.read_bytes() == _FORCE
                 remove(file)
                 found.append((file.name, forced))

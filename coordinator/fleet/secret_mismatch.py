@@ -15,11 +15,11 @@ from runtime.text import first_few
 
 log = structlog.get_logger(__name__)
 
-NAMES: Final = 3
+MAX_NAMES: Final = 3
 """Devices of one secret that are named."""
 _PRINTS: Final = 4
 """Secrets that are told apart in words."""
-_MANY: Final = 8
+_QUIET_SHARE: Final = 8
 """Of so many devices that were named, one more is not worth a line of the log."""
 _HOW: Final = (
     "give all of them one (lichen agent enroll --replace --fleet-secret FILE with a new invite; "
@@ -49,8 +49,10 @@ def mismatch_warning(prints: Mapping[str, str]) -> str:
     if len(groups) < 2:  # noqa: PLR2004 - one secret, or none
         return ""
     (most, here), *others = groups
-    first = first_few(here, NAMES) if len(here) == len(others[0][1]) else f"{len(here)} others"
-    parts = [f"{first_few(devices, NAMES)} {_have(devices)} {shown}" for shown, devices in others[:_PRINTS]]
+    first = first_few(here, MAX_NAMES) if len(here) == len(others[0][1]) else f"{len(here)} others"
+    parts = [
+        f"{first_few(devices, MAX_NAMES)} {_have(devices)} {shown}" for shown, devices in others[:_PRINTS]
+    ]
     more = f"; and {len(others) - _PRINTS} secrets more" if len(others) > _PRINTS else ""
     return (
         "devices have different fleet secrets and learn nothing from each other: "
@@ -113,7 +115,7 @@ class SecretMismatchMonitor:
         most = min(having, key=lambda shown: (-len(having[shown]), shown))
         others = ((device, shown) for shown in having if shown != most for device in having[shown])
         fresh = {device: shown for device, shown in others if device not in told}
-        if len(fresh) > len(told) // _MANY:
+        if len(fresh) > len(told) // _QUIET_SHARE:
             log.warning("fleet_secrets_differ", why=mismatch_warning(self._prints))
             told |= fresh
             self._warned = True

@@ -29,8 +29,8 @@ log = structlog.get_logger(__name__)
 
 UNSERVED: Final = "unserved"
 """The key of the table ``meta``: routes of the last export that got no bundle, as JSON."""
-_NAMES: Final = 4
-_MOST_KINDS: Final = 4096
+_MAX_NAMES: Final = 4
+_MAX_KINDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class ReleaseBundle(Wire):
 
 def counted(devices: tuple[str, ...]) -> str:
     """Some devices in words."""
-    return f"{len(devices)} device{'' if len(devices) == 1 else 's'} ({first_few(devices, _NAMES)})"
+    return f"{len(devices)} device{'' if len(devices) == 1 else 's'} ({first_few(devices, _MAX_NAMES)})"
 
 
 def group_by_route(needs: Mapping[str, ServingNeed]) -> list[RouteGroup]:
@@ -186,7 +186,7 @@ class TrainingRoutes:
             return ()
         kind = trains(known.state), profile_of(self._task, known.state)
         if kind not in self._known:
-            if len(self._known) >= _MOST_KINDS:
+            if len(self._known) >= _MAX_KINDS:
                 self._known.clear()
             self._known[kind] = self._ask(*kind)
         return self._known[kind]

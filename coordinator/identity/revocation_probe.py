@@ -18,7 +18,7 @@ _ALERT_S: Final = 1.0
 this long."""
 _GONE_S: Final = 1.0
 """If nothing listens, waiting longer is useless: a broker reads the list when it starts."""
-_STEP_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Probe:
                 words = f"{self.host}:{self.port} does not answer ({error.strerror or error})"
             if clock() - begun >= (limit_s if listens else min(limit_s, _GONE_S)):
                 return words
-            time.sleep(_STEP_S)
+            time.sleep(_POLL_S)
 
     def _ask(self) -> str:
         where = f"{self.host}:{self.port}"

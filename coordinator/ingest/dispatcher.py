@@ -48,8 +48,8 @@ class Dispatcher:
         messages: everything that arrives.
         handlers: by kind; a kind without one is sent by the coordinator, not to it.
         roster: records that a device was heard.
-        guard: decides which devices are admitted.
-        teller: sends refusals.
+        access: decides which devices are admitted.
+        receipts: sends refusals.
         ledger: counts refusals.
         voice: limits the log lines about a device.
         now: monotonic seconds.
@@ -62,8 +62,8 @@ class Dispatcher:
         messages: Callable[[], AsyncIterator[Message]],
         handlers: Mapping[Kind, Handler],
         roster: DeviceRegistry,
-        guard: AccessControl,
-        teller: ReceiptSender,
+        access: AccessControl,
+        receipts: ReceiptSender,
         ledger: WriteBehindBuffer,
         voice: LogRateLimiter,
         now: Callable[[], float],
@@ -72,8 +72,8 @@ class Dispatcher:
         self._messages = messages
         self._handlers = dict(handlers)
         self._roster = roster
-        self._guard = guard
-        self._teller = teller
+        self._access = access
+        self._receipts = receipts
         self._ledger = ledger
         self._voice = voice
         self.lanes: FairQueue[tuple[Message, Route]] = FairQueue(now)
@@ -99,7 +99,7 @@ class Dispatcher:
         try:
             device, route = self._route(message.topic)
         except Refused as refused:
-            self._refuse(message.topic, _NOBODY, None, refused)
+            self._refuse(message.topic, _UNKNOWN_DEVICE, None, refused)
             message.ack()
             return
         if not await self.lanes.put(device, (message, route), len(message.payload)):
@@ -139,8 +139,8 @@ class Dispatcher:
     async def _handle(self, device: str, route: Route, message: Message) -> bool:
         if route.kind is not Kind.STATE:
             self._roster.touch(device)
-        if route.kind in _OF_WHO_IS_HEARD and self._guard.barred(device) is not None:
-            self._guard.turned_away += 1
+        if route.kind in _OF_WHO_IS_HEARD and self._access.denial(device) is not None:
+            self._access.turned_away += 1
             return False
         handler = self._handlers.get(route.kind)
         if handler is None:
@@ -155,7 +155,7 @@ class Dispatcher:
                 return
             # A message of a newer release, or a device with an outdated task, is no offence.
             said = kind in _SAID and refused.reason in {Reason.MALFORMED, Reason.TOO_LARGE}
-            self._teller.refuse(device, 0, None, refused, conduct=not said)
+            self._receipts.send_refused(device, 0, None, refused, conduct=not said)
 
     def metrics(self) -> Iterable[MetricFamily]:
         """Counts of dropped messages."""

@@ -62,13 +62,13 @@ class FairQueue(Generic[T]):
             await self._room.wait()
         lane = self._lanes.setdefault(device, _DeviceQueue())
         while not self._fits(lane, size):
-            left = BLOCKING_BUDGET_S - self._debt(device)
+            left = BLOCKING_BUDGET_S - self._used_budget(device)
             if left <= 0:
                 self.dropped += 1
                 return False
             began = self._now()
             await self._wait(lane, left)
-            self._bill(device, self._now() - began)
+            self._charge(device, self._now() - began)
         self._lanes[device] = lane  # it may have been emptied and removed meanwhile
         lane.waiting.append((item, size))
         lane.bytes += size
@@ -93,13 +93,13 @@ class FairQueue(Generic[T]):
         except TimeoutError:
             pass
 
-    def _debt(self, device: str) -> float:
+    def _used_budget(self, device: str) -> float:
         owed, at = self._debts.get(device, (0.0, 0.0))
         return max(0.0, owed - GIVEN_BACK * (self._now() - at))
 
-    def _bill(self, device: str, seconds: float) -> None:
-        self._debts[device] = (self._debt(device) + seconds, self._now())
-        for other in [one for one in self._debts if not self._debt(one)]:
+    def _charge(self, device: str, seconds: float) -> None:
+        self._debts[device] = (self._used_budget(device) + seconds, self._now())
+        for other in [one for one in self._debts if not self._used_budget(one)]:
             del self._debts[other]
 
     async def _offer(self, device: str) -> None:

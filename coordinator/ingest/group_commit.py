@@ -104,7 +104,7 @@ class GroupCommit:
         ]
         for same, answer in zip(fresh, await self._driver.accept_all(offered), strict=True):
             if answer is not None:  # the round closed between the two: the frame is on disk, but not counted
-                await self._driver.threads.run(self._journal.disown, round_, same[0].offered.digest)
+                await self._driver.threads.run(self._journal.mark_void, round_, same[0].offered.digest)
             for one in same:
                 _answer(one, answer)
 

@@ -40,7 +40,7 @@ A_SECOND: Final = 0.5
 """States of one device that are applied in a second, after its burst."""
 _LOOK_S: Final = 0.5
 _HUSH_S: Final = 30.0
-_NAMES: Final = 8
+_MAX_NAMES: Final = 8
 _MOST_BARRED: Final = 10_000
 _BASE_BYTES: Final = 6144
 _MODALITY_BYTES: Final = 512
@@ -81,8 +81,8 @@ class StateReceiver:
         roster: DeviceRegistry,
         driver: RoundDriver,
         ledger: WriteBehindBuffer,
-        teller: ReceiptSender,
-        guard: AccessControl,
+        receipts: ReceiptSender,
+        access: AccessControl,
         deployment: BundleDelivery,
         voice: LogRateLimiter,
         withdrawals: Withdrawals,
@@ -97,8 +97,8 @@ class StateReceiver:
         self._roster = roster
         self._driver = driver
         self._ledger = ledger
-        self._teller = teller
-        self._guard = guard
+        self._receipts = receipts
+        self._access = access
         self._deployment = deployment
         self._voice = voice
         self._withdrawals = withdrawals
@@ -130,8 +130,8 @@ class StateReceiver:
         device, payload = route.device or "", message.payload
         if not payload:  # a retained message was cleared: it says nothing about the device
             return False
-        if self._guard.barred(device) is not None:
-            self._turn_away(device)
+        if self._access.denial(device) is not None:
+            self._refuse_denied(device)
             return False
         if len(payload) > self._most_bytes:
             words = f"a state of {len(payload)} bytes; of this task it has at most {self._most_bytes}"
@@ -152,8 +152,8 @@ class StateReceiver:
         """Whether to apply a state now; for an unregistered device the registry's own limits decide."""
         return self._rate.take(device, self._clock.now()) or device not in self._roster
 
-    def _turn_away(self, device: str) -> None:
-        self._guard.turned_away += 1
+    def _refuse_denied(self, device: str) -> None:
+        self._access.turned_away += 1
         self._late.pop(device, None)
         if len(self._barred) < _MOST_BARRED:
             self._barred[device] = None
@@ -161,14 +161,14 @@ class StateReceiver:
     async def run(self) -> None:
         """Apply deferred states, and ask devices that are no longer barred for theirs, for ever."""
         while True:
-            await self._clock.sleep(_LOOK_S)
+            await self._clock.sleep(_POLL_S)
             for device in [one for one in self._late if self._rate.take(one, self._clock.now())]:
                 state = self._late.pop(device, None)
                 if state is not None:
                     await self._apply_late(state)
-            for device in [one for one in self._barred if self._guard.barred(one) is None]:
+            for device in [one for one in self._barred if self._access.denial(one) is None]:
                 del self._barred[device]
-                self._teller.say(device, Kind.CMD, Command(command="send_state"))
+                self._receipts.enqueue(device, Kind.CMD, Command(command="send_state"))
             if self._clock.now() - self._hushed_at >= min(_HUSH_S, self._silent_s):
                 self._hushed_at = self._clock.now()
                 self._hush()
@@ -180,7 +180,7 @@ class StateReceiver:
             self._secrets.heard(device)
             self._ledger.note(schema.devices, **self._roster.row(device))
         if silent:
-            log.info("devices_silent", count=len(silent), first=silent[:_NAMES], seconds=self._silent_s)
+            log.info("devices_silent", count=len(silent), first=silent[:_MAX_NAMES], seconds=self._silent_s)
             self._driver.fleet_changed()
 
     async def _apply_late(self, state: State) -> None:
@@ -188,7 +188,7 @@ class StateReceiver:
         try:
             await self._apply(state, _nothing)
         except Refused as refused:
-            self._teller.refuse(state.device, self._driver.state.round, None, refused)
+            self._receipts.send_refused(state.device, self._driver.state.round, None, refused)
         except (LichenError, OSError) as error:  # the device sends its state again
             log.warning("not_stored", device=state.device, why=str(error))
         finally:
@@ -225,7 +225,7 @@ class StateReceiver:
                 log.warning("no_pointer", device=device, why=str(error), **more(unsaid))
             return
         if pointer is not None:
-            self._teller.say(device, Kind.MODEL, pointer)
+            self._receipts.enqueue(device, Kind.MODEL, pointer)
 
     def metrics(self) -> Iterable[MetricFamily]:
         """Counts of replaced states."""

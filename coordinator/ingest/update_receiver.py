@@ -47,22 +47,22 @@ class UpdateReceiver:
         task: Task,
         server: Server,
         driver: RoundDriver,
-        workshop: RoundWorker,
+        round_worker: RoundWorker,
         journal: Journal,
         roster: DeviceRegistry,
         uploads: Uploads,
-        teller: ReceiptSender,
-        guard: AccessControl,
+        receipts: ReceiptSender,
+        access: AccessControl,
     ) -> None:
         self._task = task
         self._server = server
         self._driver = driver
-        self._workshop = workshop
+        self._worker = round_worker
         self._journal = journal
         self._roster = roster
         self._uploads = uploads
-        self._teller = teller
-        self._guard = guard
+        self._receipts = receipts
+        self._access = access
         self.commits = GroupCommit(driver, journal)
         self._decoding = asyncio.Semaphore(DECODED)
         self.stray_chunks = 0
@@ -83,9 +83,9 @@ class UpdateReceiver:
 
     async def _handle(self, route: Route, payload: bytes) -> None:
         device = route.device or ""
-        barred = self._guard.barred(device)
+        barred = self._access.denial(device)
         if barred is not None:
-            await self._turn_away(device, route, payload, barred)
+            await self._refuse_denied(device, route, payload, barred)
             return
         await asyncio.to_thread(self._uploads.enter_round, self._driver.state.round)
         if route.kind is Kind.UP_BLOB:
@@ -104,9 +104,9 @@ class UpdateReceiver:
             return
         await self._pointer(device, pointer)
 
-    async def _turn_away(self, device: str, route: Route, payload: bytes, barred: Refused) -> None:
+    async def _refuse_denied(self, device: str, route: Route, payload: bytes, barred: Refused) -> None:
         """Answer a barred device at intervals, without decoding a tensor; other payloads are dropped."""
-        if route.kind is Kind.UP_BLOB or not self._guard.may_tell(device):
+        if route.kind is Kind.UP_BLOB or not self._access.may_reply(device):
             return
         mark = await asyncio.to_thread(digest, payload)
         if not is_frame(payload):
@@ -121,7 +121,7 @@ class UpdateReceiver:
             if self._is_here(device, mark):
                 return
             self._check_pointer(device, pointer)
-            limits = self._workshop.limits(await self._workshop.state())
+            limits = self._worker.limits(await self._worker.state())
             answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
         except Refused as refused:
             if not await self._again(device, mark):
@@ -130,7 +130,7 @@ class UpdateReceiver:
         if isinstance(answer, bytes):
             await self._update(device, answer, mark)
         else:
-            self._teller.say(device, Kind.RECEIPT, answer)
+            self._receipts.enqueue(device, Kind.RECEIPT, answer)
 
     def _check_pointer(self, device: str, pointer: BlobPointer) -> None:
         """Check before any chunk is accepted what the header must say, too."""
@@ -149,7 +149,7 @@ class UpdateReceiver:
             final = refused.reason is Reason.WRONG_DIGEST and self._spoiled.get(device) == mark
             if refused.reason is Reason.WRONG_DIGEST:
                 self._spoiled[device] = mark
-            self._teller.refuse(device, self._driver.state.round, mark if final else None, refused)
+            self._receipts.send_refused(device, self._driver.state.round, mark if final else None, refused)
             return
         if done is not None:
             await self._update(device, done, mark)
@@ -160,7 +160,7 @@ class UpdateReceiver:
         """Whether exactly this update was accepted in the open round: then only the receipt was lost."""
         found = self._driver.accepted.has(device, mark)
         if found:
-            self._teller.accept(device, self._driver.state.round, mark)
+            self._receipts.send_accepted(device, self._driver.state.round, mark)
         return found
 
     async def _again(self, device: str, mark: str) -> bool:
@@ -169,7 +169,7 @@ class UpdateReceiver:
             return True
         round_ = await asyncio.to_thread(self._journal.find, device, mark)
         if round_ is not None:
-            self._teller.accept(device, round_, mark)
+            self._receipts.send_accepted(device, round_, mark)
         return round_ is not None
 
     async def _update(self, device: str, payload: bytes, mark: str) -> None:
@@ -179,14 +179,14 @@ class UpdateReceiver:
             if self._is_here(device, mark):
                 return
             self._check_known(device)
-            state = await self._workshop.state()
-            limits = self._workshop.limits(state)
+            state = await self._worker.state()
+            limits = self._worker.limits(state)
             header, encoded = await asyncio.to_thread(self._open, payload, limits)
             round_ = header.round
             await self._check_header(device, header)  # before it takes a place below
             async with self._decoding:
                 update = await asyncio.to_thread(self._decode, header, encoded)
-                self._workshop.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
+                self._worker.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
                 blobs = blobs_of(update.tensors)
                 del update
             await self.commits.accept(header, mark, payload, blobs)
@@ -196,11 +196,11 @@ class UpdateReceiver:
             return
         self._roster.contributed(device)
         log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
-        self._teller.accept(device, header.round, mark)
+        self._receipts.send_accepted(device, header.round, mark)
 
     async def _refuse(self, device: str, round_: int, mark: str, refused: Refused) -> None:
         """Record that a device delivers, from a whole update or a pointer: the round need not wait for it."""
-        self._teller.refuse(device, round_, mark, refused)
+        self._receipts.send_refused(device, round_, mark, refused)
         await self._driver.refuse(device, round_, refused.reason)
 
     def _check_known(self, device: str) -> None:

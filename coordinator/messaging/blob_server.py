@@ -76,7 +76,7 @@ class BlobServer:
         clock: the time.
         budget: bytes a day; None: no bound.
         voice: how often the log speaks of a device.
-        may_have: whether a device may be served a blob that is here; asked in a thread.
+        may_fetch: whether a device may be served a blob that is here; asked in a thread.
     """
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
@@ -89,7 +89,7 @@ class BlobServer:
         budget: FetchBudget | None = None,
         voice: LogRateLimiter | None = None,
         *,
-        may_have: Callable[[str, str], bool],
+        may_fetch: Callable[[str, str], bool],
     ) -> None:
         self._clock = clock
         self._budget = budget or FetchBudget(0, set())
@@ -108,7 +108,7 @@ class BlobServer:
         """Requests for blobs that belong to another device."""
         self.over_budget = 0
         """Requests beyond a device's bytes a day."""
-        self._may_have = may_have
+        self._may_have = may_fetch
 
     async def on_fetch(self, route: Route, message: Message) -> bool:
         """Take the payload of ``up/fetch``.

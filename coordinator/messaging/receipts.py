@@ -48,7 +48,7 @@ class ReceiptSender:
     Args:
         post: to the devices.
         ledger: counts refusals on disk.
-        standing: is told of every refusal of something that a device sent.
+        quarantine: is told of every refusal of something that a device sent.
         task: its name.
         queue: where answers wait.
         now: monotonic seconds.
@@ -58,14 +58,14 @@ class ReceiptSender:
         self,
         post: Sender,
         ledger: WriteBehindBuffer,
-        standing: Quarantine,
+        quarantine: Quarantine,
         task: str,
         queue: AnswerQueue,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._post = post
         self._ledger = ledger
-        self._standing = standing
+        self._quarantine = quarantine
         self._task = task
         self.accepted = 0
         self.refused: Counter[str] = Counter()
@@ -74,14 +74,14 @@ class ReceiptSender:
         self._waiting: Counter[str] = Counter()
         self._voice = LogRateLimiter(now)
 
-    def accept(self, device: str, round_: int, digest: str) -> None:
+    def send_accepted(self, device: str, round_: int, digest: str) -> None:
         """Tell a device that its update is in the journal and synced."""
         self.accepted += 1
-        self.say(
+        self.enqueue(
             device, Kind.RECEIPT, Receipt(task=self._task, round=round_, digest=digest, status="accepted")
         )
 
-    def refuse(
+    def send_refused(
         self, device: str, round_: int, digest: str | None, refused: Refused, *, conduct: bool = True
     ) -> None:
         """Count a refusal; tell the device where it can know what is meant (by the digest it sent).
@@ -99,7 +99,7 @@ class ReceiptSender:
             detail = cut(refused.detail, _DETAIL)
             log.warning("refused", device=device, reason=refused.reason.value, detail=detail, **more(unsaid))
         self._ledger.refused(device, refused)
-        follows = self._standing.refused(device, refused) if conduct else ""
+        follows = self._quarantine.refused(device, refused) if conduct else ""
         if digest is not None:
             receipt = Receipt(
                 task=self._task,
@@ -109,9 +109,9 @@ class ReceiptSender:
                 reason=refused.reason,
                 detail=f"{refused.detail[:300]}; {follows}"[:500] if follows else refused.detail[:500],
             )
-            self.say(device, Kind.RECEIPT, receipt)
+            self.enqueue(device, Kind.RECEIPT, receipt)
 
-    def say(self, device: str, kind: Kind, message: Wire) -> None:
+    def enqueue(self, device: str, kind: Kind, message: Wire) -> None:
         """Send soon; drop it where too much waits already."""
         if self._waiting[device] >= PER_DEVICE or self._queue.full():
             self.dropped += 1

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 _PAUSES_S: Final = (3.0, 20.0, 120.0)
 """Before each time: a broker that retains states sends them in the first moments."""
-_AT_ONCE: Final = 100
+_REQUESTS_A_SECOND: Final = 100
 """Asked in a second, so that receipts and offers find room in the queue."""
 
 
@@ -28,11 +28,11 @@ class StateRequester:
     """One service, which is done after some minutes and then only waits."""
 
     def __init__(
-        self, link: MessagePublisher, roster: DeviceRegistry, teller: ReceiptSender, clock: Clock
+        self, link: MessagePublisher, roster: DeviceRegistry, receipts: ReceiptSender, clock: Clock
     ) -> None:
         self._link = link
         self._roster = roster
-        self._teller = teller
+        self._receipts = receipts
         self._clock = clock
         self.asked = 0
         """Commands sent."""
@@ -48,12 +48,12 @@ class StateRequester:
             await self._clock.sleep(3600.0)
 
     async def _ask(self) -> None:
-        silent = self._roster.silent()
+        silent = self._roster.unheard()
         if silent:
             log.info("roll_call", silent=len(silent), first=silent[:8])
-        for at in range(0, len(silent), _AT_ONCE):
-            for device in silent[at : at + _AT_ONCE]:
-                self._teller.say(device, Kind.CMD, Command(command="send_state"))
+        for at in range(0, len(silent), _REQUESTS_A_SECOND):
+            for device in silent[at : at + _REQUESTS_A_SECOND]:
+                self._receipts.enqueue(device, Kind.CMD, Command(command="send_state"))
                 self.asked += 1
-            if at + _AT_ONCE < len(silent):
+            if at + _REQUESTS_A_SECOND < len(silent):
                 await self._clock.sleep(1.0)

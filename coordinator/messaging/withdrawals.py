@@ -21,9 +21,9 @@ _MAX_DEVICES: Final = 10_000
 class Withdrawals:
     """Answers states of devices that may not know of a withdrawn update yet."""
 
-    def __init__(self, journal: Journal, teller: ReceiptSender, task: str, clock: Clock) -> None:
+    def __init__(self, journal: Journal, receipts: ReceiptSender, task: str, clock: Clock) -> None:
         self._journal = journal
-        self._teller = teller
+        self._receipts = receipts
         self._task = task
         self._clock = clock
         self._sent: dict[str, float] = {}
@@ -46,7 +46,7 @@ class Withdrawals:
         if state.status == "online" and self._is_due(device):
             for row in rows:
                 if row["digest"] not in over:
-                    self._teller.say(device, Kind.RECEIPT, self._receipt(row))
+                    self._receipts.enqueue(device, Kind.RECEIPT, self._receipt(row))
 
     def _is_due(self, device: str) -> bool:
         now = self._clock.now()

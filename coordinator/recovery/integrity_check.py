@@ -21,7 +21,7 @@ from runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 _OPEN: Final = (RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _PATIENCE_S: Final = 10.0
 _RETRY_S: Final = 5.0
 
@@ -33,13 +33,13 @@ class IntegrityCheck:
         self,
         driver: RoundDriver,
         journal: Journal,
-        workshop: RoundWorker,
+        round_worker: RoundWorker,
         link: MessagePublisher,
         clock: Clock,
     ) -> None:
         self._driver = driver
         self._journal = journal
-        self._workshop = workshop
+        self._worker = round_worker
         self._link = link
         self._clock = clock
         self.looked_at = 0
@@ -65,7 +65,7 @@ class IntegrityCheck:
 
     async def _reported(self, round_: int, lost: dict[str, Refused]) -> bool:
         try:
-            await self._workshop.lose(round_, UnusableUpdates(lost))
+            await self._worker.lose(round_, UnusableUpdates(lost))
         except Transient as error:  # a full disk; the fold finds them, too
             log.warning("not_journaled", why=str(error))
             await self._clock.sleep(_RETRY_S)
@@ -81,7 +81,7 @@ class IntegrityCheck:
     async def _connected(self) -> None:
         deadline = self._clock.now() + _PATIENCE_S
         while not self._link.connected and self._clock.now() < deadline:
-            await self._clock.sleep(_LOOK_S)
+            await self._clock.sleep(_POLL_S)
 
 
 def _why_unsound(entry: AcceptedUpdate) -> Refused | None:

@@ -33,7 +33,7 @@ from runtime.text import first_few
 
 log = structlog.get_logger(__name__)
 
-_PARTS: Final = ("-wal", "-shm", "")
+_FILE_SUFFIXES: Final = ("-wal", "-shm", "")
 """Files of a SQLite database; removing the last one removes the evidence of the database."""
 _OPEN: Final = (RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
 META: Final = "salvaged"
@@ -56,7 +56,7 @@ class _Rebuild:
         self.words.append(why)
         mark = rebuild_marker(self.path)
         if not mark.exists():
-            for suffix in _PARTS:
+            for suffix in _FILE_SUFFIXES:
                 remove(self._aside(suffix))
             write_atomic(mark, why.encode())
         self._move_aside()
@@ -76,7 +76,7 @@ class _Rebuild:
 
     def _move_aside(self) -> None:
         """Keep the damaged files, and remove those of an earlier attempt."""
-        for suffix in _PARTS:
+        for suffix in _FILE_SUFFIXES:
             file = self.path.with_name(self.path.name + suffix)
             if file.exists() and not (self._aside("").exists() or self._aside(suffix).exists()):
                 rename(file, self._aside(suffix))

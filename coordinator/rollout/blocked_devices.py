@@ -12,7 +12,7 @@ from protocol.rollout import Hindrance
 from runtime.text import first_few, one_line
 from runtime.waits import Wait
 
-_NAMES: Final = 5
+_MAX_NAMES: Final = 5
 
 
 def in_rollout(course: RolloutState, get: Callable[[str], Device | None]) -> dict[str, str]:
@@ -51,7 +51,7 @@ def elsewhere(roster: DeviceRegistry, course: RolloutState, barred: Collection[s
             found.append(f"{name} (version {said.version}: {one_line(said.why)})")
     if not found:
         return []
-    words = f"devices that cannot run what they are pointed to yet: {first_few(found, _NAMES)}"
+    words = f"devices that cannot run what they are pointed to yet: {first_few(found, _MAX_NAMES)}"
     return [Wait("models", words, None, None, "until that is mended on the devices; they try again")]
 
 
@@ -80,7 +80,8 @@ def ahead(
     names = [f"{name} (version {version})" for version, name in sorted(found, reverse=True)]
     words = (
         f"devices run a later version than this coordinator ever exported (its newest is {newest}): "
-        f"{first_few(names, _NAMES)}; they refuse its versions. Its state was lost, or an older one put back"
+        f"{first_few(names, _MAX_NAMES)}; they refuse its versions. Its state was lost, or an older one "
+        "put back"
     )
     then = f"until version {highest}, or at once with rollout.mode = manual and lichen rollout create"
     return [Wait("versions", words, None, None, then)]

@@ -19,7 +19,7 @@ from runtime.storage.files import disk_errors, make_folder, remove, write_atomic
 
 BEGUN = "rollouts"
 """The key of the table ``meta``: since when there is a book of rollouts, unix seconds."""
-_LATELY_S: Final = 600.0
+_KEEP_BROUGHT_S: Final = 600.0
 FOLDER = "rollout"
 """Below ``state_dir``: bundles that the operator brought, by digest."""
 
@@ -119,5 +119,5 @@ def tidy(state_dir: Path, course: RolloutState, wall: float) -> None:
     folder, kept = state_dir / FOLDER, {name for one in course.named for name in one.digests}
     if folder.is_dir():
         for file in folder.iterdir():
-            if file.name not in kept and wall - file.stat().st_mtime > _LATELY_S:
+            if file.name not in kept and wall - file.stat().st_mtime > _KEEP_BROUGHT_S:
                 remove(file)

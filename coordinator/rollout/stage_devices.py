@@ -12,7 +12,7 @@ from coordinator.config.rollout import EPSILON, Plan
 from coordinator.rollout.device_record import Refuser, Refusers
 from protocol.base import Name, Wire
 
-_NOBODY: Final[Refusers] = MappingProxyType({})
+_NO_REFUSERS: Final[Refusers] = MappingProxyType({})
 
 
 class Fact(Wire):
@@ -28,7 +28,7 @@ def rank(device: str) -> bytes:
 
 
 def chosen(
-    plan: Plan, stage: int, fleet: Mapping[str, Fact], had: Iterable[str], refusers: Refusers = _NOBODY
+    plan: Plan, stage: int, fleet: Mapping[str, Fact], had: Iterable[str], refusers: Refusers = _NO_REFUSERS
 ) -> tuple[str, ...]:
     """The devices that a stage adds, sorted.
 

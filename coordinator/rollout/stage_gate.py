@@ -11,7 +11,7 @@ from runtime.text import first_few, one_line
 
 _PHASES: Final = frozenset({"trial", "committed", "rolled_back", "refused"})
 _EPSILON: Final = 1e-9
-_NAMES: Final = 5
+_MAX_NAMES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +162,4 @@ def _named(losers: Mapping[str, RolloutDevice]) -> str:
         f"{name} {one.phase.replace('_', ' ')}: {one.why or 'no reason given'}"
         for name, one in sorted(losers.items())
     ]
-    return first_few(failures, _NAMES, "; ")
+    return first_few(failures, _MAX_NAMES, "; ")

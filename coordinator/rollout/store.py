@@ -21,7 +21,7 @@ FILE: Final = "rollout.sqlite3"
 VERSION: Final = 1
 READABLE_FROM: Final = 1
 UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
-_KEPT: Final = 20
+_ROLLOUTS_WITH_DEVICES: Final = 20
 """Rollouts whose devices stay known."""
 _LOST: Final = (
     "move it away, and keep it to see what was rolled out: rollouts begin anew; devices keep what they run "
@@ -159,8 +159,8 @@ def _write(tables: sqlite3.Connection, before: RolloutState, after: RolloutState
             had = old.members
         else:
             tables.execute("INSERT OR REPLACE INTO past VALUES (?, ?)", (old.number, old.model_dump_json()))
-            tables.execute("DELETE FROM past WHERE number <= ?", (new.number - _KEPT,))
-            tables.execute("DELETE FROM members WHERE number <= ?", (new.number - _KEPT,))
+            tables.execute("DELETE FROM past WHERE number <= ?", (new.number - _ROLLOUTS_WITH_DEVICES,))
+            tables.execute("DELETE FROM members WHERE number <= ?", (new.number - _ROLLOUTS_WITH_DEVICES,))
     if new is not None:
         rows = [
             (new.number, name, one.model_dump_json())

@@ -27,7 +27,7 @@ from runtime.text import first_few
 
 BACK: Final = Trial(windows=1, max_latency_ratio=1000.0, max_accuracy_drop=1.0)
 """What is asked of the stable release where devices go back to it: that it answers."""
-_NAMES: Final = 5
+_MAX_NAMES: Final = 5
 
 
 def pause(course: RolloutState, event: Pause, now: float) -> Outcome:
@@ -147,7 +147,7 @@ def _fill(course: RolloutState, rollout: Rollout, event: RolloutTick, now: float
         )
         for name in found
     }
-    words = f"{rollout.stage_words}: {first_few(found, _NAMES)}"
+    words = f"{rollout.stage_words}: {first_few(found, _MAX_NAMES)}"
     rollout = rollout.model_copy(update={"members": {**rollout.members, **added}, "since": now})
     after = course.with_rollout(rollout.with_entry(now, "pointed", words)).model_copy(
         update={"serial": serial}

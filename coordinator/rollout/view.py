@@ -17,10 +17,10 @@ from runtime.storage.sqlite import open_reader, sqlite_errors
 from runtime.text import first_few
 from runtime.waits import Wait, span
 
-_NAMES: Final = 5
-_REASON: Final = 100
+_MAX_NAMES: Final = 5
+_MAX_REASON: Final = 100
 """Characters of what is in a device's way, where several devices are named in a line."""
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+_NO_OBSTACLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def read_rollouts(state_dir: Path) -> tuple[RolloutState, list[Rollout]]:
@@ -55,7 +55,7 @@ def standing(course: RolloutState) -> dict[str, Any] | None:
     }
 
 
-def waits(course: RolloutState, hindered: Mapping[str, str] = _NOTHING) -> list[Wait]:
+def waits(course: RolloutState, hindered: Mapping[str, str] = _NO_OBSTACLES) -> list[Wait]:
     """What the open rollout waits for, and who waits for its end.
 
     Args:
@@ -95,14 +95,14 @@ def _stage(rollout: Rollout, hindered: Mapping[str, str]) -> Wait:
     ]
     missing.sort(key=lambda name: (name not in hindered, name))  # those that a person can help come first
     shown = [f"{name} ({_short(hindered[name])})" if name in hindered else name for name in missing]
-    words = f"{told}: {counts.words}; waits for {first_few(shown, _NAMES)}"
+    words = f"{told}: {counts.words}; waits for {first_few(shown, _MAX_NAMES)}"
     return Wait("rollout", words, rollout.since, rollout.until, "it is paused")
 
 
 def _short(words: str) -> str:
     """Without the middle: a path comes before its trouble."""
-    head = _REASON // 3
-    return words if len(words) <= _REASON else f"{words[:head]}...{words[head + 3 - _REASON :]}"
+    head = _MAX_REASON // 3
+    return words if len(words) <= _MAX_REASON else f"{words[:head]}...{words[head + 3 - _MAX_REASON :]}"
 
 
 def doing(member: RolloutDevice) -> str:

@@ -36,14 +36,14 @@ log = structlog.get_logger(__name__)
 
 _MIN_SPACING_S: Final = 0.5
 """Between two round announcements; what lies between is skipped, the last one is always said."""
-_NAMES: Final = 64
+_MAX_ANNOUNCED_NAMES: Final = 64
 """Devices named in an announcement, which every onlooker gets at each change; of more, their number."""
 _TASKLESS: Final = 500
 REPEAT_S: Final = 30.0
 """The round is said again so often: the words hold durations, and silence means that nobody is there."""
 _TASK_PAUSE_MOST_S: Final = 3600.0
 _FAREWELL_S: Final = 2.0
-_WORDS: Final = 1000
+_MAX_WAITING_FOR: Final = 1000
 """Characters in ``RoundAnnouncement.waiting_for``."""
 
 
@@ -112,7 +112,7 @@ class Announcer:
         said = offline_announcement(self._driver.task, self._driver.rules, self._driver.state)
         return Will(broadcast_topic(self._post.fleet, Kind.ROUND), encode(said))
 
-    async def greet(self) -> None:
+    async def publish_all(self) -> None:
         """At every connect: all that is retained, said again.
 
         Raises:
@@ -160,10 +160,10 @@ class Announcer:
         while True:
             await self._changes.wait(self._repeat_s, self._clock)
             await self._repeat_task()
-            await self.say_round()
+            await self.publish_round()
             await self._clock.sleep(_MIN_SPACING_S)
 
-    async def say_round(self) -> bool:
+    async def publish_round(self) -> bool:
         """Publish where the round stands, and keep the words for the history; whether the first worked."""
         try:
             said = await self.announcement()
@@ -180,12 +180,12 @@ class Announcer:
                 await asyncio.to_thread(self._save_words, said.waiting_for)
         return True
 
-    async def say_farewell(self) -> None:
+    async def publish_stopped(self) -> None:
         """Leave ``stopped`` with the broker; after the last round ``done`` stays there. Bounded."""
         self._leaving = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL_S):
-                await self.say_round()
+                await self.publish_round()
 
     async def announcement(self) -> RoundAnnouncement:
         """Where the round stands; or that nobody is there to let it go on."""
@@ -217,16 +217,16 @@ class Announcer:
             round=state.round,
             rounds=driver.rules.rounds,
             phase=state.phase.value,
-            selected=state.selected[:_NAMES],
+            selected=state.selected[:_MAX_ANNOUNCED_NAMES],
             selected_count=len(state.selected),
-            accepted=state.delivered[:_NAMES],
+            accepted=state.delivered[:_MAX_ANNOUNCED_NAMES],
             accepted_count=len(state.delivered),
             closes_in_s=_left(driver) if closes else None,
             version=version,
             metrics=metrics,
             bytes_up=up,
             bytes_down=down,
-            waiting_for="; ".join(filter(None, (driver.why(), self._rollout())))[:_WORDS],
+            waiting_for="; ".join(filter(None, (driver.why(), self._rollout())))[:_MAX_WAITING_FOR],
             waited_s=max(0.0, driver.now() - state.since),
             until_s=_left(driver),
             every_s=self._repeat_s,
@@ -272,12 +272,12 @@ def _left(driver: RoundDriver) -> float | None:
 
 async def stay_connected(link: RunningLink, announcer: Announcer) -> None:
     """Run the link; however this process ends in order, it takes leave before it disconnects."""
-    running = asyncio.ensure_future(link.run(on_connect=announcer.greet, will=announcer.will))
+    running = asyncio.ensure_future(link.run(on_connect=announcer.publish_all, will=announcer.will))
     try:
         await asyncio.shield(running)
     except asyncio.CancelledError:
         if not running.done():
-            await announcer.say_farewell()
+            await announcer.publish_stopped()
         raise
     finally:
         running.cancel()

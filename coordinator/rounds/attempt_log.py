@@ -10,7 +10,7 @@ from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, listed
 from runtime.clock import Clock
 
-_KEPT: Final = 100
+_MAX_ATTEMPTS: Final = 100
 """Of one round: one without quorum may be tried for ever."""
 
 
@@ -25,7 +25,7 @@ class Attempts:
         """An attempt begins."""
         table = schema.attempts
         with self._store.transaction() as connection:
-            old = (table.c.round == command.round) & (table.c.attempt <= command.attempt - _KEPT)
+            old = (table.c.round == command.round) & (table.c.attempt <= command.attempt - _MAX_ATTEMPTS)
             connection.execute(table.delete().where(old))
         self._store.put(
             table,

@@ -6,7 +6,7 @@ from typing import Final
 
 from coordinator.round_machine.events import RoundTick
 
-_LOOK_S: Final = 2.0
+_POLL_S: Final = 2.0
 """The fleet is looked at so often where nobody says anything: quarantines end by time."""
 
 
@@ -36,7 +36,7 @@ class Lookout:
         Args:
             now: seconds on the driver's time line.
         """
-        if self._changed or now - self._looked_at >= _LOOK_S:
+        if self._changed or now - self._looked_at >= _POLL_S:
             self._changed, self._looked_at = False, now
             here = self._able()
             if set(here) - set(self._here):

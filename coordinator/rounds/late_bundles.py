@@ -26,8 +26,8 @@ log = structlog.get_logger(__name__)
 
 META: Final = "late_bundles"
 """The key of the table ``meta``: what such devices wait for, in words."""
-_LOOK_S: Final = 5.0
-_AGAIN_S: Final = 300.0
+_POLL_S: Final = 5.0
+_RETRY_S: Final = 300.0
 """After a bundle that could not be made."""
 
 
@@ -58,7 +58,7 @@ class LateBundles:
     async def run(self) -> None:
         """Look for devices without a bundle, and make what can be made."""
         while True:
-            await self._clock.sleep(_LOOK_S)
+            await self._clock.sleep(_POLL_S)
             if self._driver.state.version > 0:
                 try:
                     await self._look()
@@ -74,7 +74,7 @@ class LateBundles:
         await self._say(self._said_of(lacking))
 
     async def _make(self, export: Callable[[], Awaitable[None]]) -> None:
-        self._trouble, self._again_at = "", self._clock.now() + _AGAIN_S
+        self._trouble, self._again_at = "", self._clock.now() + _RETRY_S
         try:
             await export()
         except (LichenError, OSError) as error:

@@ -10,7 +10,7 @@ from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import NEEDS_A_TRAINER, Requirements
 from coordinator.messaging.sender import MessagePublisher
 from coordinator.round_machine.events import RoundPhase, RoundState
-from coordinator.rounds.progress import NAMES, Outlook
+from coordinator.rounds.progress import MAX_NAMES, FleetStatus
 from protocol.tasks.task import Task
 from runtime.metrics import MetricFamily
 
@@ -23,7 +23,7 @@ def able(
     roster: DeviceRegistry, state: RoundState, terms: Requirements, barred: DenialCheck
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Whom a round could select; and who would be among them, if only there were a device that trains."""
-    return _sorted_out(roster, state, terms, barred, roster.able(terms))
+    return _sorted_out(roster, state, terms, barred, roster.eligible(terms))
 
 
 def anybody(roster: DeviceRegistry, devices: Iterable[str], barred: DenialCheck) -> bool:
@@ -52,8 +52,8 @@ def fleet_status(
     terms: Requirements,
     barred: DenialCheck,
     broker: str = "",
-) -> Outlook:
-    """Whom a round could select, and what keeps others out of it; ``NAMES`` of each kind are named.
+) -> FleetStatus:
+    """Whom a round could select, and what keeps others out of it; ``MAX_NAMES`` of each kind are named.
 
     Args:
         roster: the devices.
@@ -64,20 +64,20 @@ def fleet_status(
         broker: why there is no connection to it.
     """
     refused = dict(state.refused)
-    ready = roster.able(terms)
+    ready = roster.eligible(terms)
     lacks: dict[str, str] = {}
     if state.phase is RoundPhase.COLLECTING:
-        missing = state.missing[:NAMES]
-        lacks = {device: roster.lacks(device, terms) for device in missing}
+        missing = state.missing[:MAX_NAMES]
+        lacks = {device: roster.missing_requirement(device, terms) for device in missing}
     elif state.phase is RoundPhase.WAITING:
-        lacks = dict(islice(roster.unable(terms), NAMES))
-    lacks |= {device: f"was refused: {reason}" for device, reason in islice(refused.items(), NAMES)}
+        lacks = dict(islice(roster.ineligible(terms), MAX_NAMES))
+    lacks |= {device: f"was refused: {reason}" for device, reason in islice(refused.items(), MAX_NAMES)}
     turned_away = {device: no for device in ready if (no := barred(device)) is not None}
-    lacks |= {device: str(no) for device, no in islice(turned_away.items(), NAMES)}
+    lacks |= {device: str(no) for device, no in islice(turned_away.items(), MAX_NAMES)}
     found, alone = _sorted_out(roster, state, terms, barred, ready)
-    lacks |= dict.fromkeys(alone[:NAMES], NEEDS_A_TRAINER)
-    heard = {device: roster.heard(device) for device in state.missing[:NAMES]}
-    return Outlook(found, lacks, len(roster), broker, heard)
+    lacks |= dict.fromkeys(alone[:MAX_NAMES], NEEDS_A_TRAINER)
+    heard = {device: roster.last_heard(device) for device in state.missing[:MAX_NAMES]}
+    return FleetStatus(found, lacks, len(roster), broker, heard)
 
 
 class RoundView:
@@ -121,7 +121,7 @@ class RoundView:
         """Whether one of these devices is here, and heard."""
         return anybody(self._roster, devices, self._barred)
 
-    def outlook(self, state: RoundState, disk: str) -> Outlook:
+    def outlook(self, state: RoundState, disk: str) -> FleetStatus:
         """What there is to say of the fleet; ``disk``: why nothing can be written, if so."""
         seen = fleet_status(self._roster, state, self.terms(), self._barred, self.broker_trouble())
         return replace(seen, disk=disk)

@@ -1,6 +1,6 @@
 """Sentences on what the coordinator waits for, since when, until when (docs/reliability.md).
 
-One line, at most ``_MOST`` characters: each part has its own bound, so that none crowds out another.
+One line, at most ``_MAX_SENTENCE`` characters: each part has its own bound, so that none crowds out another.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,17 +12,17 @@ from coordinator.round_machine.closing import closes_at, needed
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from runtime.text import one_line
 
-NAMES: Final = 8
+MAX_NAMES: Final = 8
 """Devices named in one list of the sentence."""
-_MOST: Final = 1000
-_PART: Final = 250
+_MAX_SENTENCE: Final = 1000
+_MAX_PART: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class FleetStatus:
     """What is to be seen of fleet and broker.
 
-    ``able``: whom a round could select. ``lacks``: others, and what each lacks (``NAMES`` are enough).
+    ``able``: whom a round could select. ``lacks``: others, and what each lacks (``MAX_NAMES`` are enough).
     ``known``: devices in the roster. ``broker``: why there is no connection to it; empty where there is one.
     ``heard``: of devices that are waited for, when they were last heard: a will that the broker lost leaves a
     dead device ``online``. ``disk``: why the last event could not be written; empty where it could.
@@ -36,31 +36,31 @@ class Outlook:
     disk: str = ""
 
 
-def explain_phase(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+def explain_phase(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
     """What the phase waits for, alone: without trouble, broker and times of its own."""
     return _WHY[state.phase](rules, state, now, seen)
 
 
-def explain(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+def explain(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
     """What the coordinator waits for, since when and until when, in one sentence."""
     broker = f"not connected to the broker ({_part(seen.broker)}); " if seen.broker else ""
     since = f"for {max(0.0, now - state.since):.0f} s"
     trouble = f"; last trouble: {_part(state.trouble)}" if state.trouble else ""
     retry = "" if state.retry_at is None else f"; next try in {max(0.0, state.retry_at - now):.0f} s"
     disk = f"nothing can be written ({_part(seen.disk)}); " if seen.disk else ""
-    return f"{disk}{broker}{explain_phase(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MOST]
+    return f"{disk}{broker}{explain_phase(rules, state, now, seen)} ({since}){retry}{trouble}"[:_MAX_SENTENCE]
 
 
 def _part(text: str) -> str:
-    return one_line(text, _PART)
+    return one_line(text, _MAX_PART)
 
 
 def _names(devices: Iterable[str], count: int, lacks: Mapping[str, str]) -> str:
     """Some of ``count`` devices, whole names as far as there is room, and what each lacks where there is."""
     named: list[str] = []
-    for device in islice(devices, NAMES):
+    for device in islice(devices, MAX_NAMES):
         forms = (_named(device, lacks.get(device, "")), device)
-        fit = [one for one in forms if not named or len(", ".join([*named, one])) <= _PART]
+        fit = [one for one in forms if not named or len(", ".join([*named, one])) <= _MAX_PART]
         if not fit:
             break
         named.append(fit[0])
@@ -74,7 +74,7 @@ def _named(device: str, lack: str) -> str:
     return f"{device} {lack}" if lack.startswith("was ") else f"{device} ({lack})"
 
 
-def lacking(seen: Outlook, device: str) -> str:
+def lacking(seen: FleetStatus, device: str) -> str:
     """What a device that is waited for lacks, else that it is online; and when it was last heard."""
     lack, heard = seen.lacks.get(device, ""), seen.heard.get(device, "")
     if lack.startswith("was "):
@@ -82,7 +82,7 @@ def lacking(seen: Outlook, device: str) -> str:
     return f"{lack or 'online'}, {heard}" if heard else lack
 
 
-def _why_waiting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+def _why_waiting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
     here = sorted({*seen.able, *state.delivered})
     least, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
     of = f"{len(here)} {'is' if len(here) == 1 else 'are'}"
@@ -95,10 +95,12 @@ def _why_waiting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> 
     return f"{where}: waiting until {least} devices are online with data enough, {of}{present}"
 
 
-def _why_collecting(rules: Rules, state: RoundState, now: float, seen: Outlook) -> str:
+def _why_collecting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
     left = max(0.0, (closes_at(rules, state) or now) - now)
     away = ", all of them away" if state.away_since is not None and state.missing else ""
-    names = _names(state.missing, len(state.missing), {d: lacking(seen, d) for d in state.missing[:NAMES]})
+    names = _names(
+        state.missing, len(state.missing), {d: lacking(seen, d) for d in state.missing[:MAX_NAMES]}
+    )
     need = needed(rules, len(state.selected))
     return (
         f"round {state.round}: {len(state.delivered)} of {len(state.selected)} updates here, closes at {need}"
@@ -106,7 +108,7 @@ def _why_collecting(rules: Rules, state: RoundState, now: float, seen: Outlook) 
     )
 
 
-_WHY: Final[dict[RoundPhase, Callable[[Rules, RoundState, float, Outlook], str]]] = {
+_WHY: Final[dict[RoundPhase, Callable[[Rules, RoundState, float, FleetStatus], str]]] = {
     RoundPhase.INITIALISING: lambda *_: "waiting for the worker to make the initial model",
     RoundPhase.WAITING: _why_waiting,
     RoundPhase.COLLECTING: _why_collecting,

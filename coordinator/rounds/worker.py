@@ -69,7 +69,7 @@ class RoundWorker:
         journal: Journal,
         registry: ModelRegistry,
         deployment: BundleDelivery,
-        teller: ReceiptSender,
+        receipts: ReceiptSender,
         traffic: Traffic,
         clock: Clock,
         max_update_bytes: int,
@@ -78,16 +78,16 @@ class RoundWorker:
         budget_bytes: int,
         references: ScreenBaseline,
         weighings: DeviceWeightStore,
-        vouching: PointerSigner,
+        pointer_signer: PointerSigner,
         back_up: Callable[[], None],
         held: Callable[[], AbstractContextManager[tuple[str, ...]]],
     ) -> None:
-        self._driver, self._vouching = driver, vouching
+        self._driver, self._pointer_signer = driver, pointer_signer
         self._folding = RoundFold(server, driver.task, jobs)
         self._jobs = jobs
         self._journal, self._registry = journal, registry
         self._deployment = deployment
-        self._teller = teller
+        self._receipts = receipts
         self._traffic, self._clock = traffic, clock
         self._max_update_bytes, self._keep_versions = max_update_bytes, keep_versions
         self._keep_updates, self._budget_bytes = keep_updates, budget_bytes
@@ -140,9 +140,9 @@ class RoundWorker:
                     raise  # nothing can ever work: the operator must look
                 passing = isinstance(error, (Transient, OSError)) and not isinstance(error, WorkerFailed)
                 await self._fail(command, in_words(error), passing=passing)
-            await self._secure()
+            await self._back_up_and_prune()
 
-    async def _secure(self) -> None:
+    async def _back_up_and_prune(self) -> None:
         """A round is over: back the database up; only then may the frames go that it was made of."""
         state = self._driver.state
         over = state.phase is RoundPhase.DONE or state.round > state.version  # judged and exported, too
@@ -253,15 +253,15 @@ class RoundWorker:
         event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), refused=again)
         if not await self._driver.post(event, mark):
             return  # the round went on meanwhile: whoever counts in it was sound when it was folded
-        await asyncio.to_thread(self._disown, round_, [d for d in digests.values() if d is not None])
+        await asyncio.to_thread(self._mark_void, round_, [d for d in digests.values() if d is not None])
         for device, refused in unusable.lost.items():
             log.error("accepted_update_unusable", device=device, round=round_, why=str(refused))
-            self._teller.refuse(device, round_, digests[device], refused)
+            self._receipts.send_refused(device, round_, digests[device], refused)
 
-    def _disown(self, round_: int, digests: list[str]) -> None:
+    def _mark_void(self, round_: int, digests: list[str]) -> None:
         with suppress(OSError, LichenError):  # only a salvage would miss it
             for digest in digests:
-                self._journal.disown(round_, digest)
+                self._journal.mark_void(round_, digest)
 
     async def _export(self, command: Export) -> None:
         await self._bundle(command.version)
@@ -283,7 +283,7 @@ class RoundWorker:
     def _tidy(self, version: int) -> None:
         """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
         with suppress(OSError, LichenError):
-            with self._held() as graphs, self._vouching.held() as vouchers:
+            with self._held() as graphs, self._pointer_signer.held() as vouchers:
                 also = (*self._deployment.retained_digests(), *graphs, *vouchers)
                 self._registry.collect(version, self._keep_versions, also)
             self._journal.forget_headers(version, self._keep_updates, self._budget_bytes)

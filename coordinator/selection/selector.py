@@ -91,7 +91,7 @@ class DeviceSelector:
         """
         task, names = self._task, self._task.modality_names  # a device may claim any others
         if not terms.needs_labels:
-            return {name: n for name, n in self._roster.present(device).items() if name in names}
+            return {name: n for name, n in self._roster.windows_by_modality(device).items() if name in names}
         known = self._roster.get(device)
         learns = {LABEL} if known is None or known.state.targets is None else set(known.state.targets)
         more = tuple(int(target.name in learns) for target in task.targets)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from coordinator.aggregation.device_weights import NEAREST, shares
 
-NAMES: Final = 20
+MAX_NAMES: Final = 20
 """Devices that are explained in words; the data has all."""
 
 
@@ -55,10 +55,10 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         policy = f", chosen by {attempt['policy']}" if attempt["policy"] else ""
         yield f"round {told['round']}, attempt {attempt['attempt']}: {attempt['outcome']}{policy}"
         devices = attempt["devices"]
-        for one in devices[:NAMES]:
+        for one in devices[:MAX_NAMES]:
             yield f"  {one['device']}: {one['why']}; {_came(one['update'])}"
-        if len(devices) > NAMES:
-            yield f"  and {len(devices) - NAMES} more"
+        if len(devices) > MAX_NAMES:
+            yield f"  and {len(devices) - MAX_NAMES} more"
         if attempt["passed"]:
             yield "  not selected, the next in line first:"
             yield from (f"    {device}: {why}" for device, why in attempt["passed"].items())
@@ -71,11 +71,11 @@ def _weighed(weighing: Mapping[str, Any]) -> Iterator[str]:
     for part, weights in weighing["weights"].items():
         yield f"weights of {part} (1 is an equal share; the lightest first):"
         lightest = list(shares({part: weights}))
-        for _, device, share in lightest[:NAMES]:
+        for _, device, share in lightest[:MAX_NAMES]:
             row = weighing["similarity"].get(part, {}).get(device)
             yield f"  {device}: {share:.2f}, {weights[device]:.3g} of the whole{_alike(row)}"
-        if len(lightest) > NAMES:
-            yield f"  and {len(lightest) - NAMES} more"
+        if len(lightest) > MAX_NAMES:
+            yield f"  and {len(lightest) - MAX_NAMES} more"
     if weighing["metrics"]:
         measured = ", ".join(f"{name} {value:.3g}" for name, value in weighing["metrics"].items())
         yield f"trained on the labelled windows: {measured}"

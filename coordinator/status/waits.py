@@ -7,7 +7,7 @@ from typing import Final
 
 from coordinator.round_machine.closing import closes_at
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
-from coordinator.rounds.progress import Outlook, explain_phase, lacking
+from coordinator.rounds.progress import FleetStatus, explain_phase, lacking
 from runtime.waits import Wait
 
 _DEVICES: Final = 20
@@ -23,7 +23,7 @@ class CoordinatorStatus:
 
     rules: Rules
     state: RoundState
-    outlook: Outlook
+    outlook: FleetStatus
     now: float
     worker_s: float
     broker: Wait | None = None

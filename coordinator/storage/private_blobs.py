@@ -33,7 +33,7 @@ def private_parts(task: Task) -> tuple[str, ...]:
 def owner_of(blob: str, parts: tuple[str, ...]) -> str:
     """The device that owns a blob of that name; empty: none."""
     part, _, device = blob.partition("/")
-    return device if part in parts else _NOBODY
+    return device if part in parts else _NO_OWNER
 
 
 def without_private_blobs(task: Task, state: Blobs) -> Blobs:
@@ -50,7 +50,7 @@ class BlobOwnership:
         self._blobs = blobs
         self._known: dict[str, str] = {}
 
-    def may_have(self, device: str, digest: str) -> bool:
+    def may_fetch(self, device: str, digest: str) -> bool:
         """Whether a device may be served a blob; never if the blob cannot be read."""
         if not self._parts:
             return True
@@ -60,15 +60,15 @@ class BlobOwnership:
                 owner = self._read(digest)
             except (KeyError, Refused, OSError):
                 return False
-            if len(self._known) >= _MOST:
+            if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
             self._known[digest] = owner
-        return owner in {_NOBODY, device}
+        return owner in {_NO_OWNER, device}
 
     def _read(self, digest: str) -> str:
         """Manifests and bundles are not frames, and public."""
         with self._blobs.path(digest).open("rb") as file:
             if not is_frame(file.read(3)):
-                return _NOBODY
+                return _NO_OWNER
         header, _ = open_frame(self._blobs.get(digest), BlobHeader, OWN_LIMITS)
         return owner_of(header.name, self._parts)

@@ -112,7 +112,7 @@ class Journal:
         write_atomic(self._root / str(round_) / name, content)
         return [(name, at) for at in offsets]
 
-    def disown(self, round_: int, digest: str) -> None:
+    def mark_void(self, round_: int, digest: str) -> None:
         """Mark a frame as void: its device was told so."""
         write_atomic(self._mark(round_, digest), b"")
 
@@ -262,7 +262,7 @@ class Journal:
                 first = _oldest(connection, before)
                 if first >= before:
                     break
-                _forget_rounds(connection, min(first + _AT_ONCE - 1, before - 1))
+                _forget_rounds(connection, min(first + _ROUNDS_FORGOTTEN_AT_ONCE - 1, before - 1))
 
     def database_bytes(self) -> int:
         """Bytes that a copy of the database takes."""

@@ -11,7 +11,7 @@ from runtime.storage.files import disk_errors, write_atomic
 if TYPE_CHECKING:  # loaded on first use: most fleets have no keys
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-_MOST: Final = 64 * 1024
+_MAX_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Key:
 
         with disk_errors(file):
             try:
-                data = file.read_bytes()[:_MOST]
+                data = file.read_bytes()[:_MAX_BYTES]
             except FileNotFoundError:
                 raise Misconfigured(f"{file}: no such key file") from None
         if b"PUBLIC KEY" in data:

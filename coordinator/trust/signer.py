@@ -32,7 +32,7 @@ from runtime.storage.blob_store import BlobStore
 from runtime.storage.files import disk_errors
 
 log = structlog.get_logger(__name__)
-_LOOK_S: Final = 60.0
+_POLL_S: Final = 60.0
 """Interval of the check whether a signature is due."""
 
 
@@ -224,7 +224,7 @@ class TufSigner:
             yield self.kept()
 
 
-def vouching_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> PointerSigner:
+def pointer_signer_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> PointerSigner:
     """The signer of this coordinator; ``lichen coordinator trust init`` may run beside it.
 
     Raises:
@@ -247,13 +247,13 @@ def repository_of(settings: CoordinatorSettings) -> Repository:
 
 
 async def resign_periodically(
-    vouching: PointerSigner, announce: Callable[[], Awaitable[bool]], clock: Clock, every_s: float
+    pointer_signer: PointerSigner, announce: Callable[[], Awaitable[bool]], clock: Clock, every_s: float
 ) -> None:
     """Call ``announce`` whenever signatures are due, for ever."""
     while True:
-        await clock.sleep(min(_LOOK_S, every_s))
+        await clock.sleep(min(_POLL_S, every_s))
         try:
-            if await asyncio.to_thread(vouching.due):
+            if await asyncio.to_thread(pointer_signer.due):
                 await announce()
         except (LichenError, OSError) as error:
             log.warning("not_signed_anew", why=str(error))

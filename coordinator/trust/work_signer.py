@@ -22,13 +22,13 @@ class WorkSigner:
     """The signer of one coordinator. Thread-safe.
 
     Args:
-        vouching: the key.
+        pointer_signer: the key.
         store: holds the last serial: a clock may go back.
         clock: serials follow it, so that they rise even if the store was lost.
     """
 
-    def __init__(self, vouching: PointerSigner, store: Database, clock: Clock) -> None:
-        self._vouching = vouching
+    def __init__(self, pointer_signer: PointerSigner, store: Database, clock: Clock) -> None:
+        self._pointer_signer = pointer_signer
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()
@@ -42,12 +42,12 @@ class WorkSigner:
             Misconfigured: a key or a root is missing.
             Transient: the disk is full.
         """
-        signer = self._vouching.signer()
+        signer = self._pointer_signer.signer()
         if signer is None:
             return announcement
 
         def draft(serial: int) -> Envelope:
-            return draft_task(announcement, self._vouching.fleet, serial, signer.number, signer.roots)
+            return draft_task(announcement, self._pointer_signer.fleet, serial, signer.number, signer.roots)
 
         with self._lock:
             self._task = self._signed(self._task, (signer.written, announcement), signer, draft)
@@ -66,12 +66,12 @@ class WorkSigner:
             Misconfigured: a key or a root is missing.
             Transient: the disk is full.
         """
-        signer = self._vouching.signer()
+        signer = self._pointer_signer.signer()
         if signer is None:
             return None
 
         def draft(serial: int) -> Envelope:
-            return draft_offer(offer, encoder_models, self._vouching.fleet, serial, signer.number)
+            return draft_offer(offer, encoder_models, self._pointer_signer.fleet, serial, signer.number)
 
         same = (signer.written, offer.task, offer.round, offer.base, tuple(sorted(encoder_models.items())))
         with self._lock:

@@ -45,4 +45,6 @@ async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker
                         await link.publish(topic, state("online"), retain=True)
 
             async with beside(answer(), second.run()):
-                await until(lambda: second.rollcall.asked == 1 and second.roster.online() == ("d",), 15)
+                await until(
+                    lambda: second.state_requester.asked == 1 and second.roster.online() == ("d",), 15
+                )

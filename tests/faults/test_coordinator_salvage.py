@@ -58,7 +58,7 @@ async def two_of_three(root: Path) -> None:
         await deliver(made, *NAMES)
         await made.until(lambda: made.app.driver.state.round == 2)
         await made.phase("collecting")
-        await made.until(lambda: made.app.workshop._secured == 1)
+        await made.until(lambda: made.app.round_worker._secured == 1)
         await deliver(made, "d1", "d2")
         made.app.link.connected = False  # a crash: nothing more is said
 
@@ -111,7 +111,7 @@ async def ends_well(root: Path) -> None:
         await begin(made)
         await deliver(made, "d3")
         await made.until(lambda: made.app.driver.state.version == 2)
-        np.testing.assert_array_equal((await made.app.workshop.state())["head"]["head/w"], 4.0)
+        np.testing.assert_array_equal((await made.app.round_worker.state())["head"]["head/w"], 4.0)
     found = read(root / "coordinator")
     assert found["versions"][-1]["devices"] == list(NAMES)
     counted = next(one for one in found["rounds"] if one["round"] == 2)["updates"]
@@ -156,7 +156,7 @@ async def test_a_version_that_only_its_manifest_knows_is_not_made_again(tmp_path
     backup_of(database(tmp_path)).write_bytes(old)  # of version 1: version 2 was made since
     async with bench(tmp_path, TASK) as made:
         assert (made.app.driver.state.version, made.app.driver.state.round) == (2, 3)
-        np.testing.assert_array_equal((await made.app.workshop.state())["head"]["head/w"], 4.0)
+        np.testing.assert_array_equal((await made.app.round_worker.state())["head"]["head/w"], 4.0)
 
 
 async def test_a_salvage_that_was_cut_off_is_done_again(
@@ -205,12 +205,12 @@ async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_ag
         await made.until(lambda: any(o.round == 2 for o in made.link.to("d2", Kind.OFFER)))
         await deliver(made, "d2", "d3")
         await made.until(lambda: made.app.driver.state.version == 2)
-        np.testing.assert_array_equal((await made.app.workshop.state())["head"]["head/w"], 4.0)
+        np.testing.assert_array_equal((await made.app.round_worker.state())["head"]["head/w"], 4.0)
 
 
 async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) -> None:
     async with bench(tmp_path, TASK) as made:
-        made.app.workshop._back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
+        made.app.round_worker._back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
         await begin(made)
         for number in (1, 2):
             await made.until(lambda number=number: made.app.driver.state.round == number)
@@ -219,9 +219,9 @@ async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) ->
         await made.until(lambda: made.app.driver.state.version == 2)
         await made.phase("collecting")
         assert (tmp_path / "coordinator" / "updates" / "1").is_dir()
-        made.app.workshop._back_up = lambda: back_up(made.app.storage.store.path)
+        made.app.round_worker._back_up = lambda: back_up(made.app.storage.store.path)
         await deliver(made, *NAMES)
-        await made.until(lambda: made.app.workshop._secured == 3)
+        await made.until(lambda: made.app.round_worker._secured == 3)
         assert not (tmp_path / "coordinator" / "updates" / "1").exists()
 
 

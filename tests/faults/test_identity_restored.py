@@ -115,7 +115,7 @@ async def test_a_whole_backup_of_a_running_coordinator_takes_its_place(tmp_path)
     async with bench(tmp_path, task, identity=identity) as made:
         after = made.app.driver.state
         assert (after.version, after.round, after.manifest) == (1, before.round, before.manifest)
-        assert made.app.admission.barred("thief") is not None
+        assert made.app.admission.denial("thief") is not None
         assert renew(desk_of(made), *held)[1], "devices renew as before"
         await made.online("a")
         await made.phase("collecting")
@@ -151,10 +151,10 @@ async def test_who_is_revoked_is_barred_without_an_authority_too(tmp_path) -> No
         shutil.rmtree(desk.places.authority)
     admission = OperatorDecisions(settings(tmp_path), SystemClock())
     admission.open()
-    refusal = admission.barred("pi-1")
+    refusal = admission.denial("pi-1")
     assert refusal is not None
     assert refusal.reason is Reason.REVOKED
-    assert admission.barred("pi-2") is None
+    assert admission.denial("pi-2") is None
     admission.close()
 
 

@@ -128,7 +128,7 @@ class Stage:
         )
         post = Sender(cloud, fleet)
         self.server = BlobServer(
-            self.blobs, post, lambda *_: None, 4, SystemClock(), may_have=lambda *_: True
+            self.blobs, post, lambda *_: None, 4, SystemClock(), may_fetch=lambda *_: True
         )
         self.uploads = Uploads(root / "uploads", 1 << 30, 1 << 30)
         self.uploads.enter_round(1)

@@ -29,7 +29,7 @@ from coordinator.round_machine.events import (
 )
 from coordinator.round_machine.queries import replay
 from coordinator.round_machine.table import TABLE, apply
-from coordinator.rounds.progress import Outlook, explain
+from coordinator.rounds.progress import FleetStatus, explain
 
 NAMES = ("a", "b", "c", "d", "e")
 DEVICE = st.sampled_from((*NAMES, "stranger"))
@@ -207,7 +207,10 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def it_says_why(self) -> None:
         said = explain(
-            self.rules, self.state, self.now, Outlook(("a" * 64,) * 9, {"b\n" * 99: "x" * 999}, 9, "z" * 999)
+            self.rules,
+            self.state,
+            self.now,
+            FleetStatus(("a" * 64,) * 9, {"b\n" * 99: "x" * 999}, 9, "z" * 999),
         )
         assert 20 < len(said) <= 1000
         assert "\n" not in said

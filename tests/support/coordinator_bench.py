@@ -81,7 +81,7 @@ class Bench:
         await self.app.dispatcher.dispatch(Message(topic, payload, False, acknowledged.set))
         async with asyncio.timeout(10):
             await acknowledged.wait()
-            await self.app.teller.drained()
+            await self.app.receipts.drained()
 
     async def online(self, *devices: str, windows: int = 10, **changes: object) -> None:
         for device in devices:

@@ -35,7 +35,7 @@ def task() -> Task:
 
 
 class Dying(ReceiptSender):
-    def refuse(self, *what: object) -> None:
+    def send_refused(self, *what: object) -> None:
         del what
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -50,7 +50,7 @@ def main(folder: str, port: str, die: str = "") -> int:
         server = server_half(task(), routed=False)
         async with open_coordinator(settings, task(), server, jobs=jobs, clock=clock) as app:
             if die:
-                app.teller.__class__ = Dying
+                app.receipts.__class__ = Dying
             return await app.run()
 
     return run(start)

@@ -43,9 +43,9 @@ log = structlog.get_logger(__name__)
 
 W = TypeVar("W", bound=Wire)
 BODY_S: Final = 10.0
-_AT_ONCE: Final = 2
+_MAX_CONCURRENT_ENROLMENTS: Final = 2
 _MAX_WAITING: Final = 64
-_SAID_A_SECOND: Final = 1.0
+_LOG_LINES_A_SECOND: Final = 1.0
 _STATUS: Final = {
     Reason.TOO_LARGE: 413,
     Reason.FULL: 429,
@@ -53,7 +53,7 @@ _STATUS: Final = {
     Reason.REVOKED: 403,
     Reason.UNKNOWN_DEVICE: 403,
 }
-_TRY_AGAIN_S: Final = 30
+_RETRY_AFTER_S: Final = 30
 
 
 class EnrolmentApp:
@@ -77,8 +77,10 @@ class EnrolmentApp:
         self._enrolled = enrolled
         self._now = now
         self._throttle = throttle or Throttle(rate=2.0, burst=60.0, total_rate=50.0, total_burst=200.0)
-        self._voice = Throttle(rate=_SAID_A_SECOND, burst=20.0, total_rate=_SAID_A_SECOND, total_burst=20.0)
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._voice = Throttle(
+            rate=_LOG_LINES_A_SECOND, burst=20.0, total_rate=_LOG_LINES_A_SECOND, total_burst=20.0
+        )
+        self._room = asyncio.Semaphore(_MAX_CONCURRENT_ENROLMENTS)
         self._waiting = 0
         self.issued = 0
         self.refused: Counter[Reason] = Counter()
@@ -196,7 +198,7 @@ def _peer(request: Request) -> str:
 
 def _busy() -> Response:
     words = "the coordinator cannot answer now; its log says why"
-    return _json(503, EnrolRefusal(reason=Reason.FULL, detail=words), retry_s=_TRY_AGAIN_S)
+    return _json(503, EnrolRefusal(reason=Reason.FULL, detail=words), retry_s=_RETRY_AFTER_S)
 
 
 def _json(status: int, message: Wire, retry_s: int | None = None) -> Response:

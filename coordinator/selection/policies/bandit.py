@@ -28,7 +28,7 @@ from protocol.tasks.task import Rounds
 _NEGLIGIBLE: Final = 1e-3
 """A round that weighs less is not looked at."""
 _MOST_ROUNDS: Final = 1000
-_PASSED: Final = 16
+_MAX_EXPLAINED: Final = 16
 """Of those that were not chosen, so many are explained."""
 
 
@@ -137,7 +137,7 @@ def choose(draw: SelectionInput) -> Selection:
             del why[last.device]
             why[stand_in.device] = f"{_said(stand_in, draw)}; {NEEDED}"
             rest = [last, *(one for one in rest if one is not stand_in)]
-    passed = {one.device: _said(one, draw) for one in islice(rest, _PASSED)}
+    passed = {one.device: _said(one, draw) for one in islice(rest, _MAX_EXPLAINED)}
     return Selection(tuple(sorted(why)), why, passed)
 
 

@@ -234,7 +234,7 @@ async def test_the_greeting_says_task_round_and_model_again(tmp_path) -> None:
         await asyncio.sleep(0.2)  # version 0 is made, but its tidying may still be at work among the blobs
         await made.app.deployment.exporter.store_bundle(1, b"bundle", {"accuracy": 0.5})
         made.link.sent.clear()
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         topics = [t for t, _, retain in made.link.sent if retain]
         assert topics[:3] == [broadcast_topic(FLEET, k) for k in (Kind.TASK, Kind.ROUND, Kind.FLEET_MODEL)]
 

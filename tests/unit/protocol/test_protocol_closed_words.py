@@ -91,9 +91,9 @@ async def test_what_a_newer_device_says_is_taken_and_is_never_bad_conduct(tmp_pa
             await made.raw(topic.replace("state", "greeting"), b"hello")
         device = made.app.roster.get("a")
         assert device.state.roles == ("train", "dance")
-        assert (device.online, made.app.roster.lacks("a", Requirements(1))) == (False, "asleep")
-        assert made.app.standing.barred("a") is None
-        assert made.app.teller.refused == {"malformed": 20}
+        assert (device.online, made.app.roster.missing_requirement("a", Requirements(1))) == (False, "asleep")
+        assert made.app.quarantine.denial("a") is None
+        assert made.app.receipts.refused == {"malformed": 20}
         assert made.refusals()[("a", "unknown_kind")] == 20
 
 

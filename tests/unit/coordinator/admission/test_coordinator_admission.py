@@ -44,7 +44,7 @@ async def test_a_revoked_device_is_refused_while_the_coordinator_runs(tmp_path, 
         office = Client(admission._office, admission._desk)
         answer = await office.post("/v1/enrol", token=token, device="a", csr=csr(new_key()))
         assert answer.status == 200
-        assert admission.barred("a") is None
+        assert admission.denial("a") is None
         again = await office.post("/v1/enrol", token=token, device="a", csr=csr(new_key()))
         assert again.status == 403
         assert admission.counts() == (1, {Reason.BAD_INVITE: 1})
@@ -52,7 +52,7 @@ async def test_a_revoked_device_is_refused_while_the_coordinator_runs(tmp_path, 
         assert [s.value for s in scraped["lichen_certificates_issued"]] == [1.0]
         assert [s.labels["reason"] for s in scraped["lichen_enrolments_refused"]] == ["bad_invite"]
         admission._desk.book.revoke("a")
-        await made.until(lambda: admission.barred("a") is not None)
+        await made.until(lambda: admission.denial("a") is not None)
         await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
         assert [(r.status, r.reason) for r in made.link.receipts("a")][-1] == ("refused", Reason.REVOKED)
         await made.give("b", Kind.UPDATE, frame(header("b", 1, made.app.driver.state.manifest)))
@@ -66,7 +66,7 @@ async def test_without_an_authority_nothing_listens_and_everybody_is_let_in(tmp_
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     admission = OperatorDecisions(settings, SystemClock())
     assert set(admission.services()) == {"admission"}
-    assert admission.barred("a") is None
+    assert admission.denial("a") is None
     assert list(settings.state_dir.iterdir()) == []
     admission.close()
 
@@ -101,11 +101,11 @@ async def test_what_was_known_stays_known_while_the_book_cannot_be_read(tmp_path
     admission._book.revoke("a", unknown=True)
     with closing(admission):
         async with beside(services["admission"], forever=True):
-            await until(lambda: admission.barred("a") is not None)
+            await until(lambda: admission.denial("a") is not None)
             with monkeypatch.context() as patch:
                 patch.setattr("coordinator.storage.shared_sqlite.SharedSqlite.mark", _locked)
                 await asyncio.sleep(0.1)
-                assert admission.barred("a") is not None
+                assert admission.denial("a") is not None
 
 
 def _locked(_: object) -> tuple[int, int]:

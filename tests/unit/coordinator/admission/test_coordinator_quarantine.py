@@ -87,9 +87,9 @@ def test_a_clock_set_back_neither_counts_old_refusals_nor_lengthens_a_quarantine
         )
         for _ in range(3):
             standing.refused("a", Refused(Reason.NON_FINITE, "x"))
-        assert standing.barred("a") is not None
+        assert standing.denial("a") is not None
         now[0] = 10.0
-        assert "another 10 s" in str(standing.barred("a"))
+        assert "another 10 s" in str(standing.denial("a"))
 
 
 def test_only_content_counts(tmp_path) -> None:
@@ -106,15 +106,15 @@ def test_only_content_counts(tmp_path) -> None:
         ):
             for _ in range(9):
                 standing.refused("a", Refused(reason, "x"))
-        assert standing.barred("a") is None
+        assert standing.denial("a") is None
         for _ in range(3):
             standing.refused("a", Refused(Reason.OUTLIER, "x"))
-        refused = standing.barred("a")
+        refused = standing.denial("a")
         assert refused is not None
         assert refused.reason is Reason.QUARANTINED
         assert "outlier" in refused.detail
-        assert standing.barred("b") is None
-        assert set(standing.all_barred()) == {"a"}
+        assert standing.denial("b") is None
+        assert set(standing.in_force()) == {"a"}
 
 
 def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> None:
@@ -129,14 +129,14 @@ def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> No
         for n in range(20):
             standing.refused(f"stranger{n}", Refused(Reason.MALFORMED, "x"))
         assert len(standing._records) == 5
-        assert standing.barred("a") is not None  # who is in quarantine is forgotten last
+        assert standing.denial("a") is not None  # who is in quarantine is forgotten last
         standing._released_at = {"a": 1001.0}.get
-        assert standing.barred("a") is None
+        assert standing.denial("a") is None
         now[0] = 1002.0  # before the old quarantine would have ended
         for left in (True, True, False):
             standing.refused("a", Refused(Reason.MALFORMED, "x"))
-            assert (standing.barred("a") is None) is left, "an approval is no charter"
-        assert "the first time" in str(standing.barred("a"))
+            assert (standing.denial("a") is None) is left, "an approval is no charter"
+        assert "the first time" in str(standing.denial("a"))
 
 
 def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropped(tmp_path) -> None:
@@ -147,13 +147,13 @@ def test_a_name_that_no_device_has_is_not_kept_and_an_unreadable_record_is_dropp
         for device in ("a", "made up"):
             for _ in range(3):
                 standing.refused(device, Refused(Reason.MALFORMED, "x"))
-        assert set(standing.all_barred()) == {"a"}
+        assert set(standing.in_force()) == {"a"}
         for rot in ("{", "[]", '{"level": 3}', '{"times": [], "nose": 1}'):
             ledger.note(schema.standing, device=rot, record=rot)
         ledger.save()
         again = Quarantine(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
         assert set(again._records) == {"a"}
-        assert again.barred("a") is not None
+        assert again.denial("a") is not None
 
 
 def test_a_record_that_is_forgotten_stays_so_after_a_restart(tmp_path) -> None:
@@ -168,7 +168,7 @@ def test_a_record_that_is_forgotten_stays_so_after_a_restart(tmp_path) -> None:
         standing.forget("nobody")
         ledger.save()
         again = Quarantine(store, ledger, lambda: 1001.0, RULES, **ANYBODY)
-        assert set(again.all_barred()) == {"b"}
+        assert set(again.in_force()) == {"b"}
 
 
 def test_the_words_say_how_long_and_what_for() -> None:
@@ -205,7 +205,7 @@ async def test_a_quarantined_device_is_refused_undecoded_and_told_seldom(tmp_pat
         assert len(told) == 1
         assert told[0].digest == digest(good)
         assert "another 600 s" in told[0].detail
-        assert made.app.guard.turned_away == 49
+        assert made.app.access.turned_away == 49
         assert ("a", "refused_again") not in made.refusals()
         assert made.refusals()["a", "quarantined"] == 1
         assert made.app.driver.state.delivered == ()
@@ -237,7 +237,7 @@ async def test_an_enrolled_device_that_never_reported_is_quarantined_and_a_made_
         for device in ("enrolled", "asked", "made-up"):
             for n in range(3):
                 await made.give(device, Kind.UPDATE, b"garbage %d" % n)
-        assert set(made.app.standing.all_barred()) == {"enrolled"}
+        assert set(made.app.quarantine.in_force()) == {"enrolled"}
 
 
 async def test_a_pointer_and_chunks_of_a_quarantined_device_open_no_upload(tmp_path) -> None:
@@ -271,12 +271,12 @@ async def test_quarantine_outlives_a_restart_keeps_out_of_selection_and_is_named
         )
         assert made.app.driver.state.selected == ("b",)
     async with bench(tmp_path, task, quarantine=QUICK) as made:
-        assert made.app.standing.barred("a") is not None
+        assert made.app.quarantine.denial("a") is not None
         assert made.app.driver.able() == ("b",)
         await made.online("b", windows=0)
         await made.phase("waiting_for_devices")
         assert "a (quarantined: for another" in made.app.driver.why()
-        made.app.standing._released_at = {"a": made.app.clock.wall() + 1}.get
+        made.app.quarantine._released_at = {"a": made.app.clock.wall() + 1}.get
         assert made.app.driver.able() == ("a",)
     found = history(tmp_path / "coordinator")["quarantine"]
     assert [row["device"] for row in found] == ["a"]
@@ -294,7 +294,7 @@ async def test_outliers_are_lost_told_and_not_asked_again_in_the_round(tmp_path)
         await made.until(lambda: made.app.driver.state.version == 1)
         assert [r.status for r in made.link.receipts("d")] == ["accepted", "refused"]
         assert made.link.receipts("d")[-1].reason is Reason.OUTLIER
-        state = await made.app.workshop.state()
+        state = await made.app.round_worker.state()
         assert state["head"]["head/w"][0] == pytest.approx(1.0)
         assert made.refusals()["d", "outlier"] == 1
     found = history(tmp_path / "coordinator")

@@ -48,7 +48,7 @@ async def test_a_guided_round_folds_by_weight_and_is_finished_at_the_coordinator
         with capture_logs() as logs:
             await deliver(made)
             await made.until(lambda: made.app.driver.state.version == 1)
-        state = await made.app.workshop.state()
+        state = await made.app.round_worker.state()
         jobs = made.app.jobs
     raw = {d: 1.0 / (1.0 + abs(v - 1.125)) for d, v in VALUES.items()}
     mean = sum(VALUES[d] * w for d, w in raw.items()) / sum(raw.values())
@@ -283,7 +283,7 @@ async def test_a_weighing_survives_a_salvage_from_the_backup(tmp_path) -> None:
     async with bench(tmp_path, task, GuidedJobs(), Guided()) as made:
         await deliver(made, {"a": 1.0, "b": 2.0})
         await made.phase("collecting")
-        await made.until(lambda: made.app.workshop._secured == 1)
+        await made.until(lambda: made.app.round_worker._secured == 1)
         before = newest(made.app.storage.store)
     database = tmp_path / "coordinator" / "coordinator.sqlite3"
     database.write_bytes(b"not a database")

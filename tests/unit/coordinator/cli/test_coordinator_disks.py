@@ -28,7 +28,7 @@ async def test_a_select_that_fails_once_does_not_end_the_announcements(tmp_path,
 
         with monkeypatch.context() as patch, capture_logs() as logs:
             patch.setattr(announcer._registry, "metrics", busy)
-            assert not await announcer.say_round()
+            assert not await announcer.publish_round()
             made.app.wires.changes.set()
             await made.until(lambda: [one["event"] for one in logs].count("round_not_announced") >= 2)
         said = len(made.link.sent)
@@ -49,7 +49,7 @@ async def _acknowledged_nothing(tmp_path) -> None:
         await made.online("a", "b")
         await made.phase("collecting")
         base = made.app.driver.state.manifest
-        await made.app.workshop.state()  # in memory: the update comes as far as the database
+        await made.app.round_worker.state()  # in memory: the update comes as far as the database
         shutil.rmtree(tmp_path / "coordinator")
         update = frame(header("a", 1, base))
         with capture_logs() as logs:

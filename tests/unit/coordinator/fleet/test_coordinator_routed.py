@@ -200,7 +200,7 @@ async def test_who_comes_later_is_told_at_once_and_who_runs_it_is_left_alone(tmp
         await made.online("g9", modalities=GYRO)
         assert pointers(made, "g9") == [], "nothing was made for it yet"
         said = len(pointers(made, "a1"))
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         assert len(pointers(made, "a1")) == said + 1, "the broker may have lost it"
 
 
@@ -343,7 +343,7 @@ def test_the_real_method_is_served_the_domain_that_a_device_prefers(tmp_path) ->
 async def test_a_device_that_comes_after_the_last_round_with_a_new_kind_gets_a_bundle(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("coordinator.rounds.late_bundles._LOOK_S", 0.05)
+    monkeypatch.setattr("coordinator.rounds.late_bundles._POLL_S", 0.05)
     jobs = PartJobs()
     async with routed(tmp_path, task(min_devices=3), jobs) as made:
         await made.online("a1", "a2", "a3", modalities=ACC)
@@ -362,7 +362,7 @@ async def test_a_device_that_comes_after_the_last_round_with_a_new_kind_gets_a_b
 async def test_what_a_late_device_waits_for_is_said_where_no_bundle_can_be_made(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("coordinator.rounds.late_bundles._LOOK_S", 0.05)
+    monkeypatch.setattr("coordinator.rounds.late_bundles._POLL_S", 0.05)
     jobs = PartJobs(broken=["base/gyro"])
 
     def said(made) -> list[str]:

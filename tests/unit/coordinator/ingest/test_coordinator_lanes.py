@@ -113,13 +113,13 @@ async def test_waiting_for_a_lane_that_moves_is_no_drop() -> None:
 
 async def test_patience_comes_back() -> None:
     hands = Hands()
-    hands.lanes._bill("a", BLOCKING_BUDGET_S)
+    hands.lanes._charge("a", BLOCKING_BUDGET_S)
     for n in range(DEPTH):
         await hands.lanes.put("a", n, 1)
     assert not await hands.lanes.put("a", DEPTH, 1)
     hands.now = BLOCKING_BUDGET_S / GIVEN_BACK
-    assert hands.lanes._debt("a") == 0
-    hands.lanes._bill("b", 1.0)
+    assert hands.lanes._used_budget("a") == 0
+    hands.lanes._charge("b", 1.0)
     assert set(hands.lanes._debts) == {"b"}
 
 
@@ -128,7 +128,7 @@ async def test_bytes_are_bounded_and_not_only_counts() -> None:
     size = DEVICE_BYTES // 2
     assert await hands.lanes.put("a", 0, size)
     assert await hands.lanes.put("a", 1, size)
-    hands.lanes._bill("a", BLOCKING_BUDGET_S)
+    hands.lanes._charge("a", BLOCKING_BUDGET_S)
     assert not await hands.lanes.put("a", 2, 1)
     for n in range(TOTAL_BYTES // size - 2):
         assert await hands.lanes.put(f"d{n}", 0, size)

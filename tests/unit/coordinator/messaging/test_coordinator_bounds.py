@@ -46,18 +46,18 @@ async def test_a_device_that_flaps_does_not_make_the_coordinator_look_at_10000_o
 ) -> None:
     fleet_of(tmp_path, 10_000)
     looks = Counter()
-    able = DeviceRegistry.able
+    eligible = DeviceRegistry.eligible
 
     def counted(self, terms):
-        looks["able"] += 1
-        return able(self, terms)
+        looks["eligible"] += 1
+        return eligible(self, terms)
 
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
-        monkeypatch.setattr(DeviceRegistry, "able", counted)
+        monkeypatch.setattr(DeviceRegistry, "eligible", counted)
         for n in range(160):
             await made.give("d7", Kind.STATE, messages.encode(state_of("d7", ("online", "offline")[n % 2])))
         await made.give("d7", Kind.STATE, messages.encode(state_of("d7", windows=77)))
-        assert looks["able"] < 40, "once for each state, it would stop the loop"
+        assert looks["eligible"] < 40, "once for each state, it would stop the loop"
         assert made.app.states.coalesced > 100
         known = await made.until(lambda: (d := made.app.roster.get("d7")) and d.online and d)
         assert known.state.windows == 77, "the last word counts"
@@ -73,13 +73,13 @@ async def test_no_state_and_no_metric_of_a_quarantined_device_is_taken_and_it_is
         await made.give("b", Kind.METRIC, messages.encode(Metric(device="b", round=1, metrics={"loss": 1.0})))
         for n in range(3):
             await made.give("a", Kind.UPDATE, frame(header("a", 1, base), 20000.0 + n))
-        assert made.app.guard.barred("a") is not None
+        assert made.app.access.denial("a") is not None
         await made.give("a", Kind.STATE, messages.encode(state_of("a", windows=5)))
         await made.give("a", Kind.METRIC, messages.encode(Metric(device="a", round=1, metrics={"loss": 1.0})))
         assert made.app.roster.get("a").state.windows == 10
         made.app.storage.ledger.save()
         assert [row["device"] for row in made.app.storage.store.rows(schema.device_metrics.select())] == ["b"]
-        made.app.standing._records.clear()
+        made.app.quarantine._records.clear()
         await made.until(lambda: made.link.to("a", Kind.CMD))
         assert made.link.to("a", Kind.CMD)[0].command == "send_state"
 
@@ -119,12 +119,12 @@ async def test_a_device_fetches_so_many_bytes_a_day_and_a_revoked_one_none(tmp_p
         await made.give("b", Kind.FETCH, ask)
         await made.until(lambda: chunks("b") == 2)
         revoked = Refused(Reason.REVOKED, "")
-        made.app.guard._barred = (lambda d: revoked if d == "c" else None, *made.app.guard._barred)
+        made.app.access._barred = (lambda d: revoked if d == "c" else None, *made.app.access._barred)
         await made.online("c")
         await made.give("c", Kind.FETCH, ask)
         await asyncio.sleep(0.05)
         assert (chunks("a"), chunks("c")) == (2, 0)
-        assert made.app.guard.turned_away >= 2
+        assert made.app.access.turned_away >= 2
 
 
 def test_names_that_nobody_knows_fetch_from_one_budget() -> None:
@@ -159,7 +159,7 @@ async def test_a_state_is_bounded_in_bytes_and_in_classes(tmp_path) -> None:
         await made.online("a")
         for _ in range(9):  # a device that still has a task with more modalities
             await made.give("a", Kind.STATE, messages.encode(state_of("a", modalities=many)))
-        assert made.app.guard.barred("a") is None
+        assert made.app.access.denial("a") is None
         wide = {"acc": ModalityState(windows=(7,) * 1000)}
         payload = messages.encode(state_of("b", modalities=wide))
         assert len(payload) < most_bytes(task)

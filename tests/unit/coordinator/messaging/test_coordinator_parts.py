@@ -50,7 +50,7 @@ def test_the_roster_survives_a_restart_and_a_will_erases_nothing(store) -> None:
     roster.update(state_of("watcher", roles=("observe",)))
     roster.update(state_of("poor", windows=1))
     roster.update(State(status="offline", device="a"))
-    assert roster.able(Requirements(2)) == ()
+    assert roster.eligible(Requirements(2)) == ()
     for device in ("a", "watcher", "poor"):
         store.put(schema.devices, **roster.row(device))
     again = DeviceRegistry(store, lambda: 8.0)
@@ -225,10 +225,12 @@ def test_a_round_that_ends_in_one_lane_spoils_no_upload_in_the_other(tmp_path, m
 async def serve(tmp_path, link: FakeLink, window: int = 2, known: tuple[str, ...] = ()):
     blobs = BlobStore(tmp_path / "blobs")
     post = Sender(link, FLEET)
-    teller = ReceiptSender(post, WriteBehindBuffer(None, ManualClock()), None, "tiny", AnswerQueue())
+    receipts = ReceiptSender(post, WriteBehindBuffer(None, ManualClock()), None, "tiny", AnswerQueue())
     budget = FetchBudget(0, known)
-    server = BlobServer(blobs, post, teller.say, window, ManualClock(), budget, may_have=lambda *_: True)
-    return blobs, server, asyncio.gather(server.run(), teller.run())
+    server = BlobServer(
+        blobs, post, receipts.enqueue, window, ManualClock(), budget, may_fetch=lambda *_: True
+    )
+    return blobs, server, asyncio.gather(server.run(), receipts.run())
 
 
 async def test_blobs_are_served_fairly_and_a_bounded_number_in_flight(tmp_path) -> None:

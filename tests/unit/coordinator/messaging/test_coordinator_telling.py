@@ -29,12 +29,12 @@ async def test_no_message_waits_for_the_puback_of_its_answer(tmp_path) -> None:
                 )
         await made.until(lambda: len(acknowledged) == len(given))
         assert made.app.driver.state.delivered == ("a",)
-        assert made.app.teller._queue.qsize() <= receipts.PER_DEVICE
-        assert made.app.teller.dropped >= len(given) - receipts.PER_DEVICE - receipts.SENDERS
+        assert made.app.receipts._queue.qsize() <= receipts.PER_DEVICE
+        assert made.app.receipts.dropped >= len(given) - receipts.PER_DEVICE - receipts.SENDERS
         made.link.hold.set()
-        await made.app.teller.drained()
+        await made.app.receipts.drained()
         assert made.link.receipts("a")[0].status == "accepted"
-        assert not made.app.teller._waiting, "nothing is kept of a device that was answered"
+        assert not made.app.receipts._waiting, "nothing is kept of a device that was answered"
         await made.give("b", Kind.UPDATE, frame(header("b", 1, made.app.driver.state.manifest)))
         assert made.link.receipts("b")[0].status == "accepted"
 
@@ -43,9 +43,9 @@ async def test_one_devices_flood_leaves_room_for_the_others(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
         made.link.hold = asyncio.Event()
         for _ in range(500):
-            made.app.teller.accept("greedy", 1, "0" * 64)
-        made.app.teller.accept("modest", 1, "1" * 64)
+            made.app.receipts.send_accepted("greedy", 1, "0" * 64)
+        made.app.receipts.send_accepted("modest", 1, "1" * 64)
         made.link.hold.set()
-        await made.app.teller.drained()
+        await made.app.receipts.drained()
         assert len(made.link.receipts("modest")) == 1
         assert len(made.link.receipts("greedy")) == receipts.PER_DEVICE

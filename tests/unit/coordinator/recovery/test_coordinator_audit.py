@@ -55,8 +55,8 @@ async def test_a_late_finding_takes_back_nothing_that_counts(tmp_path: Path) -> 
         await made.phase("collecting")
         await made.give("a", Kind.UPDATE, frame(header("a", 1, made.app.driver.state.manifest)))
         await made.until(lambda: made.app.driver.state.version == 1)
-        await made.app.workshop.lose(1, LOST)
-        await made.app.teller.drained()
+        await made.app.round_worker.lose(1, LOST)
+        await made.app.receipts.drained()
         assert [one.status for one in made.link.receipts("a")] == ["accepted"]
         assert made.refusals() == {}
         assert made.app.storage.store.rows(sa.select(schema.updates.c.lost)) == [{"lost": ""}]

@@ -120,8 +120,8 @@ async def test_who_is_revoked_while_it_is_in_a_stage_neither_holds_nor_ends_it(t
         await deliver(made, "ab")
         await made.until(lambda: devices.own("a") and devices.own("b"))
         no = Refused(Reason.QUARANTINED, "revoked")
-        barred = made.app.guard._barred
-        made.app.guard._barred = (lambda device: no if device == "b" else None, *barred)
+        barred = made.app.access._barred
+        made.app.access._barred = (lambda device: no if device == "b" else None, *barred)
         await devices.tried("a", "committed")
         await made.until(lambda: devices.own("c"))
         assert course(made).rollout.members["b"].barred
@@ -231,7 +231,7 @@ class Slow(NoSigner):
 async def test_an_announcement_that_takes_long_is_not_the_last_word_over_a_later_decision(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(count=1, min_devices=1), **ONE) as made:
         devices, deployment = Devices(made), made.app.deployment
-        deployment._vouching = slow = Slow()
+        deployment._pointer_signer = slow = Slow()
         for name in "ab":
             await devices.say(name)
         await deliver(made, "ab")

@@ -106,7 +106,7 @@ async def test_a_version_goes_to_the_canary_and_then_to_all(tmp_path) -> None:
     rollout = {**QUICK, "trial": {"windows": 5}}
     every = {"export": {"every_rounds": 1}}
     async with bench(tmp_path, tiny_task(count=2, min_devices=2), rollout=rollout, **every) as made:
-        made.app.deployment._vouching = signer = Signer()
+        made.app.deployment._pointer_signer = signer = Signer()
         devices = Devices(made, a={"site": "barn"})
         for name in ("a", "b"):
             await devices.say(name)
@@ -155,7 +155,7 @@ async def test_what_is_retained_is_said_again_to_a_broker_that_lost_it(tmp_path)
         await made.until(lambda: devices.own("a"))
         before = devices.own("a")[-1]
         made.link.sent.clear()
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         assert devices.own("a") == [before], "the same decision, no new one"
         made.link.sent.clear()
         await devices.say("a", status="offline")
@@ -182,7 +182,7 @@ async def test_what_was_decided_without_a_broker_is_said_when_it_is_back_also_af
     async with bench(tmp_path, task, rollout=QUICK, link=link) as made:
         devices = Devices(made)
         made.link.connected = True
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         member = course(made).rollout.members["b"]
         assert devices.pointer("b").serial == member.serial
         assert "rollout 1 of version 1" in (await made.app.announcer.announcement()).waiting_for
@@ -199,7 +199,7 @@ async def test_routed_devices_are_pointed_at_the_version_of_their_stage(tmp_path
     settings = {"rollout": QUICK, "export": {"every_rounds": 1}}
     task = tiny_task(count=2, min_devices=3)
     async with bench(tmp_path, task, PartJobs(), Parts(), **settings) as made:
-        made.app.deployment._vouching = signer = Signer()
+        made.app.deployment._pointer_signer = signer = Signer()
         devices = Devices(made, a={"site": "barn"})
         kinds = {"a": ACC, "b": ACC, "g": GYRO}
         for name, has in kinds.items():
@@ -261,7 +261,7 @@ async def test_what_ran_before_there_were_rollouts_is_what_all_run(tmp_path) -> 
         await deliver(made, "a")
         await made.phase("done")
     async with bench(tmp_path, tiny_task(count=1, min_devices=1), rollout={"mode": "manual"}) as made:
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         devices = Devices(made)
         assert (devices.fleet()[-1].version, devices.fleet()[-1].serial > 0) == (1, True)
 
@@ -275,7 +275,7 @@ async def test_a_book_that_is_lost_brings_no_version_to_anybody(tmp_path) -> Non
     for file in (tmp_path / "coordinator").glob("rollout.sqlite3*"):
         file.unlink()
     async with bench(tmp_path, tiny_task(count=1, min_devices=1), **manual) as made:
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         assert Devices(made).fleet() == [], "the newest export may be one that failed"
     (tmp_path / "coordinator" / "rollout.sqlite3").write_bytes(b"rotten" * 1000)
     with pytest.raises(Misconfigured, match="devices keep what they run"):

@@ -72,8 +72,8 @@ async def test_modalities_are_covered_where_there_are_no_classes(roster) -> None
     for n in range(12):
         roster.update(state(f"d{n:02}", acc=0.0, gyro=1.0))
     roster.update(state("rare", acc=0.5, gyro=0.9, nose=0.0))
-    assert roster.present("rare") == {"acc": (20,), "gyro": (4,), "nose": (40,)}
-    assert roster.present("d00") == {"acc": (40,), "gyro": (0,)}, "declared, and never delivered"
+    assert roster.windows_by_modality("rare") == {"acc": (20,), "gyro": (4,), "nose": (40,)}
+    assert roster.windows_by_modality("d00") == {"acc": (40,), "gyro": (0,)}, "declared, and never delivered"
     chooser = DeviceSelector(TASK, Rules.of(TASK), roster, roster.store, lambda _: ())
     for round_ in range(1, 9):
         asked = Select(round=round_, attempt=1)

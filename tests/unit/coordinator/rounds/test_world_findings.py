@@ -81,15 +81,15 @@ def test_world_a_quarantine_ends_in_its_time_also_where_the_clock_was_set_back(t
         standing = Quarantine(store, ledger, lambda: wall[0], RULES, **ANYBODY)
         standing.refused("dev", Refused(Reason.MALFORMED, "bits"))
         wall[0] -= 86400.0
-        assert "600 s" in str(standing.barred("dev"))
+        assert "600 s" in str(standing.denial("dev"))
         ledger.save()
         again = Quarantine(store, ledger, lambda: wall[0], RULES, **ANYBODY)
         wall[0] += 599.0
-        assert standing.barred("dev") is not None
-        assert again.barred("dev") is not None
+        assert standing.denial("dev") is not None
+        assert again.denial("dev") is not None
         wall[0] += 2.0
-        assert standing.barred("dev") is None
-        assert again.barred("dev") is None, "the new end is kept on disk"
+        assert standing.denial("dev") is None
+        assert again.denial("dev") is None, "the new end is kept on disk"
 
 
 def test_world_a_round_that_nobody_else_can_finish_asks_the_refused_once_more() -> None:
@@ -226,8 +226,8 @@ async def test_world_what_counts_is_not_refused_because_its_device_is_barred_now
         good = frame(header("a", 1, base))
         await made.give("a", Kind.UPDATE, good)
         await made.give("a", Kind.UPDATE, frame(header("a", 1, base), tensors={"head/w": np.full(64, 2e4)}))
-        made.app.standing.refused("a", Refused(Reason.MALFORMED, "bits"))
-        assert made.app.guard.barred("a") is not None
+        made.app.quarantine.refused("a", Refused(Reason.MALFORMED, "bits"))
+        assert made.app.access.denial("a") is not None
         await made.give("a", Kind.UPDATE, good)
         assert made.link.receipts("a")[-1].status == "accepted"
 

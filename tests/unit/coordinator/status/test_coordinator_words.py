@@ -43,7 +43,7 @@ async def test_a_broker_that_takes_nothing_does_not_hold_up_the_end(tmp_path, mo
     async with bench(tmp_path) as made:
         made.link.hold = asyncio.Event()
         async with asyncio.timeout(2):
-            await made.app.announcer.say_farewell()
+            await made.app.announcer.publish_stopped()
 
 
 async def test_who_was_refused_for_good_is_not_waited_for_at_the_next_attempt(tmp_path) -> None:

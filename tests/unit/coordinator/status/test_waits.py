@@ -13,7 +13,7 @@ from coordinator.app import link_of
 from coordinator.cli import status
 from coordinator.cli.main import app as coordinator_app
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
-from coordinator.rounds.progress import Outlook
+from coordinator.rounds.progress import FleetStatus
 from coordinator.status.waits import CoordinatorStatus
 from coordinator.status.waits import waits as coordinator_waits
 from edge_agent.app import open_agent
@@ -226,7 +226,7 @@ RULES = Rules(rounds=5, deadline_s=100, min_devices=2, spread_s=4)
 
 
 def picture(state, **changes):
-    outlook = Outlook(able=("a",), lacks={"b": "offline"}, known=2)
+    outlook = FleetStatus(able=("a",), lacks={"b": "offline"}, known=2)
     return CoordinatorStatus(
         **{"rules": RULES, "state": state, "outlook": outlook, "now": NOW, "worker_s": 600} | changes
     )
@@ -288,7 +288,7 @@ async def test_coordinator_status_reads_the_folder_of_a_running_and_of_a_dead_co
         assert {wait["what"] for wait in found["waits"]} == {"updates", "update of a", "update of b"}
         assert all(0 < wait["left_s"] <= 50 for wait in found["waits"])
         made.link.connected, made.link.why, made.link.since = False, "connection refused", NOW
-        await made.app.announcer.say_round()
+        await made.app.announcer.publish_round()
         assert json.loads(told("--format", "json").stdout)["waits"][0]["why"] == "connection refused"
         assert "phase: collecting" in told().stdout
     dead = told("--why")

@@ -10,7 +10,7 @@ from coordinator.cli.main import app as coordinator_app
 from coordinator.identity.authority import Authority
 from coordinator.identity.store import IdentityStore
 from coordinator.round_machine.events import RoundPhase, RoundState
-from coordinator.rounds.progress import Outlook
+from coordinator.rounds.progress import FleetStatus
 from coordinator.status.waits import waits as coordinator_waits
 from protocol.errors import Reason, Refused
 from tests.support.coordinator_bench import bench
@@ -28,7 +28,7 @@ async def test_a_quarantined_and_a_revoked_device_are_named_from_the_folder_and_
     async with bench(tmp_path, tiny_task(min_devices=4), quarantine=STRICT) as made:
         await made.online("a", "b", "c")
         await made.phase("waiting_for_devices")
-        made.app.standing.refused("a", Refused(Reason.MALFORMED, "bits"))
+        made.app.quarantine.refused("a", Refused(Reason.MALFORMED, "bits"))
         made.app.storage.ledger.save()
         Authority.create(settings.state_dir / "authority", settings.fleet, ["localhost"])
         with IdentityStore(settings.state_dir) as book:
@@ -60,7 +60,7 @@ async def test_a_missing_device_that_is_in_quarantine_is_said_to_be_and_others_w
         assert re.search(
             r"waiting for a \(online, last heard 12 min [34] s ago\), b \(online, last", made.app.driver.why()
         )
-        made.app.standing.refused("a", Refused(Reason.MALFORMED, "bits"))
+        made.app.quarantine.refused("a", Refused(Reason.MALFORMED, "bits"))
         assert "waiting for a (quarantined: for another 600 s" in made.app.driver.why()
 
 
@@ -69,7 +69,7 @@ def test_the_wait_for_a_device_that_only_seems_online_says_when_it_was_heard():
         phase=RoundPhase.COLLECTING, round=3, selected=("a", "b"), since=NOW - 20, until=NOW + 80
     )
     heard = {"a": "last heard 12 min 3 s ago", "b": "last heard 2 h 0 min ago"}
-    seen = Outlook(able=("a",), lacks={"a": "", "b": "offline"}, known=2, heard=heard)
+    seen = FleetStatus(able=("a",), lacks={"a": "", "b": "offline"}, known=2, heard=heard)
     words = [wait.why for wait in coordinator_waits(picture(state, outlook=seen))]
     assert "(online, last heard 12 min 3 s ago)" in words[1]
     assert words[2] == "offline, last heard 2 h 0 min ago"
@@ -79,6 +79,6 @@ def test_a_device_that_lacks_much_is_named_all_the_same():
     """Its own words may be as long as a message lets them be."""
     lacks = {"proto": "waits for a device that trains", "stranger": f"refuses the task: {'x' * 300}"}
     state = RoundState(phase=RoundPhase.WAITING, round=1, attempt=1, since=NOW)
-    (wait,) = coordinator_waits(picture(state, outlook=Outlook(lacks=lacks, known=2)))
+    (wait,) = coordinator_waits(picture(state, outlook=FleetStatus(lacks=lacks, known=2)))
     assert "not proto (waits for a device that trains), stranger" in wait.why
     assert "more" not in wait.why

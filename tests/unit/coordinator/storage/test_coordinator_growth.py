@@ -33,7 +33,7 @@ async def test_a_start_replays_only_what_came_since_the_last_round(tmp_path) -> 
 
 
 async def test_a_round_that_nobody_answers_does_not_fill_the_disk(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coordinator.rounds.attempt_log._KEPT", 3)
+    monkeypatch.setattr("coordinator.rounds.attempt_log._MAX_ATTEMPTS", 3)
     monkeypatch.setattr("coordinator.storage.database._KEPT_EVENTS", 10)
     monkeypatch.setattr(driving, "TICK_S", 0.01)
     async with bench(tmp_path, tiny_task(deadline_s=0.01)) as made:

@@ -68,7 +68,7 @@ def test_a_frame_that_came_alone_has_a_file_of_its_own_and_several_have_one(jour
 def test_a_frame_that_comes_again_counts_again(journal) -> None:
     one, two = (name(text) for text in ("one", "two"))
     for frame in (one, two):
-        journal.disown(1, frame)
+        journal.mark_void(1, frame)
     journal.write_all(1, [(one, b"one")])
     folder = journal.path(1, one).parent
     assert sorted(file.name for file in folder.iterdir()) == sorted([one, f"{two}.lost"])

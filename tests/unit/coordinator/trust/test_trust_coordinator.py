@@ -226,7 +226,7 @@ async def delivery(store, blobs, post, clock, signer):
         post=post,
         roster=DeviceRegistry(store, clock.wall, clock.now),
         clock=clock,
-        vouching=signer,
+        pointer_signer=signer,
     )
     await made.exporter.store_bundle(1, b"one", {})
     return made
@@ -262,8 +262,8 @@ async def test_a_key_that_is_gone_stops_no_coordinator(tmp_path, store):
 
 async def test_without_a_root_nothing_is_signed(tmp_path, store):
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    vouching = TufSigner(Repository(tmp_path / "trust"), blobs, clock, "f")
-    assert await (await delivery(store, blobs, post, clock, vouching)).announce()
+    pointer_signer = TufSigner(Repository(tmp_path / "trust"), blobs, clock, "f")
+    assert await (await delivery(store, blobs, post, clock, pointer_signer)).announce()
     assert post.said[0].trust is None
 
 

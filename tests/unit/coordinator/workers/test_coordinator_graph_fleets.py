@@ -89,7 +89,7 @@ async def first_round(made) -> None:
 
 
 async def ref_of(made, blob: str) -> BlobRef:
-    manifest = made.app.workshop._registry.manifest(made.app.driver.state.manifest)
+    manifest = made.app.round_worker._registry.manifest(made.app.driver.state.manifest)
     return manifest.blobs[blob]
 
 
@@ -103,11 +103,11 @@ async def test_rows_are_kept_small_and_versions_are_as_good_as_devices_say(tmp_p
     async with graph_bench(tmp_path, TASK) as made:
         await first_round(made)
         await made.phase("collecting")
-        store = made.app.workshop._registry._blobs
+        store = made.app.round_worker._registry._blobs
         ref = await ref_of(made, "rows/a")
         header, tensors = open_frame(store.get(ref.digest), BlobHeader)
-        state = await made.app.workshop.state()
-        await made.app.announcer.say_round()
+        state = await made.app.round_worker.state()
+        await made.app.announcer.publish_round()
         said = messages.decode(
             [p for t, p, _ in made.link.sent if t == broadcast_topic(FLEET, Kind.ROUND)][-1],
             RoundAnnouncement,
@@ -157,9 +157,9 @@ async def test_what_cannot_be_read_is_served_to_nobody(tmp_path) -> None:
     path = blobs.path(ref.digest)
     path.write_bytes(path.read_bytes()[:-9] + b"123456789")
     owners = BlobOwnership(TASK, blobs)
-    assert not owners.may_have("a", ref.digest)
-    assert not owners.may_have("a", "0" * 64), "not here"
-    assert BlobOwnership(TASK.model_copy(update={"method": "tiny"}), blobs).may_have("b", "0" * 64)
+    assert not owners.may_fetch("a", ref.digest)
+    assert not owners.may_fetch("a", "0" * 64), "not here"
+    assert BlobOwnership(TASK.model_copy(update={"method": "tiny"}), blobs).may_fetch("b", "0" * 64)
 
 
 async def test_no_job_gets_the_rows_of_a_device(tmp_path) -> None:
@@ -173,7 +173,7 @@ async def test_no_job_gets_the_rows_of_a_device(tmp_path) -> None:
         assert bundle.metrics["mrr"] == pytest.approx(0.4)
         await asks(made, "b", bundle.bundle.digest)
         assert served(made, "b", bundle.bundle.digest).startswith(b"bundle 1 ")
-        state = await made.app.workshop.state()
+        state = await made.app.round_worker.state()
     assert set(state) == {"projection/text", "rows/a", "rows/b"}
     assert without_private_blobs(task, state)["projection/text"] is state["projection/text"]
     assert without_private_blobs(task.model_copy(update={"method": "tiny"}), state) == state
@@ -185,7 +185,7 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
         await first_round(made)
         await made.phase("done")
         assert made.app.jobs.judged == [("projection/text",)] * 2
-        state = await made.app.workshop.state()
+        state = await made.app.round_worker.state()
 
     class Looking:
         async def view(self, given, *_):
@@ -260,7 +260,7 @@ async def test_a_salvage_proves_the_version_its_rows_and_what_devices_said_of_it
     async with graph_bench(tmp_path, TASK) as made:
         await first_round(made)
         await made.phase("collecting")
-        await made.until(lambda: made.app.workshop._secured == 1)
+        await made.until(lambda: made.app.round_worker._secured == 1)
         manifest = made.app.driver.state.manifest
         await deliver_rows(made, "a", HERE, 0.5)
     database = tmp_path / "coordinator" / DATABASE
@@ -269,7 +269,7 @@ async def test_a_salvage_proves_the_version_its_rows_and_what_devices_said_of_it
     async with graph_bench(tmp_path, TASK) as made:
         state = made.app.driver.state
         assert (state.version, state.manifest, state.delivered) == (1, manifest, ("a",))
-        assert made.app.workshop._registry.metrics(1) == pytest.approx({"mrr": 0.4, "hits10": 0.25})
+        assert made.app.round_worker._registry.metrics(1) == pytest.approx({"mrr": 0.4, "hits10": 0.25})
         ref = await ref_of(made, "rows/a")
         await gateways_online(made, "b")
         await asks(made, "b", ref.digest)
@@ -296,8 +296,8 @@ async def test_an_update_of_two_megabytes_fits_and_its_bound_follows_from_the_ta
     async with graph_bench(tmp_path, task) as made:
         await gateways_online(made, "a")
         await made.phase("collecting")
-        state, open_ = await made.app.workshop.state(), made.app.driver.state
-        limits = made.app.workshop.limits(state)
+        state, open_ = await made.app.round_worker.state(), made.app.driver.state
+        limits = made.app.round_worker.limits(state)
         assert limits.max_total_elements == pytest.approx(count * (dim + 17), abs=70_000)
         head = graph_header("a", 1, open_.manifest)
         huge = graph_frame(head, rows_of(state, "a", keys, 0.25, dim) | more_rows(limits.max_elements))
@@ -308,7 +308,7 @@ async def test_an_update_of_two_megabytes_fits_and_its_bound_follows_from_the_ta
         await sent_in_chunks(made, "a", update)
         assert made.link.receipts("a")[-1].status == "accepted"
         await made.until(lambda: made.app.driver.state.version == 1)
-        again = made.app.workshop.limits(await made.app.workshop.state())
+        again = made.app.round_worker.limits(await made.app.round_worker.state())
         assert again == limits, "rows of devices make no room for larger updates"
 
 

@@ -47,7 +47,7 @@ def few(folder: Path, count: int = 6, task: Task = TASK) -> None:
 async def test_devices_and_the_state_folder_do_not_learn_where_the_labelled_windows_lie(tmp_path) -> None:
     few(tmp_path)
     async with bench(tmp_path, TASK, GuidedJobs(), Guided()) as made:
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         said = [p for topic, p, _ in made.link.sent if topic == broadcast_topic(FLEET, Kind.TASK)]
         heard = decode(said[-1], TaskAnnouncement).read()
         assert b"few.npz" not in b"".join(payload for _, payload, _ in made.link.sent)

@@ -141,7 +141,7 @@ async def test_who_has_counted_goes_on_counting_also_where_the_book_was_lost(tmp
     for file in (tmp_path / "coordinator").glob("rollout.sqlite3*"):
         file.unlink()
     async with bench(tmp_path, one, rollout={"mode": "newest"}) as made:
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         found = Devices(made).fleet()[-1]
         assert (found.version, found.serial > 0) == (1, True), "0 would be out of date to every device"
 

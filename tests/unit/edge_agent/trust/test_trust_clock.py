@@ -172,10 +172,12 @@ async def test_nothing_is_signed_while_blobs_of_old_versions_go(tmp_path, monkey
     tidy = RoundWorker._tidy
 
     async with bench(tmp_path, tiny_task(count=1), TinyJobs()) as made:
-        collect, threads = made.app.workshop._registry.collect, []
+        collect, threads = made.app.round_worker._registry.collect, []
 
         def sign():
-            made.app.vouching.vouched(ModelPointer(task="toy", version=1, bundle=bundle().ref), [bundle()])
+            made.app.pointer_signer.vouched(
+                ModelPointer(task="toy", version=1, bundle=bundle().ref), [bundle()]
+            )
             made_meanwhile.set()
 
         def collecting(*args):
@@ -184,13 +186,13 @@ async def test_nothing_is_signed_while_blobs_of_old_versions_go(tmp_path, monkey
             assert not made_meanwhile.wait(0.3), "it was signed while blobs were removed"
             return collect(*args)
 
-        monkeypatch.setattr(made.app.workshop._registry, "collect", collecting)
-        tidy(made.app.workshop, 1)
+        monkeypatch.setattr(made.app.round_worker._registry, "collect", collecting)
+        tidy(made.app.round_worker, 1)
         assert threads, "blobs were not collected"
         threads[0].join()
         blobs = BlobStore(tmp_path / "coordinator" / "blobs")
-        assert made.app.vouching.kept()
-        assert all(blobs.has(digest) for digest in made.app.vouching.kept())
+        assert made.app.pointer_signer.kept()
+        assert all(blobs.has(digest) for digest in made.app.pointer_signer.kept())
 
 
 # -- ever more roots

@@ -55,7 +55,7 @@ async def takes(verifier, work):
 async def test_devices_act_on_what_the_coordinator_says_and_one_signature_serves_all(tmp_path) -> None:
     daemon_fleet(tmp_path)
     async with bench(tmp_path, tiny_task(count=1, min_devices=2, devices_per_round=2), TinyJobs()) as made:
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         await made.online("a", "b")
         await made.phase("collecting")
         await made.until(lambda: made.link.to("a", Kind.OFFER) and made.link.to("b", Kind.OFFER))
@@ -71,7 +71,7 @@ async def test_devices_act_on_what_the_coordinator_says_and_one_signature_serves
 async def test_a_rotation_is_announced_with_the_task_before_there_is_any_bundle(tmp_path) -> None:
     repository, key = daemon_fleet(tmp_path)
     async with bench(tmp_path, tiny_task(count=1), TinyJobs(), trust={"again_hours": 0.001}) as made:
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         await made.online("a")
         await made.phase("collecting")
         await made.until(lambda: made.link.to("a", Kind.OFFER))
@@ -88,12 +88,12 @@ async def test_a_rotation_is_announced_with_the_task_before_there_is_any_bundle(
         await made.app.announcer.renew_signatures()
         assert len(tasks(made)) == said, "the same is not said again"
         roots = {ref.digest for ref in read_signed(SignedTask, tasks(made)[-1].signed)[0].roots}
-        assert roots <= set(made.app.vouching.kept())
+        assert roots <= set(made.app.pointer_signer.kept())
 
 
 async def test_without_a_root_nothing_is_signed(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(count=1), TinyJobs()) as made:
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         await made.online("a")
         await made.phase("collecting")
         await made.until(lambda: made.link.to("a", Kind.OFFER))
@@ -141,7 +141,7 @@ async def test_a_key_that_is_gone_announces_no_task_and_stops_no_coordinator(tmp
         before = len(tasks(made))
         root_ceremony.rotate(repository, [key], None, None, YEAR_S, time.time())
         repository.key_file(repository.online().public.keyid).unlink()
-        await made.app.announcer.greet()
+        await made.app.announcer.publish_all()
         assert len(tasks(made)) == before
 
 
