@@ -58,7 +58,8 @@ async def test_a_device_that_comes_before_the_announcement_can_fetch_what_it_is_
         await deliver(made, "a")
         await made.phase("done")
         made.app.rollout._link = SimpleNamespace(connected=False)  # nothing is announced from here on
-        made.app.rollout._bundles = SimpleNamespace(ensure=lambda _: None)
+        fits = made.app.deployment.fits
+        made.app.rollout._delivery = SimpleNamespace(fits=fits, ensure_bundles=lambda _: None)
         name = await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: course(made).rollout.members)
         assert not made.app.deployment._blobs.has(name)
@@ -85,7 +86,10 @@ async def test_a_brought_bundle_that_has_rotted_is_not_served(tmp_path) -> None:
         await Devices(made).say("a")
         await deliver(made, "a")
         await made.phase("done")
-        made.app.rollout._bundles = SimpleNamespace(ensure=lambda _: None)
+        announce, fits = made.app.deployment.announce, made.app.deployment.fits
+        made.app.rollout._delivery = SimpleNamespace(
+            announce=announce, fits=fits, ensure_bundles=lambda _: None
+        )
         name = await brought(made, tmp_path / "one.bundle", "nobody")
         file = made.app.settings.state_dir / releases.FOLDER / name
         file.write_bytes(b"rotten")
