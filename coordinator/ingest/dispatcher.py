@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 LANES: Final = 32
 """Messages handled at a time: those that wait for a disk sync share one."""
-_NOBODY: Final = "(unknown)"
-_SAID: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.FETCH})
+_UNKNOWN_DEVICE: Final = "(unknown)"
+_FROM_DEVICES: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.FETCH})
 _OF_WHO_IS_HEARD: Final = frozenset({Kind.METRIC, Kind.FETCH})
 """Dropped where their device is barred; an update's handler answers it, a state's asks it later."""
 _TOPIC: Final = 120
@@ -154,7 +154,7 @@ class Dispatcher:
                 log.debug("left_aside", device=device, why=refused.detail)
                 return
             # A message of a newer release, or a device with an outdated task, is no offence.
-            said = kind in _SAID and refused.reason in {Reason.MALFORMED, Reason.TOO_LARGE}
+            said = kind in _FROM_DEVICES and refused.reason in {Reason.MALFORMED, Reason.TOO_LARGE}
             self._receipts.send_refused(device, 0, None, refused, conduct=not said)
 
     def metrics(self) -> Iterable[MetricFamily]:

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 BURST: Final = 10.0
 A_SECOND: Final = 0.5
 """States of one device that are applied in a second, after its burst."""
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 _HUSH_S: Final = 30.0
 _MAX_NAMES: Final = 8
 _MOST_BARRED: Final = 10_000

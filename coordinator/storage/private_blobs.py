@@ -19,8 +19,8 @@ OWN_LIMITS: Final = Limits(
     max_bytes=MAX_BLOB_BYTES, max_elements=MAX_BLOB_BYTES // 4, max_total_elements=MAX_BLOB_BYTES // 4
 )
 """Limit for the header of frames that this coordinator wrote."""
-_NOBODY: Final = ""
-_MOST: Final = 20_000
+_NO_OWNER: Final = ""
+_MAX_REMEMBERED: Final = 20_000
 """Blobs whose owner is cached."""
 
 

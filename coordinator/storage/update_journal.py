@@ -29,7 +29,7 @@ _DETAILED: Final = sa.or_(
     sa.func.length(sa.cast(schema.versions.c.devices, sa.LargeBinary)) > len("[]"),
 )
 """Versions whose row lists the contributors, or the confusion of classes."""
-_AT_ONCE: Final = 8
+_ROUNDS_FORGOTTEN_AT_ONCE: Final = 8
 """Rounds that are removed from the history at a time if it is too large."""
 WITHDRAWN_S: Final = 30 * 86400.0
 """A withdrawn update that its device has not confirmed for this long is not reported any more."""
