@@ -112,16 +112,16 @@ class Agent:
         }
 
     async def _on_connect(self) -> None:
-        await self.reporter.greet()
-        self.outbox.kick()
+        await self.reporter.send_online()
+        self.outbox.send_all()
         self.fetcher.on_connected(resumed=self.link.resumed)
 
     async def stop(self) -> None:
         """Say goodbye while the link is up."""
         if self.publishing is not None:
-            await self.publishing.goodbye()
+            await self.publishing.send_offline()
         await self.deployment.executor.stop()
-        await self.reporter.goodbye()
+        await self.reporter.send_stopped()
 
     def close(self) -> None:
         """After all services have ended."""

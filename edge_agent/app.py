@@ -137,7 +137,7 @@ def run(config: Path) -> int:
     """``lichen agent run``."""
     one_arena()
     logs.configure(LogSettings())  # until the file was read; what is wrong with it goes to stderr too
-    zygote = begun(config)
+    zygote = fork_zygote(config)
     try:
         status = daemon.run(lambda: main(config, zygote))
     finally:
@@ -149,7 +149,7 @@ def run(config: Path) -> int:
     return status
 
 
-def begun(config: Path) -> ZygoteClient:
+def fork_zygote(config: Path) -> ZygoteClient:
     """What makes the processes of models; forked before there is a thread, a lock or a socket to share.
 
     It may be forked before it is known that anything else is right: what is wrong is said later.

@@ -25,7 +25,7 @@ from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import DataStatus, StatusReport
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
-from edge_agent.tasks.task_store import TASK_FILE, kept_misfit
+from edge_agent.tasks.task_store import TASK_FILE, saved_task_mismatch
 from edge_agent.training.learner import Learner
 from edge_agent.trust.updater import trust_of
 from edge_agent.trust.work_verifier import WorkVerifier
@@ -72,7 +72,11 @@ def build(
         Misconfigured: ``trust_file`` is not there, or no root.
     """
     changed, state_wanted, progress, metrics = Signal(), Signal(), Progress(), RoundMetrics()
-    contact, learning, refused = Contact(clock), StatusText(clock, storage.ledger.at_start()), Counter[str]()
+    contact, learning, refused = (
+        Contact(clock),
+        StatusText(clock, storage.ledger.first_status()),
+        Counter[str](),
+    )
     zygote = zygote or ZygoteClient(settings.log)
 
     # From sensors or files to the data of the present task.
@@ -83,7 +87,7 @@ def build(
     graph = KnowledgeGraphWatcher(settings, clock, changed, progress)
     tasks = CurrentTask(
         settings, sources, windows=collector, graph=graph, changed=changed, clock=clock,
-        misfit=kept_misfit(settings.state_dir / TASK_FILE),
+        task_mismatch=saved_task_mismatch(settings.state_dir / TASK_FILE),
     )  # fmt: skip
 
     # From an offer to an update that has a receipt.

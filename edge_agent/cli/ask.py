@@ -96,13 +96,13 @@ def _answered(
 
 def _nearest(question: Question, graph: KnowledgeGraph) -> str:
     """A name that may have been meant, in words; empty where none is near."""
-    strange, known = (
+    unknown_name, known = (
         (question.relation, graph.relations)
         if question.about in graph.entities
         else (question.about, graph.entities)
     )
-    alike = [name for name in known if name.casefold() == strange.casefold()]
-    near = alike or difflib.get_close_matches(strange, known, 1, 0.6)
+    alike = [name for name in known if name.casefold() == unknown_name.casefold()]
+    near = alike or difflib.get_close_matches(unknown_name, known, 1, 0.6)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -137,7 +137,7 @@ def _model(settings: AgentSettings, task: Task) -> CompletionModel:
 def _snapshot(settings: AgentSettings, graph: KnowledgeGraphSettings, task: Task) -> KnowledgeGraphSnapshot:
     """Names and facts; features are in the embeddings."""
     facts = graph.model_copy(update={"features": {}, "masks": None})
-    found = KnowledgeGraphReader(facts, secret_path(settings), task, ()).look(0.0)
+    found = KnowledgeGraphReader(facts, secret_path(settings), task, ()).read_if_changed(0.0)
     if found is None:
         raise Transient("the files of the knowledge graph are being written; ask again")
     return found

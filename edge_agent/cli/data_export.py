@@ -13,7 +13,7 @@ import typer
 
 from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.config.agent import AgentSettings, read, read_task
-from edge_agent.tasks.task_store import TASK_FILE, read_kept
+from edge_agent.tasks.task_store import TASK_FILE, read_saved_task
 from edge_agent.windows.rows import WindowRow, as_set, whole_bytes
 from edge_agent.windows.store import MAX_READ_BYTES, grid_digest
 from models.contract import WindowSet
@@ -65,7 +65,7 @@ def _task(settings: AgentSettings, config: Path) -> Task:
     Raises:
         Misconfigured: none is known, or it is on knowledge graphs.
     """
-    task = read_kept(settings.state_dir / TASK_FILE)
+    task = read_saved_task(settings.state_dir / TASK_FILE)
     if task is None and settings.task_file is not None:
         task = read_task(settings.task_file, config)
     if task is None:

@@ -53,7 +53,7 @@ def enroll(
         fail("lichen agent enroll", error, output, exit_codes.NOPERM, reason=error.reason)
     except (Misconfigured, Transient) as error:
         fail("lichen agent enroll", error, output)
-    _show(done, path, output, None if shared is None else secrets.print_of(shared))
+    _show(done, path, output, None if shared is None else secrets.fingerprint(shared))
 
 
 def _invite(word: str | None, file: Path | None) -> Invite:

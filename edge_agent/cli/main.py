@@ -20,7 +20,7 @@ from edge_agent.sources.registry import open_sources
 from edge_agent.status import status_file as last_words
 from edge_agent.tasks.config_warnings import require_output, warnings
 from edge_agent.tasks.profile import unknown_modalities
-from edge_agent.tasks.roles import roles_of, wishes
+from edge_agent.tasks.roles import learn_settings, roles_of
 from edge_agent.tasks.task_store import check_task, unused
 from edge_agent.trust.updater import UNSIGNED, begin
 from protocol.errors import Misconfigured
@@ -66,7 +66,7 @@ def _checked(config: Path) -> dict[str, Any]:
     read_password(settings.mqtt)
     first = begin(settings.state_dir, settings.trust_file)
     if task is not None:
-        check_task(task, sources, wishes(settings), settings.graph)
+        check_task(task, sources, learn_settings(settings), settings.graph)
         if wrong := [*unused(task, sources, settings.graph), *unknown_modalities(task, settings.learn)]:
             raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")
     return {

@@ -23,7 +23,7 @@ def secret(
     """
     try:
         made = not os.path.lexists(file)  # and no error where the folder is closed to us: that comes next
-        shown = secrets.print_of(secrets.make(file))
+        shown = secrets.fingerprint(secrets.make(file))
     except (Misconfigured, Transient) as error:
         fail("lichen agent secret", error, output)
     print_result(

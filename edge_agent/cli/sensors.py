@@ -12,7 +12,7 @@ from edge_agent.sensors.discovery import found
 from edge_agent.sensors.source_check import check_sources
 from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_source
-from edge_agent.tasks.task_store import TASK_FILE, read_kept
+from edge_agent.tasks.task_store import TASK_FILE, read_saved_task
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from runtime import exit_codes
@@ -83,7 +83,7 @@ def try_(
 
 def _task(settings: AgentSettings, config: Path) -> Task | None:
     """The task announced last, as the agent would take it; else that of ``task_file``."""
-    announced = read_kept(settings.state_dir / TASK_FILE)
+    announced = read_saved_task(settings.state_dir / TASK_FILE)
     if announced is not None or settings.task_file is None:
         return announced
     return read_task(settings.task_file, config)

@@ -145,11 +145,11 @@ def disk_trouble(folder: Path) -> Iterator[None]:
 
 def read_current(folder: Path) -> InstalledBundle | None:
     """What is installed on this device: what passed its trial, else what is on trial; None: nothing."""
-    book = read_book(folder)
+    book = read_record(folder)
     return book.committed or book.trial
 
 
-def read_book(folder: Path) -> DeploymentRecord:
+def read_record(folder: Path) -> DeploymentRecord:
     """``current.json``; empty where there is none, or none that can be read.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from edge_agent.deployment.bundle_store import BundleStore, read_book
+from edge_agent.deployment.bundle_store import BundleStore, read_record
 from edge_agent.deployment.events import (
     Action,
     Command,
@@ -29,7 +29,7 @@ from runtime.waits import Wait
 
 _log = structlog.get_logger(__name__)
 _TICK_S: Final = 1.0
-_AGAIN_S: Final = 5.0
+_RETRY_S: Final = 5.0
 _REVIVE_S: Final = 300.0
 """So often a model that was given up is tried once more."""
 _WRITE_EVERY_S: Final = 60.0
@@ -60,7 +60,7 @@ class DeploymentExecutor:
         self._clock = clock
         self._changed = changed
         self._news = news
-        self._standing = DeploymentStatus(read_book(bundles.folder))
+        self._standing = DeploymentStatus(read_record(bundles.folder))
         self._steady: Handle | None = None
         self._due = Signal()
         self._one_at_a_time = asyncio.Lock()
@@ -120,7 +120,7 @@ class DeploymentExecutor:
         self._inference.install(steady)
         self._inference.shadow(None)
         if steady is None:
-            self._inference.off_because = "the model on trial went, and there is none before it"
+            self._inference.disabled_reason = "the model on trial went, and there is none before it"
 
     def _tell(self) -> None:
         """Whom it concerns."""
@@ -151,8 +151,8 @@ class DeploymentExecutor:
             try:
                 await self.written()
             except Transient as error:
-                _log.warning("deployment_record_not_written", why=str(error), again_in_s=_AGAIN_S)
-                await self._clock.sleep(_AGAIN_S)
+                _log.warning("deployment_record_not_written", why=str(error), again_in_s=_RETRY_S)
+                await self._clock.sleep(_RETRY_S)
             else:
                 await self._tidy()
 
@@ -164,7 +164,7 @@ class DeploymentExecutor:
             if model is None and self._inference.available:
                 self._news.set()
         elif model is None or model.digest != trial.digest:
-            self.apply(Crashed(self._inference.off_because or "it does not run any more"))
+            self.apply(Crashed(self._inference.disabled_reason or "it does not run any more"))
         else:
             self.apply(DeploymentTick(seconds))
             if self._clock.now() - self._written_at >= _WRITE_EVERY_S:

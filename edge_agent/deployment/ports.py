@@ -25,7 +25,7 @@ class Runner(Protocol):
     """Runs one model, and at most one beside it."""
 
     available: bool
-    off_because: str
+    disabled_reason: str
 
     @property
     def model(self) -> Any:

@@ -44,7 +44,7 @@ from runtime.storage.blob_fetcher import Fetcher
 from runtime.waits import StatusText, Wait
 
 _log = structlog.get_logger(__name__)
-_AGAIN_S: Final = 5.0
+_RETRY_S: Final = 5.0
 _AGAIN_MOST_S: Final = 300.0
 _DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
 
@@ -120,7 +120,7 @@ class DeploymentService(StatusText):
             self.executor.apply(Withdrawn())
         if why := self._misfit():
             self._inference.install(None)
-            self._inference.off_because = f"no model for the new task: {why}"
+            self._inference.disabled_reason = f"no model for the new task: {why}"
         self._news.set()
 
     def _misfit(self) -> str:
@@ -137,7 +137,7 @@ class DeploymentService(StatusText):
         """Load what is here, and deploy what is pointed to, for ever."""
         if self._inference.available and (why := await self._inference.ready()):
             _log.error("inference_off", why=why)
-        wait = _AGAIN_S
+        wait = _RETRY_S
         self._news.set()
         while True:
             await self._news.wait()
@@ -147,7 +147,7 @@ class DeploymentService(StatusText):
             trouble = self.trouble = await self._turn(work)
             self._changed.set()
             if trouble is None:
-                wait = _AGAIN_S
+                wait = _RETRY_S
                 continue
             pointer, error = trouble
             what = "the model" if pointer is None else f"version {pointer.version}"

@@ -20,7 +20,7 @@ from edge_agent.doctor.checks import (
     trust_root,
 )
 from edge_agent.doctor.findings import Finding, fail, warn
-from edge_agent.doctor.service_account import ServiceUser, read_unit, whose
+from edge_agent.doctor.service_account import ServiceUser, read_unit, service_user
 from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -84,7 +84,7 @@ class Checkup:
                 yield fail(f"{name}.config", str(error), "correct what the message names", exit_codes.CONFIG)
 
     def _person(self) -> ServiceUser:
-        return whose(self.user, read_unit().groups)
+        return service_user(self.user, read_unit().groups)
 
     def _trust(self, settings: AgentSettings) -> list[Finding]:
         return trust_root.judge(

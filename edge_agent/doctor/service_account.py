@@ -40,7 +40,7 @@ class ServiceUser:
         return mode & wanted == wanted
 
 
-def whose(name: str | None = None, added: frozenset[str] = frozenset()) -> ServiceUser:
+def service_user(name: str | None = None, added: frozenset[str] = frozenset()) -> ServiceUser:
     """The user called ``name``; None: who runs this, or the service's user where root does.
 
     Args:
@@ -52,7 +52,7 @@ def whose(name: str | None = None, added: frozenset[str] = frozenset()) -> Servi
     """
     if name is None and os.geteuid() == 0:
         try:
-            return whose(SERVICE, added)
+            return service_user(SERVICE, added)
         except KeyError:
             name = "root"
     if name is None:

@@ -90,7 +90,7 @@ def enrol(
                 )
             return Enrolled(known, before=True)
         key = pending_key(folder)
-        root = patience.insist(lambda: enrolment_api.authority(invite.url, invite.ca_sha256, timeout_s))
+        root = patience.retry(lambda: enrolment_api.authority(invite.url, invite.ca_sha256, timeout_s))
         service = enrolment_api.client(invite.url, root, timeout_s)
         request = EnrolRequest(token=invite.token, device=device, csr=keys.request_pem(key, device))
         told = _insist(service, request, patience, keys.key_print(key)[:_SHOWN])
@@ -155,7 +155,7 @@ def _insist(
 ) -> enrolment_api.EnrolmentReply:
     """Ask until the answer is a certificate; ``shown``: the beginning of our key's fingerprint."""
     while True:
-        told = patience.insist(lambda: enrolment_api.enrol(service, request))
+        told = patience.retry(lambda: enrolment_api.enrol(service, request))
         if told.answer.status == "issued":
             return told
         wait_s = min(_LATEST_S, max(_SOONEST_S, told.answer.wait_s))

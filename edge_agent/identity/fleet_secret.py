@@ -98,7 +98,7 @@ def _is(path: Path, secret: bytes) -> bool:
         return False
 
 
-def print_of(secret: bytes) -> str:
+def fingerprint(secret: bytes) -> str:
     """16 digits that tell secrets apart, and tell nothing of them: to compare devices with."""
     return hashlib.sha256(_PRINT + secret).hexdigest()[:16]
 

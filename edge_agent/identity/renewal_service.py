@@ -26,7 +26,7 @@ from runtime.waits import StatusPart, Wait
 _log = structlog.get_logger(__name__)
 _DUE: Final = 2 / 3
 _JITTER: Final = 1 / 20
-_LOOK_S: Final = 3600.0
+_CHECK_INTERVAL_S: Final = 3600.0
 """The clock may be set at any time, and another command may enrol the device anew: look this often."""
 _FIRST_S: Final = 60.0
 _SLOWEST_S: Final = 6 * 3600.0
@@ -87,7 +87,7 @@ class Renewal(StatusPart):
             if due_in_s > 0:
                 self.why = f"the certificate holds until {utc(identity.not_after)}; renewed from "
                 self.why += utc(self.due_at(identity))
-                await self._clock.sleep(min(due_in_s, _LOOK_S))
+                await self._clock.sleep(min(due_in_s, _CHECK_INTERVAL_S))
             else:
                 await self._renew(identity)
 

@@ -35,7 +35,7 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         self._until = self.now() + self.limit_s
 
-    def insist(self, attempt: Callable[[], T]) -> T:
+    def retry(self, attempt: Callable[[], T]) -> T:
         """Repeat until it does not raise ``Transient``, with waits of up to 1, 2, 4 ... 60 s.
 
         Raises:

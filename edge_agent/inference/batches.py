@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_agent.inference.onnx_models.observation import TAILS, Answers
 from edge_agent.inference.prediction_lines import Answered
-from edge_agent.inference.question_answers import AskedQuestion, Names, stamped
+from edge_agent.inference.question_answers import AskedQuestion, NameIndex, stamped
 from edge_agent.inference.serving.served_kinds import Model, ServedCompletion, ServedWindows
 from edge_agent.inference.serving.served_model import Failed
 from edge_agent.windows.quality.meter import ScoredWindows
@@ -79,10 +79,10 @@ class QuestionBatch:
         names: of the device's knowledge graph.
     """
 
-    def __init__(self, asked: AskedQuestion, names: Names) -> None:
+    def __init__(self, asked: AskedQuestion, names: NameIndex) -> None:
         self._asked = asked
         self._names = names
-        self._known = [question for question in asked.questions if not names.strange(question)]
+        self._known = [question for question in asked.questions if not names.unknown_name(question)]
         self._found: LookupResult | None = None
         self.count = len(asked.questions)
         self.since = asked.at

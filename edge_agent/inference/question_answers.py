@@ -17,7 +17,7 @@ from edge_agent.inference.onnx_models.embedding_lookup import (
     HAS_ROWS,
     NEW_ENTITY,
     NO_TABLES,
-    Keyed,
+    KeyedQuestions,
     LookupResult,
     TableReader,
 )
@@ -47,7 +47,7 @@ class AskedQuestion:
     at: float
 
 
-class Names:
+class NameIndex:
     """What the names of a knowledge graph are by key, and back.
 
     Args:
@@ -63,19 +63,19 @@ class Names:
         """Index in the knowledge graph by key."""
         self._facts_N = np.sort(codes(graph.triples_N3))
 
-    def strange(self, question: Question) -> str:
+    def unknown_name(self, question: Question) -> str:
         """A name that is in no fact, in words; empty where both are known."""
         for name, known in ((question.about, self._entities), (question.relation, self._relations)):
             if name not in known:
                 return f"{name!r} is in no fact of this device"
         return ""
 
-    def keyed(self, questions: Sequence[Question]) -> Keyed:
+    def keyed(self, questions: Sequence[Question]) -> KeyedQuestions:
         """Questions whose names are all known, by key."""
         keyed = self.snapshot.keyed
         about = [self._entities[question.about] for question in questions]
         relations = [self._relations[question.relation] for question in questions]
-        return Keyed(
+        return KeyedQuestions(
             keyed.entity_keys_E16[about],
             keyed.relation_keys_R16[relations],
             np.array([question.heads for question in questions], np.bool_),
@@ -84,7 +84,7 @@ class Names:
     def lines(
         self, asked: AskedQuestion, manifest: BundleManifest, found: LookupResult
     ) -> Iterator[dict[str, Any]]:
-        """A line for each question; ``found`` is of those that are not :meth:`strange`."""
+        """A line for each question; ``found`` is of those that are not :meth:`unknown_name`."""
         if found.why:
             over = found.why == NO_TABLES and _is_over(manifest, asked.task)
             why = NO_TABLES_ANY_MORE.format(asked.task.rounds.count) if over else found.why
@@ -96,8 +96,8 @@ class Names:
             zip(found.keys_NK16, found.tails_NK, found.scores_NK, strict=True),
         )
         for question in asked.questions:
-            if strange := self.strange(question):
-                yield _line(question, [], strange)
+            if unknown_name := self.unknown_name(question):
+                yield _line(question, [], unknown_name)
             elif (state := next(states)) == HAS_ROWS:
                 yield _line(question, self._answers(question, *next(made)))
             else:
@@ -138,7 +138,7 @@ class Answers:
 
     def __init__(self, private: PrivateTensors) -> None:
         self._tables = TableReader(private)
-        self._names: Names | None = None
+        self._names: NameIndex | None = None
 
     def lines(self, model: CompletionModel, asked: AskedQuestion) -> Iterator[dict[str, Any]]:
         """A line for each question, as JSON values; ``why`` where there is no answer.
@@ -148,8 +148,8 @@ class Answers:
         """
         names = self._names
         if names is None or names.snapshot is not asked.snapshot:
-            names = self._names = Names(asked.snapshot)
-        known = [question for question in asked.questions if not names.strange(question)]
+            names = self._names = NameIndex(asked.snapshot)
+        known = [question for question in asked.questions if not names.unknown_name(question)]
         found = self._tables.found(model, asked.task.name, names.keyed(known))
         yield from names.lines(asked, model.manifest, found)
 

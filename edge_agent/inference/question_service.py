@@ -63,8 +63,8 @@ class QuestionService(StatusPart):
 
     async def look(self) -> None:
         """Ask what is new; all that stands, where the answers may be others."""
-        fresh = await asyncio.to_thread(self._file.fresh)
-        for question in fresh:
+        new = await asyncio.to_thread(self._file.read_new)
+        for question in new:
             self._standing.pop(question, None)
             self._standing[question] = None  # the newest is the last
         for old in [*self._standing][:-MAX_STANDING]:
@@ -72,10 +72,10 @@ class QuestionService(StatusPart):
         model, work = self._inference.model, self._tasks.workspace
         if not isinstance(model, ServedCompletion) or not isinstance(work, KnowledgeGraphWorkspace):
             return
-        snapshot, now = work.snapshot, (model.digest, work.task, self._private.stamp(work.task.name))
+        snapshot, now = work.snapshot, (model.digest, work.task, self._private.revision(work.task.name))
         if snapshot is None:
             return
-        questions = fresh if now == self._asked_with else [*self._standing]
+        questions = new if now == self._asked_with else [*self._standing]
         self._asked_with = now
         for at in range(0, len(questions), _AT_ONCE):
             some = tuple(questions[at : at + _AT_ONCE])

@@ -22,7 +22,7 @@ from edge_agent.config.agent import InferSettings
 from edge_agent.inference.batches import Asking, Batch, QuestionBatch, WindowBatch
 from edge_agent.inference.latency import Latency
 from edge_agent.inference.onnx_models.observation import Answers, BatchObservation, rows
-from edge_agent.inference.question_answers import Names
+from edge_agent.inference.question_answers import NameIndex
 from edge_agent.inference.rotating_log import RotatingLines
 from edge_agent.inference.serving.served_kinds import Model, ServedCompletion, ServedWindows
 from edge_agent.inference.serving.served_model import Failed
@@ -84,11 +84,11 @@ class Inference(StatusPart):
         self._busy: Model | None = None
         self._retired: list[Model] = []
         self._loaded: list[Model] = []
-        self._names: Names | None = None
+        self._names: NameIndex | None = None
         self._recent = RecentWindows()
         self.available = settings.enabled
         """Whether a model could run here; False once ONNX Runtime was found not to work."""
-        self.off_because = "no model yet" if settings.enabled else "infer.enabled is false"
+        self.disabled_reason = "no model yet" if settings.enabled else "infer.enabled is false"
         """Why there is no inference, in words; empty when there is."""
         self.predictions = 0
         self.failures = 0
@@ -112,7 +112,7 @@ class Inference(StatusPart):
         """Why no model can run here, in words, empty where one can; kept in :attr:`available`."""
         found = await self._zygote.ready()
         if found.why:
-            self.available, self.off_because = False, found.why
+            self.available, self.disabled_reason = False, found.why
         return found.why
 
     async def load(self, folder: Path) -> Model:
@@ -136,7 +136,7 @@ class Inference(StatusPart):
         """It answers from the next batch on; the one before ends, unless it is the shadow."""
         before, self._model = self._model, model
         if model is not None:
-            self.off_because, model.failures = "", 0
+            self.disabled_reason, model.failures = "", 0
         self._retire(before)
 
     def shadow(self, model: Model | None) -> None:
@@ -207,7 +207,7 @@ class Inference(StatusPart):
                 return WindowBatch(batch, model, self._settings.min_quality)
             case _, ServedCompletion() if not isinstance(batch, ScoredWindows):
                 if self._names is None or self._names.snapshot is not batch.snapshot:
-                    self._names = Names(batch.snapshot)
+                    self._names = NameIndex(batch.snapshot)
                 return QuestionBatch(batch, self._names)
         return None
 
@@ -240,8 +240,8 @@ class Inference(StatusPart):
             about = (model.digest, model.manifest, count, latency_s, error, answers or {}, asking.y_B)
             observe(BatchObservation(*about, before, before_s, manifest, before_error))
         if model.failures >= MAX_DEATHS and model is self._model:
-            self.off_because = f"the model did not answer {model.failures} times in a row: {error}"
-            _log.error("inference_stopped", error=self.off_because)
+            self.disabled_reason = f"the model did not answer {model.failures} times in a row: {error}"
+            _log.error("inference_stopped", error=self.disabled_reason)
             self._model = None
             self._retire(model)
 

@@ -37,7 +37,7 @@ def stat_of(path: Path) -> Stat | None:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _ReadPosition:
     """What was taken of a file: so many bytes (``size``), which are so many whole lines with this digest.
 
     ``stat`` is of the file before it was read. ``tail``: a last line without an end was taken too;
@@ -69,7 +69,7 @@ class FactFiles:
     bounds: Bounds
     graph: KnowledgeGraph = field(default_factory=empty)
     counts: MergeCounts = field(default_factory=MergeCounts)
-    _taken: dict[Path, _Taken] = field(default_factory=dict)
+    _taken: dict[Path, _ReadPosition] = field(default_factory=dict)
 
     def paths(self) -> tuple[Path, ...]:
         """All files, those of a folder in the order of their names.
@@ -114,7 +114,7 @@ class FactFiles:
             before = taken.get(path)
             rests = path in rested
             if before is None or before.stat != stat or (before.waits and rests):
-                reader = _Reader(path, before or _Taken(stat), self.bounds, rested=rests)
+                reader = _Reader(path, before or _ReadPosition(stat), self.bounds, rested=rests)
                 graph, new = self._merged(graph, reader)
                 counts, taken[path] = counts + new, reader.taken(stat)
         self.graph, self.counts, self._taken = graph, counts, taken
@@ -134,7 +134,7 @@ class FactFiles:
 class _Reader:
     """The facts that a file has beyond what was taken of it before."""
 
-    def __init__(self, path: Path, before: _Taken, bounds: Bounds, *, rested: bool) -> None:
+    def __init__(self, path: Path, before: _ReadPosition, bounds: Bounds, *, rested: bool) -> None:
         self.path = path
         self._before, self._bounds, self._rested = before, bounds, rested
         self._size, self._lines = before.size, before.lines
@@ -164,9 +164,9 @@ class _Reader:
                 return
             yield line
 
-    def taken(self, stat: Stat) -> _Taken:
+    def taken(self, stat: Stat) -> _ReadPosition:
         """After :meth:`facts`: all that was taken by now."""
-        return _Taken(stat, self._size, self._lines, self._hash.digest(), self._tail, self._waits)
+        return _ReadPosition(stat, self._size, self._lines, self._hash.digest(), self._tail, self._waits)
 
 
 def _counts(path: Path) -> bool:
@@ -182,7 +182,7 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _goes_on(path: Path, before: _Taken, stat: Stat | None, rested: Collection[Path]) -> bool:
+def _goes_on(path: Path, before: _ReadPosition, stat: Stat | None, rested: Collection[Path]) -> bool:
     """Whether it is enough to read on where a file was left.
 
     Raises:
@@ -201,7 +201,7 @@ def _goes_on(path: Path, before: _Taken, stat: Stat | None, rested: Collection[P
     return False
 
 
-def _stands(path: Path, before: _Taken, stat: Stat) -> bool:
+def _stands(path: Path, before: _ReadPosition, stat: Stat) -> bool:
     """Whether the whole lines that were taken of a file are still at its beginning."""
     if stat[2] < before.size:
         return False

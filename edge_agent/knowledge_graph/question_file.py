@@ -89,7 +89,7 @@ class QuestionFile:
         self.trouble = ""
         """Why it cannot be read, or what its last wrong line was, in words; empty where all is well."""
 
-    def fresh(self) -> list[Question]:
+    def read_new(self) -> list[Question]:
         """New questions, in the file's order; lines that are none are logged and passed over."""
         try:
             if S_ISFIFO(self._path.stat().st_mode):  # to open it would wait for a writer

@@ -91,7 +91,7 @@ class KnowledgeGraphReader:
         self._doubt: tuple[str, float] | None = None
         """What is wrong and perhaps only half written, and since when."""
 
-    def look(self, now: float) -> KnowledgeGraphSnapshot | None:
+    def read_if_changed(self, now: float) -> KnowledgeGraphSnapshot | None:
         """The knowledge graph if the files changed; None if they did not, or may be half written.
 
         Args:

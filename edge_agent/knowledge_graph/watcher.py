@@ -7,12 +7,12 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings, KnowledgeGraphSettings
 from edge_agent.identity import fleet_secret as secrets
-from edge_agent.identity.fleet_secret import print_of, secret_path
+from edge_agent.identity.fleet_secret import fingerprint, secret_path
 from edge_agent.knowledge_graph.fact_files import FactFiles, stat_of
 from edge_agent.knowledge_graph.reader import KnowledgeGraphReader
 from edge_agent.knowledge_graph.workspace import KnowledgeGraphWorkspace
 from edge_agent.tasks.profile import permitted_profile
-from edge_agent.tasks.roles import learns_by
+from edge_agent.tasks.roles import learning_role
 from edge_agent.tasks.task_store import require_knowledge_graph
 from models.contract import Profile
 from models.knowledge_graph.data.files import BOUNDS, read_features
@@ -55,7 +55,7 @@ def check_knowledge_graph(task: Task | None, settings: AgentSettings) -> dict[st
     graph = settings.graph
     if graph is None:
         return {}
-    shown = print_of(secrets.read(secret_path(settings)))
+    shown = fingerprint(secrets.read(secret_path(settings)))
     if task is None or task.graph is None:
         files = FactFiles(graph.triples, ROOM, BOUNDS)
         files.read({path: stat_of(path) for path in files.paths()}, files.paths())
@@ -63,7 +63,7 @@ def check_knowledge_graph(task: Task | None, settings: AgentSettings) -> dict[st
             read_features(path)
         found, notes, told = files.graph, tuple[str, ...](), dict[str, int]()
     else:
-        snapshot = reader_of(task, settings).look(0.0)
+        snapshot = reader_of(task, settings).read_if_changed(0.0)
         if snapshot is None:
             raise Misconfigured("a file of the knowledge graph changes while it is read; try again")
         found, notes = snapshot.graph, snapshot.notes
@@ -105,7 +105,7 @@ class KnowledgeGraphWatcher:
                 profile.modalities,
                 reader,
                 self._clock,
-                by=learns_by(self._settings),
+                by=learning_role(self._settings),
                 poll_s=graph.poll_s,
             )
             _log.info("graph_task_started", task=task.name, modalities=profile.modalities)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from edge_agent.identity.fleet_secret import print_of
+from edge_agent.identity.fleet_secret import fingerprint
 from edge_agent.knowledge_graph.reader import KnowledgeGraphReader, KnowledgeGraphSnapshot
 from edge_agent.tasks.workspace import Problem, Readiness
 from models.contract import Profile
@@ -69,7 +69,7 @@ class KnowledgeGraphWorkspace:
         """
         with self._one_at_a_time:
             try:
-                found = self._reader.look(self._clock.now())
+                found = self._reader.read_if_changed(self._clock.now())
             except Misconfigured as error:
                 return self._say_broken(str(error))
             if found is None:
@@ -101,8 +101,8 @@ class KnowledgeGraphWorkspace:
             notes=list(found.notes),
         )
 
-    def now(self) -> Readiness:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.now`."""
+    def readiness(self) -> Readiness:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.readiness`."""
         found, profile = self.snapshot, Profile(self.modalities, ())
         reasons = () if self._broken is None else (BROKEN,)
         if found is None:
@@ -115,17 +115,17 @@ class KnowledgeGraphWorkspace:
             )
             for name in self.modalities
         }
-        return Readiness(profile, told.samples, modalities, print_of(found.secret))
+        return Readiness(profile, told.samples, modalities, fingerprint(found.secret))
 
-    def material(self, _limit: int) -> tuple[Profile, KeyedGraph]:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.material`, with what was appended up to now."""
+    def load(self, _limit: int) -> tuple[Profile, KeyedGraph]:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.load`, with what was appended up to now."""
         self.refresh()
         if self.snapshot is None:
             raise Transient(_UNREAD if self._broken is None else self._broken[1])
         return Profile(self.modalities, ()), self.snapshot.keyed
 
-    def trouble(self) -> Problem | None:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.trouble`: a file is broken."""
+    def problem(self) -> Problem | None:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.problem`: a file is broken."""
         if self._broken is None:
             return None
         since, words = self._broken
@@ -137,8 +137,8 @@ class KnowledgeGraphWorkspace:
         then = f"until the file is right; it is looked at every {self._poll_s:g} s"
         return Problem("graph", f"{words} ({stays})", since, then)
 
-    def told(self) -> dict[str, Any]:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.told`."""
+    def status(self) -> dict[str, Any]:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.status`."""
         found, broken = self.snapshot, self._broken
         state = "ok" if found is not None else _UNREAD
         if broken is not None:
@@ -154,7 +154,7 @@ class KnowledgeGraphWorkspace:
             "triples_with": {name: counts[0] for name, counts in found.told.counts.items()},
             "graph_counts": asdict(found.counts),
             "graph_notes": list(found.notes),
-            "fleet_secret": print_of(found.secret),
+            "fleet_secret": fingerprint(found.secret),
         }
 
     def close(self) -> None:

@@ -20,14 +20,14 @@ class Contact:
         self._clock = clock
         self.started = clock.wall()
         """When the agent started, unix seconds."""
-        self.heard: float | None = None
+        self.last_heard: float | None = None
         """When something came from the coordinator; what the broker retained tells nothing."""
 
-    def note(self) -> None:
+    def note_heard(self) -> None:
         """Something came."""
-        self.heard = self._clock.wall()
+        self.last_heard = self._clock.wall()
 
-    def silence(self, since: float | None, again_at: float | None, resend_s: float) -> str:
+    def silence_text(self, since: float | None, again_at: float | None, resend_s: float) -> str:
         """Words where too long nothing came.
 
         Args:
@@ -35,7 +35,7 @@ class Contact:
             again_at: when it is asked for again; None: it is not.
             resend_s: between two times.
         """
-        heard = max(self.heard or self.started, since or 0.0)
+        heard = max(self.last_heard or self.started, since or 0.0)
         if again_at is None or again_at - heard < _PATIENCE * resend_s:
             return ""
         return f"; is the coordinator running? (lichen status) {self.words}"
@@ -43,6 +43,6 @@ class Contact:
     @property
     def words(self) -> str:
         """For people."""
-        if self.heard is None:
+        if self.last_heard is None:
             return f"nothing was heard of it since the agent started, {stamp(self.started)}"
-        return f"it was last heard {stamp(self.heard)}"
+        return f"it was last heard {stamp(self.last_heard)}"

@@ -85,7 +85,7 @@ class MessageDispatcher(StatusPart):
         """
         route = parse(message.topic)
         if not message.retain:
-            self._contact.note()
+            self._contact.note_heard()
         if not message.payload and message.retain and route.kind not in _POINTERS:
             return  # a retained topic says nothing any more
         handler = self._handlers.get(route.kind)

@@ -125,19 +125,19 @@ class Outbox(StatusPart):
         try:
             await finished(asyncio.to_thread(self._keep, update, together))
         except asyncio.CancelledError:
-            self.kick()
+            self.send_all()
             raise
-        self.kick()
+        self.send_all()
 
     def _keep(self, update: PackedUpdate, together: Callable[[], AbstractContextManager[None]]) -> None:
         """The ledger first: it may claim an update that the spool lacks, and then training runs again."""
         offer = update.offer
         with together():
-            self._ledger.spooled(offer, update.digest)
+            self._ledger.record_spooled(offer, update.digest)
             name, frame, carry = update.digest, update.frame, update.carry
             self._spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)
 
-    def kick(self) -> None:
+    def send_all(self) -> None:
         """Connected, or something new in the spool: all is due now."""
         self._due.clear()
         self._news.set()
@@ -163,8 +163,8 @@ class Outbox(StatusPart):
         """
         waiting = await asyncio.to_thread(self._spool.pending)
         if any(entry.digest == receipt.digest for entry in waiting):
-            await asyncio.to_thread(self._ledger.settled, receipt)
-            self._learning.say(self._ledger.words(receipt))
+            await asyncio.to_thread(self._ledger.settle, receipt)
+            self._learning.say(self._ledger.describe(receipt))
         if not await asyncio.to_thread(self._spool.clear, receipt.digest):
             if receipt.status == "refused":
                 await self._on_withdrawn(receipt)
@@ -183,9 +183,9 @@ class Outbox(StatusPart):
 
     async def _on_withdrawn(self, receipt: Receipt) -> None:
         """Refused after it had left the spool: accepted before, as far as the ledger knows it."""
-        if await asyncio.to_thread(self._ledger.withdrawn, receipt):
+        if await asyncio.to_thread(self._ledger.withdraw, receipt):
             if self._learning.until is None:  # no round is at work, or waits to be tried again
-                self._learning.say(self._ledger.words(receipt))
+                self._learning.say(self._ledger.describe(receipt))
             self.withdrawn += 1
             self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
             _log.error("update_withdrawn", task=receipt.task, round=receipt.round, why=self.last_refusal)
@@ -216,7 +216,7 @@ class Outbox(StatusPart):
             )
             words += f"; the last one was refused: {self.last_refusal}" if self.last_refusal else ""
             if self._link.connected:
-                words += self._contact.silence(self.oldest, self.again_at, self._resend_s)
+                words += self._contact.silence_text(self.oldest, self.again_at, self._resend_s)
             yield Wait("receipt", words, self.oldest, self.again_at, "it is sent again")
 
     async def run(self) -> None:
@@ -228,7 +228,7 @@ class Outbox(StatusPart):
             self._forget_all_but({entry.digest for entry in entries})
             pause = self._resend_s
             for entry in entries:
-                pause = min(pause, await self._attend(entry))
+                pause = min(pause, await self._send_if_due(entry))
             self.again_at = self._clock.wall() + pause if entries else None
             await self._news.wait(pause if entries else None)
 
@@ -246,7 +246,7 @@ class Outbox(StatusPart):
                 _log.warning("spool_unreadable", why=str(error))
                 await self._clock.sleep(self._resend_s)
 
-    async def _attend(self, entry: SpoolEntry) -> float:
+    async def _send_if_due(self, entry: SpoolEntry) -> float:
         """Send what is due of one update. Returns the seconds until it is due again."""
         try:
             want = self._wants.pop(entry.digest, None)

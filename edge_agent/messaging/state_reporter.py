@@ -105,7 +105,7 @@ class StateReporter:
 
     def state(self) -> State:
         """What is true now."""
-        settings, now = self._settings, self._tasks.now()
+        settings, now = self._settings, self._tasks.readiness()
         return State(
             status="online",
             device=settings.device,
@@ -117,7 +117,7 @@ class StateReporter:
             chunk_bytes=self._link.chunk_bytes,
             version=_version(),
             fleet_secret=now.fleet_secret,
-            refuses=one_line(self._tasks.misfit, MAX_WORDS) or None,
+            refuses=one_line(self._tasks.task_mismatch, MAX_WORDS) or None,
             trial=self._models.trial,
             hindered=self._models.blocked,
             distrusts=one_line(self._verifier.why, MAX_WORDS) or None,
@@ -125,11 +125,11 @@ class StateReporter:
             labels=settings.labels or None,
         )
 
-    async def greet(self) -> None:
+    async def send_online(self) -> None:
         """At every connect. Raises Transient."""
         await self._send(self.state())
 
-    async def goodbye(self) -> None:
+    async def send_stopped(self) -> None:
         """On a clean exit; the link is still up."""
         self._leaving = True
         if not self._link.connected:
@@ -178,7 +178,7 @@ class StateReporter:
     def _request_missing_task(self) -> None:
         """The announced task is retained and comes once a connection: where it got lost, connect anew."""
         since, patience = self._taskless
-        if self._tasks.workspace is not None or self._tasks.misfit:
+        if self._tasks.workspace is not None or self._tasks.task_mismatch:
             self._taskless = self._clock.now(), _TASKLESS_S
         elif not self._link.connected:  # our own asking is no reason to ask more often
             self._taskless = self._clock.now(), patience

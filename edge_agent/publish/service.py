@@ -38,7 +38,7 @@ BIRTH_JITTER_S: Final = 1.0
 """Home Assistant that starts is not to be told of all devices in one moment."""
 MAX_THERE: Final = 256
 """Announcements that are remembered; a broker may say that there are any number."""
-_AGAIN_S: Final = 1.0
+_RETRY_S: Final = 1.0
 
 
 def predictions_link(settings: AgentSettings, make_link: Callable[..., AgentLink]) -> AgentLink | None:
@@ -118,7 +118,7 @@ class Publishing(StatusPart):
             self.dropped += 1
         self._wake.set()
 
-    async def goodbye(self) -> None:
+    async def send_offline(self) -> None:
         """Say that no more come, where the broker is there."""
         if not self._link.connected:
             return
@@ -201,7 +201,7 @@ class Publishing(StatusPart):
                     await self._send(self._waiting.popleft())
             except Transient as error:
                 _log.debug("prediction_not_published", error=str(error))
-                await self._clock.sleep(_AGAIN_S)
+                await self._clock.sleep(_RETRY_S)
 
     async def _something_to_do(self) -> None:
         """Until it is time, or something has changed."""

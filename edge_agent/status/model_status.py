@@ -54,7 +54,7 @@ class ModelStatus(StatusPart):
         inference, trouble = self._inference, self._deployment.trouble
         if not inference.available:
             observes = "observe" in self._settings.roles
-            return Hindrance(why=shortened(_OFF + inference.off_because)) if observes else None
+            return Hindrance(why=shortened(_OFF + inference.disabled_reason)) if observes else None
         if trouble is None:
             return None
         pointer, error = trouble
@@ -73,8 +73,8 @@ class ModelStatus(StatusPart):
         if inference.model is not None or "observe" not in self._settings.roles:
             return ""
         if not inference.available:
-            return str(inference.off_because)
-        report, lost = deployment.report(), inference.off_because
+            return str(inference.disabled_reason)
+        report, lost = deployment.report(), inference.disabled_reason
         words = deployment.why if report is None or report.phase == "committed" else _told(report)
         return words if lost in {"", "no model yet"} else f"{words}; {lost}"
 
@@ -82,7 +82,7 @@ class ModelStatus(StatusPart):
         """What runs, what was refused last, what is committed, and the trial."""
         model, book, trial = self._inference.model, self._deployment.book, self.trial
         return {
-            "inference": self._inference.off_because or "running",
+            "inference": self._inference.disabled_reason or "running",
             "model_version": None if model is None else model.manifest.version,
             "model_personal": model is not None and bool(model.own),
             "model_refused": self._deployment.last_refusal,
@@ -109,7 +109,7 @@ class ModelStatus(StatusPart):
             return "until infer.enabled is true, or observe is left out of roles, and the agent is restarted"
         if not self._inference.available:
             return "until that is mended, and the agent is restarted"
-        now = self._tasks.now()
+        now = self._tasks.readiness()
         if not now.modalities:
             return "until a coordinator announces one that runs here"
         reads, predicts = ", ".join(now.modalities), ", ".join(now.profile.targets or (LABEL,))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from edge_agent.ports import AgentLink
 from edge_agent.tasks.current_task import CurrentTask
-from edge_agent.windows.workspace import NOTHING
+from edge_agent.windows.workspace import EMPTY_STATUS
 from runtime.waits import StatusPart, Wait
 
 _ENDED: Final = "stopped with the agent"
@@ -73,17 +73,17 @@ class DataStatus(StatusPart):
 
     def status(self) -> dict[str, Any]:
         """Of the present task; zeros where there is none."""
-        work, now = self._tasks.workspace, self._tasks.now()
+        work, now = self._tasks.workspace, self._tasks.readiness()
         return {
             "modalities": [] if work is None else list(work.modalities),
             "reads": list(now.profile.modalities),
             "learns": list(now.profile.targets) if work is not None and work.by and now.samples else [],
-            **(dict(NOTHING) if work is None else work.told()),
+            **(dict(EMPTY_STATUS) if work is None else work.status()),
         }
 
     def waits(self) -> Iterator[Wait]:
         """For samples, where something keeps them from coming in."""
         work = self._tasks.workspace
-        trouble = None if work is None else work.trouble()
+        trouble = None if work is None else work.problem()
         if trouble is not None:
             yield Wait(trouble.kind, trouble.words, trouble.since, None, trouble.then)

@@ -41,13 +41,13 @@ class AgentStorage(StatusPart):
         return {"disk_writes": DISK.get().wear()}
 
     @contextmanager
-    def keeping(self, task: str, private: Tensors, account: DeviceAccount | None) -> Iterator[None]:
+    def saving(self, task: str, private: Tensors, account: DeviceAccount | None) -> Iterator[None]:
         """Write what a method keeps, before what is written within; an error there takes it back.
 
         The privacy account comes first: it may count an update that is never sent, but must not miss one that
         is. Where the disk is full nothing was sent, and nothing is counted.
         """
-        with self.privacy.written(account), self.private.undone(task, by=LichenError):
+        with self.privacy.saved(account), self.private.restored_on_error(task, by=LichenError):
             self.private.write(task, private)
             yield
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import LearnSettings
-from edge_agent.storage.private_tensors import undone
+from edge_agent.storage.private_tensors import restored_on_error
 from edge_agent.tasks.privacy_floors import SLACK, noise_of
 from edge_agent.windows.store import grid_digest
 from models.contract import LocalResult, Tensors
@@ -52,7 +52,7 @@ class PrivacyAccount:
         except LichenError as error:
             _log.error("privacy_account_unreadable", why=str(error))
 
-    def given(self, task: Task, private: Tensors) -> Tensors:
+    def with_account(self, task: Task, private: Tensors) -> Tensors:
         """A task's private tensors, with the account that its releases are charged to.
 
         Raises:
@@ -72,7 +72,7 @@ class PrivacyAccount:
             )
         return own | account.given(_store_of(task), task, learn.max_epsilon, learn.dp_delta)
 
-    def charged(self, task: Task, result: LocalResult) -> tuple[LocalResult, DeviceAccount | None]:
+    def charge(self, task: Task, result: LocalResult) -> tuple[LocalResult, DeviceAccount | None]:
         """A result without the account's tensors, and the account after it; None: it stays as it is.
 
         Raises:
@@ -105,7 +105,7 @@ class PrivacyAccount:
         return replace(result, private=own, metrics=metrics), after if after != before else None
 
     @contextmanager
-    def written(self, account: DeviceAccount | None) -> Iterator[None]:
+    def saved(self, account: DeviceAccount | None) -> Iterator[None]:
         """Within, the account is on disk; an error of ours brings back what was there before.
 
         Raises:
@@ -115,7 +115,7 @@ class PrivacyAccount:
             yield
             return
         try:
-            with undone(self._path, self._lock, LichenError):
+            with restored_on_error(self._path, self._lock, LichenError):
                 write_atomic(self._path, _text(account))
                 self.words = self._in_words(account)
                 yield

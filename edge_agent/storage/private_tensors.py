@@ -34,7 +34,7 @@ class PrivateTensors:
             remove(path)
             return {}
 
-    def kept(self, task: str, names: Collection[str]) -> Tensors:
+    def read_some(self, task: str, names: Collection[str]) -> Tensors:
         """Some of a task's, as far as they are there; nothing else is read, and the file is left alone.
 
         Raises:
@@ -43,7 +43,7 @@ class PrivateTensors:
         path = self._path(task)
         return read_npz(path, names) if path.exists() else {}
 
-    def stamp(self, task: str) -> tuple[int, int, int] | None:
+    def revision(self, task: str) -> tuple[int, int, int] | None:
         """Another one after every write; None where there is nothing. One look at the folder, no reading."""
         try:
             found = self._path(task).stat()
@@ -60,7 +60,7 @@ class PrivateTensors:
         write_atomic(self._path(task), npz_bytes(tensors))
 
     @contextmanager
-    def undone(self, task: str, by: type[Exception]) -> Iterator[None]:
+    def restored_on_error(self, task: str, by: type[Exception]) -> Iterator[None]:
         """Within, those of a task may be written; an error of this kind brings back what was there before.
 
         Where that fails too, what was written stays.
@@ -68,7 +68,7 @@ class PrivateTensors:
         Raises:
             Transient, Misconfigured: the disk does not say what was there.
         """
-        with undone(self._path(task), self._lock, by):
+        with restored_on_error(self._path(task), self._lock, by):
             yield
 
     def _path(self, task: str) -> Path:
@@ -76,7 +76,7 @@ class PrivateTensors:
 
 
 @contextmanager
-def undone(path: Path, lock: threading.Lock, by: type[Exception]) -> Iterator[None]:
+def restored_on_error(path: Path, lock: threading.Lock, by: type[Exception]) -> Iterator[None]:
     """Within, a file may be written; an error of this kind brings back what was there before.
 
     Where that fails too, what was written stays.

@@ -15,11 +15,11 @@ from runtime.pacing import backoff_s
 from runtime.storage.files import write_atomic
 
 _log = structlog.get_logger(__name__)
-KEPT: Final = 32
+MAX_ENTRIES: Final = 32
 GRACE_S: Final = 30.0
 """An offer this long after its update was accepted says that the coordinator has lost it: train again."""
 RETRY_S: Final = 10.0
-MOST_RETRY_S: Final = 120.0
+MAX_RETRY_S: Final = 120.0
 FINAL_RETRY_S: Final = 600.0
 """An offer that still comes so long after a final refusal: bits may have been damaged on the way."""
 FINAL: Final = frozenset(
@@ -84,7 +84,7 @@ class RoundLedger:
                 return entry
         return None
 
-    def why_not(self, offer: Offer) -> str:
+    def reason_to_skip(self, offer: Offer) -> str:
         """Why an offer needs no training now, in words; empty when it does.
 
         What is still in the spool is the caller's question.
@@ -98,10 +98,10 @@ class RoundLedger:
             return words if since < FINAL_RETRY_S else ""
         if entry.status == "accepted":
             return f"round {entry.round} was accepted; waiting for the next offer" if since < GRACE_S else ""
-        pause = backoff_s(self._retry_s, MOST_RETRY_S, max(0, entry.refusals - 1))
+        pause = backoff_s(self._retry_s, MAX_RETRY_S, max(0, entry.refusals - 1))
         return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""
 
-    def at_start(self) -> str:
+    def first_status(self) -> str:
         """What a learner that has just started says: a refusal of its last life may be why nobody asks."""
         last = self._entries[-1] if self._entries else None
         if last is None or last.status != "refused":
@@ -110,19 +110,19 @@ class RoundLedger:
 
     def is_done(self, offer: Offer) -> bool:
         """Whether an offer needs no training now."""
-        return bool(self.why_not(offer))
+        return bool(self.reason_to_skip(offer))
 
-    def spooled(self, offer: Offer, digest: str) -> None:
+    def record_spooled(self, offer: Offer, digest: str) -> None:
         """An update for this offer is in the spool."""
         with self._lock:
             kept = [e for e in self._entries if (e.task, e.round) != (offer.task, offer.round)]
             before = self.find(offer)
             refusals = 0 if before is None else before.refusals
             new = Entry(task=offer.task, round=offer.round, base=offer.base, digest=digest, refusals=refusals)
-            self._entries = [*kept, new][-KEPT:]
+            self._entries = [*kept, new][-MAX_ENTRIES:]
             self._write()
 
-    def settled(self, receipt: Receipt) -> None:
+    def settle(self, receipt: Receipt) -> None:
         """The receipt of an update came."""
         with self._lock:
             self._entries = [_with(e, receipt) if e.digest == receipt.digest else e for e in self._entries]
@@ -130,15 +130,15 @@ class RoundLedger:
             self._settled = {e.digest: self._settled.get(e.digest, self._clock.now()) for e in self._entries}
             self._write()
 
-    def withdrawn(self, receipt: Receipt) -> bool:
+    def withdraw(self, receipt: Receipt) -> bool:
         """An update that was accepted before is refused; False where that is known, or it is not ours."""
         with self._lock:
             known = any(e.digest == receipt.digest and e.status == "accepted" for e in self._entries)
         if known:
-            self.settled(receipt)
+            self.settle(receipt)
         return known
 
-    def words(self, receipt: Receipt) -> str:
+    def describe(self, receipt: Receipt) -> str:
         """What a receipt means for the learner, in words."""
         if receipt.status == "accepted":
             return f"round {receipt.round} was accepted; waiting for the next offer"

@@ -9,7 +9,7 @@ from edge_agent.identity import fleet_secret
 from edge_agent.identity.files import folder_of
 from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import doubts
-from edge_agent.tasks.roles import lacks
+from edge_agent.tasks.roles import unavailable_roles
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from runtime.mqtt.link import read_password
@@ -23,7 +23,7 @@ def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Sourc
         *fleet_secret.exposed(fleet_secret.secret_path(settings)),
     ]
     doubtful = [] if task is None else doubts(task, sources)
-    return [*lacks(settings), *exposed, *doubtful, *_unheard(settings), *_unsent(settings)]
+    return [*unavailable_roles(settings), *exposed, *doubtful, *_unheard(settings), *_unsent(settings)]
 
 
 def _unheard(settings: AgentSettings) -> list[str]:

@@ -11,7 +11,7 @@ from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import doubts
 from edge_agent.tasks.config_warnings import warnings
 from edge_agent.tasks.profile import unknown_modalities
-from edge_agent.tasks.roles import wishes
+from edge_agent.tasks.roles import learn_settings
 from edge_agent.tasks.task_store import TASK_FILE, check_task, unused
 from edge_agent.tasks.workspace import Readiness, TrainingData
 from models.contract import Profile
@@ -47,7 +47,7 @@ class CurrentTask(StatusPart):
         graph: keeps that of a task on knowledge graphs.
         changed: set when the device has something to say.
         clock: tells since when there is no task.
-        misfit: as :attr:`misfit`, from the life before.
+        task_mismatch: as :attr:`task_mismatch`, from the life before.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CurrentTask(StatusPart):
         graph: KeepsWorkspaces,
         changed: Signal,
         clock: Clock,
-        misfit: str = "",
+        task_mismatch: str = "",
     ) -> None:
         self._settings = settings
         self._sources = sources
@@ -69,12 +69,12 @@ class CurrentTask(StatusPart):
         self._started = clock.wall()
         self.workspace: TrainingData | None = None
         """What belongs to the present task; None while none is known."""
-        self.misfit = misfit
+        self.task_mismatch = task_mismatch
         """Why the task that was announced last cannot be done here, in words; empty where it can."""
 
-    def now(self) -> Readiness:
+    def readiness(self) -> Readiness:
         """What is there to learn from."""
-        return Readiness(Profile(()), 0, {}) if self.workspace is None else self.workspace.now()
+        return Readiness(Profile(()), 0, {}) if self.workspace is None else self.workspace.readiness()
 
     async def start(self, task: Task | None) -> None:
         """Begin with the task that is known, if any."""
@@ -96,16 +96,16 @@ class CurrentTask(StatusPart):
         try:
             task = announcement.read()
             if work is not None and work.task == task:
-                if self.misfit:
+                if self.task_mismatch:
                     self.refuse("")
                 return None
-            check_task(task, self._sources, wishes(settings), settings.graph)
+            check_task(task, self._sources, learn_settings(settings), settings.graph)
         except (Refused, Misconfigured) as error:
             if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
                 raise
             self.refuse(words := error.words if isinstance(error, Refused) else str(error))
             raise Refused(Reason.UNKNOWN_TASK, words) from None
-        self.misfit = ""
+        self.task_mismatch = ""
         for words in unused(task, self._sources, settings.graph):
             _log.warning("not_used", why=words)
         doubtful = await asyncio.to_thread(doubts, task, self._sources)
@@ -127,7 +127,7 @@ class CurrentTask(StatusPart):
 
     def refuse(self, words: str) -> None:
         """Say why the task that was announced last is not done here; empty: it is."""
-        self.misfit = words
+        self.task_mismatch = words
         self._changed.set()
 
     def close(self) -> None:
@@ -142,9 +142,9 @@ class CurrentTask(StatusPart):
     def waits(self) -> Iterator[Wait]:
         """A task that can be done here, where none was announced."""
         work = self.workspace
-        if self.misfit:
+        if self.task_mismatch:
             kept = "" if work is None else f" (task {work.task.name!r} before it is kept)"
-            words = f"the task that is announced cannot be done here: {self.misfit}{kept}"
+            words = f"the task that is announced cannot be done here: {self.task_mismatch}{kept}"
         elif work is None:
             words = "no task is announced, and no task_file is set"
         else:

@@ -35,7 +35,7 @@ def _why_not(role: Role, settings: AgentSettings) -> str:
     return ""
 
 
-def lacks(settings: AgentSettings) -> tuple[str, ...]:
+def unavailable_roles(settings: AgentSettings) -> tuple[str, ...]:
     """Why roles that are asked for cannot be taken, each in words; empty when all can."""
     return tuple(why for role in settings.roles if (why := _why_not(role, settings)))
 
@@ -46,18 +46,20 @@ def roles_of(settings: AgentSettings) -> tuple[Role, ...]:
     return tuple(role for role in settings.roles if role not in off and not _why_not(role, settings))
 
 
-def learns_by(settings: AgentSettings) -> Role | None:
+def learning_role(settings: AgentSettings) -> Role | None:
     """The role in which offers are taken: ``train``, else ``prototype``; None: they are not."""
     found = roles_of(settings)
     return next((role for role in ("train", "prototype") if role in found), None)
 
 
-def wishes(settings: AgentSettings) -> LearnSettings:
+def learn_settings(settings: AgentSettings) -> LearnSettings:
     """``[learn]``; without the floors of privacy where nothing is learned, for nothing is sent."""
     off = {"min_dp_noise": 0.0, "max_epsilon": None}
-    return settings.learn if learns_by(settings) else settings.learn.model_copy(update=off)
+    return settings.learn if learning_role(settings) else settings.learn.model_copy(update=off)
 
 
-def no_role(settings: AgentSettings) -> str:
-    """Why no offer is taken, where :func:`learns_by` says None."""
-    return "; ".join(lacks(settings)) or "this device has neither the role 'train' nor 'prototype'"
+def no_role_reason(settings: AgentSettings) -> str:
+    """Why no offer is taken, where :func:`learning_role` says None."""
+    return (
+        "; ".join(unavailable_roles(settings)) or "this device has neither the role 'train' nor 'prototype'"
+    )

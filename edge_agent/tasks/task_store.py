@@ -10,7 +10,7 @@ from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import matching_modalities, source_mismatches
 from edge_agent.tasks.privacy_floors import require_private
 from edge_agent.tasks.profile import permitted_profile, unknown_modalities
-from edge_agent.tasks.roles import wishes
+from edge_agent.tasks.roles import learn_settings
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
@@ -96,24 +96,24 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     kept = settings.state_dir / TASK_FILE
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
-        check_task(from_file, sources, wishes(settings), settings.graph)
+        check_task(from_file, sources, learn_settings(settings), settings.graph)
         if wrong := [
             *unused(from_file, sources, settings.graph),
             *unknown_modalities(from_file, settings.learn),
         ]:
             raise Misconfigured(f"{'; '.join(wrong)} ({settings.task_file})")
-    announced = read_kept(kept)
+    announced = read_saved_task(kept)
     if announced is None:
         return from_file
     try:
-        check_task(announced, sources, wishes(settings), settings.graph)
+        check_task(announced, sources, learn_settings(settings), settings.graph)
     except Misconfigured as error:
         _log.warning("saved_task_does_not_fit", why=str(error))
         return from_file
     return announced
 
 
-def read_kept(path: Path) -> Task | None:
+def read_saved_task(path: Path) -> Task | None:
     """The task that was announced last; None where there is none, or its file cannot be read."""
     try:
         return _kept(path)
@@ -126,7 +126,7 @@ def read_kept(path: Path) -> Task | None:
         return None
 
 
-def kept_misfit(path: Path) -> str:
+def saved_task_mismatch(path: Path) -> str:
     """Why the task that was announced last is of a release that can more, in words; empty where it is not."""
     try:
         _kept(path)

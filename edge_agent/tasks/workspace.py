@@ -65,10 +65,10 @@ class TrainingData(Protocol):
     by: Role | None
     """The role in which it takes offers; None: it only observes."""
 
-    def now(self) -> Readiness:
+    def readiness(self) -> Readiness:
         """What is there. Touches no disk."""
 
-    def material(self, limit: int) -> tuple[Profile, Material]:
+    def load(self, limit: int) -> tuple[Profile, Material]:
         """What one local round learns from, and what it shows of the device's profile. Touches the disk.
 
         Args:
@@ -78,10 +78,10 @@ class TrainingData(Protocol):
             Transient: there is nothing, or it cannot be read now.
         """
 
-    def trouble(self) -> Problem | None:
+    def problem(self) -> Problem | None:
         """What keeps samples from coming in; None: nothing."""
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """For ``status.json``, as JSON values."""
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from edge_agent.messaging.outbox import Outbox, PackedUpdate
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.ports import Trainer
 from edge_agent.storage.agent_storage import AgentStorage
-from edge_agent.tasks.roles import learns_by, no_role
+from edge_agent.tasks.roles import learning_role, no_role_reason
 from edge_agent.tasks.workspace import HasWorkspace, TrainingData
 from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.training.prototype_maker import PrototypeMaker
@@ -120,7 +120,7 @@ class Learner(StatusPart):
         then = "it is given up, or tried again"
         if now.until is None:
             ready = " (in role prototype: when it has made the encoder models, and a device trains)"
-            role = ready if learns_by(self._settings) == "prototype" else ""
+            role = ready if learning_role(self._settings) == "prototype" else ""
             then = f"until the coordinator offers a round{role}; {self._contact.words}"
         yield Wait("round", now.why, now.since, now.until, then)
 
@@ -173,7 +173,7 @@ class Learner(StatusPart):
             return False
         if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
-        have, least = work.now().samples, work.task.rounds.min_windows
+        have, least = work.readiness().samples, work.task.rounds.min_windows
         if have < least:
             self._learning.say(f"{have} {_noun(work.task)} to learn from, the task wants {least}")
             return False
@@ -183,18 +183,18 @@ class Learner(StatusPart):
             if any(e.digest == entry.digest for e in pending):
                 self._learning.say(f"the update for round {offer.round} waits for its receipt")
                 return False
-        if settled := self._storage.ledger.why_not(offer):
+        if settled := self._storage.ledger.reason_to_skip(offer):
             self._learning.say(settled)
         return not settled
 
     def _why_no_part(self, work: TrainingData, offer: Offer) -> str:
-        match learns_by(self._settings):
+        match learning_role(self._settings):
             case "train":
                 return ""
             case "prototype":
                 return self._prototypes.lack(work.task, offer)
             case _:
-                return no_role(self._settings)
+                return no_role_reason(self._settings)
 
     async def _attempt(self, offer: Offer) -> None:
         """Train in a task of its own, so that a newer offer can cancel it."""
@@ -230,11 +230,11 @@ class Learner(StatusPart):
         if work is None:
             raise Transient("no task is known")
         task = work.task
-        profile, data = await asyncio.to_thread(work.material, settings.learn.max_windows)
+        profile, data = await asyncio.to_thread(work.load, settings.learn.max_windows)
         private = await asyncio.to_thread(self._storage.private.read, task.name)
-        private = await asyncio.to_thread(self._storage.privacy.given, task, private)
+        private = await asyncio.to_thread(self._storage.privacy.with_account, task, private)
         started = self._clock.now()
-        if learns_by(settings) == "prototype":
+        if learning_role(settings) == "prototype":
             result = await self._prototypes.make(offer, work, data, private)
             took = {"prototypes_s": self._clock.now() - started}
         else:
@@ -248,7 +248,7 @@ class Learner(StatusPart):
             started = self._clock.now()
             result = await self._train(job, data, state, private)
             took = {"train_s": self._clock.now() - started}
-        result, account = await asyncio.to_thread(self._storage.privacy.charged, task, result)
+        result, account = await asyncio.to_thread(self._storage.privacy.charge, task, result)
         metrics = {**result.metrics, **took, _noun(task): float(len(data))}
         carry = await asyncio.to_thread(self._storage.spool.carry, offer.task)
         spooled = self._clock.now()
@@ -258,7 +258,7 @@ class Learner(StatusPart):
         update = PackedUpdate(offer, digest(frame), frame, new_carry)
         try:
             await self._outbox.submit(
-                update, partial(self._storage.keeping, offer.task, result.private, account)
+                update, partial(self._storage.saving, offer.task, result.private, account)
             )
         except asyncio.CancelledError:
             self._metrics.add(offer.round, metrics)  # it is in the spool, and is sent

@@ -8,7 +8,7 @@ import structlog
 from pydantic import ValidationError
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.windows.workspace import windows_of
+from edge_agent.windows.workspace import require_windows
 from models import registry
 from models.contract import Blobs, ClientContext, Profile, Tensors
 from models.materials import Material
@@ -50,7 +50,7 @@ class ModelBlobs:
             own = tuple(f"{part}/{context.device}" for part in spec.owned)
             state = await self.fetch(offer, spec.server().route(task, profile), own=own)
         else:
-            router, windows = spec.router(), windows_of(data)
+            router, windows = spec.router(), require_windows(data)
 
             async def choose(first: Blobs) -> tuple[str, ...]:
                 try:

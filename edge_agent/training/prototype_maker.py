@@ -23,7 +23,7 @@ from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.tasks.workspace import TrainingData
 from edge_agent.training.encoder_process import FeatureProcess
 from edge_agent.training.model_blobs import ModelBlobs
-from edge_agent.windows.workspace import windows_of
+from edge_agent.windows.workspace import require_windows
 from models import registry
 from models.contract import Blobs, ClientContext, FloatArray, LocalResult, Tensors, WindowSet
 from models.materials import Material
@@ -91,7 +91,7 @@ class PrototypeMaker:
             Refused: an ONNX model or an encoder is damaged, or they do not fit each other.
             Misconfigured: the task is on knowledge graphs.
         """
-        windows = windows_of(data)
+        windows = require_windows(data)
         task, spec = work.task, registry.method(work.task.method)
         prototyper = spec.prototyper()
         has = [name for name in prototyper.modalities(task, windows) if name in work.modalities]

@@ -14,9 +14,9 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.sources.base import FollowsTask, ReportsStatus, Source, source_status
 from edge_agent.sources.task_match import doubts, matching_modalities
 from edge_agent.tasks.profile import permitted_profile
-from edge_agent.tasks.roles import learns_by
+from edge_agent.tasks.roles import learning_role
 from edge_agent.windows.counting_store import CountingStore, WindowSink
-from edge_agent.windows.observed_profile import collected
+from edge_agent.windows.observed_profile import collected_modalities
 from edge_agent.windows.quality.meter import QualityMeter, ScoredWindows
 from edge_agent.windows.rows import whole_bytes
 from edge_agent.windows.store import WindowStore as Store
@@ -85,7 +85,7 @@ class Collector(StatusPart):
         self.doubts = tuple(await asyncio.to_thread(doubts, task, self._sources))
         delivered = matching_modalities(task, self._sources)
         profile = permitted_profile(task, delivered, learn)
-        names = collected(task, delivered, profile)
+        names = collected_modalities(task, delivered, profile)
         if old is not None and grid_digest(old.task) == grid_digest(task):
             if old.windower.differs(task, names):
                 await asyncio.to_thread(old.store.use, task)
@@ -100,7 +100,7 @@ class Collector(StatusPart):
             QualityMeter(task, self._settings.quality),
             store,
             targets=profile.targets,
-            by=learns_by(self._settings),
+            by=learning_role(self._settings),
         )
         if old is not None:
             await asyncio.to_thread(old.store.close)
@@ -190,7 +190,7 @@ def _opened(settings: AgentSettings, task: Task) -> WindowSink:
     folder, why = settings.state_dir / "store", ""
     if settings.store.enabled is False:
         why = "store.enabled is false"
-    elif settings.store.enabled is None and learns_by(settings) is None:
+    elif settings.store.enabled is None and learning_role(settings) is None:
         why = "this device does not learn (roles); store.enabled = true keeps its windows all the same"
     if not why:
         return Store(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
@@ -201,7 +201,7 @@ def _opened(settings: AgentSettings, task: Task) -> WindowSink:
 
 def _remove_others(store: WindowSink) -> list[str]:
     """Windows of other grids go: the budget is of one store. Names of the files that went."""
-    if store.why_off:
+    if store.disabled_reason:
         return []
     found = sorted(store.path.parent.glob("windows-*.sqlite3*"))
     others = [path for path in found if not path.name.startswith(store.path.name)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from edge_agent.windows.rows import RowKind, WindowRow, rows_of
-from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, stock_of
+from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, snapshot_of
 from models.contract import WindowSet
 from models.data.labels.targets import keys_of
 from protocol.errors import Transient
@@ -26,7 +26,7 @@ class WindowSink(Protocol):
 
     trouble: tuple[float, str] | None
     """Since when (Unix seconds) and why the disk takes nothing; None while it does."""
-    why_off: str
+    disabled_reason: str
     """Why no window is kept, in words; empty where they are."""
 
     @property
@@ -59,7 +59,7 @@ class WindowSink(Protocol):
             Transient: they cannot be read now, or none are kept.
         """
 
-    def stock(self) -> StoreSnapshot:
+    def snapshot(self) -> StoreSnapshot:
         """Counts."""
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class CountingStore:
         self._path = path
         self._task = task
         self.trouble: tuple[float, str] | None = None
-        self.why_off = why
+        self.disabled_reason = why
         self._rows: deque[WindowRow] = deque()
         self._tally = self._empty()
 
@@ -126,11 +126,11 @@ class CountingStore:
         Raises:
             Transient: always.
         """
-        raise Transient(f"no window is kept here: {self.why_off}")
+        raise Transient(f"no window is kept here: {self.disabled_reason}")
 
-    def stock(self) -> StoreSnapshot:
+    def snapshot(self) -> StoreSnapshot:
         """Counts; in bytes nothing."""
-        return replace(stock_of(self._tally, self._task, {}, 0), bytes=0)
+        return replace(snapshot_of(self._tally, self._task, {}, 0), bytes=0)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -21,7 +21,7 @@ from protocol.errors import Transient
 from protocol.tasks.task import LABEL, Task
 
 
-def collected(task: Task, delivered: Iterable[str], profile: Profile) -> tuple[str, ...]:
+def collected_modalities(task: Task, delivered: Iterable[str], profile: Profile) -> tuple[str, ...]:
     """The modalities that windows are cut of: what is read, and what is to be generated."""
     used = {*profile.modalities, *_made(task, profile)}
     have = set(delivered)
@@ -51,7 +51,7 @@ def is_readable(task: Task, profile: Profile) -> Callable[[RowKind], bool]:
     return has_input
 
 
-def readable(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> int:
+def count_readable(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> int:
     """How many windows have something to read, labelled or not."""
     return sum(count for kind, count in kinds.items() if _shown(task, profile, kind)[0])
 
@@ -64,13 +64,13 @@ def observed_profile(task: Task, profile: Profile, kinds: Mapping[RowKind, int])
     return _ordered(profile, inputs, targets), sum(kinds[kind] for kind in useful)
 
 
-def served(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> Profile:
+def served_profile(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> Profile:
     """What a device is served that learns nothing: whatever it may predict, from all that it delivers."""
     here = {m for kind in kinds for m in _shown(task, profile, kind)[0]}
     return _ordered(profile, here, set(profile.targets) if here else set())
 
 
-def shown_in(task: Task, profile: Profile, windows: WindowSet) -> Profile:
+def profile_of_windows(task: Task, profile: Profile, windows: WindowSet) -> Profile:
     """What these windows show of a profile; all of them are useful."""
     columns = dict(zip(task.modality_names, np.atleast_1d(windows.present_BM.any(axis=0)), strict=True))
     made = {target.name: target.modality for target in task.targets}
@@ -123,7 +123,7 @@ def training_windows(task: Task, may: Profile | None, windows: WindowSet) -> tup
     if not useful_B.any():
         raise Transient("no window has something to read and a label of a target")
     windows = windows if useful_B.all() else window_set.select(windows, useful_B)
-    profile = shown_in(task, may, windows)
+    profile = profile_of_windows(task, may, windows)
     return profile, restrict_to_profile(task, profile, windows)
 
 

@@ -98,7 +98,7 @@ class StoreSnapshot:
     kinds: Mapping[RowKind, int] = field(default_factory=dict)
 
 
-def stock_of(tally: StoreStatistics, task: Task, dropped: Mapping[int, int], lost: int) -> StoreSnapshot:
+def snapshot_of(tally: StoreStatistics, task: Task, dropped: Mapping[int, int], lost: int) -> StoreSnapshot:
     """What a tally says of a store of that task, with what it dropped by class, and what never reached it."""
     total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
     names = task.modality_names

@@ -26,7 +26,7 @@ from edge_agent.windows.rows import (
     rows_of,
     whole_bytes,
 )
-from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, stock_of
+from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, snapshot_of
 from edge_agent.windows.store_file import (
     begin_anew,
     evict_above,
@@ -68,13 +68,13 @@ def grid_digest(task: Task) -> str:
 
 
 class WindowStore:
-    """Windows of one grid. Thread-safe; :meth:`add`, :meth:`stock` and ``pending`` never wait for the disk.
+    """Windows of one grid. Thread-safe; :meth:`add`, :meth:`snapshot` and ``pending`` do not touch the disk.
 
     Raises:
         Misconfigured: its file is not writable for us.
     """
 
-    why_off = ""
+    disabled_reason = ""
 
     def __init__(self, folder: Path, task: Task, budget_bytes: int) -> None:
         self.path = folder / f"windows-{grid_digest(task)}.sqlite3"
@@ -275,13 +275,13 @@ class WindowStore:
             rows += [row for row in self._pending if is_wanted(row)]
         return rows[-limit:]
 
-    def stock(self) -> StoreSnapshot:
+    def snapshot(self) -> StoreSnapshot:
         """Counts; what waits for a commit is included."""
         with self._lock:
             tally = self._tally.copy()
             for row in (*self._writing, *self._pending):
                 tally.take(row)
-            return stock_of(tally, self._task, self._dropped, self._lost)
+            return snapshot_of(tally, self._task, self._dropped, self._lost)
 
     def close(self) -> None:
         """Commit and close."""

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from edge_agent.tasks.workspace import Problem, Readiness
 from edge_agent.windows.counting_store import WindowSink
 from edge_agent.windows.observed_profile import (
+    count_readable,
     follows_windows,
     is_readable,
     is_useful,
     observed_profile,
-    readable,
     restrict_to_profile,
-    served,
+    served_profile,
     training_windows,
 )
 from edge_agent.windows.quality.meter import REASONS, QualityMeter
@@ -38,7 +38,7 @@ _RECENT: Final = 50
 _OFTEN: Final = 0.2
 """A reason is reported when it was found in this share of them."""
 
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType(
+EMPTY_STATUS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "windows_to_learn_from": 0,
         "labelled_windows": 0,
@@ -52,7 +52,7 @@ NOTHING: Final[Mapping[str, Any]] = MappingProxyType(
         "samples": {},
     }
 )
-"""What :meth:`WindowWorkspace.told` is while no task is known."""
+"""What :meth:`WindowWorkspace.status` is while no task is known."""
 
 
 @dataclass
@@ -87,10 +87,10 @@ class WindowWorkspace:
             profile, useful = observed_profile(self.task, self.allowed, stock.kinds)
             if self.by is not None and useful:
                 return profile, useful
-            return served(self.task, self.allowed, stock.kinds), useful
+            return served_profile(self.task, self.allowed, stock.kinds), useful
         if self.needs_labels:
             return Profile(self.modalities), stock.labelled
-        return Profile(self.modalities), readable(self.task, self.allowed, stock.kinds)
+        return Profile(self.modalities), count_readable(self.task, self.allowed, stock.kinds)
 
     def reasons(self) -> Mapping[str, tuple[str, ...]]:
         """By modality, what was often found of late."""
@@ -102,9 +102,9 @@ class WindowWorkspace:
             for m, name in enumerate(self.task.modality_names)
         }
 
-    def now(self) -> Readiness:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.now`."""
-        stock, reasons = self.store.stock(), self.reasons()
+    def readiness(self) -> Readiness:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.readiness`."""
+        stock, reasons = self.store.snapshot(), self.reasons()
         profile, useful = self.standing(stock)
         modalities = {
             name: ModalityState(
@@ -117,21 +117,21 @@ class WindowWorkspace:
         }
         return Readiness(profile, useful, modalities)
 
-    def material(self, limit: int) -> tuple[Profile, WindowSet]:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.material`."""
+    def load(self, limit: int) -> tuple[Profile, WindowSet]:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.load`."""
         return material(self, limit, labelled=self.needs_labels)
 
-    def trouble(self) -> Problem | None:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.trouble`: the disk takes no windows."""
+    def problem(self) -> Problem | None:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.problem`: the disk takes no windows."""
         if self.store.trouble is None:
             return None
         since, words = self.store.trouble
         then = "until the disk takes them; it is tried again at each commit"
         return Problem("disk", f"windows cannot be written: {words}", since, then)
 
-    def told(self) -> dict[str, Any]:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.told`."""
-        stock = self.store.stock()
+    def status(self) -> dict[str, Any]:
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.status`."""
+        stock = self.store.snapshot()
         return {
             "windows_to_learn_from": self.standing(stock)[1],
             "labelled_windows": stock.labelled,
@@ -140,7 +140,7 @@ class WindowWorkspace:
             "dropped_by_class": stock.dropped,
             "lost_windows": stock.lost,
             "disk": _disk(self.store),
-            "store": self.store.why_off or "on disk",
+            "store": self.store.disabled_reason or "on disk",
             "reasons": dict(self.reasons()),
             "samples": vars(self.windower.counters),
         }
@@ -150,7 +150,7 @@ class WindowWorkspace:
         self.store.close()
 
 
-def windows_of(data: Material) -> WindowSet:
+def require_windows(data: Material) -> WindowSet:
     """What only windows are good for: prototypes, and the choice of a route.
 
     Raises:

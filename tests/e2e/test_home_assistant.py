@@ -140,7 +140,7 @@ async def test_home_assistant_shows_what_is_predicted_and_forgets_what_is_not(
         lambda found: found["sensor.barn_1_activity"].get("state") == "walking",
         lambda: made.offer([line(3, targets=False)], manifest_of()),
     )
-    await made.goodbye()
+    await made.send_offline()
     await home.until(lambda found: found["sensor.barn_1_activity"].get("state") == "unavailable")
     assert process.stdin is not None
     process.stdin.close()

@@ -49,7 +49,7 @@ def test_a_kill_in_the_middle_leaves_every_commit_with_its_contexts(tmp_path):
         os.kill(child.pid, signal.SIGKILL)
     child.wait(10)
     store = make(tmp_path)
-    total = store.stock().total
+    total = store.snapshot().total
     assert total >= 80
     assert total % 8 == 0
     found = store.recent(total)
@@ -124,12 +124,12 @@ async def test_no_context_reaches_over_the_time_in_which_a_sensor_was_away(tmp_p
     assert work is not None
     async with beside(*(part for part in (collector.run_source(cable), collector.run()))):
         cable.play(0, 20)
-        await until(lambda: work.store.stock().total == 14)
+        await until(lambda: work.store.snapshot().total == 14)
         cable.queue.put_nowait(None)
         await until(lambda: collector.restarts == {"cable": 1})
         await clock.advance(60)
         cable.play(40, 60)
-        await until(lambda: work.store.stock().total >= 27)
+        await until(lambda: work.store.snapshot().total >= 27)
         found = await asyncio.to_thread(work.store.recent, 100, labelled=False)
         window_set.check(found, TASK)
         points_B = context_of(found).points_BM[:, 0]

@@ -46,7 +46,7 @@ async def test_killed_between_ledger_and_spool_it_sends_again_and_does_not_train
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = agent_in(tmp_path)
-    agent.storage.ledger.spooled(OFFER, NAME)
+    agent.storage.ledger.record_spooled(OFFER, NAME)
     agent.storage.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
 
     def killed(_digest: str) -> bool:
@@ -59,7 +59,7 @@ async def test_killed_between_ledger_and_spool_it_sends_again_and_does_not_train
 
     again = agent_in(tmp_path)
     assert [entry.digest for entry in again.storage.spool.pending()] == [NAME], "it is sent again"
-    assert "was accepted" in again.storage.ledger.why_not(OFFER), "and not trained again"
+    assert "was accepted" in again.storage.ledger.reason_to_skip(OFFER), "and not trained again"
     await again.dispatcher.handle(receipt())
     assert again.storage.spool.pending() == []
     assert again.outbox.accepted == 1
@@ -70,7 +70,7 @@ async def test_an_accepted_update_that_is_refused_afterwards_is_counted_once_and
     tmp_path: Path,
 ) -> None:
     agent = agent_in(tmp_path)
-    agent.storage.ledger.spooled(OFFER, NAME)
+    agent.storage.ledger.record_spooled(OFFER, NAME)
     agent.storage.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
     await agent.dispatcher.handle(receipt())
     assert agent.reporter.state().withdrawn is None
@@ -100,7 +100,7 @@ async def test_a_receipt_for_what_is_not_here_writes_nothing(tmp_path: Path) -> 
 
 async def test_a_receipt_on_a_disk_that_fails_ends_nothing_and_the_update_stays(tmp_path: Path) -> None:
     agent = agent_in(tmp_path)
-    agent.storage.ledger.spooled(OFFER, NAME)
+    agent.storage.ledger.record_spooled(OFFER, NAME)
     agent.storage.spool.put(task="toy", round_=3, digest=NAME, payload=FRAME, carry=None)
     disk = SimDisk(tmp_path)
     token = DISK.set(disk)

@@ -108,12 +108,12 @@ async def test_three_deaths_in_a_row_end_it_with_words_and_another_model_may_com
             await until(lambda k=k: len(seen) == k + 1)
         assert all("model.onnx" in one.error for one in seen)
         await until(lambda: running.model is None)
-        assert "3 times in a row" in running.off_because
+        assert "3 times in a row" in running.disabled_reason
         running.offer(judged())
         running.install(await running.load(put(tmp_path / "b", other())))
         running.offer(judged())
         await until(lambda: running.predictions)
-        assert (len(seen), running.off_because) == (MAX_DEATHS + 1, "")
+        assert (len(seen), running.disabled_reason) == (MAX_DEATHS + 1, "")
 
 
 def say(header: dict, arrays: dict):
@@ -166,7 +166,7 @@ async def test_where_onnx_runtime_does_not_work_inference_is_off_with_words(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
     async with predicting(inference()) as running:
         assert words in await running.ready()
-        assert (running.available, words in running.off_because) == (False, True)
+        assert (running.available, words in running.disabled_reason) == (False, True)
         with pytest.raises(Transient, match=words):
             await running.load(put(tmp_path / "a"))
 

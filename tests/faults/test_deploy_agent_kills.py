@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edge_agent.deployment.bundle_store import read_book
+from edge_agent.deployment.bundle_store import read_record
 from protocol.rollout import Trial
 from tests.e2e.test_agent_e2e import ROOT, TASK, _env, command, coordinator, write_config
 from tests.e2e.test_deploy_trial import announce, told
@@ -63,15 +63,15 @@ async def test_killed_on_trial_it_is_tried_again_and_then_goes_back_with_no_netw
             await fake.until(lambda: told(fake, 2, "trial"), 60)
             await until(lambda: versions(tmp_path)[-1] == 2, 20)
         broker.kill()
-        assert read_book(book).trial.starts == 0
+        assert read_record(book).trial.starts == 0
         (tmp_path / "predictions.jsonl").unlink()
         async with process(config, isolation):
             await until(lambda: (tmp_path / "predictions.jsonl").exists() and 2 in versions(tmp_path), 60)
-            assert read_book(book).trial.starts == 1, "counted before it was loaded"
+            assert read_record(book).trial.starts == 1, "counted before it was loaded"
         (tmp_path / "predictions.jsonl").unlink()
         async with process(config, isolation):
             await until(lambda: (tmp_path / "predictions.jsonl").exists() and versions(tmp_path), 60)
-            await until(lambda: read_book(book).trial is None, 20)
+            await until(lambda: read_record(book).trial is None, 20)
             assert set(versions(tmp_path)) == {1}, "back by itself"
-        assert read_book(book).report.phase == "rolled_back"
+        assert read_record(book).report.phase == "rolled_back"
         broker.restart()

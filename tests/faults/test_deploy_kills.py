@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.deployment.bundle_store import read_book
+from edge_agent.deployment.bundle_store import read_record
 from lichen_lab.simulation.deterministic.machine.disk import PowerCut, SimDisk, memory_folder, start
 from lichen_lab.simulation.deterministic.machine.process_life import LIFE, ProcessLife
 from protocol.rollout import Trial
@@ -65,7 +65,7 @@ async def bad(device: Device) -> None:
 
 async def withdrawn(device: Device) -> None:
     """Version 2 comes and is withdrawn while it is on trial."""
-    if read_book(device.folder).serial < 6:
+    if read_record(device.folder).serial < 6:
         device.point(2, serial=5, trial=RULES, own=True)
         await device.runs(2)
     device.point(1, serial=6)
@@ -105,7 +105,7 @@ async def prepared(root: Path, shelf: Path) -> None:
         await device.runs(1)
         device.runner.answer(0, 1)
         await device.written()
-        assert read_book(device.folder).committed is not None
+        assert read_record(device.folder).committed is not None
 
 
 async def comes_up(root: Path, nothing: Path) -> int | None:
@@ -150,7 +150,7 @@ async def test_cut_at_any_moment_a_whole_model_runs_and_it_ends_where_it_should(
             async with living(lambda root=after: Device(root, shelf)) as last:
                 await asyncio.wait_for(scene(last), 20)
                 assert last.running == ENDS[scene], life.died_of
-                assert read_book(last.folder) == last.book
+                assert read_record(last.folder) == last.book
         assert at > 15, "it did die at every step"
         assert found == {1, 2}, "before and after the book named the new one"
 

@@ -143,13 +143,13 @@ class Stage:
     async def upload(self, data: bytes) -> None:
         name = hashlib.sha256(data).hexdigest()
         await asyncio.to_thread(self.spool.put, task="t", round_=1, digest=name, payload=data, carry=None)
-        self.outbox.kick()
+        self.outbox.send_all()
         async with asyncio.timeout(60):
             while await asyncio.to_thread(self.spool.pending):  # noqa: ASYNC110 - a file has no event
                 await asyncio.sleep(0.05)
 
     async def connected(self) -> None:
-        self.outbox.kick()
+        self.outbox.send_all()
         self.fetcher.on_connected(resumed=self.agent.resumed)
 
     async def agent_reads(self) -> None:

@@ -184,7 +184,7 @@ async def test_one_that_does_not_answer_in_time_costs_its_batch_and_then_itself(
         for _ in range(MAX_DEATHS):
             assert "the model: it has not answered in 0.2 s" in (await answered(running, seen)).error
         await until(lambda: running.model is None)
-        assert "3 times in a row" in running.off_because
+        assert "3 times in a row" in running.disabled_reason
         go_on.set()
         running.install(await running.load(put(tmp_path / "b", other())))
         assert not (await answered(running, seen)).error

@@ -53,7 +53,7 @@ def learner_of(
     settings: AgentSettings, work: Any, storage: AgentStorage, fetcher: Any, clock: Clock, **more: Any
 ) -> Learner:
     """``work``: the present workspace."""
-    learning, contact = StatusText(clock, storage.ledger.at_start()), Contact(clock)
+    learning, contact = StatusText(clock, storage.ledger.first_status()), Contact(clock)
     outbox = outbox_of(None, storage.spool, settings, storage.ledger, learning=learning, contact=contact)
     return Learner(
         settings,
@@ -76,7 +76,9 @@ def reporter_of(
     return kind(
         settings,
         link,
-        tasks=SimpleNamespace(workspace=None, misfit="", now=lambda: Readiness(Profile(()), 0, {})),  # type: ignore[arg-type]
+        tasks=SimpleNamespace(
+            workspace=None, task_mismatch="", readiness=lambda: Readiness(Profile(()), 0, {})
+        ),  # type: ignore[arg-type]
         models=SimpleNamespace(digest=None, trial=None, blocked=None),
         verifier=SimpleNamespace(why=""),  # type: ignore[arg-type]
         clock=clock or ManualClock(),

@@ -48,7 +48,7 @@ def settings_of(folder: Path, **infer: object) -> AgentSettings:
 def snapshot_of(settings: AgentSettings, task: Task = TASK) -> KnowledgeGraphSnapshot:
     """The graph as its files are now."""
     assert settings.graph is not None
-    found = KnowledgeGraphReader(settings.graph, secret_path(settings), task, ()).look(0.0)
+    found = KnowledgeGraphReader(settings.graph, secret_path(settings), task, ()).read_if_changed(0.0)
     assert found is not None
     return found
 

@@ -47,14 +47,14 @@ class FakeRunner:
 
     def __post_init__(self) -> None:
         self.available = True
-        self.off_because = "no model yet"
+        self.disabled_reason = "no model yet"
         self.observe: Callable[[BatchObservation], None] = lambda _: None
         self.model: FakeModel | None = None
         self.beside: FakeModel | None = None
         self.loaded: list[str] = []
 
     async def ready(self) -> str:
-        return "" if self.available else self.off_because
+        return "" if self.available else self.disabled_reason
 
     async def load(self, folder: Path) -> FakeModel:
         manifest = read_manifest(folder)
@@ -69,7 +69,7 @@ class FakeRunner:
         before, self.model = self.model, model
         self._end(before)
         if model is not None:
-            self.off_because = ""
+            self.disabled_reason = ""
 
     def shadow(self, model: FakeModel | None) -> None:
         self._require_alive(model)

@@ -10,7 +10,7 @@ from edge_agent.knowledge_graph.watcher import check_knowledge_graph
 from edge_agent.sources.registry import open_sources
 from edge_agent.sources.task_match import doubts
 from edge_agent.tasks.config_warnings import require_output
-from edge_agent.tasks.roles import lacks, wishes
+from edge_agent.tasks.roles import learn_settings, unavailable_roles
 from edge_agent.tasks.task_store import check_task
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -63,7 +63,7 @@ def _sources(settings: AgentSettings, config: Path) -> tuple[tuple[str, ...], tu
     task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, SystemClock())
     if task is not None:
-        check_task(task, sources, wishes(settings), settings.graph)
+        check_task(task, sources, learn_settings(settings), settings.graph)
     check_knowledge_graph(task, settings)
     names = tuple(f"{source.name} ({', '.join(source.channels)})" for source in sources)
     return names, () if task is None else tuple(doubts(task, sources)), None if task is None else task.name
@@ -87,4 +87,6 @@ def judge(found: Configured, config: Path) -> list[Finding]:
                 f"{config} is sound; task: {task}; sources: {'; '.join(found.sources) or 'none'}",
             )
         )
-    return findings + [warn("config.roles", words, "see there") for words in lacks(found.settings)]
+    return findings + [
+        warn("config.roles", words, "see there") for words in unavailable_roles(found.settings)
+    ]

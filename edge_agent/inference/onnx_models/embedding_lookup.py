@@ -27,7 +27,7 @@ HAS_ROWS, NEW_ENTITY, NEW_RELATION = range(3)
 
 
 @dataclass(frozen=True)
-class Keyed:
+class KeyedQuestions:
     """Questions.
 
     Attributes:
@@ -71,7 +71,7 @@ class TableReader:
         self._private = private
         self._read: tuple[object, Tables | None, str] = (None, None, NO_TABLES)
 
-    def found(self, model: CompletionModel, task: str, asked: Keyed) -> LookupResult:
+    def found(self, model: CompletionModel, task: str, asked: KeyedQuestions) -> LookupResult:
         """Answer questions about a task.
 
         Raises:
@@ -108,11 +108,11 @@ class TableReader:
 
     def _tables(self, task: str) -> tuple[Tables | None, str]:
         """Read again where training has written since; and why there are none, in words."""
-        now = (task, self._private.stamp(task))
+        now = (task, self._private.revision(task))
         if self._read[0] != now:
             try:
                 found, why = (
-                    embedding_tables.tables(self._private.kept(task, embedding_tables.NAMES)),
+                    embedding_tables.tables(self._private.read_some(task, embedding_tables.NAMES)),
                     NO_TABLES,
                 )
             except Misconfigured as error:

@@ -33,7 +33,7 @@ class PersonalTensors:
             self._done = None
             return
         # A weak reference: a model that was replaced must not stay in memory for our sake.
-        now = (weakref.ref(model), task, self._private.stamp(task.name))
+        now = (weakref.ref(model), task, self._private.revision(task.name))
         if now == self._done:
             return
         self._done = now
@@ -49,7 +49,7 @@ class PersonalTensors:
 
     def _blended(self, model: LoadedModel, task: Task) -> Tensors:
         """The tensors that differ from the model's."""
-        private = model.fitting(self._private.kept(task.name, model.overridable))
+        private = model.fitting(self._private.read_some(task.name, model.overridable))
         spec = registry.method(task.method)
         state = unflatten(model.defaults())
         lacking = {*spec.personal(spec.configure(task))} - {blob.split("/", 1)[0] for blob in state}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edge_agent.inference.onnx_models.compatibility import PRESENT
 from edge_agent.inference.onnx_models.completion_model import CompletionModel
-from edge_agent.inference.onnx_models.embedding_lookup import Keyed, TableReader
+from edge_agent.inference.onnx_models.embedding_lookup import KeyedQuestions, TableReader
 from edge_agent.inference.onnx_models.encoder_model import EncoderModel
 from edge_agent.inference.onnx_models.loader import Model, load
 from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
@@ -99,7 +99,9 @@ class ModelServer:
         model, tables, task = self._model, self._tables, self._task
         if not isinstance(model, CompletionModel) or tables is None or task is None:
             raise Refused(Reason.WRONG_TENSORS, _NOT_OPEN)
-        found = tables.found(model, task.name, Keyed(given["entity"], given["relation"], given["inverse"]))
+        found = tables.found(
+            model, task.name, KeyedQuestions(given["entity"], given["relation"], given["inverse"])
+        )
         answers: _Given = {
             "state": found.state_B,
             "tails": found.tails_NK,

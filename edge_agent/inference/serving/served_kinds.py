@@ -17,7 +17,7 @@ from edge_agent.inference.onnx_models.compatibility import PRESENT
 from edge_agent.inference.onnx_models.embedding_lookup import (
     HAS_ROWS,
     NEW_RELATION,
-    Keyed,
+    KeyedQuestions,
     LookupResult,
     nothing,
 )
@@ -99,7 +99,7 @@ class ServedWindows(ServedModel):
 class ServedCompletion(ServedModel):
     """A model that completes knowledge graphs."""
 
-    async def ask(self, asked: Keyed, task: Task) -> LookupResult:
+    async def ask(self, asked: KeyedQuestions, task: Task) -> LookupResult:
         """Answer questions by key, from the embeddings that training has left for the task.
 
         Raises:

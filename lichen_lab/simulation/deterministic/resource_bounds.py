@@ -46,7 +46,7 @@ def of_agent(agent: Agent) -> dict[str, tuple[int, int]]:
         "answers in the outbox": (len(agent.outbox._wants), MAX_WANTS),  # noqa: SLF001 - an observer looks inside
     }
     if work is not None:
-        found["bytes in the window store"] = (work.store.stock().bytes, settings.store.budget_bytes)
+        found["bytes in the window store"] = (work.store.snapshot().bytes, settings.store.budget_bytes)
     return found
 
 

@@ -66,7 +66,7 @@ async def test_a_receipt_with_a_new_reason_or_status_settles_the_outbox(tmp_path
     for frame, status, reason in ((b"one", "refused", "too_weird"), (b"two", "postponed", "moon")):
         mark = digest(frame)
         agent.storage.spool.put(task="toy", round_=1, digest=mark, payload=frame, carry=None)
-        agent.storage.ledger.spooled(offer, mark)
+        agent.storage.ledger.record_spooled(offer, mark)
         sent = said(kind="receipt", task="toy", round=1, digest=mark, status=status, reason=reason)
         await agent.dispatcher._take(Message(device_topic("f", "d", Kind.RECEIPT), sent, False))
         assert agent.storage.spool.pending() == []

@@ -32,8 +32,8 @@ PLAIN = "no space [2J left [bold]on the disk"
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(rollout_service, "TICK_S", 0.01)
-    monkeypatch.setattr("edge_agent.deployment.service._AGAIN_S", 0.02)
-    monkeypatch.setattr("edge_agent.deployment.executor._AGAIN_S", 0.02)
+    monkeypatch.setattr("edge_agent.deployment.service._RETRY_S", 0.02)
+    monkeypatch.setattr("edge_agent.deployment.executor._RETRY_S", 0.02)
 
 
 def agent_of(device, *roles, enabled=True):
@@ -80,7 +80,7 @@ async def test_words_of_any_length_and_kind_fit_the_message(tmp_path):
     device.deployment.trouble = None, Transient(f"/s/models/{'a' * 64}.part/model.onnx: no space left")
     said = agent_of(device).blocked
     assert said.why == "/s/models/aaaaaaaaaaaa.part/model.onnx: no space left", "a digest hides what matters"
-    device.runner.available, device.runner.off_because = False, ESCAPES * 100
+    device.runner.available, device.runner.disabled_reason = False, ESCAPES * 100
     said = agent_of(device).blocked
     assert len(said.why) == MAX_WORDS
     assert said.why.isprintable()
@@ -102,7 +102,7 @@ async def test_a_device_without_a_model_says_which_of_all_reasons_it_is(tmp_path
         device.runner.answer(0, error="it died")
         await until(lambda: device.running is None)
         assert agent.missing.startswith("version 4 was rolled back: no answer to 1 of 1")
-        device.runner.available, device.runner.off_because = False, "infer.enabled is false"
+        device.runner.available, device.runner.disabled_reason = False, "infer.enabled is false"
         assert agent.missing == "infer.enabled is false"
 
 

@@ -115,8 +115,8 @@ async def test_world_an_offer_that_comes_long_after_a_final_refusal_is_tried(tmp
     clock = ManualClock()
     ledger = RoundLedger(tmp_path / "rounds.json", clock)
     offer = Offer(task="t", round=1, base="b" * 64, base_size=1, closes_in_s=10.0)
-    ledger.spooled(offer, "a" * 64)
-    ledger.settled(
+    ledger.record_spooled(offer, "a" * 64)
+    ledger.settle(
         Receipt(task="t", round=1, digest="a" * 64, status="refused", reason=Reason.MALFORMED, detail="bits")
     )
     assert ledger.is_done(offer)
@@ -162,10 +162,10 @@ async def test_world_an_announcement_that_was_damaged_on_its_way_takes_nobody_fr
         with pytest.raises(Refused) as caught:
             await agent.dispatcher.handle(Message(topic, damaged))
         assert caught.value.reason is Reason.MALFORMED
-        assert agent.tasks.misfit == ""
+        assert agent.tasks.task_mismatch == ""
     with pytest.raises(Refused, match="task"):
         await agent.dispatcher.handle(Message(topic, b'{"kind": "task", "tasks": []}'))
-    assert agent.tasks.misfit, "JSON that cannot be read is of another release"
+    assert agent.tasks.task_mismatch, "JSON that cannot be read is of another release"
 
 
 async def test_world_a_device_that_goes_on_refusing_is_given_the_task_again_ever_less_often(tmp_path) -> None:

@@ -93,7 +93,7 @@ async def test_a_clock_that_is_set_does_not_make_a_wait_a_year_long():
 
 def working(store):
     """A workspace of windows as its waits see it."""
-    return SimpleNamespace(trouble=lambda: WindowWorkspace.trouble(SimpleNamespace(store=store)))
+    return SimpleNamespace(problem=lambda: WindowWorkspace.problem(SimpleNamespace(store=store)))
 
 
 WELL = SimpleNamespace(trouble=None)
@@ -115,7 +115,7 @@ def agent(folder, store=WELL, **settings):
     clock.set_wall(NOW)
     made.tasks.workspace = None if store is None else working(store)
     made.inference._model = "a model"
-    made.dispatcher._contact.heard = NOW - 20
+    made.dispatcher._contact.last_heard = NOW - 20
     try:
         yield made
     finally:
@@ -164,7 +164,7 @@ def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent(tmp
         vars(made.outbox).update(waiting=1, oldest=NOW - 400, again_at=NOW + 8)
 
         def told(heard):
-            made.dispatcher._contact.heard = heard
+            made.dispatcher._contact.last_heard = heard
             (wait,) = made.report.waits()
             return wait.why
 
@@ -174,7 +174,7 @@ def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent(tmp
         assert "last heard 2023-11-14 22:08:20" in silent
         made.outbox.again_at = NOW + 108
         assert "nothing was heard of it since the agent started" in told(None)
-        made.dispatcher._contact.heard, made.link.connected = NOW - 300, False
+        made.dispatcher._contact.last_heard, made.link.connected = NOW - 300, False
         assert "coordinator" not in made.report.waits()[-1].why, "without a broker nobody can tell"
 
 

@@ -234,7 +234,7 @@ async def test_a_broken_current_file_is_no_reason_to_die(tmp_path):
 
 
 async def test_a_bundle_that_is_not_there_yet_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("edge_agent.deployment.service._AGAIN_S", 0.05)
+    monkeypatch.setattr("edge_agent.deployment.service._RETRY_S", 0.05)
     async with device(tmp_path) as deployment:
         data = bundle(TASK)
         deployment.offer(pointer(data))
@@ -248,7 +248,7 @@ async def test_when_inference_is_off_nothing_is_pulled(tmp_path):
         deployment.offer(pointer(deployment.shelf.put(bundle(TASK))))
         await asyncio.sleep(0.1)
         assert deployment.shelf.fetched == []
-        assert "enabled" in deployment.inference.off_because
+        assert "enabled" in deployment.inference.disabled_reason
 
 
 def test_fit_names_what_is_missing():

@@ -110,7 +110,7 @@ async def test_a_model_that_cannot_be_read_just_now_is_not_thrown_away(make, mon
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", crowded)
-    monkeypatch.setattr("edge_agent.deployment.service._AGAIN_S", 0.01)
+    monkeypatch.setattr("edge_agent.deployment.service._RETRY_S", 0.01)
     async with living(make) as device:
         await device.runs(1)
         assert not left[0]

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from edge_agent.config.agent import DeploySettings
-from edge_agent.deployment.bundle_store import read_book, read_current
+from edge_agent.deployment.bundle_store import read_current, read_record
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.rollout import Trial
 from runtime.storage.disk import DISK
@@ -34,7 +34,7 @@ async def commit(device, version, **more):
 async def test_a_good_model_commits_and_the_one_before_sees_the_same_windows_meanwhile(make):
     async with living(make) as device:
         first, named = await commit(device, 1), []
-        device.runner.on_load = lambda _: named.append(read_book(device.folder).trial)
+        device.runner.on_load = lambda _: named.append(read_record(device.folder).trial)
         second = device.point(2, serial=5)
         await device.runs(2)
         assert [trial.digest for trial in named] == [second], "on the disk before it is loaded"
@@ -107,7 +107,7 @@ async def test_a_model_that_ends_the_agent_each_time_goes_by_itself(make):
         starts = {}
         async with living(make) as again:
             again.runner.on_load = lambda digest, device=again, starts=starts: starts.update(
-                {digest: read_book(device.folder).trial.starts}
+                {digest: read_record(device.folder).trial.starts}
             )
             await again.runs(2)
         assert starts[bad] == start, "counted on the disk before it is loaded"
@@ -140,7 +140,7 @@ async def test_a_model_that_inference_gave_up_is_rolled_back(make):
         await commit(device, 1)
         device.point(2)
         await device.runs(2)
-        device.runner.model, device.runner.off_because = None, "it died three times"
+        device.runner.model, device.runner.disabled_reason = None, "it died three times"
         await device.runs(1)
         assert device.deployment.report().why == "it died three times"
 
@@ -148,7 +148,7 @@ async def test_a_model_that_inference_gave_up_is_rolled_back(make):
 async def test_a_full_disk_keeps_no_bad_model_active_and_the_book_is_written_when_there_is_room(
     make, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("edge_agent.deployment.executor._AGAIN_S", 0.05)
+    monkeypatch.setattr("edge_agent.deployment.executor._RETRY_S", 0.05)
     disk = SimDisk(tmp_path)
     DISK.set(disk)
     async with living(make) as device:
@@ -159,15 +159,15 @@ async def test_a_full_disk_keeps_no_bad_model_active_and_the_book_is_written_whe
         device.runner.answer(0, error="it died")
         assert device.running == 1
         await asyncio.sleep(0.2)
-        assert read_book(device.folder).trial is not None
+        assert read_record(device.folder).trial is not None
         disk.trouble = 0
         await device.written()
-        assert read_book(device.folder).trial is None
+        assert read_record(device.folder).trial is None
 
 
 async def test_with_a_full_disk_no_trial_begins(make, tmp_path, monkeypatch):
-    monkeypatch.setattr("edge_agent.deployment.service._AGAIN_S", 0.05)
-    monkeypatch.setattr("edge_agent.deployment.executor._AGAIN_S", 0.05)
+    monkeypatch.setattr("edge_agent.deployment.service._RETRY_S", 0.05)
+    monkeypatch.setattr("edge_agent.deployment.executor._RETRY_S", 0.05)
     disk = SimDisk(tmp_path)
     DISK.set(disk)
     async with living(make) as device:
@@ -234,7 +234,7 @@ async def test_another_task_ends_a_trial_and_what_does_not_fit_it(make):
         device.work.task = toy_task(name="other")
         device.deployment.task_changed()
         assert device.running is None
-        assert "no model for the new task" in device.runner.off_because
+        assert "no model for the new task" in device.runner.disabled_reason
         await device.written()
         assert (device.book.trial, device.book.bad) == (None, ())
         device.work.task = toy_task()
@@ -248,7 +248,7 @@ async def test_a_file_of_a_release_without_trials_is_read_and_what_it_names_runs
         first, second = await commit(device, 1), await commit(device, 2)
     old = {"task": "toy", "version": 2, "digest": second, "previous": first, "epoch": 4}
     (device.folder / "current.json").write_text(json.dumps(old))
-    book = read_book(device.folder)
+    book = read_record(device.folder)
     assert (book.committed.version, book.committed.epoch, book.before.digest) == (2, 4, first)
     async with living(make) as again:
         await again.runs(2)
@@ -287,7 +287,7 @@ async def test_the_first_model_that_fails_leaves_none_and_says_so(make):
         await device.runs(1)
         device.runner.answer(0, error="it died")
         assert device.running is None
-        assert "there is none before it" in device.runner.off_because
+        assert "there is none before it" in device.runner.disabled_reason
         assert device.deployment.report().phase == "rolled_back"
         device.point(2)
         await device.runs(2)

@@ -267,7 +267,7 @@ def test_a_person_is_let_in_by_mode_and_groups(tmp_path):
     assert not ServiceUser("g", 12345, frozenset({status.st_gid})).may(os.W_OK, mine)
     assert not ServiceUser("x", 12345, frozenset({12345})).may(os.R_OK, mine)
     with pytest.raises(KeyError):
-        service_account.whose("no-such-user-here")
+        service_account.service_user("no-such-user-here")
 
 
 SERIAL = hardware.HardwareNode("/dev/ttyUSB0", "serial", True, "dialout", "source[1]")

@@ -23,14 +23,14 @@ def make(path, *options):
 def test_a_secret_is_made_once_for_its_owner_alone_and_its_print_tells_it_apart(tmp_path):
     path = tmp_path / "fleet.secret"
     made = json.loads(make(path, "--format", "json").stdout)
-    assert made == {"file": str(path), "made": True, "print": secrets.print_of(secrets.read(path))}
+    assert made == {"file": str(path), "made": True, "print": secrets.fingerprint(secrets.read(path))}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(secrets.read(path)) == 32
     again = make(path)
     assert again.exit_code == 0
     assert f"was there already; its print is {made['print']}" in again.stdout
     assert path.read_text().strip() not in again.stdout
-    assert secrets.print_of(secrets.make(tmp_path / "other")) != made["print"]
+    assert secrets.fingerprint(secrets.make(tmp_path / "other")) != made["print"]
 
 
 def test_what_is_no_secret_is_not_taken_for_one(tmp_path):
@@ -74,7 +74,7 @@ def test_enrolment_puts_it_in_place_and_keeps_the_one_that_is_there(config, stub
     word = stub.invite().encode()
     done = enroll(config, word, "--fleet-secret", str(given))
     assert done.exit_code == 0, done.output
-    assert f"which all devices must show, is {secrets.print_of(secret)}" in " ".join(done.output.split())
+    assert f"which all devices must show, is {secrets.fingerprint(secret)}" in " ".join(done.output.split())
     kept = secrets.secret_path(read_config(config))
     assert kept == config.parent / "state" / "identity" / "fleet.secret"
     assert secrets.read(kept) == secret
@@ -83,7 +83,7 @@ def test_enrolment_puts_it_in_place_and_keeps_the_one_that_is_there(config, stub
     assert not any(found in body for _, body in stub.requests for found in (secret, secret.hex().encode()))
     kept.chmod(0o644)
     again = enroll(config, word, "--fleet-secret", str(given), "--format", "json")
-    assert (again.exit_code, json.loads(again.stdout)["fleet_secret"]) == (0, secrets.print_of(secret))
+    assert (again.exit_code, json.loads(again.stdout)["fleet_secret"]) == (0, secrets.fingerprint(secret))
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     refused = enroll(config, word, "--fleet-secret", str(other))
     assert refused.exit_code == 78

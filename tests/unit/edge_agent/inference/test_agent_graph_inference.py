@@ -21,7 +21,13 @@ from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.onnx_models.loader import load
 from edge_agent.inference.onnx_models.window_model import LoadedModel
-from edge_agent.inference.question_answers import NO_TABLES, NO_TABLES_ANY_MORE, Answers, AskedQuestion, Names
+from edge_agent.inference.question_answers import (
+    NO_TABLES,
+    NO_TABLES_ANY_MORE,
+    Answers,
+    AskedQuestion,
+    NameIndex,
+)
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.question_file import Question
@@ -222,7 +228,7 @@ def test_an_answer_takes_no_look_at_all_facts(tmp_path: Path) -> None:
     settings, count = settings_of(tmp_path), 20_000
     append(tmp_path / "house.tsv", *(f"boiler\tfeeds\tradiator {n}" for n in range(count)))
     snapshot = snapshot_of(settings)
-    names, rows = Names(snapshot), list(range(10))
+    names, rows = NameIndex(snapshot), list(range(10))
     keys_K16 = snapshot.keyed.entity_keys_E16[rows]
     tracemalloc.start()
     try:

@@ -172,7 +172,7 @@ async def test_a_file_that_breaks_is_said_everywhere_and_the_last_good_graph_sta
         assert "text.npz: cannot be read as features" in wait["why"]
         assert "the earlier knowledge graph is used" in wait["why"]
         assert agent.status()["graph"].startswith("cannot be used since")
-        assert len(agent.tasks.workspace.material(0)[1]) == 6
+        assert len(agent.tasks.workspace.load(0)[1]) == 6
         write_features(tmp_path / "text.npz", named({"pump": [1.0, 1.0]}))
         await until(lambda: not agent.reporter.state().modalities["text"].reasons)
         assert agent.status()["graph"] == "ok"
@@ -216,14 +216,14 @@ async def test_a_device_without_a_graph_refuses_a_task_on_graphs(tmp_path):
     agent = make(tmp_path)
     with pytest.raises(Refused, match=r"write a table \[graph\] with triples"):
         await announce(agent)
-    assert "write a table [graph]" in agent.tasks.misfit
+    assert "write a table [graph]" in agent.tasks.task_mismatch
     state = agent.reporter.state()
-    assert decode(encode(state), State).refuses == agent.tasks.misfit
+    assert decode(encode(state), State).refuses == agent.tasks.task_mismatch
     agent.reporter._sent = state.model_copy(update={"refuses": None})
     agent.reporter._sent_at = SystemClock().now() - 60
     assert agent.reporter._changed.is_set()
     assert agent.reporter.is_due(state), "the coordinator hears of it soon"
-    agent.tasks.misfit = f"a\x1b[2J \udcff\n{'b' * 500}"
+    agent.tasks.task_mismatch = f"a\x1b[2J \udcff\n{'b' * 500}"
     (words,) = [decode(encode(agent.reporter.state()), State).refuses]
     assert words.startswith("a [2J bbb")
     assert words.endswith("b...")

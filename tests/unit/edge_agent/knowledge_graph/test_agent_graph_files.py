@@ -33,7 +33,7 @@ class Device:
 
     def look(self, after=0.0):
         self.now += after
-        return self.reader.look(self.now)
+        return self.reader.read_if_changed(self.now)
 
     def append(self, text):
         with self.facts.open("a", encoding="utf-8") as file:

@@ -45,7 +45,7 @@ def test_a_line_that_is_no_question_says_why(line: str, words: str) -> None:
 
 
 def abouts(file: QuestionFile) -> list[str]:
-    return [question.about for question in file.fresh()]
+    return [question.about for question in file.read_new()]
 
 
 def test_what_is_appended_is_new_and_a_half_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_a_file_that_was_closed_for_a_while_is_no_trouble_any_more(tmp_path: Pat
     path = tmp_path / "questions.tsv"
     path.write_text("pump\tfeeds\n")
     questions = QuestionFile(path)
-    assert len(questions.fresh()) == 1
+    assert len(questions.read_new()) == 1
 
     def closed(*_args: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     with monkeypatch.context() as patch:
         patch.setattr(type(path), "open", closed)
-        assert questions.fresh() == []
+        assert questions.read_new() == []
     assert "cannot be read: Permission denied" in questions.trouble
-    assert questions.fresh() == [], "the same file, and nothing new in it"
+    assert questions.read_new() == [], "the same file, and nothing new in it"
     assert not questions.trouble
 
 
@@ -130,9 +130,9 @@ def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "questions.tsv"
     os.mkfifo(path)
     questions = QuestionFile(path)
-    assert questions.fresh() == []
+    assert questions.read_new() == []
     assert questions.trouble == f"{path} cannot be read: it is a pipe"
     path.unlink()
     path.write_text("pump\tfeeds\n")
-    assert questions.fresh() == [Question("pump", "feeds")]
+    assert questions.read_new() == [Question("pump", "feeds")]
     assert not questions.trouble

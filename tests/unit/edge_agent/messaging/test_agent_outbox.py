@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edge_agent.config.agent import AgentSettings, OutboxSettings
-from edge_agent.storage.round_ledger import FINAL, GRACE_S, MOST_RETRY_S, RETRY_S, RoundLedger
+from edge_agent.storage.round_ledger import FINAL, GRACE_S, MAX_RETRY_S, RETRY_S, RoundLedger
 from protocol.errors import Reason
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
@@ -102,7 +102,7 @@ async def test_what_could_not_be_sent_goes_at_the_next_connect(spool):
         await asyncio.sleep(0.05)
         assert link.sent == []
         link.connected = True
-        outbox.kick()
+        outbox.send_all()
         await until(lambda: link.on("up/update"))
 
 
@@ -140,7 +140,7 @@ async def test_the_spool_is_not_read_again_while_nothing_is_due(tmp_path):
     link = FakeLink()
     put(spool, SMALL)
     async with running(link, spool, resend_s=60) as outbox:
-        outbox.kick()
+        outbox.send_all()
         await until(lambda: len(link.on("up/update")) >= 1)
         await asyncio.sleep(0.2)
         assert spool.reads <= 3
@@ -152,9 +152,9 @@ OFFER = Offer(task="t", round=3, base="a" * 64, base_size=10, closes_in_s=60)
 
 def settled(tmp_path, clock, **kwargs) -> RoundLedger:
     ledger = RoundLedger(tmp_path / "rounds.json", clock)
-    ledger.spooled(OFFER, "b" * 64)
+    ledger.record_spooled(OFFER, "b" * 64)
     assert not ledger.is_done(OFFER)
-    ledger.settled(receipt("b" * 64, round=3, **kwargs))
+    ledger.settle(receipt("b" * 64, round=3, **kwargs))
     return ledger
 
 
@@ -170,54 +170,54 @@ async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_pat
 
 async def test_a_restarted_learner_says_that_the_last_update_was_refused_and_why(tmp_path):
     clock = ManualClock(100)
-    assert RoundLedger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+    assert RoundLedger(tmp_path / "rounds.json", clock).first_status() == "no offer yet"
     words = "for another 600 s; `lichen device approve` ends it"
     settled(tmp_path, clock, status="refused", reason=Reason.QUARANTINED, detail=words)
-    told = RoundLedger(tmp_path / "rounds.json", clock).at_start()
+    told = RoundLedger(tmp_path / "rounds.json", clock).first_status()
     assert told == f"no offer yet; the last update, of round 3, was refused: quarantined: {words}"
     (tmp_path / "rounds.json").unlink()
     settled(tmp_path, clock)
-    assert RoundLedger(tmp_path / "rounds.json", clock).at_start() == "no offer yet"
+    assert RoundLedger(tmp_path / "rounds.json", clock).first_status() == "no offer yet"
 
 
 @pytest.mark.parametrize("reason", sorted(FINAL))
 async def test_what_was_refused_for_good_is_not_tried_again_and_why_is_said(tmp_path, reason):
     clock = ManualClock(100)
     ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="acc/w is odd")
-    await clock.advance(MOST_RETRY_S + 1)
+    await clock.advance(MAX_RETRY_S + 1)
     words = f"this offer's update was refused: {reason}: acc/w is odd; waiting for the next round"
     for one in (ledger, RoundLedger(tmp_path / "rounds.json", clock)):
-        assert one.why_not(OFFER) == words
+        assert one.reason_to_skip(OFFER) == words
 
 
 def test_an_accepted_update_that_is_withdrawn_is_refused_from_then_on_and_that_is_news_once(tmp_path):
     ledger = settled(tmp_path, ManualClock(100))
     withdrawn = receipt("b" * 64, round=3, status="refused", reason=Reason.OUTLIER, detail="too far")
-    assert ledger.withdrawn(withdrawn)
-    assert "outlier: too far" in ledger.why_not(OFFER)
-    assert not ledger.withdrawn(withdrawn)
-    assert not ledger.withdrawn(receipt("c" * 64, status="refused"))
+    assert ledger.withdraw(withdrawn)
+    assert "outlier: too far" in ledger.reason_to_skip(OFFER)
+    assert not ledger.withdraw(withdrawn)
+    assert not ledger.withdraw(receipt("c" * 64, status="refused"))
 
 
 def test_the_words_for_a_refusal_are_those_of_its_own_update(tmp_path):
     ledger = settled(tmp_path, ManualClock(100), status="refused", reason=min(FINAL), detail="acc/w is odd")
     mine = receipt("b" * 64, round=3, status="refused", reason=min(FINAL))
-    assert "acc/w is odd; waiting for the next round" in ledger.words(mine)
+    assert "acc/w is odd; waiting for the next round" in ledger.describe(mine)
     other = receipt("c" * 64, round=4, status="refused", reason=Reason.WRONG_ROUND, detail="it is closed")
-    assert ledger.words(other).startswith("round 4 was refused: wrong_round: it is closed; ")
+    assert ledger.describe(other).startswith("round 4 was refused: wrong_round: it is closed; ")
 
 
 @pytest.mark.parametrize("reason", sorted(set(Reason) - FINAL))
 async def test_what_was_refused_for_the_moment_is_tried_again_at_a_growing_pace(tmp_path, reason):
     clock = ManualClock(100)
     ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="now now")
-    assert f"refused: {reason}: now now" in ledger.why_not(OFFER)
+    assert f"refused: {reason}: now now" in ledger.reason_to_skip(OFFER)
     await clock.advance(RETRY_S - 1)
     assert ledger.is_done(OFFER), "no busy loop"
     await clock.advance(2)
     assert not ledger.is_done(OFFER)
-    ledger.spooled(OFFER, "c" * 64)
-    ledger.settled(receipt("c" * 64, round=3, status="refused", reason=reason))
+    ledger.record_spooled(OFFER, "c" * 64)
+    ledger.settle(receipt("c" * 64, round=3, status="refused", reason=reason))
     await clock.advance(RETRY_S + 1)
     assert ledger.is_done(OFFER), "the second pause is longer"
     await clock.advance(RETRY_S)

@@ -196,7 +196,7 @@ async def test_what_the_coordinator_waits_for_is_sent_at_once(tmp_path):
     assert session.is_due(state(7, hindered=full)), "a pointer is not followed"
     session._sent_at -= 600
     assert session.is_due(state(6))
-    agent.inference.available, agent.inference.off_because = False, "onnxruntime is not installed"
+    agent.inference.available, agent.inference.disabled_reason = False, "onnxruntime is not installed"
     assert session.state().hindered == Hindrance(why="nothing runs models here: onnxruntime is not installed")
     agent.close()
 
@@ -282,7 +282,7 @@ async def test_the_agent_collects_with_no_broker_at_all(tmp_path):
     )
     with capture_logs():
         async with alive(agent):
-            await until(lambda: agent.tasks.workspace.store.stock().labelled >= 15)
+            await until(lambda: agent.tasks.workspace.store.snapshot().labelled >= 15)
             status = agent.status()
     assert "connect" in status["link"]
 
@@ -292,10 +292,10 @@ async def test_nothing_is_said_after_the_goodbye():
     link = FakeLink()
     session = reporter_of(settings, link, SystemClock(), Stub)
     session.now_true = state(1)
-    online = asyncio.create_task(session.greet())
+    online = asyncio.create_task(session.send_online())
     await asyncio.sleep(0)
-    await session.goodbye()
-    await session.greet()
+    await session.send_stopped()
+    await session.send_online()
     await online
     assert [s.status for s in link.messages("up/state", State)] == ["online", "stopped"]
 

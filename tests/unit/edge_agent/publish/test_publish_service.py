@@ -85,7 +85,7 @@ async def test_each_prediction_goes_out_as_it_is_written() -> None:
             b"offline",
             True,
         )
-        await made.goodbye()
+        await made.send_offline()
         assert link.last("site/barn-1/lichen/availability") == b"offline"
 
 
@@ -116,7 +116,7 @@ async def test_while_the_broker_is_away_only_the_newest_is_kept() -> None:
         assert (link.sent, made.dropped) == ([], 4)
         (wait,) = made.waits()
         assert (wait.what, wait.why, wait.until) == ("predictions", "no broker there", 5.0)
-        await made.goodbye()
+        await made.send_offline()
         link.connected = True
         await link.options["on_connect"]()
         await until(lambda: made.published == 1)

@@ -58,7 +58,7 @@ async def collected(agent: Agent) -> AsyncIterator[State]:
     work = agent.collector
     async with beside(work.run(), work.run_source(agent.sources[0])):
         await until(lambda: work.finished)
-        await until(lambda: agent.tasks.workspace.store.stock().total > 15)
+        await until(lambda: agent.tasks.workspace.store.snapshot().total > 15)
         yield agent.reporter.state()
     agent.close()
 
@@ -127,7 +127,7 @@ async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_
     agent.tasks._settings = settings.model_copy(update={"learn": wish})
     with pytest.raises(Refused, match="nothing to learn"):
         await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
-    assert "learn.targets names heart" in agent.tasks.misfit
+    assert "learn.targets names heart" in agent.tasks.task_mismatch
     agent.close()
 
 
@@ -159,7 +159,7 @@ async def test_a_routed_device_says_what_its_windows_show(tmp_path):
     async with collected(agent) as state:
         assert state.targets == ("label", "side", "picture")
         assert tuple(state.modalities) == ("acc", "gyr")
-        assert state.windows == agent.tasks.workspace.store.stock().total, "each has at least the picture"
+        assert state.windows == agent.tasks.workspace.store.snapshot().total, "each has at least the picture"
         status = agent.status()
         assert status["reads"] == ["acc", "gyr"]
         assert status["learns"] == ["label", "side", "picture"]
@@ -185,7 +185,7 @@ async def test_what_is_not_wished_for_is_not_even_collected(tmp_path):
         assert tuple(state.modalities) == ("acc",)
         assert state.targets is None
         assert not store.recent(100, labelled=False).present_BM[:, 1].any()
-        assert state.windows == store.stock().labelled
+        assert state.windows == store.snapshot().labelled
 
 
 async def test_a_task_that_gains_a_target_keeps_the_windows_and_the_label_that_holds(tmp_path):
@@ -200,7 +200,7 @@ async def test_a_task_that_gains_a_target_keeps_the_windows_and_the_label_that_h
         await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
         work = agent.tasks.workspace
         assert (work.store, work.windower) == (store, windower)
-        assert store.stock().total > 15
+        assert store.snapshot().total > 15
         state = agent.reporter.state()
         assert state.targets == ("label", "picture"), "the generated one is in old windows too"
 

@@ -172,7 +172,7 @@ async def test_after_an_orderly_stop_nothing_is_said_to_run(tmp_path):
     agent = make(tmp_path)
     file = agent.settings.cache_dir / status_file.STATUS_FILE
     for because, last in (("", "stopped with the agent"), ("no model yet", "no model yet")):
-        agent.inference.off_because = because
+        agent.inference.disabled_reason = because
         file.unlink(missing_ok=True)
         async with beside(agent.services()["status"]):
             await until(file.exists)
@@ -206,11 +206,15 @@ def test_an_observing_device_without_a_model_says_so_and_why(tmp_path):
     why("none")
     agent.deployment.executor.apply(PointerRejected(KEPT, "it wants the modality eeg, which is not here"))
     why("refused")
-    why("missing", available=False, off_because="onnxruntime is not installed: pip install 'lichen[infer]'")
+    why(
+        "missing",
+        available=False,
+        disabled_reason="onnxruntime is not installed: pip install 'lichen[infer]'",
+    )
     off = agent.settings.infer.model_copy(update={"enabled": False})  # the default is everybody's
     settings = agent.settings.model_copy(update={"infer": off})
     models = ModelStatus(settings, agent.tasks, agent.inference, agent.deployment)
-    why("off", off_because="infer.enabled is false")
+    why("off", disabled_reason="infer.enabled is false")
     again = "until a coordinator announces one that runs here"
     assert said == {
         "none": f"no model runs here: no model was announced / {again}",

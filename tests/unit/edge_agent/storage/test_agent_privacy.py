@@ -187,7 +187,7 @@ async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_ac
     async with device(tmp_path, task()) as (learner, cloud):
         put, spooled, kicks = learner._storage.spool.put, list[int](), list[int]()
         monkeypatch.setattr(learner._metrics, "add", lambda round_, _: spooled.append(round_))
-        monkeypatch.setattr(learner._outbox, "kick", lambda: kicks.append(1))
+        monkeypatch.setattr(learner._outbox, "send_all", lambda: kicks.append(1))
 
         def slowly(**what: object) -> None:
             if what["round_"] == 1:
@@ -196,9 +196,11 @@ async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_ac
             put(**what)
 
         monkeypatch.setattr(learner._storage.spool, "put", slowly)
-        given = learner._storage.privacy.given
+        given = learner._storage.privacy.with_account
         read: list[int] = []
-        monkeypatch.setattr(learner._storage.privacy, "given", lambda *of: (read.append(1), given(*of))[1])
+        monkeypatch.setattr(
+            learner._storage.privacy, "with_account", lambda *of: (read.append(1), given(*of))[1]
+        )
         learner.offer(asked(cloud, task(), 1))
         await until(writing.is_set)
         learner.offer(asked(cloud, task(), 2))

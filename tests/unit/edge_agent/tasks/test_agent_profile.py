@@ -8,12 +8,12 @@ import pytest
 from edge_agent.config.agent import LearnSettings
 from edge_agent.tasks.profile import permitted_profile, unknown_modalities
 from edge_agent.windows.observed_profile import (
-    collected,
+    collected_modalities,
     follows_windows,
     is_useful,
     observed_profile,
+    profile_of_windows,
     restrict_to_profile,
-    shown_in,
 )
 from edge_agent.windows.rows import RowKind, labelled_for, rows_of
 from edge_agent.windows.store import WindowStore, grid_digest
@@ -118,7 +118,7 @@ def test_the_store_of_the_release_before_opens_with_its_windows_and_no_further_l
     assert found.y_B.tolist() == [-1, 0, 1, 2, -1]
     np.testing.assert_array_equal(found.x["acc"], given.x["acc"])
     assert np.isnan(found.targets["speed"]).all()
-    assert store.stock().dropped == {2: 7}
+    assert store.snapshot().dropped == {2: 7}
     store.add(windows("acc", task=more, speed=2.0))
     assert store.commit()
     assert store.recent(10, labelled=False).targets["speed"][-1] == 2
@@ -130,7 +130,7 @@ def test_the_store_of_the_release_before_opens_with_its_windows_and_no_further_l
     db.commit()
     db.close()
     again = WindowStore(tmp_path, more, 10_000_000)
-    assert again.stock().total == 7
+    assert again.snapshot().total == 7
     again.close()
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_row_is_a_damaged_file_and_not_a_fault(tmp_path, column, wrong
     store._db.commit()
     store.close()
     again = WindowStore(tmp_path, TASK, 10_000_000)
-    assert again.stock().total == 0
+    assert again.snapshot().total == 0
     again.add(windows("acc", 1, speed=1.0))
     assert again.commit()
     again.close()
@@ -161,10 +161,10 @@ def test_labels_of_a_target_that_has_changed_its_meaning_are_not_read(tmp_path):
     found = store.recent(10, labelled=False)
     assert found.targets["speed"][0] == 3
     assert np.isnan(found.targets["side"][0])
-    assert [kind.labelled for kind in store.stock().kinds] == [("speed",)]
+    assert [kind.labelled for kind in store.snapshot().kinds] == [("speed",)]
     store.use(TASK)
     assert store.recent(10, labelled=False).targets["side"][0] == 1, "nothing was lost"
-    assert [set(kind.labelled) for kind in store.stock().kinds] == [{"speed", "side"}]
+    assert [set(kind.labelled) for kind in store.snapshot().kinds] == [{"speed", "side"}]
     store.close()
 
 
@@ -174,7 +174,7 @@ def test_windows_without_any_label_go_before_those_of_further_targets(tmp_path):
     for k in range(10):
         store.add(windows("acc", count=10, seed=k))
         assert store.commit()
-    stock = store.stock()
+    stock = store.snapshot()
     labelled = {kind: n for kind, n in stock.kinds.items() if kind.labelled}
     assert list(labelled.values()) == [6], "they are few, and stay"
     assert set(stock.dropped) == {-1}
@@ -182,27 +182,29 @@ def test_windows_without_any_label_go_before_those_of_further_targets(tmp_path):
     for k in range(10):
         store.add(windows("acc", count=10, speed=1.0, seed=k))
         assert store.commit()
-    assert set(store.stock().dropped) == {-1, -2}
-    total = store.stock()
+    assert set(store.snapshot().dropped) == {-1, -2}
+    total = store.snapshot()
     store.close()
     again = WindowStore(tmp_path, TASK, 40 * size)
-    assert again.stock().kinds == total.kinds
-    assert again.stock().dropped == total.dropped
+    assert again.snapshot().kinds == total.kinds
+    assert again.snapshot().dropped == total.dropped
     again.close()
 
 
 def test_what_a_device_may_read_and_learn():
     everything = Profile(("acc", "gyr"), ("label", "speed", "side", "picture"))
     assert permitted_profile(TASK, ["cam", "gyr", "acc"], FREE) == everything
-    assert collected(TASK, ["acc", "gyr", "cam"], everything) == ("acc", "gyr", "cam")
+    assert collected_modalities(TASK, ["acc", "gyr", "cam"], everything) == ("acc", "gyr", "cam")
     blind = permitted_profile(TASK, ["acc"], FREE)
     assert blind == Profile(("acc",), ("label", "speed", "side")), "no picture without a camera"
     modest = LearnSettings(inputs=("gyr",), targets=("picture", "speed"))
     may = permitted_profile(TASK, ["acc", "gyr", "cam"], modest)
     assert may == Profile(("gyr",), ("speed", "picture"))
-    assert collected(TASK, ["acc", "gyr", "cam"], may) == ("gyr", "cam"), "nobody needs acc"
+    assert collected_modalities(TASK, ["acc", "gyr", "cam"], may) == ("gyr", "cam"), "nobody needs acc"
     silent = LearnSettings(targets=("label",))
-    assert collected(TASK, ["acc", "cam"], permitted_profile(TASK, ["acc", "cam"], silent)) == ("acc",)
+    assert collected_modalities(TASK, ["acc", "cam"], permitted_profile(TASK, ["acc", "cam"], silent)) == (
+        "acc",
+    )
     assert permitted_profile(QQR, ["acc", "gyr"], FREE) == Profile(("acc", "gyr"))
 
 
@@ -235,7 +237,7 @@ def test_the_profile_is_what_the_windows_show(tmp_path, sets, expected, count):
     """By what the store counts, and by the windows that are trained on: the same."""
     store = stored(tmp_path, *sets)
     work = work_of(store)
-    assert work.standing(store.stock()) == (expected, count)
+    assert work.standing(store.snapshot()) == (expected, count)
     if count:
         profile, found = material(work, 100, labelled=True)
         assert profile == expected
@@ -251,7 +253,7 @@ def test_a_device_that_only_observes_is_served_all_that_it_may_predict(tmp_path)
     store = stored(tmp_path, windows("gyr cam"), windows("gyr", 1))
     may = permitted_profile(TASK, ["acc", "gyr", "cam"], LearnSettings(targets=("side", "picture")))
     work = WindowWorkspace(TASK, may.modalities, None, None, store, targets=may.targets, by=None)
-    assert work.standing(store.stock()) == (Profile(("gyr",), ("side", "picture")), 1)
+    assert work.standing(store.snapshot()) == (Profile(("gyr",), ("side", "picture")), 1)
     store.close()
 
 
@@ -264,7 +266,7 @@ def test_wishes_narrow_what_is_trained_on(tmp_path):
     ]
     store = stored(tmp_path, *sets)
     work = work_of(store, learn=LearnSettings(inputs=("gyr",), targets=("speed",)))
-    assert work.standing(store.stock()) == (Profile(("gyr",), ("speed",)), 2)
+    assert work.standing(store.snapshot()) == (Profile(("gyr",), ("speed",)), 2)
     profile, found = material(work, 100, labelled=True)
     assert profile == Profile(("gyr",), ("speed",))
     assert found.present_BM.tolist() == [[False, True, False]] * 2
@@ -293,7 +295,7 @@ def test_a_method_that_is_not_routed_keeps_its_windows_to_the_bit(tmp_path):
     given = concat([windows("acc gyr", 1, task=QQR), windows("acc", task=QQR), windows("gyr", 0, task=QQR)])
     store = stored(tmp_path, given, task=QQR)
     work = work_of(store, QQR, delivers="acc gyr")
-    assert work.standing(store.stock()) == (Profile(("acc", "gyr")), 2)
+    assert work.standing(store.snapshot()) == (Profile(("acc", "gyr")), 2)
     profile, found = material(work, 100, labelled=True)
     assert profile == Profile(("acc", "gyr"))
     wanted = select(given, given.y_B >= 0)
@@ -305,7 +307,7 @@ def test_a_method_that_is_not_routed_keeps_its_windows_to_the_bit(tmp_path):
     assert not found.targets
     assert len(material(work, 100, labelled=False)[1]) == 3
     empty = work_of(stored(tmp_path / "new", task=QQR), QQR, delivers="acc gyr")
-    assert empty.standing(empty.store.stock())[0] == Profile(("acc", "gyr")), "said before the first window"
+    assert empty.standing(empty.store.snapshot())[0] == Profile(("acc", "gyr")), "before the first window"
     assert len(material(empty, 100, labelled=True)[1]) == 0
     empty.store.close()
     store.close()
@@ -330,5 +332,5 @@ def test_profiles_agree_however_they_are_found():
         assert count == use_B.sum()
         if count:
             chosen = select(given, use_B)
-            assert shown_in(TASK, may, chosen) == profile
+            assert profile_of_windows(TASK, may, chosen) == profile
             check(restrict_to_profile(TASK, profile, chosen), TASK)

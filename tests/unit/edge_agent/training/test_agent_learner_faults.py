@@ -48,7 +48,7 @@ async def learning(folder, clock=None):
 def keep(learner, frame: bytes, private: dict) -> None:
     """As a round does at its end, but in this thread."""
     update = PackedUpdate(offer("b" * 64), digest(frame), frame, None)
-    learner._outbox._keep(update, partial(learner._storage.keeping, "toy", private, None))
+    learner._outbox._keep(update, partial(learner._storage.saving, "toy", private, None))
 
 
 def offer(base: str, round_: int = 1) -> Offer:
@@ -57,7 +57,7 @@ def offer(base: str, round_: int = 1) -> Offer:
 
 async def test_a_spool_that_cannot_be_read_now_costs_one_offer(tmp_path):
     async with learning(tmp_path) as learner:
-        learner._storage.ledger.spooled(offer("a" * 64), "b" * 64)
+        learner._storage.ledger.record_spooled(offer("a" * 64), "b" * 64)
 
         def full():
             raise Transient("spool.sqlite3: no space left on the disk")
@@ -73,7 +73,7 @@ async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refus
     clock = ManualClock(100)
     async with learning(tmp_path, clock) as learner:
         asked, final = offer("a" * 64), reason is Reason.WRONG_TENSORS
-        learner._storage.ledger.spooled(asked, "b" * 64)
+        learner._storage.ledger.record_spooled(asked, "b" * 64)
         learner._storage.spool.put(task="toy", round_=1, digest="b" * 64, payload=b"x", carry=None)
         assert await learner._outbox.on_receipt(
             Receipt(task="toy", round=1, digest="b" * 64, status="refused", reason=reason, detail="acc/w")
@@ -148,7 +148,7 @@ async def test_a_kill_between_private_tensors_and_spool_leaves_them_counted(tmp_
         raise Killed
 
     async with learning(tmp_path) as learner:
-        monkeypatch.setattr(learner._storage.ledger, "spooled", killed)
+        monkeypatch.setattr(learner._storage.ledger, "record_spooled", killed)
         with pytest.raises(Killed):
             keep(learner, b"", {"spent": np.ones(1, np.float32)})
         assert learner._storage.private.read("toy") == {"spent": np.ones(1, np.float32)}

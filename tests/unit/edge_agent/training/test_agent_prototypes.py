@@ -399,15 +399,15 @@ def test_a_role_is_announced_where_what_it_needs_is_installed(tmp_path, lacking,
     path = config(tmp_path, roles=asked)
     settings = read(path)
     assert list(roles.roles_of(settings)) == announced
-    assert roles.learns_by(settings) == by
-    assert len(roles.lacks(settings)) == len(words)
-    assert all(word in said for word, said in zip(words, roles.lacks(settings), strict=True))
+    assert roles.learning_role(settings) == by
+    assert len(roles.unavailable_roles(settings)) == len(words)
+    assert all(word in said for word, said in zip(words, roles.unavailable_roles(settings), strict=True))
     result = CliRunner().invoke(main.app, ["check", "--config", str(path), "--format", "json"])
     told = json.loads(result.stdout)
     assert told["roles"] == announced
     assert len(told["warnings"]) == len(words)
     if by is None:
-        assert roles.no_role(settings)
+        assert roles.no_role_reason(settings)
 
 
 def test_status_says_what_a_prototype_device_waits_for(tmp_path):

@@ -49,7 +49,7 @@ async def test_all_files_of_the_store_stay_within_its_budget(tmp_path, budget, t
         store.add(windows(list(np.random.default_rng(n).integers(0, 3, count)), n, task))
         assert store.commit()
         most = max(most, sum(path.stat().st_size for path in store.path.parent.iterdir()))
-    stock = store.stock()
+    stock = store.snapshot()
     assert sum(stock.dropped.values()) > stock.total > 3, "it was full, and keeps something"
     assert stock.lost == 0, "nothing waited for a disk that was none"
     assert most <= budget

@@ -72,4 +72,4 @@ def test_what_is_not_there_is_said(tmp_path: Path, store: WindowStore) -> None:
     assert isinstance(done.exception, Misconfigured)
     assert "no task was announced yet" in str(done.exception)
     assert not (tmp_path / "out.npz").exists()
-    assert store.stock().total == 0
+    assert store.snapshot().total == 0

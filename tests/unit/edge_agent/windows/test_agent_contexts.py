@@ -141,7 +141,7 @@ def test_a_file_of_a_release_that_knew_no_contexts_serves_both(tmp_path):
     db.commit()
     db.close()
     again = make(tmp_path)
-    assert again.stock().total == 7
+    assert again.snapshot().total == 7
     assert context_of(again.recent(9)).points_BM[-1].tolist() == [128, 0]
     again.close()
 
@@ -152,12 +152,12 @@ def test_contexts_count_for_the_budget(tmp_path):
     for k in range(10):
         store.add(windows([0] * 10, k))
         store.commit()
-        assert store.stock().bytes <= budget
-    kept = store.stock().total
+        assert store.snapshot().bytes <= budget
+    kept = store.snapshot().total
     assert 25 <= kept < 60, "windows and contexts together, about twice a window each"
     store.close()
     again = make(tmp_path, budget=budget)
-    assert again.stock() == replace(store.stock(), lost=0)
+    assert again.snapshot() == replace(store.snapshot(), lost=0)
     again.close()
 
 
@@ -171,7 +171,7 @@ def test_long_contexts_that_wait_for_a_commit_and_that_are_read_are_bounded(tmp_
     assert store.is_due, "it is not waited until so many are lost"
     store.add(windows([0] * 4))
     assert store.pending == 10
-    assert store.stock().lost == 2
+    assert store.snapshot().lost == 2
     assert len(store.recent(100)) == 7, "in memory they are whole"
     monkeypatch.setattr(module, "MAX_READ_BYTES", 3 * whole_bytes(TASK))
     assert len(store.recent(100)) == 3, "whatever the budget: the worker reads files of a bounded size"

@@ -28,7 +28,7 @@ async def collected(agent: Agent, windows: int) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(agent.collector.run())]
         tasks += [group.create_task(agent.collector.run_source(source)) for source in agent.sources]
-        await until(lambda: work.store.stock().total >= windows, 20)
+        await until(lambda: work.store.snapshot().total >= windows, 20)
         for task in tasks:
             task.cancel()
 
@@ -45,7 +45,7 @@ async def test_an_observer_writes_no_window_and_says_what_its_sensors_are_like(t
     await collected(agent, 8)
     work = agent.collector.workspace
     assert work is not None
-    told, standing = work.told(), work.now()
+    told, standing = work.status(), work.readiness()
     agent.close()
     assert not [*(tmp_path / "state").rglob("windows-*")]
     assert told["store"].startswith("this device does not learn (roles)")
@@ -62,7 +62,7 @@ async def test_a_device_that_learns_or_is_told_to_keeps_its_windows(tmp_path, ro
     await collected(agent, 8)
     work = agent.collector.workspace
     assert work is not None
-    assert work.told()["store"] == "on disk"
+    assert work.status()["store"] == "on disk"
     agent.close()
     (file,) = (tmp_path / "state" / "store").glob("windows-*.sqlite3")
     assert file.stat().st_size > 8 * 128 * 3 * 4
@@ -81,7 +81,7 @@ def test_counts_are_those_of_a_store_of_the_newest_windows(tmp_path):
     )
     for store in (kept, counted):
         store.add(windows)
-    one, other = kept.stock(), counted.stock()
+    one, other = kept.snapshot(), counted.snapshot()
     assert (one.total, one.labelled, one.counts, one.missing) == (
         other.total,
         other.labelled,
@@ -91,7 +91,7 @@ def test_counts_are_those_of_a_store_of_the_newest_windows(tmp_path):
     assert other.bytes == 0
     many = window_set.select(windows, np.arange(COUNTED + 10) % len(windows))
     counted.add(many)
-    assert counted.stock().total == COUNTED
+    assert counted.snapshot().total == COUNTED
     with pytest.raises(Transient, match="no window is kept here: it is off"):
         counted.recent(5)
     kept.close()

@@ -181,11 +181,11 @@ def test_a_receipt_while_the_next_update_is_spooled_loses_neither(tmp_path):
 
     for n in range(1, 12):
         digest = f"{n:064x}"
-        ledger.spooled(offer(n), digest)
+        ledger.record_spooled(offer(n), digest)
         receipt = Receipt(task="t", round=n, digest=digest, status="accepted")
         both = [
-            threading.Thread(target=ledger.settled, args=(receipt,)),
-            threading.Thread(target=ledger.spooled, args=(offer(n + 1), f"{n + 1:064x}")),
+            threading.Thread(target=ledger.settle, args=(receipt,)),
+            threading.Thread(target=ledger.record_spooled, args=(offer(n + 1), f"{n + 1:064x}")),
         ]
         for one in both:
             one.start()
@@ -226,7 +226,7 @@ async def test_a_kept_model_with_one_damaged_byte_is_not_used_and_is_pulled_agai
 
 
 async def test_a_full_disk_while_a_model_comes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("edge_agent.deployment.service._AGAIN_S", 0.05)
+    monkeypatch.setattr("edge_agent.deployment.service._RETRY_S", 0.05)
     (tmp_path / "models").write_text("in the way")
     async with device(tmp_path) as deployment:
         deployment.offer(pointer(deployment.shelf.put(bundle(TASK)), 1))

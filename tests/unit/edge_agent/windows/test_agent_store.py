@@ -61,10 +61,10 @@ def test_what_went_in_comes_out_newest_last(tmp_path):
 def test_it_is_there_after_a_restart_and_counts_agree(tmp_path):
     store, given = make(tmp_path), windows([0, 1, 2, -1, 0, 1])
     store.add(given)
-    before = store.stock()
+    before = store.snapshot()
     store.close()
     again = make(tmp_path)
-    after = again.stock()
+    after = again.snapshot()
     assert after.counts == before.counts == {"acc": (2, 2, 1), "gyr": (1, 2, 1)}
     assert after.labelled == 5
     assert after.total == 6
@@ -80,7 +80,7 @@ def test_the_most_frequent_class_makes_room_and_drops_are_counted(tmp_path):
     for k in range(20):
         store.add(windows([0] * 10, k))
         store.commit()
-    stock = store.stock()
+    stock = store.snapshot()
     assert stock.bytes <= 60 * WINDOW_BYTES
     assert stock.counts["acc"][1] == 5, "the rare class stays"
     assert stock.dropped[0] + stock.counts["acc"][0] == 200
@@ -88,7 +88,7 @@ def test_the_most_frequent_class_makes_room_and_drops_are_counted(tmp_path):
     np.testing.assert_array_equal(newest.x["acc"], windows([0] * 10, 19).x["acc"])
     store.close()
     again = make(tmp_path, 60 * WINDOW_BYTES)
-    assert again.stock().dropped == stock.dropped
+    assert again.snapshot().dropped == stock.dropped
     again.close()
 
 
@@ -96,7 +96,7 @@ def test_a_batch_larger_than_the_budget_still_goes_through(tmp_path):
     store = make(tmp_path, 65536)
     store.add(windows([0, 1] * 1000))
     assert store.commit()
-    assert store.stock().bytes <= 65536
+    assert store.snapshot().bytes <= 65536
     assert store.path.stat().st_size < 65536 * 1.5 + 1024 * 1024 + 4096
     store.close()
 
@@ -107,7 +107,7 @@ def test_a_corrupt_file_is_moved_aside(tmp_path):
     store.close()
     store.path.write_bytes(b"this is no database" * 500)
     again = make(tmp_path)
-    assert again.stock().total == 0
+    assert again.snapshot().total == 0
     again.add(windows([1]))
     assert again.commit()
     again.close()
@@ -123,12 +123,12 @@ def test_a_full_disk_is_survived_and_nothing_is_counted_twice(tmp_path):
     more = windows([0, 1, 2] * 100, 1)
     store.add(more)
     assert not store.commit()
-    assert store.stock().total == 303
+    assert store.snapshot().total == 303
     assert len(store.recent(1000)) == 303, "what waits in memory is still learnt from"
     store._db.execute("PRAGMA max_page_count = 1000000")
     assert store.commit()
-    assert store.stock().total == 303
-    assert store.stock().lost == 0
+    assert store.snapshot().total == 303
+    assert store.snapshot().lost == 0
     store.close()
 
 
@@ -138,7 +138,7 @@ def test_the_batch_that_waits_is_bounded(tmp_path):
     for _ in range(MAX_PENDING // 256 + 2):
         store.add(one)
     assert store.pending == MAX_PENDING
-    assert store.stock().lost == 512
+    assert store.snapshot().lost == 512
     store.close()
 
 
@@ -179,7 +179,7 @@ def test_a_sigkill_leaves_a_store_that_opens_with_every_commit_in_it(tmp_path):
     child.wait(10)
     said = int(rest[-1]) if rest and rest[-1].isdigit() else 20
     store = make(tmp_path)
-    total = store.stock().total
+    total = store.snapshot().total
     assert total % 8 == 0
     assert total >= 8 * (said - 1)
     expected = concat([windows([k % 3] * 8, k) for k in range(total // 8)])

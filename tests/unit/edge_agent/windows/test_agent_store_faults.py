@@ -34,7 +34,7 @@ def test_a_disk_that_is_full_at_the_start_is_survived(tmp_path, monkeypatch):
         store.add(windows([0, 1, 2]))
         assert not store.commit()
         assert not store.commit()
-        assert store.stock().total == 3
+        assert store.snapshot().total == 3
         assert len(store.recent(10)) == 3, "what waits in memory is learnt from"
     said = [entry for entry in logs if entry["log_level"] == "error"]
     assert len(said) == 1, "said once"
@@ -42,7 +42,7 @@ def test_a_disk_that_is_full_at_the_start_is_survived(tmp_path, monkeypatch):
     assert store.commit(), "there is room again"
     store.close()
     again = make(tmp_path)
-    assert again.stock().total == 3
+    assert again.snapshot().total == 3
     again.close()
 
 
@@ -54,7 +54,7 @@ def test_a_file_of_half_empty_pages_makes_room_before_the_hard_stop(tmp_path):
         ones = np.ones((250, 1))
         store.add(WindowSet(x, ones.astype(bool), ones.astype(np.float32), rng.integers(0, 2, 250)))
         assert store.commit(), "5 000 windows of a page each are 20 MB, the values 11 MB"
-    stock = store.stock()
+    stock = store.snapshot()
     assert stock.lost == 0
     assert sum(stock.dropped.values()) + stock.total == 5000
     assert store.path.stat().st_size <= evict_above(budget) + 1024 * 1024
@@ -112,7 +112,7 @@ def test_taking_windows_never_waits_for_the_disk(tmp_path):
 
     def work():
         store.add(windows([0, 1], task=TASK))
-        store.stock()
+        store.snapshot()
         done.set()
 
     with store._disk:  # as a commit does that takes long

@@ -126,8 +126,8 @@ def test_with_nothing_kept_it_is_the_global_model(model, private) -> None:
 
 def test_a_write_counts_from_the_next_look_and_only_a_write_is_read(model, private, monkeypatch) -> None:
     personal, reads = PersonalTensors(private), []
-    read = private.kept
-    monkeypatch.setattr(private, "kept", lambda task, names: reads.append(task) or read(task, names))
+    read = private.read_some
+    monkeypatch.setattr(private, "read_some", lambda task, names: reads.append(task) or read(task, names))
     personal.refresh(model, TASK)
     for seed in (2, 3):
         private.write(TASK.name, kept(seed))
