@@ -13,8 +13,8 @@ _TIMESYNC: Final = Path("/run/systemd/timesync/synchronized")
 
 
 def kernel_synchronised() -> bool | None:
-    """True: synchronised now, or once since boot by systemd-timesyncd. None: it cannot be told."""
-    import ctypes  # noqa: PLC0415 - 1 MB that only who asks needs
+    """True: synchronised now, or once since boot by systemd-timesyncd. None: unknown."""
+    import ctypes  # noqa: PLC0415 - 1 MB that few callers need
 
     if _TIMESYNC.exists():
         return True

@@ -1,4 +1,4 @@
-"""Output files of commands: what cannot be written is said in words, with its own exit code."""
+"""Output files of commands: a failed write has a message and an exit code of its own."""
 
 import errno
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class NotWritten(LichenError):  # noqa: N818 - reads as what happened, as protoc
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Around the writing of an output file or folder that the command line names.
+    """Wrap the writing of an output file or folder that the command line names.
 
     Raises:
         NotWritten: in place of an OSError.

@@ -35,7 +35,7 @@ class Wait:
 
 
 def read(found: object) -> list[Wait]:
-    """Waits from JSON; of what an older release wrote, what can be read."""
+    """Waits from JSON; unknown keys and unreadable entries of other releases are ignored."""
     kept = found if isinstance(found, list) else []
     keys = tuple(field.name for field in fields(Wait))
     return [
@@ -64,7 +64,7 @@ def _line(wait: Wait, now: float) -> str:
 
 
 def by_another_clock(waits: Iterable[Wait], ahead_s: float) -> list[Wait]:
-    """The same waits, their times by a clock that is so many seconds ahead."""
+    """The same waits with times of a clock that is ``ahead_s`` seconds ahead."""
     return [
         replace(
             wait,

@@ -1,4 +1,4 @@
-"""Threads for one kind of work, which waits for no other: beside those of ``asyncio.to_thread``."""
+"""A thread pool for one kind of work, so that it does not wait for the work of ``asyncio.to_thread``."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,21 +12,21 @@ T = TypeVar("T")
 
 
 class Threads:
-    """A few threads; they are made when they are needed.
+    """A few threads, started when they are needed.
 
     Args:
-        name: of the threads, for people who look at a process.
-        most: so many.
+        name: of the threads, as process listings show it.
+        most: the number of threads.
     """
 
     def __init__(self, name: str, most: int) -> None:
         self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
 
     async def run(self, work: Callable[P, T], *args: P.args, **more: P.kwargs) -> T:
-        """As ``asyncio.to_thread``, in one of these."""
+        """Run a function as ``asyncio.to_thread`` does, in one of these threads."""
         loop, context = asyncio.get_running_loop(), copy_context()
         return await loop.run_in_executor(self._pool, partial(context.run, work, *args, **more))
 
     def close(self) -> None:
-        """Take no more work; what is under way ends by itself."""
+        """Accept no more work; running work ends by itself."""
         self._pool.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""To wait for something to its end, also where the waiting itself is cancelled."""
+"""Wait for work to its end, even if the waiting task is cancelled."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,7 +11,7 @@ async def finished(work: Coroutine[Any, Any, _T]) -> _T:
     """The result of ``work``, which is not cancelled: a thread that writes cannot be.
 
     Raises:
-        asyncio.CancelledError: we were cancelled; ``work`` has ended before.
+        asyncio.CancelledError: the caller was cancelled; ``work`` has ended before.
     """
     task = asyncio.ensure_future(work)
     cancelled = False
@@ -22,6 +22,6 @@ async def finished(work: Coroutine[Any, Any, _T]) -> _T:
             cancelled = True
     if cancelled:
         if not task.cancelled():
-            task.exception()  # looked at: nobody else will
+            task.exception()  # marks it as retrieved
         raise asyncio.CancelledError
     return task.result()

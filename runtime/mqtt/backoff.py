@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt to connect, and what the way connections end gives away."""
+"""How long to wait before the next attempt to connect, and the likely cause if connections keep breaking."""
 
 import random
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from runtime.pacing import backoff_s
 from runtime.settings.load import MqttSettings
 
 _STABLE_S: Final = 10.0
-"""A connection that held this long, and twice the wait before it, starts the back-off anew."""
+"""A connection that lasts this long, and twice the wait before it, resets the back-off."""
 _SUSPICIOUS: Final = 3
-"""This many connections in a row that broke soon: say what is likely. More do not lengthen the back-off: on a
-link that is cut every few seconds, waiting long would waste the seconds in which it holds."""
+"""After this many short connections in a row the likely cause is reported. More of them do not lengthen the
+back-off: on a link that is cut every few seconds, a long wait would waste the seconds in which it works."""
 _STOLEN: Final = 6
-"""So often in a row closed by the broker in order, and soon, with never an attempt in vain between: no
-network does that, but a broker of MQTT 3.1.1 (and Mosquitto 2.0.11) when another client takes the session.
-Fighting helps nobody."""
+"""After this many short connections in a row that the broker closed in order, without a failed attempt in
+between, another client has the session: a network does not do that, but a broker of MQTT 3.1.1 (and Mosquitto
+2.0.11) does. A fast reconnect would take the session back and forth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How one attempt to connect went.
 
-    ``was_open``: there was a connection. ``lasted_s``: for how long. ``taken_over``: the broker said that
-    another client has our session. ``in_order``: the broker closed it without a word, but not by RST.
-    ``patient``: only a person can mend it.
+    ``was_open``: there was a connection. ``lasted_s``: its duration. ``taken_over``: the broker said that
+    another client has the session. ``in_order``: the broker closed it without a reason, but not by RST.
+    ``patient``: only a person can repair it.
     """
 
     was_open: bool
@@ -35,7 +35,7 @@ class Ending:
 
 
 class Backoff:
-    """Exponential with full jitter; at its slowest where only a person can help."""
+    """Exponential with full jitter; the longest wait if only a person can help."""
 
     def __init__(self, settings: MqttSettings, rng: random.Random) -> None:
         self._settings = settings
@@ -47,7 +47,7 @@ class Backoff:
 
     @property
     def suspicion(self) -> str:
-        """What is likely wrong, as an end of a sentence with ``{id}``; empty while nothing is."""
+        """The likely cause, as the end of a sentence with ``{id}``; empty if there is none."""
         if self._stolen >= _STOLEN:
             return "; again and again, and always in order: another process uses id {id}; stop one of the two"
         if self._broken >= _SUSPICIOUS:

@@ -1,8 +1,8 @@
-"""Who may publish next: slots in flight, control before chunks, and a pace that services like AWS demand.
+"""Order and pace of publishing: slots in flight, control before chunks, and rate limits of services like AWS.
 
-A publish needs a slot, which it keeps until its PUBACK, and the buckets' leave. Chunks get ``window`` slots;
-one more is there for control messages alone, which also overtake chunks that wait. So that chunks are not
-starved, one goes after ``_IN_A_ROW`` control messages. Within its lane, first come is first served.
+A publish needs tokens of both buckets, and a slot until its PUBACK. Chunks get ``window`` slots; one more is
+for control messages alone. Control messages overtake waiting chunks, but after ``_IN_A_ROW`` of them one
+chunk goes first, so that chunks do not starve. Within a lane the order is first in, first out.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ window below the allowance if packets are no larger than the burst."""
 
 
 def is_bulk(topic: str, payload_bytes: int) -> bool:
-    """Whether a message can wait for others: chunks, and whatever is as large as one."""
+    """Whether a message can wait for others: a chunk, or a message as large as one."""
     return "/blob/" in topic or payload_bytes > _CONTROL_BYTES
 
 
@@ -117,7 +117,7 @@ class FlowControl:
             future.set_result(None)
 
     def _turn(self) -> deque[tuple[asyncio.Future[None], int]] | None:
-        """Whose turn it is; those that gave up are removed."""
+        """The lane that may publish next; cancelled waiters are removed."""
         for lane in (self._control, self._bulk):
             while lane and lane[0][0].done():
                 lane.popleft()

@@ -1,7 +1,6 @@
 """SQLite files: opening one for reading, room for its index, and what its errors mean.
 
-Every opener of both daemons sorts SQLite's errors here, so that the same disk gives the same exit status and
-the same words everywhere.
+Both daemons classify SQLite's errors here, so that the same trouble gives the same exit status and message.
 """
 
 import asyncio
@@ -19,9 +18,9 @@ from runtime.clock import Clock
 from runtime.storage.files import NOT_OURS, ROOM, ReadOnlyDisk, full, is_read_only
 
 WAIT_S: Final = 10.0
-"""For another process that holds a database."""
+"""Seconds to wait for another process that holds a database."""
 LOOK_S: Final = 2.0
-"""Between two looks at where the files are."""
+"""Seconds between two checks that the files are in their place."""
 _CORRUPT: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PRIMARY: Final = 0xFF
 """SQLite's extended error codes keep the primary one in the low byte."""
@@ -30,7 +29,7 @@ INDEX_BYTES: Final = 32 * 1024
 
 
 def code_of(error: BaseException | None) -> int:
-    """SQLite's primary error code; 0 where it did not say one."""
+    """SQLite's primary error code; 0 if there is none."""
     return int(getattr(error, "sqlite_errorcode", None) or 0) & _PRIMARY
 
 
@@ -101,7 +100,7 @@ def sqlite_errors(file: Path, *, opening: bool = False, waited_s: float | None =
 
 
 def gone(file: Path) -> Transient:
-    """What is to be said of a database that is not where it was."""
+    """The error for a database that is not in its place any more."""
     return Transient(
         f"{file}: it is gone: {file.parent} was removed, or another disk is mounted there; what is written "
         "now would be lost"
@@ -111,8 +110,8 @@ def gone(file: Path) -> Transient:
 class Place:
     """The files of an open database, and whether its path still names them.
 
-    A folder that is removed, or over which another disk is mounted, takes nothing away from who has its files
-    open: SQLite goes on, into files that nobody will find again.
+    If the folder is removed, or another disk is mounted over it, SQLite continues to write into its open
+    files, which nobody will find again.
 
     Args:
         file: a database that is open in WAL mode.
@@ -124,7 +123,7 @@ class Place:
         self._known = [_identity(path) for path in self._files]
 
     def require(self) -> None:
-        """Look once; two calls of the system.
+        """Check once; two system calls.
 
         Raises:
             Transient: it is gone, or other files are there.
