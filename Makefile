@@ -41,6 +41,7 @@ bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp ## every figure of docs/ben
 
 docs: $(VENV)/dev.stamp ## what is generated from the code and from stored results
 	$(BIN)/python -P -m protocol.asyncapi > docs/protocol/asyncapi.json
+	$(BIN)/python -P -m lichen.commands.task_reference > docs/task.md
 	$(BIN)/lichen bench pages
 
 # torch first and alone: the exact pin is the CPU build, and no resolver may look for another.

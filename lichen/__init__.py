@@ -1,4 +1,4 @@
-"""The front door: the ``lichen`` command, demo, simulation, benchmarks. May import everything, lazily."""
+"""The ``lichen`` command and the client for predictions. Imports the packages below lazily."""
 
 import os
 

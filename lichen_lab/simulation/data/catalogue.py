@@ -103,13 +103,13 @@ KNOWN: Final = (
     ),
     KnownDataSet(
         "fb15k-237",
-        "a graph: 310,116 facts about 14,541 entities, with texts and numbers",
+        "a knowledge graph: 310,116 facts about 14,541 entities, with texts and numbers",
         {fb15k237.FOLDER: (fb15k237.FACTS, fb15k237.NUMBERS, fb15k237.TEXTS)},
         _BY_HAND,
     ),
     KnownDataSet(
         "small-graphs",
-        "2 small graphs: umls (6,529 facts), kinships (10,686 facts)",
+        "2 small knowledge graphs: umls (6,529 facts), kinships (10,686 facts)",
         {name: tuple(f"{part}.txt" for part in small_graphs.PARTS) for name in small_graphs.SHA256},
         "lichen data fetch small-graphs",
     ),
