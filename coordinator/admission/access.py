@@ -1,4 +1,4 @@
-"""Who is not heard at all: asked for every update, chunk and selection, before anything is decoded."""
+"""Access control: decides before decoding whether a device's messages are accepted."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -8,17 +8,17 @@ from runtime.clock import Clock
 from runtime.metrics import MetricFamily, counter
 
 DenialCheck = Callable[[str], Refused | None]
-"""Why nothing is taken from a device now; None where all is well. Must be cheap."""
+"""Why a device is denied now; None if it is not. Must be cheap."""
 TELL_EVERY_S: Final = 10.0
 _MAX_TOLD: Final = 10_000
 
 
 class AccessControl:
-    """Several reasons to bar a device.
+    """Combines several reasons to deny a device.
 
     Args:
         clock: the time.
-        barred: what is asked, in order: the first one that has something against a device counts.
+        barred: the checks, in order: the first reason counts.
     """
 
     def __init__(self, clock: Clock, barred: Sequence[DenialCheck]) -> None:
@@ -26,10 +26,10 @@ class AccessControl:
         self._barred = tuple(barred)
         self._told: dict[str, float] = {}
         self.turned_away = 0
-        """Messages that were dropped without a look."""
+        """Messages that were dropped unread."""
 
     def denial(self, device: str) -> Refused | None:
-        """Why nothing is taken from this device now."""
+        """Why this device is denied now; None if it is not."""
         for ask in self._barred:
             refused = ask(device)
             if refused is not None:
@@ -37,7 +37,7 @@ class AccessControl:
         return None
 
     def may_reply(self, device: str) -> bool:
-        """Whether to answer it: once in ``TELL_EVERY_S``, for an answer costs more than a message."""
+        """Whether to answer it: once in ``TELL_EVERY_S``, because an answer costs more than a message."""
         now = self._clock.now()
         if now - self._told.get(device, -TELL_EVERY_S) < TELL_EVERY_S:
             self.turned_away += 1
@@ -48,5 +48,5 @@ class AccessControl:
         return True
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """What was dropped."""
+        """Counts of dropped messages."""
         yield counter("lichen_messages_turned_away", "Messages of barred devices", self.turned_away)

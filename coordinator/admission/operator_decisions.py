@@ -1,8 +1,8 @@
-"""Whom the operator lets in, as the daemon asks it: cheap answers out of the identities' book.
+"""Cache of the operator's decisions (approved, revoked) from ``identity.sqlite3``.
 
-Without an authority (``lichen coordinator init``) everybody is let in that the broker lets in; ``lichen
-device approve`` still ends a quarantine. Cryptography, starlette and uvicorn are imported only where there is
-one.
+Without an authority (``lichen coordinator init``) every device is admitted that the broker admits; ``lichen
+device approve`` still ends a quarantine. Cryptography, starlette and uvicorn are imported only if there is an
+authority.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ _BOOK: Final = "identity.sqlite3"
 
 
 def read_decisions(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
-    """Device -> what the operator decided on it, and device -> when it was last approved (unix seconds).
+    """Decision by device, and when each device was last approved (Unix seconds), for the status command.
 
-    For a look from outside: nothing is written, and no cryptography is imported.
+    Nothing is written, and no cryptography is imported.
 
     Raises:
-        Misconfigured: the book is there, and cannot be read.
+        Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
     if not (state_dir / _BOOK).is_file():
@@ -51,10 +51,10 @@ def read_decisions(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
 
 
 def unproven(state_dir: Path) -> Wait | None:
-    """That the broker may not act on the newest revocation list, as a wait; for a look from outside.
+    """The wait for the broker to use the newest revocation list, for the status command.
 
     Raises:
-        Misconfigured: the book is there, and cannot be read.
+        Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
     if not (state_dir / _BOOK).is_file():
@@ -73,14 +73,14 @@ def _reading(book: Path) -> Iterator[sqlite3.Connection]:
         with sqlite_errors(book, opening=True), closing(open_reader(book)) as tables:
             yield tables
     except sqlite3.Error as error:
-        raise Misconfigured(f"{book}: the book of identities cannot be read: {error}") from None
+        raise Misconfigured(f"{book}: the identity store cannot be read: {error}") from None
 
 
 def require_authority(settings: CoordinatorSettings) -> None:
-    """Refuse to go on where there was an authority and is none: nobody could enrol, renew or be revoked.
+    """Refuse to start if the authority is missing: no device could enrol, renew or be revoked.
 
     Raises:
-        Misconfigured: it is gone; the message says what tells that there was one.
+        Misconfigured: it is missing; the message names the evidence that there was one.
     """
     folder, book = settings.state_dir / AUTHORITY, settings.state_dir / _BOOK
     if settings.identity.enabled is False or folder.is_dir():
@@ -94,16 +94,16 @@ def require_authority(settings: CoordinatorSettings) -> None:
         told = f"{book} knows {issued} certificate{'' if issued == 1 else 's'} of its" if issued else ""
     if told:
         raise Misconfigured(
-            f"{folder} is not there, but {told}: put the state_dir back from a backup "
+            f"{folder} is not there, but {told}: restore the state_dir from a backup "
             "(docs/coordinator-state.md), or set identity.enabled = false to run without identities"
         )
 
 
 class OperatorDecisions:
-    """What the operator decided on each device; :meth:`services` reads it and keeps it fresh.
+    """The operator's decision on each device; :meth:`services` reads and refreshes it.
 
     Args:
-        settings: where the authority and the book are.
+        settings: where the authority and the identity store are.
         clock: the time.
     """
 
@@ -120,7 +120,7 @@ class OperatorDecisions:
         """Whether devices enrol here.
 
         Raises:
-            Misconfigured: the settings say so, but there is no authority.
+            Misconfigured: the settings require it, but there is no authority.
         """
         there = (settings.state_dir / AUTHORITY).is_dir()
         if settings.identity.enabled and not there:
@@ -131,10 +131,10 @@ class OperatorDecisions:
         return there and settings.identity.enabled is not False
 
     def open(self) -> None:
-        """Read authority and book, where they are.
+        """Read authority and identity store, if they exist.
 
         Raises:
-            Misconfigured: one of them is damaged, or another fleet's, or the authority that was here is gone.
+            Misconfigured: one of them is damaged, of another fleet, or missing although it existed.
             Transient: the disk is full.
         """
         require_authority(self._settings)
@@ -154,17 +154,17 @@ class OperatorDecisions:
             self._book.refresh()
 
     def denial(self, device: str) -> Refused | None:
-        """Why nothing is taken from a device; None where the operator has nothing against it."""
+        """Why a device is denied; None if the operator has not revoked it."""
         if self._book is None or self._book.standing(device) != "revoked":
             return None
         return Refused(Reason.REVOKED, f"{device} was revoked by the operator (lichen device revoke)")
 
     def active(self, device: str) -> bool:
-        """Whether it has enrolled, and stays let in; as of the last look into the book, so without a disk."""
+        """Whether it is enrolled and admitted, as of the last refresh, so without a disk."""
         return self._book is not None and self._book.standing(device) == "active"
 
     def released_at(self, device: str) -> float | None:
-        """When the operator last approved a device, in unix seconds."""
+        """When the operator last approved a device, Unix seconds."""
         return None if self._book is None else self._book.released_at(device)
 
     def broker_unproven(self) -> bool:
@@ -172,12 +172,12 @@ class OperatorDecisions:
         return self._desk is not None and self._desk.book.unproven_since() is not None
 
     def counts(self) -> tuple[int, Mapping[Reason, int]]:
-        """Certificates issued since the start, and enrolments that were refused."""
+        """Certificates issued, and enrolments refused, since the start."""
         app = None if self._office is None else self._office.app
         return (0, {}) if app is None else (app.issued, dict(app.refused))
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """What the authority did."""
+        """Counts of the authority."""
         words = "1: nothing shows that the broker acts on the newest revocation list"
         yield gauge("lichen_broker_unproven", words, self.broker_unproven())
         issued, refused = self.counts()
@@ -188,10 +188,10 @@ class OperatorDecisions:
         yield MetricFamily("lichen_enrolments_refused", words, "counter", values, ("reason",))
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """What the daemon runs; the port is taken now.
+        """The services for the daemon; the port is taken now.
 
         Raises:
-            Misconfigured: it cannot be.
+            Misconfigured: the port cannot be taken.
             Transient: the disk is full.
         """
         self.open()
@@ -211,13 +211,13 @@ class OperatorDecisions:
             try:
                 await asyncio.to_thread(self._refresh)
                 self._said = ""
-            except LichenError as error:  # what was known stays known
+            except LichenError as error:  # earlier decisions stay in force
                 if str(error) != self._said:
-                    log.warning("the book of identities cannot be read now", why=str(error))
+                    log.warning("the identity store cannot be read now", why=str(error))
                 self._said = str(error)
 
     def close(self) -> None:
-        """Stop listening, close the book. Idempotent."""
+        """Stop listening, close the identity store. Idempotent."""
         if self._office is not None:
             self._office.close()
         if self._book is not None:

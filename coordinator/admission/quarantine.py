@@ -1,11 +1,11 @@
-"""How devices have behaved: who sent what must be refused, again and again, is not heard for a while.
+"""Quarantine: a device whose messages are refused again and again is denied for a while.
 
-What counts is content that was refused (not rounds missed, nor bytes damaged on the way). After so many
-refusals within a time a device is quarantined: it is not selected, and what it sends is refused before
-anything of it is decoded. Each further quarantine lasts twice as long, up to a bound; after as long in good
-order it starts anew. It ends by time, or when the operator approves the device again. A device is what its
-topic says: where the broker binds topics to certificates, nobody can put another into quarantine; where it
-does not (no TLS), whoever reaches the broker can.
+Only content that was refused counts (not missed rounds, nor bytes damaged on the way). After so many refusals
+within a time a device is quarantined: it is not selected, and its messages are refused before they are
+decoded. Each further quarantine lasts twice as long, up to a limit; after as long without offence the count
+starts again. A quarantine ends by time, or when the operator approves the device again. The topic names the
+device: if the broker binds topics to certificates, no device can put another into quarantine; if it does not
+(no TLS), every client of the broker can.
 """
 
 import json
@@ -32,14 +32,14 @@ OFFENCES: Final = frozenset(
         *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE, Reason.OUTLIER),
     }
 )
-"""Refusals that only what a device sent explains."""
+"""Reasons that only the content of a message can have."""
 MAX_TRACKED: Final = 10_000
 _MANY: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
 class OffenceRecord:
-    """One device's record; times in unix seconds.
+    """One device's record; times in Unix seconds.
 
     Attributes:
         times: of the refusals that count, oldest first.
@@ -73,10 +73,10 @@ class Quarantine:
     Args:
         store: read at the start.
         ledger: writes the records, many at a time.
-        wall: unix seconds.
+        wall: Unix seconds.
         rules: when, and for how long.
-        released_at: when the operator last approved a device (unix seconds): an earlier quarantine is over.
-        known: whether there is such a device: names that anybody made up must not fill the disk.
+        released_at: when the operator last approved a device (Unix seconds): an earlier quarantine is over.
+        known: whether a device is registered: invented names must not fill the disk.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Quarantine:
         self._known = known
 
     def refused(self, device: str, refused: Refused) -> str:
-        """Count a refusal, where its reason is one that counts.
+        """Count a refusal, if its reason counts.
 
         Returns:
-            What the device is told besides, where a quarantine begins: nobody asks it again until the end.
+            An addition to the device's answer if a quarantine begins: no receipt asks it again until the end.
         """
         if refused.reason not in OFFENCES or not self._known(device):
             return ""
@@ -108,7 +108,7 @@ class Quarantine:
         if before.until and self._released(device, before):
             before = OffenceRecord()
         after = record_offence(before, refused.reason.value, self._wall(), self._rules)
-        self._records.pop(device, None)  # the newest last: the oldest are forgotten first
+        self._records.pop(device, None)  # the newest last: the oldest are removed first
         self._note(device, after)
         self._forget_oldest()
         if after.level <= before.level and after.since <= before.since:
@@ -128,17 +128,17 @@ class Quarantine:
             self.forget(next(free, next(iter(self._records))))
 
     def forget(self, device: str) -> None:
-        """A device's record is of no use any more."""
+        """Remove a device's record."""
         if self._records.pop(device, None) is not None:
             self._ledger.remove(schema.standing, device=device)
 
     def denial(self, device: str) -> Refused | None:
-        """Why nothing is taken from this device now; None where all is well."""
+        """Why a device is denied now; None if it is not."""
         known = self._records.get(device)
         if known is None or not known.until:
             return None
         now = self._wall()
-        if now < known.since:  # the clock was set back: what was decided begins anew, and ends as soon
+        if now < known.since:  # the clock was set back: the quarantine starts again, with the same length
             known = replace(known, since=now, until=now + known.until - known.since)
             self._note(device, known)
         left = known.until - now
@@ -147,11 +147,11 @@ class Quarantine:
         return Refused(Reason.QUARANTINED, describe(known, left))
 
     def _released(self, device: str, known: OffenceRecord) -> bool:
-        """Whether the operator ended the quarantine: whoever misbehaves after that begins anew."""
+        """Whether the operator ended the quarantine; later offences start a new count."""
         return (self._released_at(device) or 0.0) >= known.since
 
     def in_force(self) -> dict[str, Refused]:
-        """Every device in quarantine."""
+        """All devices in quarantine."""
         found = ((device, self.denial(device)) for device in list(self._records))
         return {device: refused for device, refused in found if refused is not None}
 
@@ -161,7 +161,7 @@ class Quarantine:
 
 
 def describe(known: OffenceRecord, left_s: float) -> str:
-    """For how long, and what for."""
+    """Until when, and why."""
     times = "the first time" if known.level == 1 else f"time {known.level}"
     return (
         f"for another {_lasting(left_s)}, {times}; its last refusal was {known.reason}. "
@@ -174,7 +174,7 @@ def _lasting(seconds: float) -> str:
 
 
 def read(store: Database) -> Mapping[str, OffenceRecord]:
-    """The records on disk; of a folder that an older lichen wrote, none."""
+    """The records on disk; empty for a folder of an older lichen."""
     with store.transaction() as connection:
         if not sa.inspect(connection).has_table(schema.standing.name):
             return {}
@@ -183,15 +183,15 @@ def read(store: Database) -> Mapping[str, OffenceRecord]:
 
 
 def _record(text: str) -> OffenceRecord | None:
-    """None where it cannot be read: the device begins anew, rather than the coordinator not at all."""
+    """None if it cannot be read: the device's count starts again, and the coordinator starts."""
     try:
         known: dict[str, Any] = json.loads(text)
         return OffenceRecord(**{**known, "times": tuple(known["times"])})
     except (ValueError, TypeError, KeyError) as error:
-        log.warning("a record of conduct cannot be read and is dropped", why=str(error))
+        log.warning("an offence record cannot be read and is dropped", why=str(error))
         return None
 
 
 def in_quarantine(records: Mapping[str, OffenceRecord], now: float) -> Iterable[tuple[str, OffenceRecord]]:
-    """Devices that are in quarantine at that time, by name; who was approved since is not known here."""
+    """Devices in quarantine at that time, by name; later approvals are not considered here."""
     return ((device, one) for device, one in sorted(records.items()) if one.since <= now < one.until)

@@ -1,1 +1,1 @@
-"""What is known of the devices: states, requirements, serving routes."""
+"""Facts about devices: states, requirements, serving routes."""

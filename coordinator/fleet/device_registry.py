@@ -1,7 +1,7 @@
-"""Who is in the fleet: the devices' own retained ``State`` messages, kept on disk as well.
+"""The device registry: the devices' own retained ``State`` messages, stored on disk as well.
 
-The broker may hand out only some of its retained messages (iotcore: 100 to a wildcard), so what was known
-before a restart stays known until a device says otherwise.
+The broker may deliver only some of its retained messages (iotcore: 100 to a wildcard), so a state from before
+a restart stays valid until the device sends another.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ _RECENT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device as last heard of; ``wall`` is when, in unix seconds."""
+    """One device's last state; ``wall`` is when it came, Unix seconds."""
 
     state: State
     wall: float
 
     @property
     def online(self) -> bool:
-        """Whether it said that it is here."""
+        """Whether its last state says that it is online."""
         return self.state.status == "online"
 
 
@@ -47,10 +47,10 @@ class DeviceRegistry:
     """All devices that ever reported. Changed on the event loop alone; scrapes read it from a thread.
 
     Args:
-        store: what was known before the start.
-        wall: unix seconds.
+        store: the rows from before the start.
+        wall: Unix seconds.
         now: monotonic seconds.
-        bounds: how much it holds.
+        bounds: its limits.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class DeviceRegistry:
             self._room.put(name, _size(device.state))
         updates = schema.updates.c.device
         self._contributed = {row["device"] for row in store.rows(sa.select(updates).distinct())}
-        """Devices that delivered something, as far as the history goes."""
+        """Devices that delivered an update, as far as the history goes."""
         self._replaced: list[str] = []
         self._heard: dict[str, float] = {}
         """When a device was last heard since the start, monotonic seconds."""
         self.prototypers = {
             name for name, device in self._devices.items() if sends_prototypes_alone(device.state)
         }
-        """Devices that can learn by prototypes and in no other way, online or not."""
+        """Devices that can learn only by prototypes, online or not."""
         self._prototyper_came = asyncio.Event()
 
     def __contains__(self, device: object) -> bool:
@@ -89,7 +89,7 @@ class DeviceRegistry:
         return len(self._devices)
 
     def get(self, device: str) -> Device | None:
-        """What is known of a device."""
+        """The entry of a device."""
         return self._devices.get(device)
 
     def names(self) -> tuple[str, ...]:
@@ -97,11 +97,11 @@ class DeviceRegistry:
         return tuple(sorted(self._devices))
 
     def online(self) -> tuple[str, ...]:
-        """Devices that are here, sorted."""
+        """Online devices, sorted."""
         return tuple(sorted(name for name, device in list(self._devices.items()) if device.online))
 
     def secrets(self) -> dict[str, str]:
-        """The prints of the fleet's secret that devices have which are here, by device."""
+        """Fingerprints of the fleet secret that online devices have, by device."""
         known = ((name, self._devices[name].state.fleet_secret) for name in self.online())
         return {name: shown for name, shown in known if shown is not None}
 
@@ -111,17 +111,17 @@ class DeviceRegistry:
         return tuple(sorted(silent, key=lambda name: (not self._devices[name].online, name)))
 
     def update(self, state: State, keep: Collection[str] = ()) -> bool:
-        """Take a device's report; what a will cannot know (modalities, roles) stays as it was.
+        """Store a device's state; what a will cannot know (modalities, roles) stays as it was.
 
         Args:
-            state: what it says.
-            keep: devices that give way to none.
+            state: the report.
+            keep: devices that must not be replaced.
 
         Returns:
             Whether the device has just come online.
 
         Raises:
-            Refused: the roster is full (FULL).
+            Refused: the registry is full (FULL).
         """
         before = self._devices.get(state.device)
         if before is not None and state.status != "online" and not state.modalities:
@@ -138,18 +138,18 @@ class DeviceRegistry:
 
     def _make_room(self, device: str, size: int, keep: Collection[str]) -> None:
         while not self._room.fits(device, size):
-            # First the rate: to look for who gives way takes long, and made-up names come at full speed.
+            # The rate limit first: finding a device to replace takes long, and names come at full speed.
             may = self._room.bounds.replaces and self._replacing.take(self._now())
             old = self._least(device, keep) if may else None
             if old is None:
-                words = f"the roster holds {self._room.bounds} at most (devices.most): no room for {device}"
+                words = f"the registry holds {self._room.bounds} at most (devices.most): no room for {device}"
                 raise Refused(Reason.FULL, f"{words}; `lichen device forget` makes some")
             self.forget(old)
             self._replaced.append(old)
         self._room.put(device, size)
 
     def _least(self, device: str, keep: Collection[str]) -> str | None:
-        """Who gives way: never contributed, rather away, heard longest ago."""
+        """The device to replace: never contributed, preferably offline, heard longest ago."""
         firm = {*keep, device} | self._contributed
         strangers = [name for name in self._devices if name not in firm]
         heard = self._heard.get
@@ -157,36 +157,36 @@ class DeviceRegistry:
         return min(order)[2] if order else None
 
     def contributed(self, device: str) -> None:
-        """An update of it was accepted."""
+        """Record that an update of it was accepted."""
         self._contributed.add(device)
 
     def forget(self, device: str) -> None:
-        """Remove a device; one that is here says its state again."""
+        """Remove a device; an online one sends its state again."""
         self._devices.pop(device, None)
         self._heard.pop(device, None)
         self.prototypers.discard(device)
         self._room.drop(device)
 
     def replaced(self) -> list[str]:
-        """Devices that gave way since this was asked last."""
+        """Devices replaced since the last call."""
         found, self._replaced = self._replaced, []
         return found
 
     def stale(self, days: float) -> list[str]:
-        """Devices that are away, and said nothing for so many days."""
+        """Devices that are offline and silent for so many days."""
         since = self._wall() - days * _DAY_S
         return [name for name, known in self._devices.items() if not known.online and known.wall < since]
 
     def touch(self, device: str) -> None:
-        """A known device has sent something that is no state."""
+        """Record a message of a registered device that is not a state."""
         if device in self._devices:
             self._heard[device] = self._now()
 
     def hush(self, silent_s: float) -> tuple[str, ...]:
-        """Take devices for offline that say they are online, and were not heard for so long.
+        """Mark devices as offline that say they are online, and were silent for this long.
 
-        A will that the broker lost, or never had, leaves a dead device ``online``. What was not heard since
-        the start counts from there.
+        A will that the broker lost, or never had, leaves a dead device ``online``. For devices not heard
+        since the start the time counts from there.
 
         Returns:
             Their names.
@@ -207,12 +207,12 @@ class DeviceRegistry:
         return {"device": device, "state": state, "wall": known.wall}
 
     async def wait_for_prototypers(self) -> None:
-        """Until there is one."""
+        """Wait until there is one."""
         if not self.prototypers:
             await self._prototyper_came.wait()
 
     def eligible(self, terms: Requirements) -> tuple[str, ...]:
-        """Devices that are online and meet the terms; sorted."""
+        """Devices that are online and meet the requirements; sorted."""
         return tuple(name for name in self.online() if not self.missing_requirement(name, terms))
 
     def trains(self, device: str) -> bool:
@@ -221,7 +221,7 @@ class DeviceRegistry:
         return known is not None and trains(known.state)
 
     def missing_requirement(self, device: str, terms: Requirements) -> str:
-        """What keeps a device out of a round, in words; empty where nothing does."""
+        """What keeps a device out of a round; empty if nothing does."""
         known = self._devices.get(device)
         if known is None:
             return "never reported a state"
@@ -230,7 +230,7 @@ class DeviceRegistry:
         return terms.lacks(known.state)
 
     def last_heard(self, device: str) -> str:
-        """When a device last said something of itself, in words; empty where that is less than a minute."""
+        """When a device last sent a state, as text; empty if less than a minute ago."""
         known = self._devices.get(device)
         ago = 0.0 if known is None else self._wall() - known.wall
         return f"last heard {span(ago)} ago" if ago >= _RECENT_S else ""
@@ -242,11 +242,11 @@ class DeviceRegistry:
                 yield name, lack
 
     def counts(self, device: str) -> Mapping[str, Sequence[int]]:
-        """Per modality, windows per class of a known device."""
+        """Per modality, windows per class of a registered device."""
         return {name: modality.windows for name, modality in self._devices[device].state.modalities.items()}
 
     def windows_by_modality(self, device: str) -> Mapping[str, Sequence[int]]:
-        """Per modality, one number: windows of a known device in which it is present, labelled or not."""
+        """Per modality, one number: windows of a device in which it is present, labelled or not."""
         state = self._devices[device].state
         return {
             name: (round(state.windows * (1.0 - modality.missing)),)
@@ -256,7 +256,7 @@ class DeviceRegistry:
     def coverage(
         self, modalities: tuple[str, ...], classes: int, *, labelled: bool = True
     ) -> dict[str, list[int]]:
-        """Per modality, how many online devices have windows of each class; else of any, as one number."""
+        """Per modality, online devices with windows of each class; without classes, of any, as one number."""
         table = {name: [0] * (classes if labelled else 1) for name in modalities}
         for device in self.online():
             for name, per_class in (self.counts if labelled else self.windows_by_modality)(device).items():
@@ -266,7 +266,7 @@ class DeviceRegistry:
         return table
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """How many devices are here, and how many secrets they have."""
+        """How many devices are online, and how many secrets they have."""
         yield gauge("lichen_devices_online", "Devices that are online", len(self.online()))
         words = "Different fleet secrets of online devices with knowledge graphs; more than 1 is wrong"
         yield gauge("lichen_fleet_secrets", words, len(set(self.secrets().values())))
@@ -277,7 +277,7 @@ def _size(state: State) -> int:
 
 
 def _read(row: dict[str, Any]) -> Device | None:
-    """A device's row; None where it is not what was written: the device will say it again."""
+    """The state in a row; None if it is damaged: the device will send it again."""
     try:
         return Device(State.model_validate(row["state"]), row["wall"])
     except ValidationError as error:

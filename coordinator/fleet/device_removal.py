@@ -1,7 +1,7 @@
-"""Devices that are forgotten: names that gave way, devices unheard for long, and those the operator names.
+"""Removal of devices: replaced names, devices silent for long, and those that the operator names.
 
-``lichen device forget`` leaves a file for a running coordinator, which holds the database; one that does not
-run is not needed for it.
+``lichen device forget`` leaves a file for a running coordinator, which holds the database; without a running
+one it edits the database itself.
 """
 
 import asyncio
@@ -26,37 +26,37 @@ from runtime.text import MAX_NAMES
 log = structlog.get_logger(__name__)
 
 FOLDER: Final = "forget"
-"""Below ``state_dir``: a file for each device that is to be forgotten."""
+"""Below ``state_dir``: a file for each device to be removed."""
 _FORCE: Final = b"force"
 _POLL_S: Final = 3.0
 _STALE_S: Final = 3600.0
 _MAX_FORGOTTEN_AT_ONCE: Final = 1000
 OF_DEVICE: Final = (schema.devices, schema.messages, schema.standing)
-"""Tables whose rows of a device go with it. Its updates and refusals stay: they are the history's."""
+"""Tables whose rows of a device are removed with it. Its updates and refusals stay: they are history."""
 
 
 def ask(state_dir: Path, device: str, *, force: bool) -> None:
-    """Have the running coordinator forget a device.
+    """Have the running coordinator remove a device.
 
     Raises:
         Transient: the disk is full.
-        Misconfigured: the folder is closed to us.
+        Misconfigured: the folder denies access.
     """
     write_atomic(state_dir / FOLDER / device, _FORCE if force else b"")
 
 
 def forget_in(store: Database, device: str) -> None:
-    """Forget a device in the database of a coordinator that does not run."""
+    """Remove a device from the database of a coordinator that does not run."""
     with store.transaction():
         for table in OF_DEVICE:
             store.remove(table, device=device)
 
 
 class Forgetting:
-    """One service, for ever.
+    """A service that removes devices.
 
     Args:
-        days: who is away and said nothing for so long is forgotten; 0: nobody is.
+        days: devices that are offline and silent for this long are removed; 0: none.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Forgetting:
         self._clock = clock
         self._days = days
         self.forgotten = 0
-        """Devices since the start."""
+        """Devices removed since the start."""
 
     def forget(self, devices: Iterable[str]) -> None:
-        """Forget devices; a quarantine outlives that."""
+        """Remove devices; their quarantine stays."""
         for device in devices:
             self._roster.forget(device)
             self._secrets.heard(device)
@@ -92,7 +92,7 @@ class Forgetting:
             self.forgotten += 1
 
     async def run(self) -> None:
-        """Look for what the operator asks, and now and then for who is gone."""
+        """Look for requests of the operator, and at intervals for silent devices."""
         stale_at = self._clock.now()
         while True:
             await self._clock.sleep(_POLL_S)
@@ -105,14 +105,16 @@ class Forgetting:
     def _asked(self) -> list[tuple[str, bool]]:
         found = []
         try:
-            asked = [file for file in self._folder.iterdir() if is_name(file.name)]  # not one being written
+            asked = [
+                file for file in self._folder.iterdir() if is_name(file.name)
+            ]  # not one that is being written
             for file in sorted(asked)[:_MAX_FORGOTTEN_AT_ONCE]:
                 forced = file.read_bytes() == _FORCE
                 remove(file)
                 found.append((file.name, forced))
         except FileNotFoundError:
             pass
-        except (LichenError, OSError) as error:  # the next look finds it
+        except (LichenError, OSError) as error:  # the next pass finds it
             log.warning("forget_not_read", folder=str(self._folder), why=str(error))
         return found
 

@@ -1,4 +1,4 @@
-"""How much the coordinator remembers of devices: in numbers, in bytes, and what made-up names may cost."""
+"""Limits of what the coordinator stores of devices: in numbers, in bytes, and for invented names."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,24 +6,24 @@ from typing import Final
 _MIB: Final = 1024 * 1024
 MOST_ENROLLED: Final = 100_000
 MOST_OPEN: Final = 4_000
-"""Without an authority anybody makes up names, so there is room for fewer."""
+"""Without an authority anybody can invent names, so there is room for fewer."""
 BYTES_ENROLLED: Final = 64 * _MIB
 BYTES_OPEN: Final = 16 * _MIB
-"""Of the states of all devices together, as JSON."""
+"""Bytes of the states of all devices together, as JSON."""
 REPLACED_BURST: Final = 50.0
 REPLACED_A_SECOND: Final = 1.0
-"""In a full roster of an open fleet, so many names give way to new ones."""
+"""In a full registry of an open fleet, names replaced by new ones in a second."""
 OPEN_DISK_BYTES: Final = 96 * _MIB
-"""What whoever makes up names in an open fleet can fill of the disk, however long: states, refusals and
-records of conduct in the database, its write-ahead log, and the backup. The history has a bound of its own,
+"""Bytes of disk that invented names in an open fleet can fill, however long: states, refusals and offence
+records in the database, its write-ahead log, and the backup. The history has a limit of its own,
 ``history_bytes``."""
 OPEN_LOG_BYTES_A_DAY: Final = 64 * _MIB
-"""What it can add to the log in a day."""
+"""Bytes that they can add to the log in a day."""
 
 
 @dataclass(frozen=True, slots=True)
 class RosterBounds:
-    """Of the roster. ``replaces``: where it is full, names that never contributed give way to new ones."""
+    """Limits of the registry. ``replaces``: if it is full, new names replace names that never contributed."""
 
     most: int = MOST_ENROLLED
     most_bytes: int = BYTES_ENROLLED
@@ -34,14 +34,14 @@ class RosterBounds:
 
 
 def roster_bounds(*, enrolled: bool, most: int = 0) -> RosterBounds:
-    """Of a fleet with or without an authority; ``most`` is the operator's own number of devices, 0: none."""
+    """Limits of a fleet with or without an authority; ``most``: the operator's number of devices, 0: none."""
     if enrolled:
         return RosterBounds(most or MOST_ENROLLED, max(BYTES_ENROLLED, most * 1024))
     return RosterBounds(most or MOST_OPEN, max(BYTES_OPEN, most * 1024), replaces=True)
 
 
 class Room:
-    """What the devices of a roster take."""
+    """The bytes that the devices of a registry take."""
 
     def __init__(self, bounds: RosterBounds) -> None:
         self.bounds = bounds
@@ -49,7 +49,7 @@ class Room:
         self._bytes = 0
 
     def fits(self, device: str, size: int) -> bool:
-        """Whether a device's state of so many bytes has room; one that does not grow always has."""
+        """Whether a state of this size has room; one that does not grow always has."""
         known = self._sizes.get(device)
         if known is None and len(self._sizes) >= self.bounds.most:
             return False
@@ -57,10 +57,10 @@ class Room:
         return more <= 0 or self._bytes + more <= self.bounds.most_bytes
 
     def put(self, device: str, size: int) -> None:
-        """Count a device's state."""
+        """Add a device's state."""
         self._bytes += size - self._sizes.get(device, 0)
         self._sizes[device] = size
 
     def drop(self, device: str) -> None:
-        """Count it no more."""
+        """Subtract it."""
         self._bytes -= self._sizes.pop(device, 0)

@@ -1,4 +1,4 @@
-"""What a device is to a task, and needs to take part. Pure: the daemon and its ``status`` agree."""
+"""Requirements of a task: what a device needs to take part. Pure: the daemon and its ``status`` agree."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from protocol.messages import State
 from protocol.tasks.task import LABEL, Task
 
 NEEDS_A_TRAINER = "waits for a device that trains"
-"""Of a device that is able, but not alone."""
+"""Reason for a device that is eligible, but not alone."""
 REFUSES = "refuses the task"
-"""Of a device that says that it cannot do it; its own words follow."""
+"""Begin of the reason for a device that says that it cannot run the task; its own words follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """The task's, and what the coordinator has ready.
+    """The task's requirements, and what the coordinator has ready.
 
     Attributes:
         min_windows: windows to learn from; of a knowledge graph, triples.
         modalities: the task's; a device of role ``prototype`` must have one of them, and so must one that
             trains where the method is ``routed``.
-        no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now, in words;
-            empty where it can.
+        no_prototypes: why a device whose only learning role is ``prototype`` cannot take part now; empty if
+            it can.
         needs_training: whether a round needs a device that trains.
-        wants_encoder_models: whether the method has a use for devices of role ``prototype``, which need them.
+        wants_encoder_models: whether the method uses devices of role ``prototype``, which need them.
         routed: devices hold parts of the model, by what they read and predict.
         needs_labels: whether devices that train learn from labelled windows alone.
         noun: what is counted, in the plural.
@@ -41,7 +41,7 @@ class Requirements:
     noun: str = "windows"
 
     def lacks(self, state: State) -> str:
-        """What an online device lacks, in words; empty where it lacks nothing."""
+        """What an online device lacks; empty if it lacks nothing."""
         if state.refuses is not None:
             return f"{REFUSES}: {state.refuses}"
         if not trains(state):
@@ -58,12 +58,12 @@ class Requirements:
 
 
 def trains(state: State) -> bool:
-    """Whether a device trains; then its role ``prototype`` is not asked for."""
+    """Whether a device trains; its role ``prototype`` is ignored then."""
     return "train" in state.roles
 
 
 def sends_prototypes_alone(state: State) -> bool:
-    """Whether a device can learn by its prototypes and in no other way."""
+    """Whether a device can learn only by prototypes."""
     return "prototype" in state.roles and not trains(state)
 
 
@@ -73,11 +73,11 @@ def noun_of(task: Task) -> str:
 
 
 def requirements_of(task: Task, no_encoder_models: str) -> Requirements:
-    """The terms of a task.
+    """The requirements of a task.
 
     Args:
         task: names a method; one that is not registered here has no role ``prototype``.
-        no_encoder_models: why there are no encoder models, in words; empty where they are ready.
+        no_encoder_models: why there are no encoder models; empty if they are ready.
     """
     spec = methods().get(task.method)
     routed = spec is not None and spec.routed
@@ -105,7 +105,7 @@ def requirements_of(task: Task, no_encoder_models: str) -> Requirements:
 
 
 def profile_of(task: Task, state: State) -> Profile:
-    """What a device reads and predicts, as it said; what the task does not have is left out."""
+    """What a device reads and predicts by its state, limited to the task's modalities and targets."""
     targets = (LABEL,) if state.targets is None else state.targets
     return Profile(
         tuple(name for name in task.input_names if name in state.modalities),

@@ -1,8 +1,8 @@
-"""Fleet secrets that differ: found by the prints that devices with a knowledge graph report.
+"""Different fleet secrets, found by the fingerprints that devices with a knowledge graph report.
 
 Under another secret the same entity has another key, so such devices share nothing: rounds go on, and each
-part of the fleet learns alone. Devices that tell no print (an older release, no knowledge graph) are not
-looked at.
+part of the fleet learns alone. Devices without a fingerprint (an older release, no knowledge graph) are
+ignored.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,11 +16,11 @@ from runtime.text import first_few
 log = structlog.get_logger(__name__)
 
 MAX_NAMES: Final = 3
-"""Devices of one secret that are named."""
+"""Devices of one secret named in a message."""
 _PRINTS: Final = 4
-"""Secrets that are told apart in words."""
+"""Secrets listed in a message."""
 _QUIET_SHARE: Final = 8
-"""Of so many devices that were named, one more is not worth a line of the log."""
+"""After so many named devices, one more is not worth a log line."""
 _HOW: Final = (
     "give all of them one (lichen agent enroll --replace --fleet-secret FILE with a new invite; "
     "lichen agent secret FILE shows a file's print)"
@@ -28,10 +28,10 @@ _HOW: Final = (
 
 
 def group_by_fingerprint(prints: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
-    """The prints, the most common first (then by print), each with its devices by name.
+    """Devices by fingerprint, the most common first (then by fingerprint), each list sorted.
 
     Args:
-        prints: of devices, by device.
+        prints: fingerprint by device.
     """
     found: dict[str, list[str]] = {}
     for device in sorted(prints):
@@ -41,9 +41,9 @@ def group_by_fingerprint(prints: Mapping[str, str]) -> list[tuple[str, tuple[str
 
 
 def mismatch_warning(prints: Mapping[str, str]) -> str:
-    """That secrets differ, on which devices, and what to do, in words; empty where there is one or none.
+    """Message: secrets differ, on which devices, and what to do; empty if there is at most one.
 
-    Of the secret that most have, devices are named only where no more have it than another.
+    Devices with the most common secret are named only if another secret is as common.
     """
     groups = group_by_fingerprint(prints)
     if len(groups) < 2:  # noqa: PLR2004 - one secret, or none
@@ -65,13 +65,13 @@ def _have(devices: Collection[str]) -> str:
 
 
 class SecretMismatchMonitor:
-    """Warns in the log when devices come with another secret than most; of each device and secret once.
+    """Logs a warning for devices whose secret differs from most; once for each device and secret.
 
-    Where many have been named, the next warning waits until there are some more: it names a few anyhow, and
-    ``status`` counts all.
+    After many named devices the next warning waits for several more: it names only a few, and ``status``
+    counts all.
 
     Args:
-        roster: what is known of devices.
+        roster: the registry.
     """
 
     def __init__(self, roster: DeviceRegistry) -> None:
@@ -81,12 +81,12 @@ class SecretMismatchMonitor:
         for device, shown in self._prints.items():
             self._having.setdefault(shown, set()).add(device)
         self._told: dict[str, str] = {}
-        """Devices that were among those that differ, also where they have left since, each with its print."""
+        """Devices that differed, also those that have left since, each with its fingerprint."""
         self._warned = False
         self._look()
 
     def heard(self, device: str) -> None:
-        """A device has said its state, and the roster has it; no work where its print is as it was."""
+        """Check a registered device's state; no work if its fingerprint is unchanged."""
         known = self._roster.get(device)
         shown = known.state.fleet_secret if known is not None and known.online else None
         before = self._prints.pop(device, None)

@@ -1,4 +1,4 @@
-"""What a fleet of a ``routed`` method needs to predict: which parts of the model each device is served.
+"""Serving routes of a ``routed`` method: the parts of the model that each device is served.
 
 A device's serving route follows from what it reads and predicts, and from the message of its last accepted
 update; both are on disk, so a restart changes no route. Devices with the same route share a bundle.
@@ -28,7 +28,7 @@ from runtime.text import first_few
 log = structlog.get_logger(__name__)
 
 UNSERVED: Final = "unserved"
-"""The key of the table ``meta``: routes of the last export that got no bundle, as JSON."""
+"""The key of the table ``meta``: routes that the last export left without a bundle, as JSON."""
 _MAX_NAMES: Final = 4
 _MAX_KINDS: Final = 4096
 
@@ -42,22 +42,22 @@ class ServingNeed:
 
     @property
     def words(self) -> str:
-        """What is read and predicted."""
+        """What it reads and predicts."""
         profile = self.profile
         return f"{', '.join(profile.modalities)} -> {', '.join(profile.targets)}"
 
     @property
     def key(self) -> str:
-        """What a bundle of these blobs is kept under."""
+        """The route as a key in the database."""
         return digest("\n".join(self.blobs).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class RouteGroup:
-    """A serving route and whose it is.
+    """A serving route and its devices.
 
     Attributes:
-        need: the same of all of them.
+        need: the same for all of them.
         devices: sorted.
     """
 
@@ -66,25 +66,25 @@ class RouteGroup:
 
     @property
     def key(self) -> str:
-        """What a bundle for it is kept under."""
+        """The key of its bundle."""
         return self.need.key
 
     def __str__(self) -> str:
         return f"{self.need.words}: {counted(self.devices)}"
 
     def as_json(self) -> dict[str, Any]:
-        """For people who look from outside."""
+        """The route as text, for the status command."""
         return {"route": self.need.words, "devices": len(self.devices), "words": str(self)}
 
 
 class ReleaseBundle(Wire):
-    """One bundle of a release; of a routed method the one of a route."""
+    """One bundle of a release; for a routed method the one of a route."""
 
     version: Count
     bundle: BlobRef
     metrics: dict[str, float] = Field(default_factory=dict)
     blobs: tuple[str, ...] = ()
-    """The route; none where all devices run the same."""
+    """The route; None if all devices run the same bundle."""
     modalities: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     devices: Count = 0
@@ -97,7 +97,7 @@ class ReleaseBundle(Wire):
 
 
 def counted(devices: tuple[str, ...]) -> str:
-    """Some devices in words."""
+    """The first devices, as text."""
     return f"{len(devices)} device{'' if len(devices) == 1 else 's'} ({first_few(devices, _MAX_NAMES)})"
 
 
@@ -111,7 +111,7 @@ def group_by_route(needs: Mapping[str, ServingNeed]) -> list[RouteGroup]:
 
 
 def best_bundle(need: ServingNeed, there: Iterable[ReleaseBundle]) -> ReleaseBundle | None:
-    """The bundle for a device: the newest that reads and predicts the same, its own route before others."""
+    """The bundle for a device: the newest that reads and predicts the same, preferably of its own route."""
     wanted = need.profile.modalities, need.profile.targets
     fit = [one for one in there if (one.modalities, one.targets) == wanted]
     return max(
@@ -122,7 +122,7 @@ def best_bundle(need: ServingNeed, there: Iterable[ReleaseBundle]) -> ReleaseBun
 
 
 class ServingRoutes:
-    """Reads what each device is to be served. Synchronous, thread-safe."""
+    """Reads each device's route. Synchronous, thread-safe."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ServingRoutes:
         self._barred = barred
 
     def all(self) -> dict[str, ServingNeed]:
-        """Of every device that is known, not barred, and reads and predicts something of the task."""
+        """Of every registered device that is not barred, and reads and predicts something of the task."""
         table = schema.messages
         said = {row["device"]: row["extra"] for row in self._store.rows(sa.select(table))}
         found = {device: self._need(device, said.get(device)) for device in self._roster.names()}
@@ -160,18 +160,18 @@ class ServingRoutes:
             return None
         try:
             return ServingNeed(profile, self._server.serving_route(self.task, profile, extra))
-        except Refused as refused:  # it passed the check when it came: another release wrote it, or it rotted
+        except Refused as refused:  # it was valid when it came: another release wrote it, or it is damaged
             log.warning("message_unreadable", device=device, why=str(refused))
         return ServingNeed(profile, self._server.serving_route(self.task, profile, None))
 
 
 def routing(server: Server) -> RoutedServer | None:
-    """The same half, where its method is ``routed``."""
+    """The decoded message, if the method is ``routed``."""
     return cast("RoutedServer", server) if hasattr(server, "serving_route") else None
 
 
 class TrainingRoutes:
-    """Names of the blobs that a known device may need to learn; devices of the same kind are asked once."""
+    """Names of the blobs that a device may need to learn; computed once for devices of the same kind."""
 
     def __init__(self, task: Task, server: Server, roster: DeviceRegistry) -> None:
         self._task = task
@@ -180,7 +180,7 @@ class TrainingRoutes:
         self._known: dict[tuple[bool, Profile], tuple[str, ...]] = {}
 
     def __call__(self, device: str) -> tuple[str, ...]:
-        """Of one device; none where it is not known."""
+        """Of one device; empty if it is not registered."""
         known = self._roster.get(device)
         if known is None:
             return ()
@@ -217,6 +217,6 @@ def served(store: Database) -> tuple[ReleaseBundle, ...]:
 
 
 def unserved(store: Database) -> list[dict[str, Any]]:
-    """Routes that the last export left out, as it wrote them."""
+    """Routes that the last export left out."""
     found: list[dict[str, Any]] = json.loads(store.get_meta(UNSERVED) or "[]")
     return found

@@ -1,9 +1,8 @@
 """Answers ``Fetch``: chunks on ``down/blob``, fair between devices, a bounded number in flight.
 
-Rules of the queue (:mod:`coordinator.messaging.fetch_queue`): what a device asks beyond what may wait is
-dropped (it
-asks again); devices take turns, one chunk each; at most ``window`` chunks are in flight to one device, and
-``window * 4`` in all. A chunk that the broker does not take is dropped as well.
+Limits (:mod:`coordinator.messaging.fetch_queue`): requests beyond a device's queue are dropped (it asks
+again); devices take turns, one chunk each; at most ``window`` chunks are in flight to one device, and
+``window * 4`` in all. A chunk that the broker does not accept is dropped as well.
 """
 
 import asyncio
@@ -36,11 +35,11 @@ _STRANGERS: Final = "(strangers)"
 
 
 class FetchBudget:
-    """Bytes that a device may fetch a day; strangers, who are in no roster, have one budget together.
+    """Bytes that a device may fetch a day; unregistered devices share one budget.
 
     Args:
-        device_bytes: of one device, given back evenly over a day; 0: no bound.
-        known: the roster.
+        device_bytes: of one device, refilled evenly over a day; 0: no limit.
+        known: the registry.
     """
 
     def __init__(self, device_bytes: int, known: Container[str]) -> None:
@@ -49,14 +48,14 @@ class FetchBudget:
         self.words = f"it may fetch {device_bytes} bytes a day (fetch.device_bytes_a_day); this is dropped"
 
     def is_stranger(self, device: str) -> bool:
-        """Whether it is in no roster."""
+        """Whether it is not registered."""
         return device not in self._known
 
     def take(self, device: str, size: int, now: float) -> bool:
-        """Whether it may have so many bytes more.
+        """Whether it may fetch so many more bytes.
 
         Args:
-            device: who asks.
+            device: the requester.
             size: bytes.
             now: monotonic seconds.
         """
@@ -69,14 +68,14 @@ class BlobServer:
     """Serves the blobs of one store.
 
     Args:
-        blobs: what there is.
-        post: to the devices.
+        blobs: the store.
+        post: sends to devices.
         say: queues an answer to a device.
         window: chunks in flight to one device.
         clock: the time.
-        budget: bytes a day; None: no bound.
-        voice: how often the log speaks of a device.
-        may_fetch: whether a device may be served a blob that is here; asked in a thread.
+        budget: bytes a day; None: no limit.
+        voice: limits the log lines about a device.
+        may_fetch: whether a device may fetch a stored blob; called in a thread.
     """
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
@@ -95,7 +94,7 @@ class BlobServer:
         self._budget = budget or FetchBudget(0, set())
         self._voice = voice or LogRateLimiter(clock.now)
         self.asked_at = clock.now()
-        """When a device last asked for something that is here."""
+        """When each device last asked for a stored blob."""
         self._blobs = blobs
         self._post = post
         self._say = say
@@ -111,7 +110,7 @@ class BlobServer:
         self._may_have = may_fetch
 
     async def on_fetch(self, route: Route, message: Message) -> bool:
-        """Take the payload of ``up/fetch``.
+        """Handle the payload of ``up/fetch``.
 
         Returns:
             False: it is acknowledged when this returns.
@@ -123,12 +122,12 @@ class BlobServer:
         return False
 
     async def request(self, device: str, fetch: Fetch) -> None:
-        """Queue what a device asks for."""
+        """Queue the requested chunks."""
         if not await asyncio.to_thread(self._is_there_for, device, fetch.digest):
             self._no_such_blob(device, fetch.digest)
             return
         self.asked_at = self._clock.now()
-        # The asked size, whatever our own link would choose: both sides must cut the blob at the same places.
+        # The requested size, not our link's own: both sides must cut the blob at the same places.
         chunk_bytes = fetch.chunk_bytes
         size = await asyncio.to_thread(lambda: self._blobs.path(fetch.digest).stat().st_size)
         last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
@@ -187,7 +186,7 @@ class BlobServer:
             if (unsaid := self._voice.unsaid(device)) is not None:
                 log.warning("chunk_unreadable", device=device, digest=digest, why=str(error), **more(unsaid))
             self._no_such_blob(device, digest)
-        except LichenError as error:  # away, or the asked chunk is larger than a packet may be
+        except LichenError as error:  # the device is away, or the requested chunk exceeds a packet
             self.dropped += 1
             if (unsaid := self._voice.unsaid(device)) is not None:
                 log.info("chunk_dropped", device=device, why=str(error), **more(unsaid))
@@ -203,7 +202,7 @@ class BlobServer:
         self._say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """What was not served."""
+        """Counts of refused requests."""
         yield counter("lichen_blobs_withheld", "Requests for blobs of another device", self.withheld)
         yield counter(
             "lichen_fetches_over_budget", "Requests beyond a device's bytes a day", self.over_budget

@@ -1,7 +1,7 @@
-"""Chunks that devices asked for and that are not sent yet: who is next, and how many may wait. Pure.
+"""Queue of requested chunks that are not sent yet, in fair turns and bounded. Pure.
 
-A device may have ``MAX_WAITING`` chunks waiting. Strangers, who are in no roster, may have
-``MOST_OF_STRANGERS`` together, for anybody makes up names where there is no authority.
+A device may have ``MAX_WAITING`` chunks waiting. Unregistered devices may have ``MOST_OF_STRANGERS``
+together, because anybody can invent names if there is no authority.
 """
 
 from collections import OrderedDict, deque
@@ -16,15 +16,15 @@ Chunk = tuple[str, int, int]
 
 
 class Turns:
-    """Devices in the order of their turns; each has one chunk at a turn, in the order that it asked."""
+    """Devices in the order of their turns; each gets one chunk a turn, in the order of its requests."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[str, deque[Chunk]] = OrderedDict()
-        """No queue is empty: how many names ever asked costs nothing."""
+        """No queue is empty, so names without requests take no memory."""
         self._strangers: set[str] = set()
-        """Those that were strangers when they began to wait."""
+        """Devices that were unregistered when they began to wait."""
         self.of_strangers = 0
-        """Chunks that wait for strangers."""
+        """Chunks that wait for unregistered devices."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,16 +40,17 @@ class Turns:
         return not self._counts(device, stranger=stranger) or self.of_strangers < MOST_OF_STRANGERS
 
     def put(self, device: str, chunk: Chunk, *, stranger: bool) -> None:
-        """Let a chunk wait."""
+        """Add a chunk."""
         if self._counts(device, stranger=stranger):
             self._strangers.add(device)
             self.of_strangers += 1
         self._waiting.setdefault(device, deque()).append(chunk)
 
     def take(self, in_flight: Mapping[str, int], window: int) -> tuple[str, Chunk] | None:
-        """The next chunk; None where nobody waits who has fewer than ``window`` in flight.
+        """The next chunk; None if every waiting device has ``window`` in flight.
 
-        Only devices that have so many are passed over, and few can: it costs the same however many wait.
+        Only devices with a full window are skipped, and few can be: the cost does not depend on how many
+        wait.
         """
         device = next((one for one in self._waiting if in_flight.get(one, 0) < window), None)
         if device is None:
@@ -64,5 +65,5 @@ class Turns:
         return device, chunk
 
     def _counts(self, device: str, *, stranger: bool) -> bool:
-        """Whether it is counted as a stranger. Who waits stays what it was: what is counted is taken off."""
+        """Whether it counts as unregistered; a waiting device stays what it was, for the count's sake."""
         return device in self._strangers if device in self._waiting else stranger

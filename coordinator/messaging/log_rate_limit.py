@@ -1,4 +1,4 @@
-"""What the log says of devices: peers must not fill the disk with lines, under one name or under many."""
+"""Rate limit for log lines about devices: peers must not fill the disk, under one name or under many."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -8,17 +8,17 @@ from runtime.pacing import TokenBucket
 
 BURST: Final = 20.0
 A_SECOND: Final = 0.2
-"""Lines of one device that come back in a second: what it does all the time is said every 5 s."""
+"""Lines of one device refilled in a second: a permanent fault is logged every 5 s."""
 BURST_OF_ALL: Final = 500.0
 OF_ALL_A_SECOND: Final = 0.25
-"""Lines of all devices together that come back in a second: 21,600 a day."""
+"""Lines of all devices together refilled in a second: 21,600 a day."""
 LINE_BYTES: Final = 1024
-"""Of one line about a device: names, topics and details are cut so that it fits."""
+"""Limit of one line about a device: names, topics and details are cut to fit."""
 MAX_DEVICES: Final = 4096
 
 
 class LogRateLimiter:
-    """A token bucket for each device and one for all; what was left unsaid is told with the next line.
+    """A token bucket for each device and one for all; each line reports how many were suppressed before it.
 
     Args:
         now: monotonic seconds.
@@ -32,9 +32,9 @@ class LogRateLimiter:
         self._unsaid_of_all = 0
 
     def unsaid(self, device: str) -> int | None:
-        """None: say nothing. Else say it, and how many lines were left out before it.
+        """Returns None to suppress the line, else how many lines were suppressed since the last one.
 
-        Those are the device's own, and of others whom the bucket of all has silenced.
+        These are the device's own, and those of other devices that the common bucket suppressed.
         """
         now = self._now()
         bucket = self._devices.pop(device, None) or TokenBucket(BURST, A_SECOND)
@@ -57,10 +57,10 @@ class LogRateLimiter:
 
 
 def cut(text: str, most: int) -> str:
-    """What a peer chose, for a line: ASCII, so at most ``2 * most`` bytes of JSON."""
+    """A peer's text for a line: ASCII, so at most ``2 * most`` bytes of JSON."""
     return ascii(text[:most])[1:-1][:most]
 
 
 def more(unsaid: int) -> dict[str, int]:
-    """The further key of a line of the log: how many lines were left out before it."""
+    """The further key of a log line: how many lines were suppressed before it."""
     return {"unsaid": unsaid} if unsaid else {}

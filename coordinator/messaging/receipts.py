@@ -1,9 +1,9 @@
-"""Answers to devices: receipts and refusals, counted. A lost answer costs a delay: the device asks again.
+"""Receipts and refusals to devices, counted. A lost answer costs a delay: the device asks again.
 
-Nobody waits here for a broker: an answer is queued and ``SENDERS`` services publish it. Were a message's
-handling to wait for the PUBACK of its answer, a broker that has many messages under way to us and sends no
-PUBACK before some of them are acknowledged (rumqttd) would bring both sides to a halt. Rules of the queue: at
-most ``PER_DEVICE`` answers wait for one device and ``MOST`` in all; what comes then is dropped and counted.
+No handler waits for the broker: an answer is queued and ``SENDERS`` services publish it. If handlers waited
+for the PUBACK of their answer, a broker with many messages under way to us that sends no PUBACK before some
+of them are acknowledged (rumqttd) would bring both sides to a halt. Limits: at most ``PER_DEVICE`` answers
+wait for one device and ``MOST`` in all; further ones are dropped and counted.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ SENDERS: Final = 4
 PER_DEVICE: Final = 128
 MOST: Final = 4096
 _DETAIL: Final = 250
-"""Characters of a refusal's words in the log."""
+"""Characters of a refusal's detail in the log."""
 Answer = tuple[str, Kind, Wire]
-"""For which device, on which topic, and the message."""
+"""The device, the topic, and the message."""
 
 
 class AnswerQueue(asyncio.Queue[Answer]):
@@ -46,11 +46,11 @@ class ReceiptSender:
     """Sends receipts; ``accepted`` and ``refused`` count them (by reason) since the process started.
 
     Args:
-        post: to the devices.
+        post: sends to devices.
         ledger: counts refusals on disk.
-        quarantine: is told of every refusal of something that a device sent.
+        quarantine: records every refusal of a device's content.
         task: its name.
-        queue: where answers wait.
+        queue: the waiting answers.
         now: monotonic seconds.
     """
 
@@ -84,14 +84,14 @@ class ReceiptSender:
     def send_refused(
         self, device: str, round_: int, digest: str | None, refused: Refused, *, conduct: bool = True
     ) -> None:
-        """Count a refusal; tell the device where it can know what is meant (by the digest it sent).
+        """Count a refusal, and send it if the device can match it (by the digest that it sent).
 
         Args:
-            device: who sent it.
-            round_: that it is about.
-            digest: of what was sent; None: no device asks for an answer.
+            device: the sender.
+            round_: the round concerned.
+            digest: of the refused message; None: the device waits for no answer.
             refused: why.
-            conduct: whether it may count as bad conduct.
+            conduct: whether it may count as an offence.
         """
         self.refused[refused.reason.value] += 1
         unsaid = self._voice.unsaid(device)
@@ -112,7 +112,7 @@ class ReceiptSender:
             self.enqueue(device, Kind.RECEIPT, receipt)
 
     def enqueue(self, device: str, kind: Kind, message: Wire) -> None:
-        """Send soon; drop it where too much waits already."""
+        """Queue a message; drop it if too many wait."""
         if self._waiting[device] >= PER_DEVICE or self._queue.full():
             self.dropped += 1
             return
@@ -120,7 +120,7 @@ class ReceiptSender:
         self._queue.put_nowait((device, kind, message))
 
     async def run(self) -> None:
-        """Send what is queued, for ever."""
+        """Send queued messages, for ever."""
         while True:
             device, kind, message = await self._queue.get()
             try:
@@ -135,15 +135,15 @@ class ReceiptSender:
                 self._queue.task_done()
 
     async def drained(self) -> None:
-        """Wait until all that was queued is sent, or could not be."""
+        """Wait until everything queued is sent, or has failed."""
         await self._queue.join()
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """To be run: several senders, so that one slow answer delays few."""
+        """The tasks to run: several senders, so that one slow answer delays few."""
         return {f"teller-{n}": self.run for n in range(SENDERS)}
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """What was accepted and refused."""
+        """Counts of accepted and refused messages."""
         yield counter("lichen_updates_accepted", "Updates accepted since the start", self.accepted)
         refused = [((reason,), float(count)) for reason, count in sorted(self.refused.items())]
         yield MetricFamily("lichen_refused", "Refusals since the start", "counter", refused, ("reason",))

@@ -1,4 +1,4 @@
-"""What the coordinator needs of the MQTT link; ``runtime.mqtt.link.Link`` has it, tests bring their own."""
+"""The coordinator's view of the MQTT link; ``runtime.mqtt.link.Link`` implements it, tests have their own."""
 
 from collections.abc import AsyncIterator
 from typing import Final, Protocol
@@ -9,7 +9,7 @@ from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.mqtt.link import Message, OnConnect, WillNow
 
 _RETAINED: Final = frozenset({Kind.MODEL})
-"""Of what goes to one device, that which stays true until it is replaced: the broker keeps it."""
+"""Message kinds to one device that stay true until replaced: the broker retains them."""
 
 
 class Counters(Protocol):
@@ -20,23 +20,23 @@ class Counters(Protocol):
 
 
 class MessagePublisher(Protocol):
-    """Publishing, and how much one publish may carry."""
+    """Publishing, and the limit of one publish."""
 
     @property
     def connected(self) -> bool:
-        """Whether the broker is there now."""
+        """Whether the broker is connected."""
 
     @property
     def why(self) -> str:
-        """In words, what the link is doing."""
+        """The state of the link, as text."""
 
     @property
     def since(self) -> float:
-        """When ``why`` began, unix seconds."""
+        """When ``why`` began, Unix seconds."""
 
     @property
     def until(self) -> float | None:
-        """When it tries again, unix seconds."""
+        """Time of the next attempt, Unix seconds."""
 
     @property
     def chunk_bytes(self) -> int:
@@ -49,21 +49,21 @@ class MessagePublisher(Protocol):
     async def publish(
         self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
     ) -> None:
-        """Return at PUBACK; ``Transient`` when that does not come."""
+        """Returns at PUBACK; raises ``Transient`` if that does not come."""
 
 
 class RunningLink(MessagePublisher, Protocol):
-    """A link as the app runs it."""
+    """A link that the daemon runs."""
 
     async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
-        """Keep connected for ever; ``on_connect`` after each connect, ``will`` is asked before it."""
+        """Stay connected for ever; ``on_connect`` runs after each connect, ``will`` before it."""
 
     def messages(self) -> AsyncIterator[Message]:
-        """What arrives; every message must be acknowledged."""
+        """Arriving messages; each must be acknowledged."""
 
 
 class Sender:
-    """Sends control messages to one fleet."""
+    """Sends control messages in one fleet."""
 
     def __init__(self, link: MessagePublisher, fleet: str, timeout_s: float = 10.0) -> None:
         self.link = link
@@ -71,16 +71,16 @@ class Sender:
         self._timeout_s = timeout_s
 
     async def to_device(self, device: str, kind: Kind, message: Wire) -> None:
-        """Publish to one device, a pointer retained; ``Transient`` when the broker does not take it."""
+        """Publish to one device, a pointer retained; raises ``Transient`` if the broker refuses it."""
         topic, retain = device_topic(self.fleet, device, kind), kind in _RETAINED
         await self.link.publish(topic, encode(message), retain=retain, timeout_s=self._timeout_s)
 
     async def clear(self, device: str, kind: Kind) -> None:
-        """Take back what is retained for one device; ``Transient`` when the broker does not take it."""
+        """Clear a retained message of one device; raises ``Transient`` if the broker does not accept it."""
         topic = device_topic(self.fleet, device, kind)
         await self.link.publish(topic, b"", retain=True, timeout_s=self._timeout_s)
 
     async def broadcast(self, kind: Kind, message: Wire) -> None:
-        """Publish retained to the fleet; ``Transient`` when the broker does not take it."""
+        """Publish retained to the fleet; raises ``Transient`` if the broker does not accept it."""
         topic = broadcast_topic(self.fleet, kind)
         await self.link.publish(topic, encode(message), retain=True, timeout_s=self._timeout_s)

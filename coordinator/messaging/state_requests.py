@@ -1,8 +1,8 @@
-"""After a start: asks the known devices for their state where the broker does not say it.
+"""After a start: asks registered devices for states that the broker has not delivered.
 
-States are retained, but a broker sends what it retains only for a new subscription (the embedded one: not to
-a session that it kept), a wildcard may get only some, and a broker that lost its memory has none. Devices
-that were heard since the start are not asked; the others are asked a few times, longer apart each time.
+States are retained, but a broker sends retained messages only for a new subscription (the embedded one: not
+to a resumed session), a wildcard may get only some, and a broker that lost its memory has none. Devices that
+were heard since the start are not asked; the others are asked a few times, at growing intervals.
 """
 
 from typing import Final
@@ -19,13 +19,13 @@ from runtime.clock import Clock
 log = structlog.get_logger(__name__)
 
 _PAUSES_S: Final = (3.0, 20.0, 120.0)
-"""Before each time: a broker that retains states sends them in the first moments."""
+"""Delays before each attempt: a broker delivers retained states in the first moments."""
 _REQUESTS_A_SECOND: Final = 100
-"""Asked in a second, so that receipts and offers find room in the queue."""
+"""Requests in a second, so that receipts and offers find room in the queue."""
 
 
 class StateRequester:
-    """One service, which is done after some minutes and then only waits."""
+    """A service that is done after some minutes and then only waits."""
 
     def __init__(
         self, link: MessagePublisher, roster: DeviceRegistry, receipts: ReceiptSender, clock: Clock
@@ -35,10 +35,10 @@ class StateRequester:
         self._receipts = receipts
         self._clock = clock
         self.asked = 0
-        """Commands sent."""
+        """Requests sent."""
 
     async def run(self) -> None:
-        """Ask, and then wait for ever: a service does not end."""
+        """Send the requests, then wait for ever: a service does not end."""
         for pause_s in _PAUSES_S:
             await self._clock.sleep(pause_s)
             while not self._link.connected:

@@ -1,4 +1,4 @@
-"""Bytes up and down since the task began, over restarts."""
+"""Bytes up and down since the task began, across restarts."""
 
 from collections.abc import Iterable
 
@@ -8,7 +8,7 @@ from runtime.metrics import MetricFamily, counter
 
 
 class Traffic:
-    """What earlier processes counted, plus the link's counters of this one."""
+    """The bytes of earlier processes, plus the link's counters of this one."""
 
     def __init__(self, store: Database, counters: Counters) -> None:
         self._store = store

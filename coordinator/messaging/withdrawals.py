@@ -1,8 +1,8 @@
-"""Accepted updates that were refused afterwards: said again until the device confirms that it knows.
+"""Withdrawn updates: a refusal after the receipt is repeated until the device confirms it.
 
-The first refusal goes out when the update is withdrawn. It is lost where the broker is away, too much waits,
-or the coordinator ends in between; so the journal keeps it, and whenever the device says its state, what that
-state does not confirm (``State.withdrawn``) is said again.
+The first refusal is sent when the update is withdrawn. It is lost if the broker is away, too many answers
+wait, or the coordinator ends in between; so the journal stores it, and at each state of the device the
+refusals that the state does not confirm (``State.withdrawn``) are sent again.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ class Withdrawals:
         self._sent: dict[str, float] = {}
 
     async def heard(self, state: State) -> None:
-        """A device has said its state: what it confirms is done with, the rest is said again.
+        """Remove the refusals that a state confirms, and send the others again.
 
         Raises:
-            Transient: the database cannot be read or written now; the next state comes.
+            Transient: the database cannot be read or written now; the next state will come.
         """
         device = state.device
         if not self._journal.has_unconfirmed(device):
@@ -63,6 +63,6 @@ class Withdrawals:
             round=row["round"],
             digest=row["digest"],
             status="refused",
-            reason=row["reason"],  # also one that a newer release wrote, and this one does not know
+            reason=row["reason"],  # also a reason of a newer release that this one does not know
             detail=row["detail"],
         )
