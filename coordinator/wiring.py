@@ -14,15 +14,14 @@ from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
-from coordinator.delivery.bundle_delivery import BundleDelivery
-from coordinator.delivery.exporters import FleetExporter, RouteExporter
+from coordinator.delivery.factory import build_delivery
 from coordinator.delivery.rollout_service import RolloutService
 from coordinator.exit_when_done import exit_when_done
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
 from coordinator.fleet.limits import roster_bounds
 from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
-from coordinator.fleet.serving_routes import ServingRoutes, TrainingRoutes, routing
+from coordinator.fleet.serving_routes import TrainingRoutes, routing
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.dispatcher import Dispatcher
 from coordinator.ingest.metric_receiver import MetricReceiver
@@ -134,29 +133,18 @@ def build(
 
     # What devices run.
     pointer_signer = pointer_signer_of(settings, blobs, clock)
-    exporter = (
-        FleetExporter(store, blobs, clock)
-        if routed is None
-        else RouteExporter(
-            ServingRoutes(task, routed, store, roster, access.denial),
-            store,
-            blobs,
-            clock,
-            settings.export.max_routes,
-        )
-    )
-    delivery = BundleDelivery(
-        exporter,
+    delivery = build_delivery(
+        settings,
+        task,
+        routed,
         rollouts,
-        task=task.name,
         store=store,
         blobs=blobs,
-        state_dir=settings.state_dir,
-        recent=settings.keep_versions,
         post=post,
         roster=roster,
+        access=access,
+        signer=pointer_signer,
         clock=clock,
-        pointer_signer=pointer_signer,
     )
     rollout = None
     if rollouts is not None:
