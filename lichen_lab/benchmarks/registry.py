@@ -1,4 +1,4 @@
-"""The benchmarks that there are: each module has a ``BENCH``."""
+"""All benchmarks: each module has a ``BENCH``."""
 
 from importlib import import_module
 from types import ModuleType

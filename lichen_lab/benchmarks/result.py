@@ -1,4 +1,4 @@
-"""What a benchmark returns, and how it is shown: a table for people, one JSON object for programs."""
+"""Rows and goals of a benchmark, printed as a table for people or as JSON for programs."""
 
 import json
 import math
@@ -47,7 +47,7 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a figure should be: the mean of every row of that metric, and of what else is named."""
+    """A target for the mean of every row with that metric (and setting, method, data set if given)."""
 
     metric: str
     limit: float
@@ -57,7 +57,7 @@ class Goal:
     dataset: str | None = None
 
     def concerns(self, row: ResultRow) -> bool:
-        """Whether this goal speaks about that row."""
+        """Whether this goal applies to that row."""
         named = ((self.setting, row.setting), (self.method, row.method), (self.dataset, row.dataset))
         return self.metric == row.metric and all(wanted in (None, given) for wanted, given in named)
 
@@ -78,8 +78,8 @@ class Bench:
         name: the word after ``lichen bench``; the module's name.
         title: what it measures, in one line.
         run: measures; ``quick`` is one repetition and under a minute.
-        goals: what the figures should be.
-        promises: the same, where a miss is a fault of ours: the command then ends with 70.
+        goals: targets of the figures.
+        promises: targets that must be met: a miss ends the command with 70.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Bench:
 def row(
     dataset: str, method: str, setting: str, metric: str, values: Sequence[float], *, seconds: float = 0.0
 ) -> ResultRow:
-    """A row from repeated measurements.
+    """Make a row from repeated measurements.
 
     Raises:
         ValueError: there is none, or one is not finite.
@@ -108,7 +108,7 @@ def row(
 
 
 def commit() -> str:
-    """The tree's git commit, with ``+`` when files differ from it; ``unknown`` where it is no checkout."""
+    """The checkout's git commit, with ``+`` if files differ; ``unknown`` outside a checkout."""
     here = Path(__file__).resolve().parents[2]
     try:
         head = _git(here, "rev-parse", "--short=12", "HEAD")
@@ -132,7 +132,7 @@ def as_json(bench: Bench, rows: Iterable[ResultRow]) -> str:
 
 
 def as_table(bench: Bench, rows: Iterable[ResultRow]) -> Table:
-    """The same rows for people, with the goals beside the figures they speak about."""
+    """The rows as a table, with the goals beside their figures."""
     table = Table(title=f"{bench.name}: {bench.title}", title_justify="left")
     for name in ("dataset", "method", "setting", "metric"):
         table.add_column(name, overflow="fold")

@@ -1,4 +1,4 @@
-"""Tables of a report's page: methods down, figures across, paired differences beside what they are of."""
+"""Tables of a report: methods as rows, figures as columns, paired differences beside them."""
 
 import re
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ _LARGE: Final = 1000
 
 @dataclass(frozen=True)
 class JudgedGoal:
-    """A goal and the row it speaks about."""
+    """A goal and a row that it applies to."""
 
     goal: Goal
     row: ResultRow
 
     @property
     def met(self) -> bool:
-        """Whether it holds."""
+        """Whether the goal is met."""
         return self.goal.met(self.row)
 
 
@@ -46,12 +46,12 @@ class TableLine:
 
 @dataclass(frozen=True)
 class FigureTable:
-    """One condition: methods down, figures across.
+    """One condition: methods as rows, figures as columns.
 
     Attributes:
         setting: the condition.
         metrics: columns.
-        margin: what the column of paired differences is called; empty without one.
+        margin: title of the column of paired differences; empty without one.
         lines: see :class:`TableLine`.
     """
 
@@ -70,7 +70,7 @@ def is_margin(row: ResultRow) -> bool:
 
 
 def tables(rows: Sequence[ResultRow]) -> tuple[FigureTable, ...]:
-    """A table for each condition, paired differences in the lines of those that they speak about."""
+    """A table for each condition, with each paired difference in the line of its method."""
     return tuple(
         _table(setting, [row for row in rows if row.setting == setting])
         for setting in dict.fromkeys(row.setting for row in rows)
@@ -100,7 +100,7 @@ def _table(setting: str, rows: Sequence[ResultRow]) -> FigureTable:
 
 
 def judged(goals: Sequence[Goal], rows: Sequence[ResultRow]) -> list[JudgedGoal]:
-    """Every goal with every row that it speaks about."""
+    """Every goal with every row that it applies to."""
     return [JudgedGoal(goal, row) for goal in goals for row in rows if goal.concerns(row)]
 
 

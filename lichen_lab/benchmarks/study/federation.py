@@ -23,17 +23,17 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 Look = Callable[["StudyDevice", Blobs, LocalResult], None]
-"""Told what a device's training started from, on its route, and what it gave."""
+"""Called after each training with the device, the state on its route and the result."""
 
 
 @dataclass
 class StudyDevice(VirtualDevice):
-    """A device whose material, windows or a graph, stays, and which reads and predicts all that it may.
+    """A device with fixed training data, windows or a graph, that uses its whole profile.
 
     Attributes:
-        look: told of each training, before the update is packed; None: nobody is.
-        train_s: in the client's training, of the last round.
-        sent: bytes of its updates.
+        look: called after each training, before the update is packed.
+        train_s: seconds of the last round's training.
+        sent: bytes of each update.
     """
 
     look: Look | None = None
@@ -42,11 +42,11 @@ class StudyDevice(VirtualDevice):
 
     @classmethod
     def of(cls, name: str, number: int, profile: Profile, material: Any, *, look: Look | None = None) -> Self:
-        """With what it learns from."""
+        """A device that trains on ``material``."""
         return cls(name, Fixed(material), number, may=profile, look=look)
 
     def material(self, task: Task, round_: int) -> tuple[Profile, Any]:
-        """What it reads and predicts, and what it learns from."""
+        """Its profile and its training data."""
         del task
         return self.may or Profile((), ()), self.held(round_)
 
@@ -67,20 +67,20 @@ class StudyDevice(VirtualDevice):
 
 
 class Federation:
-    """Devices that share a state, between two rounds.
+    """Devices that share a global state, played round by round.
 
     Args:
         task: names, options and seed.
         devices: in a fixed order.
         state: the first version; None: a fresh one.
         guide: the coordinator's half of a guided method.
-        down: counts what devices fetch; None: nobody does.
-        graphs: the encoders' graphs, for devices without torch.
+        down: counts the bytes that devices fetch.
+        graphs: the encoders' ONNX models, for devices without torch.
 
     Attributes:
-        state: the newest version, with an aggregator's moments.
-        records: of rounds, in order.
-        spent_s: CPU in training and folding.
+        state: the newest version, with the aggregator's moments.
+        records: one a round.
+        spent_s: CPU seconds of training and folding.
     """
 
     def __init__(
@@ -103,21 +103,21 @@ class Federation:
 
     @property
     def model(self) -> Blobs:
-        """The newest version as devices and methods are given it."""
+        """The newest version without the aggregator's moments."""
         return model_of(self.state)
 
     @property
     def refused(self) -> int:
-        """Updates that were not taken, and devices that had nothing to send."""
+        """Number of refused updates and of devices without an update."""
         return sum(len(record.refused) for record in self.records)
 
     def before_round(self, round_: int) -> Sequence[VirtualDevice]:
-        """Who takes part in a round; everybody, unless a study says otherwise."""
+        """The devices of a round: all of them, unless a study overrides this."""
         del round_
         return self.devices
 
     def round(self, round_: int) -> RoundRecord:
-        """One round."""
+        """Play one round."""
         began, model = time.process_time(), self.model
         deliveries = (self.site.deliver(device, model, round_) for device in self.before_round(round_))
         record, self.state = self.engine.close(deliveries, self.state, round_)
@@ -127,12 +127,12 @@ class Federation:
 
 
 def play_rounds(rounds: int, tell: Say, play: Callable[[int], float | None]) -> list[tuple[int, float]]:
-    """All rounds of a run: the figure after each round in which one was made.
+    """Play all rounds of a run; returns (round, figure) of the rounds that were evaluated.
 
     Args:
-        rounds: how many.
-        tell: told how far it is.
-        play: plays the round of that number; a figure of the version, or None.
+        rounds: number of rounds.
+        tell: takes the progress.
+        play: plays one round; returns the version's figure, or None.
     """
     by_round = []
     for round_ in range(1, rounds + 1):
@@ -144,7 +144,7 @@ def play_rounds(rounds: int, tell: Say, play: Callable[[int], float | None]) -> 
 
 
 def timed_run(run: Run[F, T, O]) -> Run[F, T, O]:
-    """A run on one thread that tells the wall time it took."""
+    """Make a run use one thread and report its wall time."""
 
     @wraps(run)
     def measured(fleet: F, setting: T, seed: int, tell: Say) -> O:
@@ -159,13 +159,13 @@ def timed_run(run: Run[F, T, O]) -> Run[F, T, O]:
 def options_of(
     title: str, given: Mapping[str, Any], common: Sequence[str], own: Mapping[str, float]
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """A baseline's options: those that mean the same to the product's method, and its own.
+    """Split a baseline's options into those of the product's method and its own.
 
     Args:
         title: of the baseline.
-        given: by the setting.
-        common: names of the first.
-        own: the second, with their defaults.
+        given: the setting's options.
+        common: names of the options that mean the same to the product's method.
+        own: the baseline's own options with their defaults.
 
     Raises:
         Misconfigured: the baseline has no such option.
@@ -179,7 +179,7 @@ def options_of(
 
 
 def bytes_per_update(records: Sequence[RoundRecord]) -> tuple[float, float]:
-    """Payload bytes up and down of a device and round, mean over updates that were folded."""
+    """Mean payload bytes up and down of one device in one round, over the folded updates."""
     sent = sum(len(record.accepted) for record in records)
     up = sum(sum(record.bytes_up.values()) for record in records)
     down = sum(sum(record.bytes_down.values()) for record in records)
@@ -188,7 +188,7 @@ def bytes_per_update(records: Sequence[RoundRecord]) -> tuple[float, float]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch computes on one thread meanwhile: runs share the machine's cores."""
+    """Limit torch to one thread: runs share the machine's cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

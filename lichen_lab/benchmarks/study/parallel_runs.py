@@ -1,4 +1,4 @@
-"""Many runs over worker processes: each once, progress with the time left, nothing finished is lost."""
+"""Makes many runs in worker processes, reports the time left, and keeps every finished run."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ _IN_MINUTES_S: Final = 90.0
 
 
 def cpus() -> int:
-    """CPUs that this process may use."""
+    """Number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -32,17 +32,17 @@ def run_each(
     run: Callable[[S], O],
     workers: int | None = None,
 ) -> dict[str, O]:
-    """All the outcomes by key; those in the store are not made again.
+    """Outcomes by key; runs that are in the store are not made again.
 
     Args:
-        wanted: settings by key, in the order in which they are to be run.
-        store: is told each run as it ends.
-        say: told how far it is, and how long it will take.
-        run: makes one run; must be importable where there are workers.
-        workers: processes; None is one a CPU, 1 is this one.
+        wanted: runs by key, in the order in which to make them.
+        store: takes each finished run.
+        say: takes the progress and the time left.
+        run: makes one run; must be importable in a worker.
+        workers: processes; None: one a CPU; 1: this process.
 
     Raises:
-        Transient: a worker was killed. What is finished is in the store.
+        Transient: a worker was killed. Finished runs are in the store.
     """
     left = [setting for setting in wanted.values() if store.get(setting) is None]
     workers = max(1, min(workers or cpus(), len(left)))
@@ -57,7 +57,7 @@ def run_each(
 
 
 class _Telling:
-    """Says how far it is, not too often."""
+    """Reports progress at most every :data:`_SAY_EVERY_S` seconds."""
 
     def __init__(self, count: int, say: Say) -> None:
         self._count = count
@@ -82,7 +82,7 @@ def _made(left: list[S], run: Callable[[S], O], workers: int) -> Iterator[tuple[
         for setting in left:
             yield setting, run(setting)
         return
-    # Fresh interpreters: torch does not survive a fork of a process that has used it.
+    # Fresh interpreters: torch cannot be used in a fork of a process that has used it.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _settle_in, (os.getpid(),))
     waiting: dict[Future[O], S] = {}
     try:
@@ -92,18 +92,18 @@ def _made(left: list[S], run: Callable[[S], O], workers: int) -> Iterator[tuple[
                 yield waiting.pop(done), done.result()
     except BrokenProcessPool as error:
         raise Transient(
-            "a worker of the bench was killed (out of memory?); what is finished is kept: run it again, "
+            "a worker of the bench was killed (out of memory?); finished runs are kept: run it again, "
             "or with --workers 1"
         ) from error
     finally:
-        # On Ctrl-C nobody wants to wait for the runs in hand.
+        # On Ctrl-C, do not wait for the current runs.
         for child in multiprocessing.active_children() if waiting else ():
             child.terminate()
         pool.shutdown(cancel_futures=True)
 
 
 def _settle_in(parent: int) -> None:
-    """A worker leaves Ctrl-C to its parent, computes on one thread, and does not outlive its parent."""
+    """Set up a worker: ignore Ctrl-C, use one thread, end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["OMP_NUM_THREADS"] = "1"
     threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()

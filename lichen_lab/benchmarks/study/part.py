@@ -10,16 +10,16 @@ from lichen_lab.benchmarks.result import Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.study.run_spec import O, S
 
 QUICK: Final = ", quick"
-"""Ends a row's setting in a quick run, so that no goal speaks about it."""
+"""Suffix of a row's setting in a quick run, so that no goal applies to it."""
 
 
 @dataclass(frozen=True)
 class Figure(Generic[O]):
-    """A figure of a run, declared once: its rows, its paired differences and the worst of them.
+    """A figure of a run, from which rows, paired differences and worst seeds are made.
 
     Attributes:
-        metric: as rows name it, with its unit.
-        of: a run's value; None where it has none.
+        metric: its name in rows, with the unit.
+        of: its value for a run's outcome, or None.
     """
 
     metric: str
@@ -31,10 +31,10 @@ class StudyLine(Generic[S, O]):
     """One line of a table.
 
     Attributes:
-        method: as rows name it.
-        spec: the run, its seed aside.
-        under: the conditions, in words; lines are compared on the same data set under the same ones.
-        view: what the line shows of a run's outcome; all of it, unless several lines show one run.
+        method: its name in rows.
+        spec: the run; its seed is replaced.
+        under: the conditions in words; lines are compared on the same data set under the same conditions.
+        view: the part of a run's outcome that the line shows, where several lines show one run.
     """
 
     method: str
@@ -44,23 +44,23 @@ class StudyLine(Generic[S, O]):
 
     @property
     def dataset(self) -> str:
-        """As rows name it."""
+        """Its name in rows."""
         return self.spec.dataset
 
     def small(self) -> Self:
-        """The same with a small run."""
+        """The line with a small run."""
         return replace(self, spec=self.spec.tiny())
 
 
 def lines(
     make: Callable[..., StudyLine[S, O]], methods: Iterable[str], unders: Mapping[str, Mapping[str, Any]]
 ) -> tuple[StudyLine[S, O], ...]:
-    """Every method under every condition: ``make(method, words, **changes)`` of each pair.
+    """A line for every method under every condition: ``make(method, words, **changes)``.
 
     Args:
         make: a study's ``line``.
-        methods: by title.
-        unders: the conditions in words -> what they change of a run.
+        methods: their titles.
+        unders: conditions in words -> changes of a run.
     """
     titles = tuple(methods)
     return tuple(make(title, words, **changes) for words, changes in unders.items() for title in titles)
@@ -71,10 +71,10 @@ class PartResults(Generic[S, O]):
     """The finished runs of a part.
 
     Attributes:
-        part: whose they are.
-        runs: of each variant, in their order: seed -> outcome.
-        quick: whether they were small.
-        computed: the part's rows that needed no run.
+        part: the part.
+        runs: for each of its variants: seed -> outcome.
+        quick: whether the runs were small.
+        computed: the part's rows that need no run.
     """
 
     part: "Part[S, O]"
@@ -83,15 +83,15 @@ class PartResults(Generic[S, O]):
     computed: Sequence[ResultRow] = ()
 
     def rows(self) -> list[ResultRow]:
-        """All that the part shows."""
+        """All rows of the part."""
         return [*self.part.rows(self), *self.computed]
 
     def pairs(self) -> Iterable[tuple[StudyLine[S, O], Mapping[int, O]]]:
-        """Variants with their runs, those without any left out."""
+        """Variants that have runs, with their runs."""
         return ((v, runs) for v, runs in zip(self.part.variants, self.runs, strict=True) if runs)
 
     def of(self, method: str, under: str | None = None, dataset: str | None = None) -> Mapping[int, O]:
-        """By seed, of the first such variant; empty where there is none. None: whatever it is."""
+        """Runs by seed of the first matching variant, or nothing; None matches any value."""
         for variant, runs in self.pairs():
             named = ((under, variant.under), (dataset, variant.dataset))
             if variant.method == method and all(wanted in {None, given} for wanted, given in named):
@@ -99,20 +99,20 @@ class PartResults(Generic[S, O]):
         return {}
 
     def keys(self) -> set[str]:
-        """The runs themselves: several tables may show one."""
+        """Keys of the runs; several tables may show one run."""
         return {variant.spec.at(seed).key() for variant, runs in self.pairs() for seed in runs}
 
     def row(
         self, variant: StudyLine[S, O], metric: str, values: Sequence[float], *, seconds: float = 0.0
     ) -> list[ResultRow]:
-        """A row, or none without values."""
+        """One row, or none if there are no values."""
         if not values:
             return []
         under = variant.under + (QUICK if self.quick else "")
         return [row(variant.dataset, variant.method, under, metric, values, seconds=seconds)]
 
     def scores(self) -> list[ResultRow]:
-        """The part's figures of every variant; the first figure's row has the seconds of the runs."""
+        """The part's figures of every variant; the first figure's row carries the runs' seconds."""
         rows = []
         for variant, runs in self.pairs():
             seconds = sum(one.seconds for one in runs.values())
@@ -129,13 +129,13 @@ class PartResults(Generic[S, O]):
         figure: Callable[[O], float | None] | None = None,
         what: str = "",
     ) -> list[ResultRow]:
-        """Differences seed by seed of one method from others, on the same data under the same conditions.
+        """Differences, seed by seed, between a method and others on the same data and conditions.
 
         Args:
             ours: the method.
-            theirs: the others.
-            figure: None: the part's first one.
-            what: names it, where it is not that.
+            theirs: the other methods.
+            figure: the figure to compare; None: the part's first one.
+            what: prefix of the metric for another figure.
         """
         others, rows = tuple(theirs), []
         for variant, runs in self.pairs():
@@ -148,12 +148,12 @@ class PartResults(Generic[S, O]):
         return rows
 
     def versus(self, figure: Callable[[O], float | None] | None = None) -> list[ResultRow]:
-        """The differences that :attr:`Part.versus` names."""
+        """The differences listed in :attr:`Part.versus`."""
         return [row for ours, theirs in self.part.versus for row in self.margins(ours, (theirs,), figure)]
 
 
 def usual(results: PartResults[S, O]) -> list[ResultRow]:
-    """Figures of every variant, and the differences that the part names: what most parts show."""
+    """Figures of every variant and the part's differences: the rows of most parts."""
     return [*results.scores(), *results.versus()]
 
 
@@ -163,13 +163,13 @@ def grid_rows(
     rate: Callable[[StudyLine[S, O]], float],
     chosen: Callable[[StudyLine[S, O]], float],
 ) -> list[ResultRow]:
-    """Scores, and of each method the learning rate with the best first figure beside the tables' one.
+    """Scores, and for each method its best learning rate of a grid beside its rate in the tables.
 
     Args:
-        results: of lines that differ in their learning rate.
-        under: names the grid in rows.
-        rate: of a line's run.
-        chosen: of the line's method in the tables.
+        results: runs of lines that differ in their learning rate; compared by the first figure.
+        under: name of the grid in rows.
+        rate: learning rate of a line.
+        chosen: learning rate of the line's method in the tables.
     """
     rows, best = usual(results), results.part.figures[0].of
     tried: dict[tuple[str, str], list[tuple[float, StudyLine[S, O]]]] = {}
@@ -197,29 +197,29 @@ def least(method: str) -> str:
 def paired(
     ours: Mapping[int, O], theirs: Mapping[int, O], figure: Callable[[O], float | None]
 ) -> list[float]:
-    """Differences seed by seed, over the seeds for which both have the figure."""
+    """Differences, seed by seed, over the seeds where both have the figure."""
     both = ((figure(ours[seed]), figure(theirs[seed])) for seed in sorted(ours.keys() & theirs.keys()))
     return [mine - other for mine, other in both if mine is not None and other is not None]
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of their mean; 0 of a single one."""
+    """Standard error of the mean; 0 for a single value."""
     return stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def in_errors(values: Sequence[float]) -> list[float]:
-    """Their mean in its standard errors, or nothing where there is no telling its error."""
+    """The mean in units of its standard error, or nothing if the error is unknown."""
     error = standard_error(values)
     return [fmean(values) / error] if error else []
 
 
 def condition_text(options: Mapping[str, Any]) -> str:
-    """Options that differ from those of the tables, as a condition."""
+    """Options that differ from the tables' options, as a condition in words."""
     return ", ".join(f"{name} {value}" for name, value in options.items()) or "as in the tables"
 
 
 def in_words(changes: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Changes of a run by their words, for :func:`lines`; fields of ``setting`` are named like options."""
+    """Changes of a run, keyed by their words, for :func:`lines`; fields of ``setting`` read like options."""
     return {condition_text({**change.get("setting", {}), **_options(change)}): change for change in changes}
 
 
@@ -238,17 +238,17 @@ class Part(Generic[S, O]):
 
     Attributes:
         name: the word after ``--part``.
-        title: in one line.
-        variants: what is run; each has a line of its own: data set, method, conditions.
-        figures: of its runs; the first is the one that differences are of.
-        worst: differences are shown on their worst seed, too.
+        title: one line.
+        variants: the lines to run; each has its own data set, method and conditions.
+        figures: figures of its runs; differences compare the first one.
+        worst: whether differences are also shown on their worst seed.
         rows: makes the rows of the runs.
-        versus: pairs (ours, theirs) of methods whose difference ``rows`` may show, under every condition.
+        versus: pairs (ours, theirs) of methods whose differences ``rows`` may show, under every condition.
         computed: makes rows that need no run.
-        goals: what the figures should be.
-        place: smaller ones are shown first.
-        by_default: whether the study runs it without being asked.
-        seeds: instead of those that the command names.
+        goals: targets of the figures.
+        place: parts with a smaller one are shown first.
+        by_default: whether the study runs the part unasked.
+        seeds: used instead of the command's seeds.
     """
 
     name: str
@@ -265,13 +265,13 @@ class Part(Generic[S, O]):
     seeds: tuple[int, ...] = ()
 
     def specs(self, seeds: Iterable[int]) -> list[S]:
-        """Every run, seed by seed."""
+        """All runs, seed by seed."""
         return [variant.spec.at(seed) for seed in self.seeds or seeds for variant in self.variants]
 
     def results(
         self, done: Mapping[str, O], seeds: Iterable[int], *, quick: bool = False
     ) -> PartResults[S, O]:
-        """Pick this part's runs out of all."""
+        """Select this part's runs."""
         seeds = tuple(self.seeds or seeds)
         runs = [
             {seed: v.view(done[key]) for seed in seeds if (key := v.spec.at(seed).key()) in done}
@@ -280,5 +280,5 @@ class Part(Generic[S, O]):
         return PartResults(self, runs, quick)
 
     def small(self) -> Self:
-        """The same with small runs, on the seeds that the command names."""
+        """The part with small runs, on the command's seeds."""
         return replace(self, variants=tuple(variant.small() for variant in self.variants), seeds=())

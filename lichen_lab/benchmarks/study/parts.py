@@ -1,4 +1,4 @@
-"""The parts of a study, found by folder: a module holds one, or several that belong together."""
+"""The parts of a study, collected from a package; a module may hold several related parts."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +16,7 @@ class Parts(Generic[S, O]):
     """All parts of one study.
 
     Attributes:
-        package: that they lie in, as it is imported.
+        package: dotted name of their package.
         bench: the study's name, for errors.
     """
 
@@ -24,14 +24,14 @@ class Parts(Generic[S, O]):
     bench: str
 
     def _all(self) -> dict[str, Part[S, O]]:
-        """By name, in the order in which they are shown."""
+        """Parts by name, in display order."""
         folder = import_module(self.package).__path__
         modules = [import_module(f"{self.package}.{module.name}") for module in iter_modules(folder)]
         parts = [part for module in modules for part in vars(module).values() if isinstance(part, Part)]
         return {part.name: part for part in sorted(parts, key=lambda part: (part.place, part.name))}
 
     def names(self) -> tuple[str, ...]:
-        """Their names, in the order in which they are shown."""
+        """Their names in display order."""
         return tuple(self._all())
 
     def part(self, name: str) -> Part[S, O]:
@@ -46,11 +46,11 @@ class Parts(Generic[S, O]):
         return parts[name]
 
     def chosen(self, wanted: tuple[str, ...]) -> list[Part[S, O]]:
-        """These parts, or all that run without being asked."""
+        """The named parts; without names, the parts that run by default."""
         if wanted:
             return [self.part(name) for name in dict.fromkeys(wanted)]
         return [part for part in self._all().values() if part.by_default]
 
     def goals(self) -> tuple[Goal, ...]:
-        """Of all of them."""
+        """Goals of all parts."""
         return tuple(goal for part in self._all().values() for goal in part.goals)

@@ -1,8 +1,8 @@
-"""Finished runs on disk, one JSON line each, so that an interrupted bench goes on where it was.
+"""Finished runs on disk, one JSON line each, so that an interrupted bench can resume.
 
-A line counts for the same run on the same code alone: ``key`` names the run, ``code`` digests the sources
-that decide what a run gives, by their paths and contents. So files that move, and code that changes without
-changing a figure, make finished runs count no more; :mod:`lichen_lab.benchmarks.study.rekey` takes them over.
+A line counts only for the same run on the same code: ``key`` identifies the run, ``code`` is a digest of the
+paths and contents of the sources that affect figures. A move of files, or a change without effect on figures,
+therefore invalidates finished runs; :mod:`lichen_lab.benchmarks.study.rekey` takes them over.
 """
 
 import hashlib
@@ -37,11 +37,11 @@ ENGINE: Final = (
     "lichen_lab.simulation.training.downloads",
     "lichen_lab.simulation.training.engine",
 )
-"""What the figures of any study's runs depend on, its own code and data aside."""
+"""Sources that affect the figures of all studies."""
 
 
 def files_of(module: str) -> list[Path]:
-    """The source of a module, or of all modules in a package.
+    """The source files of a module or of a package.
 
     Raises:
         FileNotFoundError: there is no such module below :data:`ROOT`.
@@ -55,7 +55,7 @@ def files_of(module: str) -> list[Path]:
 
 @cache
 def digest(modules: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
-    """Of the sources of modules and packages, and of libraries' versions."""
+    """Digest of the sources of modules and packages and of the libraries' versions."""
     mark = hashlib.sha256()
     for module in modules:
         for file in files_of(module):
@@ -70,15 +70,15 @@ def digest(modules: tuple[str, ...], libraries: tuple[str, ...] = ()) -> str:
 
 @dataclass(frozen=True)
 class RunFormat(Generic[S, O]):
-    """What the finished runs of one study are.
+    """The format of one study's finished runs.
 
     Attributes:
-        package: of the study, as it is imported; its last word is the one after ``lichen bench``.
-        spec: the study's runs.
-        outcome: what they leave.
-        sources: modules and packages that decide what a run gives, beside ``figures`` and :data:`ENGINE`;
-            parts, tables and the report are not among them.
-        figures: modules that decide which figures a run leaves, and what they mean.
+        package: dotted name of the study; its last word is the one after ``lichen bench``.
+        spec: type of its runs.
+        outcome: type of their outcomes.
+        sources: modules and packages that affect figures, beside ``figures`` and :data:`ENGINE`; parts,
+            tables and the report do not.
+        figures: modules that define the figures of an outcome.
     """
 
     package: str
@@ -93,31 +93,31 @@ class RunFormat(Generic[S, O]):
         return self.package.rsplit(".", 1)[-1]
 
     def marks(self) -> dict[str, str]:
-        """Digests of the code as it is now."""
+        """Digests of the current code."""
         code = digest((*self.figures, *self.sources, *ENGINE), _LIBRARIES)
         return {"code": code, "figures": digest(self.figures)}
 
     def default(self) -> Path:
-        """Where runs are kept when nobody says where."""
+        """Default file of finished runs."""
         return cache_folder().parent / "bench" / f"{self.name}.jsonl"
 
     @cached_property
     def read(self) -> Callable[[Any], O]:
-        """Makes an outcome of its JSON; raises ValidationError, a ValueError, where it is none."""
+        """Parses an outcome from JSON; raises ValidationError, a ValueError."""
         return TypeAdapter(self.outcome).validate_python
 
     def store(self, path: Path | None = None, *, any_code: bool = False) -> "RunCache[S, O]":
-        """The finished runs in a file; arguments and errors as of :class:`RunCache`."""
+        """The finished runs in a file; see :class:`RunCache`."""
         return RunCache(path, self, any_code=any_code)
 
 
 class RunCache(Generic[S, O]):
-    """Finished runs by what they are.
+    """Finished runs by key.
 
     Args:
-        path: the file; made at the first run. Without one: the default, where it can be written, else memory.
-        any_code: also take runs of other versions of the code (the newest line of a run), as long as they
-            have the same figures.
+        path: the file; created with the first run. None: the default file if it is writable, else memory.
+        any_code: also use runs of other versions of the code (the newest line of a run) that have the same
+            figures.
 
     Raises:
         NotWritten: the file that was named cannot be read, or is a folder.
@@ -134,10 +134,10 @@ class RunCache(Generic[S, O]):
                 if told[self._mark] == form.marks()[self._mark]:
                     self.keep(told["key"], form.read(told["outcome"]))
             except (ValueError, KeyError, TypeError):
-                continue  # of an older format: that run is made again
+                continue  # an older format: the run is made again
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """All lines of the file, but for those torn by a kill.
+        """All whole lines of the file; a kill may tear one.
 
         Raises:
             NotWritten: the file that was named cannot be read, or is a folder.
@@ -155,7 +155,7 @@ class RunCache(Generic[S, O]):
 
     @contextmanager
     def _on_disk(self) -> Iterator[None]:
-        """Around file work: a file that was named must be there for us, the cache need not."""
+        """Wraps file access: a named file must work, the cache may fail."""
         try:
             with writing(self.path):
                 yield
@@ -164,18 +164,18 @@ class RunCache(Generic[S, O]):
                 raise
 
     def keep(self, key: str, outcome: O) -> None:
-        """Remember a run, in memory alone; what an earlier one was asked stays answered."""
+        """Remember a run in memory; keep the probes of an earlier one."""
         before = self._done.get(key)
         answered = before.probes if before else {}
         self._done[key] = replace(outcome, probes={**answered, **outcome.probes})
 
     def get(self, one: S) -> O | None:
-        """That run, where every probe that it asks for was answered."""
+        """The outcome of that run if it has all requested probes."""
         found = self._done.get(one.key())
         return found if found is not None and set(one.probes) <= set(found.probes) else None
 
     def put(self, one: S, outcome: O) -> None:
-        """Remember a run, on disk too.
+        """Remember a run in memory and on disk.
 
         Raises:
             NotWritten: the file that was named cannot be written.
@@ -190,8 +190,8 @@ class RunCache(Generic[S, O]):
         line = b"\n" + json.dumps(told, allow_nan=False).encode() + b"\n"
         with self._on_disk():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # One write each: two benches may share a file. A line begins with a line's end, for the one
-            # before it may have been torn.
+            # One write a line: two benches may share the file. The newline comes first, because the line
+            # before may be torn.
             with self.path.open("ab") as file:
                 file.write(line)
                 file.flush()

@@ -1,4 +1,4 @@
-"""A run of a study: what it depends on, and what it leaves. Torch-free."""
+"""The input (spec) and the output (outcome) of a study's run. Torch-free."""
 
 import hashlib
 import json
@@ -16,17 +16,17 @@ F = TypeVar("F")
 
 @dataclass(frozen=True)
 class RunSpec(ABC, Generic[T, C]):
-    """What one run depends on; survives JSON and a process boundary.
+    """Everything that one run depends on; can pass through JSON and between processes.
 
     Attributes:
-        fleet: a name of the study's fleets.
-        method: a name of the study's methods.
+        fleet: name of a fleet of the study.
+        method: name of a method of the study.
         setting: network, training and options.
-        conditions: who has what.
-        seed: of everything that is drawn.
-        tuning: judge on what is held out of the training data, and do not look at the test data.
-        small: little data: shows that it runs, not what it is worth.
-        probes: what is asked of the run's end beyond its figures; it changes nothing of the run.
+        conditions: how data is spread over the devices.
+        seed: of all random draws.
+        tuning: evaluate on held-out training data instead of the test data.
+        small: use little data: checks that the run works, not its figures.
+        probes: further measurements of the final state; they do not change the run.
     """
 
     fleet: str
@@ -40,29 +40,29 @@ class RunSpec(ABC, Generic[T, C]):
 
     @property
     def dataset(self) -> str:
-        """The fleet, as rows name it."""
+        """The fleet's name in rows."""
         return self.fleet
 
     def at(self, seed: int) -> Self:
-        """The same with another seed."""
+        """The run with another seed."""
         return replace(self, seed=seed)
 
     def key(self) -> str:
-        """The same for equal runs, whatever is asked of their ends."""
+        """Digest that is equal for equal runs, whatever their probes."""
         whole = asdict(replace(self, probes=()))
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
 
     @abstractmethod
     def tiny(self) -> Self:
-        """The same with a few short rounds on little data."""
+        """The run with a few short rounds on little data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOutcome:
-    """What every run leaves; survives JSON.
+    """Output of every run; can pass through JSON.
 
     Attributes:
-        seconds: that it took.
+        seconds: duration of the run.
         probes: probe -> figure -> value.
     """
 
@@ -73,8 +73,8 @@ class RunOutcome:
 S = TypeVar("S", bound=RunSpec[Any, Any])
 O = TypeVar("O", bound=RunOutcome)  # noqa: E741 - an outcome, beside a setting
 Run = Callable[[F, T, int, Say], O]
-"""Makes a run: of the fleet, what it is given, the seed, and whom to tell how far it is."""
+"""Makes a run from a fleet, a setting, a seed and a callable that takes the progress."""
 
 
 def quiet(_line: str) -> None:
-    """Nobody wants to know how far a run is."""
+    """Discard progress lines."""

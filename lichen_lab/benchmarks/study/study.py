@@ -1,4 +1,4 @@
-"""A study as a whole: parts to runs to rows, and the report."""
+"""A study: turns parts into runs, runs into rows, and rows into a report."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,16 +17,16 @@ from lichen_lab.benchmarks.study.run_spec import O, S
 
 @dataclass(frozen=True)
 class Wish:
-    """What a command asks for.
+    """Options of a study's command.
 
     Attributes:
-        parts: their names; empty: all that run without being asked.
-        seeds: repetitions, from ``seed`` on; None: as many as the study says.
-        seed: the first one.
-        workers: processes; None is one a CPU.
+        parts: names of parts; empty: the parts that run by default.
+        seeds: number of repetitions; None: the study's.
+        seed: the first seed.
+        workers: processes; None: one a CPU.
         resume: file of finished runs; None: the cache's.
-        any_code: finished runs of other versions of the code count too.
-        report: write a page here.
+        any_code: whether to use finished runs of other versions of the code.
+        report: file of the report to write.
         quick: one seed, small runs.
     """
 
@@ -41,7 +41,7 @@ class Wish:
 
 
 def distinct(ones: Iterable[S]) -> dict[str, S]:
-    """Each run once, by key, in the order of first mention; it is asked all that any of them is."""
+    """Each run once, by key, in order of first use, with the probes of all its uses."""
     found: dict[str, S] = {}
     for one in ones:
         same = found.setdefault(one.key(), one)
@@ -52,13 +52,13 @@ def distinct(ones: Iterable[S]) -> dict[str, S]:
 
 @dataclass(frozen=True, kw_only=True)
 class Study(RunFormat[S, O]):
-    """A benchmark that is made of parts: a package with ``parts`` and ``report``.
+    """A benchmark of several parts: a package with ``parts`` and ``report``.
 
     Attributes:
         title: what it measures, in one line.
-        run: makes one run, in whatever process this is; importable by name, and torch-free until it runs.
-        seeds: repetitions where a command names none.
-        order: runs are made in this one; of seeds first.
+        run: makes one run; importable by name in a worker, imports torch only when called.
+        seeds: repetitions without ``--seeds``.
+        order: sort key of the runs.
     """
 
     title: str
@@ -68,11 +68,11 @@ class Study(RunFormat[S, O]):
 
     @property
     def parts(self) -> Parts[S, O]:
-        """That it has."""
+        """The study's parts."""
         return Parts(f"{self.package}.parts", self.name)
 
     def bench(self) -> Bench:
-        """As the registry knows it."""
+        """Its entry in the registry."""
 
         def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
             return self.measure(Wish(quick=quick), say)
@@ -80,7 +80,7 @@ class Study(RunFormat[S, O]):
         return Bench(self.name, self.title, run, goals=self.parts.goals())
 
     def measure(self, wish: Wish, say: Say) -> list[ResultRow]:
-        """Run what is wished, and write the report.
+        """Make the requested runs and write the report.
 
         Raises:
             Misconfigured: an unknown part, or a data set is not here.
@@ -95,11 +95,11 @@ class Study(RunFormat[S, O]):
         return rows
 
     def _write(self, found: Sequence[PartResults[S, O]], rows: Sequence[ResultRow], path: Path) -> None:
-        """Matplotlib is imported only where a page is asked for."""
+        """Write the report; imports matplotlib only here."""
         import_module(f"{self.package}.report").PAGE.write(found, rows, path)
 
     def results(self, wish: Wish, say: Say) -> list[PartResults[S, O]]:
-        """The runs of every part that is wished."""
+        """The runs of the requested parts."""
         wanted = self.parts.chosen(wish.parts)
         if wish.quick:
             wanted = [part.small() for part in wanted]
@@ -107,7 +107,7 @@ class Study(RunFormat[S, O]):
         seeds = range(wish.seed, wish.seed + count)
         store = self.store(wish.resume, any_code=wish.any_code)
         ones = [one for part in wanted for one in part.specs(seeds)]
-        # One seed of everything before the next: what is there when somebody stops it can be compared.
+        # By seed first, so that an interrupted study can be compared.
         ones.sort(key=self.order)
         done = run_each(distinct(ones), store, say, self.run, wish.workers)
         return [part.results(done, seeds, quick=wish.quick) for part in wanted]
