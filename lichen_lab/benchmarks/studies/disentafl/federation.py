@@ -1,7 +1,6 @@
-"""DisentAFL in the study: the product's client, router, codec, checks and fold, without processes.
+"""Runs DisentAFL in one process with the product's client, router, codec, checks and fold.
 
-Bytes are those of the frames: an update as it is spooled, and each blob of a route that the device has not
-got under that digest yet.
+Bytes are those of frames: the update as spooled, and each blob of a route that the device does not have yet.
 """
 
 from collections.abc import Sequence
@@ -32,9 +31,9 @@ from protocol.output_names import output_names, outputs
 from protocol.tasks.task import Target, Task
 
 NAME = "disentafl"
-"""Of the method, and of its folder."""
+"""Name of the method and of its folder."""
 _OUR_OWN = ("devices_per_round", "selection", "uplink")
-"""Options of the run; all others are the method's."""
+"""Options of the run; all others belong to the method."""
 
 
 def task_of(fleet: TargetFleet, setting: DisentAflSetting, seed: int) -> Task:
@@ -68,7 +67,7 @@ class TargetFederation(study.Federation):
         self._history: list[PastRound] = []
 
     def before_round(self, round_: int) -> Sequence[StudyDevice]:
-        """Who takes part, by the task's selection policy; in the last round everybody does."""
+        """The devices that the task's policy selects; in the last round all devices."""
         rounds = self.task.rounds
         self._moved, self.personal = {}, {}
         if rounds.devices_per_round is None or round_ == rounds.count:
@@ -82,25 +81,25 @@ class TargetFederation(study.Federation):
         return [self.everybody[name] for name in policy(rounds.selection).choose(draw).devices]
 
     def _look(self, device: StudyDevice, route: Blobs, result: LocalResult) -> None:
-        """What a device's own model is worth after its training, in rounds in which that is looked at."""
+        """Score a device's own model after its training, in rounds that are evaluated."""
         self._moved[device.name] = sorted({blob_of(name) for name in result.tensors})
         if looks(len(self.records) + 1, self.task.rounds.count):
             self.personal[device.name] = self.judged(device.name, after(route, result))
 
     def play(self, round_: int) -> float | None:
-        """One round; the mean of the personal scores, where it was looked at them."""
+        """Play one round; returns the mean of the personal scores if they were evaluated."""
         record = self.round(round_)
         losses = {name: told["loss"] for name, told in record.accepted.items() if "loss" in told}
         self._history.append(PastRound(round_, frozenset(self._moved), losses, self._moved))
         return fleet_mean(self.personal) if self.personal else None
 
     def judged(self, name: str, state: Blobs) -> dict[str, float]:
-        """A model's scores on a member's test windows."""
+        """Scores of a model on a device's test windows."""
         member, model = self.members[name], self.site.client.inference_model(self.task, state)
         return score(self.fleet, member, predicted(model, member.test, self.task))
 
     def aggregate(self) -> Scores:
-        """What each device would predict with before it trains again."""
+        """Scores of the model that each device gets before it trains again."""
         blended, found = method(NAME).blended, {}
         for name, device in self.everybody.items():
             context = self.site.context(device, self.task.rounds.count + 1)
@@ -110,7 +109,7 @@ class TargetFederation(study.Federation):
 
 
 def after(route: Blobs, result: LocalResult) -> Blobs:
-    """A device's whole model after its training: deltas applied, its own parts as they are."""
+    """A device's whole model after its training: deltas applied, private parts replaced."""
     base = flatten(route)
     moved = apply(
         base,
@@ -125,7 +124,7 @@ def after(route: Blobs, result: LocalResult) -> Blobs:
 
 
 def predicted(model: torch.nn.Module, windows: WindowSet, task: Task) -> dict[str, FloatArray]:
-    """What an inference module predicts of these windows, by target: its first output of each."""
+    """Predictions of an inference module by target: its first output for each target."""
     names: tuple[str, ...] = model.modalities  # type: ignore[assignment]  # of every routed module
     targets: tuple[Target, ...] = model.targets  # type: ignore[assignment]  # as above
     columns = [task.modality_names.index(name) for name in names]

@@ -1,4 +1,4 @@
-"""How a run of the study is made. Torch-free until it runs."""
+"""Makes a run of the study. Imports torch only in a run."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -11,11 +11,11 @@ from lichen_lab.benchmarks.study.run_spec import quiet
 
 
 def run(one: DisentAflRun, tell: Say = quiet) -> DisentAflOutcome:
-    """Make a run, in whatever process this is.
+    """Make a run in this process.
 
     Args:
         one: the run.
-        tell: is told how far it is.
+        tell: takes the progress.
 
     Raises:
         Misconfigured: no such fleet, method or option, or a data set is not here.
@@ -30,6 +30,6 @@ def run(one: DisentAflRun, tell: Say = quiet) -> DisentAflOutcome:
 
 @lru_cache(maxsize=2)
 def _fleet(name: str, seed: int, tuning: bool, small: bool) -> TargetFleet:  # noqa: FBT001 - fields of One
-    """A fleet is built once for the methods that follow each other on it."""
+    """Build a fleet once for consecutive runs on it."""
     whole = fleets.fleet(name, seed, small=small)
     return fleets.tuning(whole, seed) if tuning else whole

@@ -1,4 +1,4 @@
-"""What a run of the study is given, and what it leaves. Torch-free."""
+"""Settings, fleets and outcomes of the study's runs. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,13 @@ from models.contract import FloatArray, Profile, WindowSet
 from protocol.tasks.task import Task
 
 Scores = dict[str, dict[str, float]]
-"""TargetDevice's name -> target -> score, 0 to 100."""
+"""Device name -> target -> score, 0 to 100."""
 NETWORK: Final = ("width", "latent", "hidden", "lr", "batch", "epochs")
-"""Fields of a setting that are options of the product's method, too."""
+"""Fields of a setting that are also options of the product's method."""
 
 
 class WindowJudge(Protocol):
-    """Recognises what is in a window of one modality; it has seen no member's data."""
+    """Classifies windows of one modality; trained without any device's data."""
 
     def __call__(self, x_BCT: FloatArray) -> NDArray[np.int64]:
         """(B,) class of each window, in the modality's raw units."""
@@ -32,14 +32,13 @@ class TargetDevice:
 
     Attributes:
         name: unique in its fleet.
-        kind: what it reads and predicts, in words; members of a kind have the same profile.
-        profile: the inputs it may read and the targets it learns. Its windows hold the modality that it
-            generates too, though that is no input of its.
-        train: labels of targets outside the profile are not in it, nor modalities that it neither reads nor
-            generates.
-        test: likewise; scores are made on it.
-        truth: generation -> (B,) class of what each test window should show, for the fleet's judge.
-        train_truth: likewise of the windows that train; nobody trains on it (``fleets.tuning`` judges by it).
+        kind: its inputs and targets in words; devices of one kind have the same profile.
+        profile: its inputs and targets. Its windows also hold the modality that it generates, which is not
+            an input.
+        train: without labels of other targets, and without modalities that it neither reads nor generates.
+        test: likewise; used for scores.
+        truth: generated target -> (B,) class that each test window should show, for the fleet's judge.
+        train_truth: likewise for the training windows; only ``fleets.tuning`` evaluates with it.
     """
 
     name: str
@@ -53,13 +52,13 @@ class TargetDevice:
 
 @dataclass(frozen=True)
 class TargetFleet:
-    """Devices that learn one task.
+    """Devices that learn one task together.
 
     Attributes:
         name: of the fleet.
-        task: names, shapes and units; its method and options are set by the run.
-        members: in a fixed order.
-        judges: generation -> what recognises the windows it makes.
+        task: names, shapes and units; the run sets method and options.
+        members: devices in a fixed order.
+        judges: generated target -> classifier of its windows.
     """
 
     name: str
@@ -69,12 +68,12 @@ class TargetFleet:
 
     @property
     def kinds(self) -> dict[str, tuple[TargetDevice, ...]]:
-        """Members by kind, in order of first mention: the groups of "FedAvg per group"."""
+        """Devices by kind, in order of first use: the groups of "FedAvg per group"."""
         names = dict.fromkeys(member.kind for member in self.members)
         return {name: tuple(m for m in self.members if m.kind == name) for name in names}
 
     def member(self, name: str) -> TargetDevice:
-        """The one of that name; raises KeyError."""
+        """The device of that name; raises KeyError."""
         for member in self.members:
             if member.name == name:
                 return member
@@ -83,17 +82,17 @@ class TargetFleet:
 
 @dataclass(frozen=True)
 class DisentAflSetting:
-    """The network and the training that every method is given.
+    """Network and training, equal for all methods.
 
     Attributes:
-        rounds: of the fleet; Local trains ``rounds * epochs`` epochs.
-        lr: of Adam on the devices.
-        batch: windows.
-        epochs: local, in a round.
+        rounds: number of rounds; Local trains ``rounds * epochs`` epochs.
+        lr: learning rate of Adam on the devices.
+        batch: windows a batch.
+        epochs: local epochs a round.
         width: d of the encoders.
         latent: d_latent of the experts.
         hidden: of a decoder, before its last layer.
-        options: of the method alone, by its own names.
+        options: the method's own options.
     """
 
     rounds: int = 40
@@ -120,15 +119,15 @@ class DisentAflRun(run_spec.RunSpec[DisentAflSetting, None]):
 
 @dataclass(frozen=True)
 class DisentAflOutcome(run_spec.RunOutcome):
-    """What a run leaves.
+    """Outcome of a run.
 
     Attributes:
-        personal: each device's own model after its last local training.
-        aggregate: what each device gets from the fleet before it trains; None where there is none (Local).
-        by_round: (round, mean of ``personal`` then) at some rounds, the last one among them.
-        bytes_up: member -> payload bytes sent, mean of the rounds it took part in.
+        personal: scores of each device's own model after its last local training.
+        aggregate: scores of the model that each device gets from the fleet; None for Local.
+        by_round: (round, mean of ``personal``) at some rounds, the last one included.
+        bytes_up: device -> payload bytes sent, mean over its rounds.
         bytes_down: likewise received.
-        kinds: member -> its kind.
+        kinds: device -> its kind.
     """
 
     personal: Scores
@@ -140,12 +139,12 @@ class DisentAflOutcome(run_spec.RunOutcome):
 
     @property
     def mean(self) -> float:
-        """Of the personal models over all devices: a table's figure."""
+        """Mean score of the personal models over all devices: the tables' figure."""
         return fleet_mean(self.personal)
 
 
 def fleet_mean(scores: Scores) -> float:
-    """Mean over devices of a device's mean over its targets.
+    """Mean over devices of each device's mean over its targets.
 
     Raises:
         StatisticsError: there are no devices, or one has no targets.
@@ -154,5 +153,5 @@ def fleet_mean(scores: Scores) -> float:
 
 
 def looks(round_: int, rounds: int) -> bool:
-    """Whether the personal models are looked at in that round."""
+    """Whether the personal models are evaluated in that round."""
     return round_ % 10 == 0 or round_ == rounds

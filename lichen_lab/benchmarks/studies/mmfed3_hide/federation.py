@@ -1,6 +1,6 @@
-"""A run: the product's client, packing, checks and fold, in one process. Imports torch.
+"""Makes a run in one process with the product's client, encoding, checks and fold. Imports torch.
 
-Runs of one seed that differ in their method alone go on from the very same warm start: it is made once.
+Runs of one seed that differ only in their method share a warm start, which is made once.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ from protocol.tasks.task import Task
 _FLOAT_BYTES: Final = 4
 _SHORT_S: Final = 1e-9
 _STARTS: dict[tuple[str, str, int], list["GatewayGroup"]] = {}
-"""The last warm starts of this process."""
+"""The most recent warm starts of this process."""
 _MOST_STARTS: Final = 2
 
 
 class GatewayGroup(Federation):
-    """Devices that share a state."""
+    """Gateways that share a global state."""
 
     def __init__(
         self, task: Task, devices: Sequence[StudyDevice], before: "GatewayGroup | None" = None
@@ -50,7 +50,7 @@ class GatewayGroup(Federation):
             self.downloads.kept |= {name: dict(kept) for name, kept in before.downloads.kept.items()}
 
     def going_on(self, task: Task, fleet: KnowledgeGraphFleet) -> "GatewayGroup":
-        """The same between the same two rounds, with other options and features; this one stays as it is."""
+        """A copy after the same round, with other options and features."""
         devices = [device_of(task, one.name, one.number, fleet) for one in self.gateways]
         for new, one in zip(devices, self.gateways, strict=True):
             new.private, new.carry = dict(one.private), dict(one.carry)
@@ -58,7 +58,7 @@ class GatewayGroup(Federation):
 
 
 def device_of(task: Task, name: str, number: int, fleet: KnowledgeGraphFleet) -> StudyDevice:
-    """A device with those modalities of which an entity of its graph has features."""
+    """A device with the modalities for which its graph has features."""
     graph = fleet.devices[name]
     known = tuple(each for m, each in enumerate(task.modality_names) if graph.present_EM[:, m].any())
     return StudyDevice.of(name, number, Profile(known, ()), graph)
@@ -92,12 +92,12 @@ def run(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, tell: Say
 
 
 def _warmed(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, task: Task) -> list[GatewayGroup]:
-    """Groups of devices that share a state, after the warm start."""
+    """The groups of gateways after the warm start."""
     if not setting.warmup:
         return _fresh(fleet, task)
     start = setting.start()
     if views_of(config_of(task), len(fleet.features)) > 1:
-        # relations with several views are others from the first round on
+        # relations with several views differ from the first round on
         start = replace(start, options=setting.options)
     key = fleet.deal, repr(start), seed
     if key not in _STARTS:
@@ -112,7 +112,7 @@ def _warmed(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, task:
 
 
 def _bare(fleet: KnowledgeGraphFleet) -> KnowledgeGraphFleet:
-    """The same facts without any feature: what of them there will be is nothing to the warm start."""
+    """The same facts without features, which a warm start does not use."""
     devices = {
         name: replace(graph, present_EM=np.zeros_like(graph.present_EM))
         for name, graph in fleet.devices.items()
@@ -132,14 +132,14 @@ def _look(task: Task, judges: Sequence[HeldOutFacts], groups: Sequence[GatewayGr
 
 
 def _speed(groups: Sequence[GatewayGroup], setting: MmFed3Setting) -> float:
-    """Triples a second of a round's training, all devices together."""
+    """Triples a second of a round's training, over all devices."""
     devices = [device for group in groups for device in group.gateways]
     trained = setting.epochs * sum(len(device.held(0)) for device in devices)
     return trained / max(sum(device.train_s for device in devices), _SHORT_S)
 
 
 def whole_bytes(graph: KeyedGraph, dim: int) -> int:
-    """All of a device's rows, and the projections of its modalities, in float32."""
+    """Bytes of a device's rows and of its modalities' projections in float32."""
     widths = [x_EF.shape[1] for m, x_EF in enumerate(graph.features.values()) if graph.present_EM[:, m].any()]
     rows: int = len(graph.entity_keys_E16) + sum(widths)
     return _FLOAT_BYTES * dim * rows

@@ -1,4 +1,4 @@
-"""How a run of the study is made. Torch-free until it runs."""
+"""Makes a run of the study. Imports torch only in a run."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -15,11 +15,11 @@ from lichen_lab.benchmarks.study.run_spec import quiet
 
 
 def run(one: MmFed3Run, tell: Say = quiet) -> MmFed3Outcome:
-    """Make a run, in whatever process this is.
+    """Make a run in this process.
 
     Args:
         one: the run.
-        tell: is told how far it is.
+        tell: takes the progress.
 
     Raises:
         Misconfigured: no such graph or option, or a data set is not here.
@@ -34,5 +34,5 @@ def run(one: MmFed3Run, tell: Say = quiet) -> MmFed3Outcome:
 
 @lru_cache(maxsize=2)
 def _fleet(name: str, seed: int, conditions: GraphConditions, small: bool) -> KnowledgeGraphFleet:  # noqa: FBT001 - fields of One
-    """A graph is dealt once for the methods that follow each other on it."""
+    """Build a fleet once for consecutive runs on it."""
     return fleets.fleet(name, seed, conditions, small=small)

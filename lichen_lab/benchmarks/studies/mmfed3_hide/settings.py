@@ -1,4 +1,4 @@
-"""What a run of the study is given, and what it leaves. Torch-free.
+"""Settings, fleets and outcomes of the study's runs. Torch-free.
 
 Shapes: E entities, N triples.
 """
@@ -13,7 +13,7 @@ from models.knowledge_graph.data.keyed import KeyedGraph
 
 Who = Literal["fleet", "alone", "centre"]
 STRUCTURE: Final[Mapping[str, Any]] = {"fusion": "structure", "imputer": "none", "dual": False}
-"""Options of the structure alone."""
+"""Options that use only the graph's structure."""
 _AFTER: Final = frozenset(
     {
         *STRUCTURE,
@@ -21,21 +21,21 @@ _AFTER: Final = frozenset(
         *("logits", "logits_way", "feature", "prox", "contrast", "temperature"),
     }
 )
-"""Options that a warm start does not read."""
+"""Options without effect on a warm start."""
 METHOD: Final = "mmfed3_hide"
-"""The product's, of all runs."""
+"""The product's method, which all runs use."""
 FIGURES: Final = ("mrr", "hits1", "hits3", "hits10")
 
 
 @dataclass(frozen=True)
 class GraphConditions:
-    """Who has which facts and features.
+    """How facts and features are spread over clients.
 
     Attributes:
-        clients: among whom relations are dealt.
-        rate: r, the share of entities whose features a client has, of each modality.
-        who: ``fleet``: clients share entities through the coordinator; ``alone``: each learns by itself;
-            ``centre``: one device has all facts that clients train on, and any feature that one of them has.
+        clients: number of clients that share the relations.
+        rate: r, the share of entities with features on a client, for each modality.
+        who: ``fleet``: clients share entities through the coordinator; ``alone``: each client learns alone;
+            ``centre``: one device has all training facts and features of the clients.
     """
 
     clients: int = 3
@@ -45,14 +45,14 @@ class GraphConditions:
 
 @dataclass(frozen=True, eq=False)
 class HeldOutFacts:
-    """What one client's facts ask, and of whom.
+    """One client's held-out facts, and the device that answers them.
 
     Attributes:
         holder: the device whose embeddings answer.
-        graph: the client's entities and relations, by key; rivals of an answer are its entities alone.
-        valid_N3: in that graph's indices.
-        test_N3: likewise.
-        known_N3: all facts of the client: other answers that do not count.
+        graph: the client's entities and relations by key; candidate answers are its entities.
+        valid_N3: validation facts, in that graph's indices.
+        test_N3: test facts, likewise.
+        known_N3: all facts of the client; other correct answers are filtered.
     """
 
     holder: str
@@ -67,12 +67,12 @@ class KnowledgeGraphFleet:
     """Devices with a graph each.
 
     Attributes:
-        name: of the graph that was dealt.
-        deal: the same where devices have the same facts, whatever their features.
-        features: modality -> numbers of a feature.
-        devices: by name, in a fixed order.
-        judges: one a client.
-        apart: devices share nothing.
+        name: of the graph.
+        deal: equal for fleets whose devices have the same facts, whatever their features.
+        features: modality -> width of its features.
+        devices: graphs by device, in a fixed order.
+        judges: held-out facts of each client.
+        apart: whether devices share nothing.
     """
 
     name: str
@@ -85,22 +85,22 @@ class KnowledgeGraphFleet:
 
 @dataclass(frozen=True)
 class MmFed3Setting:
-    """What every method is given, and the options of one.
+    """Training, equal for all methods, and the options of one method.
 
     Attributes:
-        rounds: of the fleet, the warm start among them.
-        warmup: first rounds, of structure alone: the same start for every method.
+        rounds: number of rounds, including the warm start.
+        warmup: number of first rounds that use only structure: the same start for every method.
         epochs: of a device in a round.
-        score: f.
-        dim: D, numbers of an entity.
-        gamma: the margin.
-        lr: of embeddings.
-        dense_lr: of projections, fusion and imputer.
+        score: f, the score function of triples.
+        dim: D, width of an entity's embedding.
+        gamma: margin.
+        lr: learning rate of embeddings.
+        dense_lr: learning rate of projections, fusion and imputer.
         batch: questions a step.
         negatives: K, shared by a batch.
         codec: of an update's numbers.
-        look_every: rounds between two looks at validation and test facts.
-        cpu_s: no further round begins after so many seconds of CPU in training and folding; None: all do.
+        look_every: rounds between two evaluations on validation and test facts.
+        cpu_s: limit of CPU seconds in training and folding, after which no round begins; None: no limit.
         options: of the method (``models.methods.mmfed3_hide.MmFed3Config``).
     """
 
@@ -120,7 +120,7 @@ class MmFed3Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def start(self) -> Self:
-        """What its warm start depends on: the same for methods that differ in nothing else."""
+        """The setting of its warm start, equal for methods with the same warm start."""
         same = {name: value for name, value in self.options.items() if name not in _AFTER}
         return replace(
             self, rounds=self.warmup, dense_lr=1.0, look_every=1, cpu_s=None, options={**same, **STRUCTURE}
@@ -129,13 +129,13 @@ class MmFed3Setting:
 
 @dataclass(frozen=True)
 class Look:
-    """What a version was worth.
+    """Evaluation of one version.
 
     Attributes:
-        round: after it.
-        cpu_s: spent by then in training and folding.
+        round: the round that made the version.
+        cpu_s: CPU seconds spent so far in training and folding.
         valid: MRR on the clients' validation facts.
-        test: figure -> value on their test facts, fractions.
+        test: figure -> value on their test facts, as fractions.
     """
 
     round: int
@@ -162,15 +162,15 @@ class MmFed3Run(run_spec.RunSpec[MmFed3Setting, GraphConditions]):
 
 @dataclass(frozen=True)
 class MmFed3Outcome(run_spec.RunOutcome):
-    """What a run leaves.
+    """Outcome of a run.
 
     Attributes:
-        looks: in the order of rounds.
-        bytes_up: payload bytes of a device and round, mean over all rounds.
-        bytes_down: of what a device fetches in one, likewise.
-        bytes_whole: of all a device's rows and projections in float32, mean over devices.
-        triples_s: triples a second of local training, after the warm start; each is asked both ways.
-        refused: updates that were not taken.
+        looks: evaluations in the order of rounds.
+        bytes_up: mean payload bytes up of a device and round.
+        bytes_down: likewise down.
+        bytes_whole: bytes of all rows and projections of a device in float32, mean over devices.
+        triples_s: triples a second of local training after the warm start; each gives two questions.
+        refused: number of refused updates.
     """
 
     looks: list[Look]
@@ -182,10 +182,10 @@ class MmFed3Outcome(run_spec.RunOutcome):
 
     @property
     def best(self) -> Look:
-        """The look at which validation facts were answered best: where the paper's runs stop."""
+        """The evaluation with the best validation MRR, where the paper's runs stop."""
         return max(self.looks, key=lambda look: look.valid)
 
     def within(self, cpu_s: float) -> Look | None:
-        """The best of those that no more CPU was spent on; None where there is none."""
+        """The best evaluation within a CPU limit, or None."""
         early = [look for look in self.looks if look.cpu_s <= cpu_s]
         return max(early, key=lambda look: look.valid) if early else None

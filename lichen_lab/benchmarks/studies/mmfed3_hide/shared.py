@@ -1,4 +1,4 @@
-"""The task of a run, and the judging of what devices predict with. Imports torch."""
+"""The task of a run, and the evaluation of its devices. Imports torch."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from models.methods.mmfed3_hide.evaluation import ranked
 from protocol.tasks.task import Task
 
 _SAME = ("score", "dim", "gamma", "lr", "dense_lr", "batch", "negatives", "epochs")
-"""Fields of a setting that are options of the method, too."""
+"""Fields of a setting that are also options of the method."""
 
 
 def task_of(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int) -> Task:
@@ -46,11 +46,11 @@ def task_of(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int) -> Ta
 
 
 Private = Mapping[str, Tensors]
-"""Of each device, what its method keeps on it."""
+"""Device -> its private tensors."""
 
 
 def valid_mrr(task: Task, judges: Sequence[HeldOutFacts], private: Private) -> float:
-    """Of all clients' validation facts, heads and tails; a fraction.
+    """MRR on all clients' validation facts, heads and tails; a fraction.
 
     Raises:
         Misconfigured: a device has not trained.
@@ -59,7 +59,7 @@ def valid_mrr(task: Task, judges: Sequence[HeldOutFacts], private: Private) -> f
 
 
 def test_figures(task: Task, judges: Sequence[HeldOutFacts], private: Private) -> dict[str, float]:
-    """Likewise of test facts, by name of ``settings.FIGURES``."""
+    """Figures on all clients' test facts, by name of ``settings.FIGURES``."""
     found: Ranking = pooled(
         [ranked(task, private[j.holder], j.graph, j.test_N3, (j.known_N3,)) for j in judges]
     )

@@ -1,4 +1,4 @@
-"""What is asked of a run's final state beyond its accuracy. Imports torch.
+"""Measurements of a run's final state beyond its accuracy. Imports torch.
 
 Unseen people have a device each (:func:`personal`) that holds some labelled windows.
 """
@@ -21,15 +21,15 @@ from protocol.tasks.task import Task
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's end.
+    """The final state of a run.
 
     Attributes:
         spec: the run.
         task: the run's.
         client: the method's.
-        state: the final one.
-        test: the windows that versions were judged on.
-        people: all test windows, with whose they are.
+        state: the final state.
+        test: the windows that versions were evaluated on.
+        people: all test windows with their persons.
     """
 
     spec: QqrRun
@@ -40,7 +40,7 @@ class Trained:
     people: DataSplit
 
     def accuracy(self, windows: WindowSet, **options: Any) -> float:
-        """In %, with some of the method's options changed at inference."""
+        """Accuracy in %, with some options of the method changed at inference."""
         return (
             100 * self.client.evaluate(self.with_options(**options), windows, self.state).metrics["accuracy"]
         )
@@ -54,22 +54,22 @@ GLOBAL: Final = "global model"
 WHOLE: Final = "all sensors"
 ONE_DEAD: Final = "one sensor missing"
 PERSONAL: Final = {"own head": "head", "own prototypes": "prototypes", "own head and prototypes": "both"}
-"""Our words -> the method's option ``personal``."""
+"""Words in tables -> the method's option ``personal``."""
 LABELLED: Final = 0.3
-"""Share of a person's windows of a class, the first ones, that its device has labels of."""
+"""Share of a person's windows of each class, the first ones, that are labelled on its device."""
 _GAP: Final = 1
-"""Windows left out after them: neighbours overlap by half."""
+"""Windows left out after them, because neighbours overlap by half."""
 LOCAL: Final = {"epochs": 10, "batch": 32, "lr": 0.02, "lr_decay": 1.0}
-"""How the device trains, once: few windows, so small batches."""
+"""Training of the person's device; small batches for few windows."""
 _ORDER: Final = 401
 _MISSING: Final = 402
 
 
 def personal(trained: Trained) -> dict[str, float]:
-    """Accuracy (%) on the windows that the person's device has no labels of, over all people's windows.
+    """Accuracy (%) on the unlabelled windows of all people's devices.
 
-    Everyone's device trains once from the final state on its labelled windows and sends nothing. Judged as
-    the windows are, and with one sensor missing in each.
+    Each device trains once from the final state on its labelled windows and sends nothing. Evaluated on whole
+    windows and with one sensor missing in each.
     """
     kinds = {GLOBAL: "none", **PERSONAL}
     hits = dict.fromkeys((figure(kind, sensors) for kind in kinds for sensors in (WHOLE, ONE_DEAD)), 0.0)
@@ -100,7 +100,7 @@ def _some(trained: Trained) -> list[int]:
 
 
 def halves(people: DataSplit, person: int) -> tuple[WindowSet, WindowSet]:
-    """A person's first windows of each class, and those that are judged; in between, some are in neither."""
+    """A person's first windows of each class, and the later ones for evaluation, with a gap between."""
     theirs = people.of_person(person).windows
     first, rest = [], []
     for label in np.unique(theirs.y_B):
@@ -112,7 +112,7 @@ def halves(people: DataSplit, person: int) -> tuple[WindowSet, WindowSet]:
 
 
 def _private(trained: Trained, own: WindowSet, person: int) -> Tensors:
-    """What the person's device keeps after training once: head and prototypes."""
+    """The private head and prototypes after the person's device has trained once."""
     task = trained.with_options(personal="both", **LOCAL)
     seed = int(rng_of(_ORDER, trained.spec.seed, person).integers(2**31))
     context = ClientContext(task, f"person{person}", trained.spec.setting.rounds + 1, seed)
@@ -120,7 +120,7 @@ def _private(trained: Trained, own: WindowSet, person: int) -> Tensors:
 
 
 def _right(trained: Trained, windows: WindowSet, private: Tensors, kept: str) -> float:
-    """How many windows the person's own model gets right, when it uses that of what its device kept."""
+    """Number of windows that the person's model classifies correctly with these private parts."""
     task = trained.with_options(personal=kept)
     state = blended(METHOD.configure(task), trained.state, private)
     return len(windows) * trained.client.evaluate(task, windows, state).metrics["accuracy"]
@@ -132,11 +132,11 @@ FILLS: Final = {
     "zero input": "zero_input",
     "zero feature": "zero_feature",
 }
-"""What stands for a missing modality at inference: our words -> the option that does it."""
+"""Replacements of a missing modality at inference: words in tables -> option ``impute``."""
 
 
 def without(windows: WindowSet, modality: str) -> WindowSet:
-    """The windows as they are when one sensor is dead."""
+    """The windows with one modality missing everywhere."""
     column = list(windows.x).index(modality)
     present_BM = windows.present_BM.copy()
     present_BM[:, column] = False
@@ -150,7 +150,7 @@ def dead_sensor(trained: Trained) -> dict[str, float]:
 
 
 def fillings(trained: Trained) -> dict[str, float]:
-    """The same under each filling: one trained model, several ways at inference."""
+    """The same with each filling, on one trained model."""
     return {
         f"{name}: {words}": trained.accuracy(without(trained.test, name), impute=impute)
         for name in trained.task.modality_names
@@ -159,7 +159,7 @@ def fillings(trained: Trained) -> dict[str, float]:
 
 
 def unseen_class(trained: Trained) -> dict[str, float]:
-    """Recall of the class that no training device held, and the accuracy on the others, in %.
+    """Recall of the class without training devices, and accuracy on the other classes, in %.
 
     ``with``: as configured. ``without``: the same state without the nearest-prototype head.
     """

@@ -1,4 +1,4 @@
-"""One run: a seeded fleet, trained round by round on the code of the field, and judged. Imports torch."""
+"""Makes a run: trains a seeded fleet with the product's code and evaluates it. Imports torch."""
 
 import time
 from collections import Counter
@@ -25,11 +25,11 @@ _TEST_ORDER = 301
 _TEACHERS = 302
 _SMALL_TEST = 128
 _EVEN = 10.0
-"""alpha of prototype devices' pools: each holds some windows of every class."""
+"""alpha of prototype devices' pools: each has some windows of every class."""
 
 
 def run(one: QqrRun) -> QqrOutcome:
-    """Train and judge.
+    """Train and evaluate.
 
     Raises:
         Misconfigured: the data set is not here, or an option does not fit.
@@ -63,7 +63,7 @@ def run(one: QqrRun) -> QqrOutcome:
 
 
 def _graphs(one: QqrRun, task: Task) -> dict[str, bytes]:
-    """The encoders as ONNX graphs, where some device has no torch."""
+    """The encoders as ONNX models, if some device has no torch."""
     if not one.conditions.prototype_devices:
         return {}
     return _exported(task.model_copy(update={"config": {}, "seed": 0}).model_dump_json())
@@ -71,14 +71,14 @@ def _graphs(one: QqrRun, task: Task) -> dict[str, bytes]:
 
 @cache
 def _exported(task: str) -> dict[str, bytes]:
-    """Graphs do not depend on the method's options or the seed; making them takes seconds."""
+    """ONNX models depend on neither the method's options nor the seed; exporting them takes seconds."""
     from export.encoder_models import make_encoder_models  # noqa: PLC0415 - onnx, only where it is needed
 
     return make_encoder_models(Task.model_validate_json(task))
 
 
 def judged_on(one: QqrRun) -> WindowSet:
-    """The test windows; of a small run some of them, drawn evenly."""
+    """The test windows; a random sample of them in a small run."""
     windows = studies.split(one, "test").windows
     if not one.small:
         return windows
@@ -87,7 +87,7 @@ def judged_on(one: QqrRun) -> WindowSet:
 
 
 def fleet_of(one: QqrRun) -> list[VirtualDevice]:
-    """The devices that train, then those that send prototypes alone."""
+    """The devices that train, then those that send only prototypes."""
     whole, flow = studies.split(one, "train"), one.conditions
     trainers = online_fleet(_without(whole, flow.unseen_class), seed=one.seed, **_numbers(flow))
     fleet = [

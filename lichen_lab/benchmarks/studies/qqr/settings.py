@@ -1,4 +1,4 @@
-"""What one run depends on, and what it leaves: values that survive JSON and a process boundary."""
+"""Settings, conditions and outcomes of the study's runs; they can pass through JSON and between processes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,28 +10,28 @@ from lichen_lab.simulation.data.dataset_tasks import study
 from models.methods.qqr import METHOD
 
 EVALUATE_EVERY: Final = 4
-"""Rounds between two points of a curve."""
+"""Rounds between two evaluations."""
 LAST: Final = 5
-"""A run's figure is the mean of the evaluations in its last so many rounds."""
+"""A run's accuracy is the mean of the evaluations in this many last rounds."""
 _LAST_EVERY: Final = 2
 
 
 @dataclass(frozen=True)
 class StreamConditions:
-    """The fleet, and how windows come to it (:class:`lichen_lab.simulation.data.streams.Evolving`).
+    """The fleet and its streams (:class:`lichen_lab.simulation.data.streams.Evolving`).
 
     Attributes:
-        devices: that train.
-        alpha: of the Dirichlet shares of the classes in a pool.
-        pool: windows a device will ever see.
-        size: windows held at a time.
-        step: new ones a round.
-        missing_share: share of the windows that lack a modality in an affected round.
-        affected_rounds: share of the rounds that are affected.
-        noisy_rounds: share of the rounds in which one modality is noisy.
+        devices: number of devices that train.
+        alpha: of the Dirichlet distribution of classes in a pool.
+        pool: windows that a device sees in all.
+        size: windows stored at a time.
+        step: new windows a round.
+        missing_share: share of windows that lack a modality in an affected round.
+        affected_rounds: share of affected rounds.
+        noisy_rounds: share of rounds with one noisy modality.
         snr_db: of that noise.
-        prototype_devices: that send prototypes alone.
-        unseen_class: a class that no training device holds; prototype devices do.
+        prototype_devices: number of devices that send only prototypes.
+        unseen_class: a class on prototype devices that no training device has.
     """
 
     devices: int = 5
@@ -52,11 +52,11 @@ class QqrSetting:
     """The training.
 
     Attributes:
-        config: options of the method, as in a task's ``config`` table; those that are not named are added
-            with their defaults. An option that there is not is a ValidationError.
-        codec: of the model's deltas on the way up.
-        modalities: the task has these alone; empty: all of the data set.
-        rounds: of training.
+        config: options of the method, as in a task's ``config`` table; defaults are added. An unknown option
+            raises ValidationError.
+        codec: of the model's deltas in updates.
+        modalities: of the task; empty: all of the data set.
+        rounds: number of rounds.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -91,14 +91,14 @@ class QqrRun(run_spec.RunSpec[QqrSetting, StreamConditions]):
 
 @dataclass(frozen=True)
 class QqrOutcome(run_spec.RunOutcome):
-    """What a run left; its seconds are of CPU.
+    """Outcome of a run; its seconds are CPU seconds.
 
     Attributes:
         curve: evaluated round -> accuracy (0 to 1) on the test windows.
-        bytes_at: evaluated round -> payload bytes sent up by all devices until then.
-        bytes_up: the whole run's, by part of the update.
-        recall_K: of the final state, by class.
-        refused: updates that were not taken, and devices that had nothing to send.
+        bytes_at: evaluated round -> payload bytes up so far, of all devices.
+        bytes_up: part of the update -> payload bytes of the run.
+        recall_K: recall of the final state by class.
+        refused: number of refused updates and of devices without an update.
     """
 
     curve: dict[int, float]
@@ -109,13 +109,13 @@ class QqrOutcome(run_spec.RunOutcome):
 
     @property
     def accuracy(self) -> float:
-        """Mean over the evaluations of the last rounds, in %: one version's luck counts less."""
+        """Mean over the evaluations of the last rounds, in %, to reduce the noise of single versions."""
         final = max(self.curve)
         return 100 * fmean(value for round_, value in self.curve.items() if round_ > final - LAST)
 
 
 def evaluated(round_: int, rounds: int) -> bool:
-    """Whether the version after that round is judged."""
+    """Whether the version of that round is evaluated."""
     if round_ > rounds - LAST:
         return (rounds - round_) % _LAST_EVERY == 0
     return round_ % EVALUATE_EVERY == 0

@@ -1,4 +1,4 @@
-"""TACTFL in the study: the product's client, codec, checks, weights, fold and training; no processes."""
+"""Runs TACTFL in one process with the product's client, codec, checks, weights, fold and training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +16,7 @@ from models.guided import DeviceWeights
 
 @timed_run
 def run(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, tell: Say) -> TactflOutcome:
-    """TACTFL on a fleet; see :data:`lichen_lab.benchmarks.study.run_spec.Run`.
-
-    The fine-tuned end goes on from the last version.
-    """
+    """TACTFL on a fleet (:data:`lichen_lab.benchmarks.study.run_spec.Run`); fine-tunes the last version."""
     task = task_of(fleet, setting, seed, setting.options)
     devices = [VirtualDevice(m.name, Fixed(m.windows), number) for number, m in enumerate(fleet.members)]
     federation = Federation(task, devices, guide=Guide.of(task, fleet.labelled, seed))
@@ -42,7 +39,7 @@ def run(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, tell: Say) ->
 
 
 def shares(weighings: Sequence[DeviceWeights]) -> dict[str, float]:
-    """Device -> its mean weight over rounds and parts, in shares of an equal one (1: as much as anyone)."""
+    """Device -> its mean weight over rounds and parts, relative to an equal weight (1)."""
     seen: dict[str, list[float]] = {}
     for weighing in weighings:
         for weights in weighing.weights.values():

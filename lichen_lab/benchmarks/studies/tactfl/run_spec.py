@@ -1,4 +1,4 @@
-"""How a run of the study is made. Torch-free until it runs."""
+"""Makes a run of the study. Imports torch only in a run."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -16,11 +16,11 @@ from lichen_lab.benchmarks.study.run_spec import quiet
 
 
 def run(one: TactflRun, tell: Say = quiet) -> TactflOutcome:
-    """Make a run, in whatever process this is.
+    """Make a run in this process.
 
     Args:
         one: the run.
-        tell: is told how far it is, and the warnings of a round.
+        tell: takes the progress and the warnings of a round.
 
     Raises:
         Misconfigured: no such fleet, method or option, or a data set is not here.
@@ -41,5 +41,5 @@ def _fleet(
     tuning: bool,  # noqa: FBT001
     small: bool,  # noqa: FBT001
 ) -> UnlabelledFleet:
-    """A fleet is built once for the methods that follow each other on it."""
+    """Build a fleet once for consecutive runs on it."""
     return fleets.fleet(name, seed, conditions, tuning=tuning, small=small)

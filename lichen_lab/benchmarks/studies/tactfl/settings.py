@@ -1,4 +1,4 @@
-"""What a run of the study is given, and what it leaves. Torch-free."""
+"""Settings, fleets and outcomes of the study's runs. Torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,29 +11,29 @@ from protocol.tasks.task import Task
 Scores = dict[str, dict[str, float]]
 """Test set -> ``f1`` and ``accuracy``, both in %; f1 is the mean over the classes."""
 TRAINED: Final = "trained"
-"""The version that the last round gave."""
+"""The version of the last round."""
 TUNED: Final = "fine-tuned"
-"""That version, encoders and head trained further together on the labelled windows."""
+"""That version with encoders and head trained further on the labelled windows."""
 HERE: Final = "test people"
-"""The test set that every fleet has: people whom neither a device nor the coordinator has met."""
+"""The test set of every fleet: people without windows on devices or at the coordinator."""
 
 
 @dataclass(frozen=True)
 class DealConditions:
-    """Who has which windows.
+    """How windows are spread over devices and coordinator.
 
     Attributes:
-        devices: that stream unlabelled windows; of fleets with a person a device, at most so many.
-        alpha: of the Dirichlet shares in which the devices divide each class among them.
-        labelled: share of the training people's windows that the coordinator holds, with labels.
-        missing: probability that a device lacks a modality, for each by itself; one that lacks all of them
-            takes no part.
-        broken: a fault of :data:`lichen_lab.benchmarks.studies.tactfl.data.faults.FAULTS` that the first
-        device has; empty: none.
-        shift: how devices differ in the way they are worn: names of
-        :data:`lichen_lab.benchmarks.studies.tactfl.data.hapt.SHIFTS`.
-        context_s: seconds of stream that devices keep with a window; None: the window alone.
-        windows: at most so many on a device; None: all.
+        devices: number of devices with unlabelled windows; a maximum if each device is one person.
+        alpha: of the Dirichlet distribution of each class over the devices.
+        labelled: share of the training people's windows that the coordinator holds with labels.
+        missing: probability that a device lacks a modality, independently for each; a device without any
+            modality is left out.
+        broken: the first device's fault, a name of
+            :data:`lichen_lab.benchmarks.studies.tactfl.data.faults.FAULTS`; empty: none.
+        shift: differences in how devices are worn, names of
+            :data:`lichen_lab.benchmarks.studies.tactfl.data.hapt.SHIFTS`.
+        context_s: seconds of stream stored with a window; None: only the window.
+        windows: maximum on a device; None: all.
     """
 
     devices: int = 20
@@ -52,8 +52,8 @@ class UnlabelledDevice:
 
     Attributes:
         name: unique in its fleet.
-        kind: how it differs from others, in words; empty: it does not.
-        windows: without any label.
+        kind: how it differs from other devices, in words; may be empty.
+        windows: without labels.
     """
 
     name: str
@@ -63,14 +63,14 @@ class UnlabelledDevice:
 
 @dataclass(frozen=True)
 class UnlabelledFleet:
-    """Devices without labels, and a coordinator with a few.
+    """Devices without labels and a coordinator with some.
 
     Attributes:
         name: of the fleet.
-        task: names, shapes and units; its network and options are set by the run.
-        members: in a fixed order; those that lack every modality are not among them.
+        task: names, shapes and units; the run sets network and options.
+        members: devices in a fixed order, without those that lack every modality.
         labelled: the coordinator's windows.
-        tests: labelled windows to judge on, by name; :data:`HERE` first.
+        tests: labelled test windows by name; :data:`HERE` first.
     """
 
     name: str
@@ -82,23 +82,23 @@ class UnlabelledFleet:
 
 @dataclass(frozen=True)
 class TactflSetting:
-    """The network and the training that every method is given.
+    """Network and training, equal for all methods.
 
     Attributes:
-        rounds: of the fleet.
+        rounds: number of rounds.
         epochs: of a device in a round.
-        lr: of Adam on the devices.
-        batch: windows, on devices and at the coordinator.
-        encoder: ``cnn1d`` or ``lstm``, of both modalities.
-        width: channels of its first convolution, or hidden units.
-        depth: convolutions, or stacked layers.
+        lr: learning rate of Adam on the devices.
+        batch: windows a batch, on devices and at the coordinator.
+        encoder: ``cnn1d`` or ``lstm``, for both modalities.
+        width: channels of the first convolution, or hidden units.
+        depth: number of convolutions or stacked layers.
         feature_dim: D.
         hidden_dim: of the head.
-        aggregator: ``task.aggregator``, of methods that have one; empty: federated averaging.
-        tune_epochs: passes over the labelled windows in which encoders and head are trained together: at the
-            end (:data:`TUNED`), or by round in methods whose coordinator trains the whole model in each.
-        tune: options of that training, as the product's method names them.
-        options: of the method alone, by its own names.
+        aggregator: ``task.aggregator`` of methods that have one; empty: federated averaging.
+        tune_epochs: passes over the labelled windows that train encoders and head together: at the end
+            (:data:`TUNED`), or spread over the rounds if the coordinator trains the whole model in each.
+        tune: options of that training, named as in the product's method.
+        options: the method's own options.
     """
 
     rounds: int = 10
@@ -137,16 +137,16 @@ class TactflRun(run_spec.RunSpec[TactflSetting, DealConditions]):
 
 @dataclass(frozen=True)
 class TactflOutcome(run_spec.RunOutcome):
-    """What a run leaves.
+    """Outcome of a run.
 
     Attributes:
-        scores: :data:`TRAINED` and, where the method has it, :data:`TUNED` -> scores by test set.
-        by_round: (round, f1 in % on :data:`HERE` then), the last round among them.
-        shares: device -> its mean weight over rounds and the parts it sends, in shares of an equal one.
-        last_shares: likewise, of the last round alone.
+        scores: :data:`TRAINED` and, if the method has it, :data:`TUNED` -> scores by test set.
+        by_round: (round, F1 in % on :data:`HERE`), the last round included.
+        shares: device -> its mean weight over rounds and parts, relative to an equal weight.
+        last_shares: likewise, of the last round.
         kinds: device -> its kind.
-        bytes_up: payload bytes of a device and round, mean; 0 where updates are not written as frames.
-        refused: updates that were not taken.
+        bytes_up: mean payload bytes of a device and round; 0 if updates are not written as frames.
+        refused: number of refused updates.
     """
 
     scores: dict[str, Scores]
@@ -158,7 +158,7 @@ class TactflOutcome(run_spec.RunOutcome):
     refused: int = 0
 
     def view(self, end: str, test: str) -> Self:
-        """The same run, of which that end alone is known, on that test set alone."""
+        """The outcome reduced to one end and one test set."""
         return replace(self, scores={TRAINED: {HERE: self.scores[end][test]}})
 
     def f1(self, end: str = TRAINED, test: str = HERE) -> float:

@@ -1,7 +1,7 @@
-"""What every method of the study has in common: the task, the coordinator's training, the judging.
+"""The task, the coordinator's training and the evaluation that all methods of the study share.
 
-All of them begin with the same network, as the product's method makes it, and train at the coordinator with
-its code. Imports torch when it runs.
+All methods start with the network of the product's method and use its training at the coordinator. Imports
+torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ from models.seeds import derive_seed
 from protocol.tasks.task import Encoder, Network, Task
 
 LOOK_EVERY: Final = 5
-"""Rounds between two looks at the version."""
+"""Rounds between two evaluations."""
 
 
 def task_of(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, options: Mapping[str, Any]) -> Task:
@@ -44,7 +44,7 @@ def task_of(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, options: 
         fleet: names, shapes and units.
         setting: of the run.
         seed: of the task.
-        options: of the product's method, over what the setting gives all methods.
+        options: of the product's method; they override those that the setting gives all methods.
 
     Raises:
         ValidationError: an option of the network or of the aggregator does not fit.
@@ -80,13 +80,13 @@ def task_of(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, options: 
 
 @dataclass(frozen=True)
 class StudyCoordinator:
-    """The labelled windows at work: the product's own training at a coordinator.
+    """Trains on the labelled windows with the product's code, as a coordinator does.
 
     Attributes:
-        fleet: whose windows they are.
-        task: names, options, and the seed of its training.
+        fleet: with the labelled windows and test sets.
+        task: names, options, and the seed of the training.
         setting: of the run.
-        client: judges versions.
+        client: evaluates versions.
     """
 
     fleet: UnlabelledFleet
@@ -96,11 +96,11 @@ class StudyCoordinator:
 
     @classmethod
     def of(cls, fleet: UnlabelledFleet, task: Task, setting: TactflSetting) -> Self:
-        """With the product's own halves."""
+        """A coordinator with the product's client."""
         return cls(fleet, task, setting, method(OURS).client())
 
     def config(self, **options: Any) -> TactflConfig:
-        """The method's options, with others over them.
+        """The method's options, some of them overridden.
 
         Raises:
             Misconfigured: there is no such option.
@@ -109,16 +109,15 @@ class StudyCoordinator:
         return cast("TactflConfig", method(OURS).configure(task))
 
     def head(self, round_: int, state: Blobs) -> Blobs:
-        """The head trained on the labelled windows, encoders as they are: so ends a round of the product."""
+        """Train the head on the labelled windows with fixed encoders, as the product does each round."""
         recipe = HeadRecipe.of_head(self.config())
         return head_trained(self.task, self.fleet.labelled, state, recipe, self._chance(round_))[0]
 
     def whole(self, round_: int, state: Blobs, epochs: int, *, last: bool = True) -> Blobs:
-        """Encoders and head trained together for so many passes over the labelled windows.
+        """Train encoders and head together for ``epochs`` passes over the labelled windows.
 
-        After the last round, with ``tune_epochs``, it is to the bit what the product's last round ends with.
-        Where it is not the ``last`` thing done, as in methods that do it in every round, the head goes on
-        from where it is.
+        After the last round, with ``tune_epochs``, the result equals the product's last round to the bit.
+        Methods that do this in every round pass ``last=False``: the head then continues from its values.
         """
         tune = {f"finetune_{name}": value for name, value in self.setting.tune.items()}
         recipe = HeadRecipe.of_whole(self.config(**tune, finetune_epochs=epochs))
@@ -126,7 +125,7 @@ class StudyCoordinator:
         return whole_trained(self.task, self.fleet.labelled, state, recipe, self._chance(round_))[0]
 
     def measured(self, state: Blobs) -> Blobs:
-        """The same encoders with BatchNorm statistics of the labelled windows: fresh ones have none."""
+        """Measure BatchNorm statistics of fresh encoders on the labelled windows."""
         net = build(self.task)
         load_blobs(net, state)
         windows = self.fleet.labelled
@@ -135,11 +134,11 @@ class StudyCoordinator:
         return {**state, **to_blobs(net)}
 
     def _chance(self, round_: int) -> int:
-        """Of the product's training after that round."""
+        """Seed of the product's training after that round."""
         return derive_seed(finish_seed(self.task, round_), "finish", round_)
 
     def judged(self, state: Blobs) -> Scores:
-        """A version's scores by test set, in %."""
+        """Evaluate a version: scores by test set, in %."""
         found = {}
         for name, windows in self.fleet.tests.items():
             metrics = self.client.evaluate(self.task, windows, model_of(state)).metrics
@@ -149,13 +148,13 @@ class StudyCoordinator:
     def play_rounds(
         self, tell: Say, play: Callable[[int], None], model: Callable[[], Blobs], *, tuned: bool
     ) -> TactflOutcome:
-        """All rounds of a run, what versions are worth as they come, and the last one trained further.
+        """Play all rounds, evaluate versions, and fine-tune the last one.
 
         Args:
-            tell: told how far it is.
-            play: plays the round of that number.
-            model: the newest version's.
-            tuned: encoders and head are trained further together at the end, where the setting says how long.
+            tell: takes the progress.
+            play: plays one round.
+            model: returns the newest version.
+            tuned: whether to train encoders and head together at the end, for the setting's passes.
         """
         scores: dict[str, Scores] = {}
         rounds = self.setting.rounds
