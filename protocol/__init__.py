@@ -1,5 +1,5 @@
-"""What travels and what is signed.
+"""Wire messages, topics, frames, and signed statements.
 
-Pure: no asyncio, clock, logging, torch or sockets. Everything here is a function of its arguments, so that
-the agent, the coordinator, the simulation and the fuzzers share one reading of the wire.
+Pure: no asyncio, clock, logging, torch or sockets. All functions depend on their arguments alone, so the
+agent, the coordinator, the simulation and the fuzzers share one implementation of the wire.
 """

@@ -1,8 +1,7 @@
-"""The wire as an AsyncAPI 3.0 document, made from the models and the topics.
+"""Generates an AsyncAPI 3.0 document from the models and the topics.
 
 Written from the agent's side: it *sends* on ``up/``, and *receives* on ``down/`` and ``b/``.
-``python -m protocol.asyncapi`` prints it; ``docs/protocol/asyncapi.json`` is that print; a test keeps it
-current.
+``python -m protocol.asyncapi`` prints it; a test compares ``docs/protocol/asyncapi.json`` with that.
 """
 
 import json
@@ -30,7 +29,7 @@ _SCHEMAS: Final = "#/components/schemas/{model}"
 
 @dataclass(frozen=True)
 class _Channel:
-    """What travels on one kind of topic."""
+    """The messages of one kind of topic."""
 
     summary: str
     messages: tuple[type[BaseModel] | str, ...]
@@ -38,9 +37,7 @@ class _Channel:
 
 
 _CHANNELS: Final = {
-    Kind.STATE: _Channel(
-        "Who the device is, what it has and whether it is there; also its will.", (m.State,), True
-    ),
+    Kind.STATE: _Channel("The device's name, data and status; also its will.", (m.State,), True),
     Kind.UPDATE: _Channel(
         "One round's update: the frame itself, or a pointer to one that is larger than a chunk.",
         (_FRAME, m.BlobPointer),
@@ -48,8 +45,8 @@ _CHANNELS: Final = {
     Kind.UP_BLOB: _Channel("A chunk of an announced update.", (_CHUNK,)),
     Kind.METRIC: _Channel("Small numbers about a local round or about inference.", (m.Metric,)),
     Kind.FETCH: _Channel("The device pulls chunks of a blob.", (m.Fetch,)),
-    Kind.PING: _Channel("Does the broker still answer? Nobody subscribes; the PUBACK is all.", (_PING,)),
-    Kind.OFFER: _Channel("Train on this version; repeated until the update is here.", (m.Offer,)),
+    Kind.PING: _Channel("Tests whether the broker answers (PUBACK); nobody subscribes.", (_PING,)),
+    Kind.OFFER: _Channel("Train on this version; repeated until the update has arrived.", (m.Offer,)),
     Kind.RECEIPT: _Channel(
         "The update is in the journal, or refused and why; or which of its chunks are wanted.",
         (m.Receipt, m.Want),
@@ -60,7 +57,7 @@ _CHANNELS: Final = {
         "A fetch that cannot be answered, or a request to send the state again.", (m.Command,)
     ),
     Kind.TASK: _Channel("What the fleet learns.", (TaskAnnouncement,), True),
-    Kind.ROUND: _Channel("How the round stands, for people and dashboards.", (m.RoundAnnouncement,), True),
+    Kind.ROUND: _Channel("State of the round, for people and dashboards.", (m.RoundAnnouncement,), True),
     Kind.FLEET_MODEL: _Channel("The bundle that every device should run.", (m.ModelPointer,), True),
 }
 
@@ -185,7 +182,7 @@ def _messages() -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    """JSON schemas of all models, and of what the update frame says in CBOR."""
+    """JSON schemas of all models, and of the header of the update frame."""
     models: list[type[BaseModel]] = [
         *_control_models(),
         Task,
@@ -194,7 +191,7 @@ def _schemas() -> dict[str, Any]:
         Manifest,
         BundleManifest,
     ]
-    _, made = models_json_schema([(model, "validation") for model in models], ref_template=_SCHEMAS)
+    _, generated = models_json_schema([(model, "validation") for model in models], ref_template=_SCHEMAS)
     tensor: list[dict[str, Any]] = [
         {"enum": [codec.value for codec in Codec], "description": "codec"},
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "description": "shape"},
@@ -203,7 +200,7 @@ def _schemas() -> dict[str, Any]:
     header = {"$ref": _SCHEMAS.format(model="UpdateHeader")}
     tensors = {"type": "object", "additionalProperties": _fixed(tensor)}
     frame = _fixed([{"const": 1, "description": "format"}, header, tensors])
-    schemas: dict[str, Any] = _draft_07(made["$defs"])
+    schemas: dict[str, Any] = _draft_07(generated["$defs"])
     return dict(sorted({**schemas, _FRAME: frame}.items()))
 
 
@@ -212,14 +209,14 @@ def _fixed(items: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _draft_07(schema: Any) -> Any:
-    """Pydantic writes tuples as in draft 2020-12; AsyncAPI's schemas are of draft 07."""
+    """Convert tuples from draft 2020-12, as pydantic writes them, to draft 07, as AsyncAPI wants them."""
     if isinstance(schema, dict):
         return {"items" if key == "prefixItems" else key: _draft_07(value) for key, value in schema.items()}
     return [_draft_07(value) for value in schema] if isinstance(schema, list) else schema
 
 
 def text() -> str:
-    """The document as the file ``docs/protocol/asyncapi.json`` has it."""
+    """The content of ``docs/protocol/asyncapi.json``."""
     return json.dumps(document(), indent=2) + "\n"
 
 

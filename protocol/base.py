@@ -12,7 +12,7 @@ MAX_NAME: Final = 56
 """Characters: a client id of ours, which holds two names and 14 more, has at most 126; AWS takes 128."""
 NAME_PATTERN: Final = rf"^[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME - 1}}}$"
 NAME_ERROR: Final = "name"
-"""pydantic's type of the error that a text which is no :data:`Name` raises."""
+"""pydantic's error type for an invalid :data:`Name`."""
 _NAME: Final = re.compile(NAME_PATTERN.replace("$", r"\Z"))
 _SHOWN: Final = 80
 
@@ -34,7 +34,7 @@ class Wire(Frozen):
 
 
 def name_trouble(text: str) -> str:
-    """Why a text is no :data:`Name`, and the nearest text that is one; empty: it is one."""
+    """Why a text is no valid :data:`Name`, and the nearest valid one; empty if it is valid."""
     if _NAME.match(text):
         return ""
     near = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:MAX_NAME].rstrip("-_")
@@ -55,16 +55,15 @@ def _named(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_named), WithJsonSchema({"type": "string", "pattern": NAME_PATTERN})]
-"""A fleet, device, task or method: what topic levels and client ids of every broker that we know of, a
-certificate's common name and a file name all take (ADR 29)."""
+"""Name of a fleet, device, task or method: valid as a topic level, a client id of all known brokers, a common
+name and a file name (ADR 29)."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of some bytes, in lower-case hexadecimal."""
 
 WORD_PATTERN: Final = r"^[a-z][a-z0-9_]{0,31}$"
 Word = Annotated[str, Field(pattern=WORD_PATTERN)]
-"""One of some words, and perhaps one that a newer release added: whoever reads it knows what to do with one
-that it does not know, and shows it to people."""
+"""An enumerated word. Newer releases may add others: readers must handle and display unknown ones."""
 
 ReasonWord = Annotated[Reason | Word, Field(union_mode="left_to_right")]
 """A :class:`Reason`, or one that a newer release added."""
@@ -76,7 +75,7 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong, with its path; at most 500 characters."""
+    """The first error, with its path; at most 500 characters."""
     first = error.errors(include_url=False, include_input=False)[0]
     path = ".".join(str(part) for part in first["loc"]) or "message"
     return f"{path}: {first['msg']}"[:500]

@@ -1,9 +1,8 @@
-"""The bundle: an exported model with all that a device needs to run it, in one file.
+"""The bundle: one file with an exported model and all that a device needs to run it.
 
 A ZIP of stored (never compressed) entries: ``manifest.json`` first, then the files it lists, each with size
 and SHA-256. The same content gives the same bytes, so that a bundle's digest names its content. The manifest
-says what goes in (modalities, window, order of inputs) and what comes out (labels), and where the model comes
-from.
+describes the inputs (modalities, window, order), the outputs (labels) and the model's origin.
 """
 
 import io
@@ -31,21 +30,21 @@ _PLAIN_FILE: Final = 0o100644 << 16
 _ENCRYPTED: Final = 1
 _SAID_BY_PLACE: Final = {"modalities": {"__all__": {"input"}}}
 """A manifest's ``modalities`` are inputs: bundles have the bytes that they had before some were not."""
-# What zipfile raises on bytes that are not an archive, or claim a feature or a place that is not there.
+# zipfile raises these for bytes that are no archive, or that claim an unsupported feature or offset.
 _ZIP_ERRORS: Final = (zipfile.BadZipFile, RuntimeError, EOFError, ValueError, struct.error, OverflowError)
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-"""One path level: a bundle has no folders, and its files cannot name a place outside of it."""
+"""One path level: a bundle has no folders, and no path leads out of it."""
 
 TensorName = Annotated[str, Field(min_length=1, max_length=200)]
 
 COMPLETION_INPUTS: Final = ("head", "relation", "entities", "relations")
 COMPLETION_OUTPUTS: Final = ("tails", "scores")
-"""Of a graph that :class:`Completion` describes."""
+"""Inputs of the ONNX model that :class:`Completion` describes."""
 
 
 class Completion(Wire):
-    """Of a model on knowledge graphs: given head and relation it ranks tails.
+    """A model on knowledge graphs: it ranks tails for a head and a relation.
 
     Entity and relation embeddings are inputs: each device feeds its own. Shapes: B questions, V views, E
     entities, R relations (inverse ones too), k answers.
@@ -68,40 +67,40 @@ class Variant(Wire):
 
     file: FileName
     precision: Word
-    """``int8``; one of any other is left aside by who does not know it."""
+    """``int8``; devices ignore variants of unknown arithmetic."""
     measured: Annotated[dict[Label, float], Field(max_length=32, default_factory=dict)]
-    """Against the float32 graph, on real windows given to the exporter: ``windows``, ``bytes``, ``agreement``
-    (share of windows that both answer alike), ``agreement_missing`` (its least with one modality missing),
-    ``max_difference`` and ``mean_difference`` of a probability; of labelled ones ``accuracy`` and
-    ``accuracy_float32``. Not all are there: it depends on what is predicted, and from what."""
+    """Measured against the float32 model, on real windows given to the exporter: ``windows``, ``bytes``,
+    ``agreement`` (share of windows with equal answers), ``agreement_missing`` (its minimum with one modality
+    missing), ``max_difference`` and ``mean_difference`` of a probability; of labelled ones ``accuracy`` and
+    ``accuracy_float32``. Which are present depends on the inputs and targets."""
 
 
 class BundleManifest(Wire):
-    """What a bundle is. ``files`` is filled in by :func:`pack`."""
+    """Describes a bundle. :func:`pack` fills in ``files``."""
 
     format: Literal[1] = 1
     task: Name
     method: Name
     version: Count
-    """Of the global model; 0 is the initial one."""
+    """Version of the global model; 0 is the initial one."""
     labels: Annotated[tuple[Label, ...], Field(max_length=1024)] = ()
-    """In the order of the outputs' columns; two or more, of a graph's none."""
+    """In the order of the outputs' columns; two or more, none for a knowledge graph."""
     modalities: Annotated[tuple[Modality, ...], Field(max_length=16)] = ()
-    """In the order of the columns of the input ``present``; one or more, of a graph's none."""
+    """In the order of the columns of the input ``present``; one or more, none for a knowledge graph."""
     window: Window = Window()
-    """Not read where there is ``graph``."""
+    """Ignored if there is ``graph``."""
     samples: Annotated[dict[Name, Annotated[int, Field(ge=1)]], Field(max_length=16, default_factory=dict)]
-    """Per modality that is read or generated, samples of a window (the T of ``x_BCT``)."""
+    """Samples of a window (T of ``x_BCT``), by modality that is read or generated."""
     inputs: Annotated[tuple[Label, ...], Field(max_length=32)]
-    """Names of the graph's inputs."""
+    """Names of the ONNX model's inputs."""
     outputs: Annotated[tuple[Label, ...], Field(max_length=64)]
     targets: Annotated[tuple[Target, ...], Field(max_length=16)] | None = None
-    """What the graph predicts, in the order of its outputs (:mod:`.output_names`); None: ``label`` alone."""
+    """Predicted targets, in the order of the outputs (:mod:`.output_names`); None: ``label`` alone."""
     generated: Annotated[tuple[Modality, ...], Field(max_length=15)] | None = None
-    """What ``targets`` of kind ``generation`` make; None: there are none."""
+    """Modalities that ``targets`` of kind ``generation`` produce; None: there are none."""
     overridable: Annotated[tuple[TensorName, ...], Field(max_length=1024)] = ()
-    """Tensors that a device may feed instead of the graph's own, by wire name: further inputs, with defaults.
-    Each is also an output of the graph, which gives its default."""
+    """Tensors that a device may replace, by wire name: further inputs with defaults. Each is also an output
+    that gives the default."""
     round: Count
     """The round that made this version."""
     base: Digest
@@ -111,23 +110,23 @@ class BundleManifest(Wire):
     metrics: Metrics = Field(default_factory=dict)
     files: Annotated[dict[FileName, BlobRef], Field(max_length=MAX_FILES, default_factory=dict)]
     parity: Annotated[dict[str, JsonValue], Field(max_length=64, default_factory=dict)]
-    """What the parity gate measured: the graph against the network it was made from."""
+    """Measured by the parity gate: the ONNX model against the network it was exported from."""
     graph: Completion | None = None
-    """The model completes graphs, and reads no windows."""
+    """The model completes knowledge graphs and reads no windows."""
     variants: Annotated[dict[Name, Variant], Field(max_length=8)] | None = None
-    """Beside ``model.onnx`` (float32), by name; a device measures them and takes the fastest that agrees."""
+    """Besides ``model.onnx`` (float32), by name; a device measures them and runs the fastest that agrees."""
 
     @model_validator(mode="after")
-    def _reads_windows_or_graphs(self) -> Self:
+    def _require_one_material(self) -> Self:
         if self.graph is None and (len(self.labels) < 2 or not self.modalities):  # noqa: PLR2004 - classes
             raise ValueError("labels, modalities: a model of windows has two labels and a modality at least")
         if self.graph is not None and (self.labels or self.modalities):
-            raise ValueError("graph: a model of graphs has neither labels nor modalities")
+            raise ValueError("graph: a model of knowledge graphs has neither labels nor modalities")
         return self
 
     @property
     def predicted(self) -> tuple[Target, ...]:
-        """:attr:`targets`, where there are none the one of ``labels``."""
+        """:attr:`targets`, or the target of ``labels`` if there are none."""
         if self.graph is not None:
             return ()
         return (Target(name=LABEL, labels=self.labels),) if self.targets is None else self.targets
@@ -184,7 +183,7 @@ def unpack(data: bytes, max_bytes: int = MAX_BUNDLE_BYTES) -> tuple[BundleManife
 
 
 def _entries(infos: Iterable[zipfile.ZipInfo], total: int) -> dict[str, int]:
-    """Size by name, checked before any content is read: the sizes of stored entries fit into the archive."""
+    """Sizes by name, checked before any content is read: stored entries must fit into the archive."""
     entries: dict[str, int] = {}
     for info in infos:
         name = info.filename

@@ -1,8 +1,8 @@
-"""What is said while a device enrols or renews: JSON over HTTPS, and the invite that an operator hands over.
+"""Messages of enrolment and renewal (JSON over HTTPS), and the invite that an operator hands over.
 
-An invite is one word to paste. It carries where the coordinator listens, the SHA-256 of its authority's
-certificate (DER), and a token that works once: so a device trusts the right authority from its first word,
-and nobody in between can stand in for it (the idea of RFC 7030 section 4.1.1, with the fingerprint given
+An invite is one word to paste. It carries the coordinator's address, the SHA-256 of its authority's
+certificate (DER), and a one-time token: a device authenticates the authority from the first message, and
+nobody in between can impersonate it (the idea of RFC 7030 section 4.1.1, with the fingerprint given
 out of band). The private key never leaves the device; it sends a PKCS#10 request (RFC 2986).
 """
 
@@ -17,7 +17,7 @@ from protocol.errors import Misconfigured
 
 MAX_PEM: Final = 16 * 1024
 MAX_BODY_BYTES: Final = 64 * 1024
-"""Of a request or an answer."""
+"""Size of a request or an answer."""
 MAX_TRUST_ROOT: Final = 16 * 1024
 _PREFIX: Final = "lichen1."
 _MAX_INVITE: Final = 4096
@@ -35,12 +35,12 @@ class Invite(Frozen):
     """What ``lichen device invite`` prints and ``lichen agent enroll`` takes."""
 
     url: Annotated[str, Field(pattern=r"^https://[^/\s]{1,253}$")]
-    """Of the coordinator's enrolment service, without a path."""
+    """Address of the coordinator's enrolment service, without a path."""
     ca_sha256: Digest
-    """Of the authority's certificate in DER."""
+    """SHA-256 of the authority's certificate in DER."""
     token: Token
     device: Name | None = None
-    """The device it is for; None: the device says its own name, and waits for the operator's approval."""
+    """The device it is for; None: the device chooses its name and waits for the operator's approval."""
 
     def encode(self) -> str:
         """One word of letters, digits, dot, ``-`` and ``_``."""
@@ -70,7 +70,7 @@ class Invite(Frozen):
 
 
 class EnrolRequest(Wire):
-    """POST ``ENROL_PATH``. Same token and same key: same answer, so a lost one costs nothing."""
+    """POST ``ENROL_PATH``. The same token and key give the same answer, so requests can be repeated."""
 
     token: Token
     device: Name
@@ -78,7 +78,7 @@ class EnrolRequest(Wire):
 
 
 class RenewRequest(Wire):
-    """POST ``RENEW_PATH``: signed with the key of the old certificate, which may have run out."""
+    """POST ``RENEW_PATH``: signed with the key of the old certificate, which may have expired."""
 
     certificate: Pem
     csr: Pem
@@ -87,7 +87,7 @@ class RenewRequest(Wire):
 
 
 class EnrolAnswer(Wire):
-    """``pending``: an operator must approve first; ask again after ``wait_s``, same token and key."""
+    """``pending``: an operator must approve first; repeat the request after ``wait_s``."""
 
     status: Literal["issued", "pending"]
     fleet: Name
@@ -96,7 +96,7 @@ class EnrolAnswer(Wire):
     certificate: Pem | None = None
     """The device's certificate, and after it any intermediate ones."""
     ca: Pem | None = None
-    """Whom to trust from now on (the broker's certificate is signed by it, too)."""
+    """The authority to trust from now on (it also signed the broker's certificate)."""
     trust_root: Annotated[str, Field(min_length=1, max_length=MAX_TRUST_ROOT)] | None = None
     """The newest root (``protocol.trust.metadata``), where this fleet signs its bundles."""
     broker_host: Annotated[str, Field(max_length=253)] = ""
@@ -104,7 +104,7 @@ class EnrolAnswer(Wire):
 
 
 class EnrolRefusal(Wire):
-    """The body of every answer that is no success."""
+    """The body of every error response."""
 
     reason: ReasonWord
     detail: Annotated[str, Field(max_length=500)] = ""

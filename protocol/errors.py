@@ -1,7 +1,7 @@
 """Errors sorted by who must act (docs/exit-codes.md).
 
 ``Refused``: the peer; answer, count, go on. ``Transient``: nobody; wait and try again. ``Misconfigured``: the
-operator; exit 78 and do not restart. Anything else is a fault of ours: crash and restart.
+operator; exit 78 and do not restart. Anything else is a bug: crash and restart.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ class LichenError(Exception):
 
 
 class Reason(StrEnum):
-    """Why something from a peer was refused; stable words, counted per device."""
+    """Why something from a peer was refused: stable words, counted by device."""
 
     MALFORMED = "malformed"  # not decodable: a lying length, a wrong type, an unknown codec
     TOO_LARGE = "too_large"  # beyond a bound
@@ -31,20 +31,20 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"  # the same (round, device) with other bytes
     FULL = "full"  # no room: storage or a bounded queue
     OUTLIER = "outlier"  # sound by itself, but far outside the round's own distribution
-    QUARANTINED = "quarantined"  # refused too often for what it sent: not heard for a while
-    REVOKED = "revoked"  # its certificate was taken back
-    UNTRUSTED = "untrusted"  # not signed by who may sign it, or not what was signed
+    QUARANTINED = "quarantined"  # refused too often: ignored for a time
+    REVOKED = "revoked"  # its certificate was revoked
+    UNTRUSTED = "untrusted"  # not signed by an authorised key, or not what was signed
     ROLLED_BACK = "rolled_back"  # older than what is trusted already
     EXPIRED = "expired"  # signed, but too long ago
     BAD_INVITE = "bad_invite"  # a token that is unknown, used, expired or for another device
 
 
 class Refused(LichenError):  # noqa: N818 - reads as what happened
-    """Something from a peer cannot be taken.
+    """Something from a peer is not accepted.
 
     Args:
         reason: the stable word that travels and is counted.
-        detail: one sentence for a person, naming the culprit (field, tensor, topic).
+        detail: one sentence for a person, naming the field, tensor or topic.
     """
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -54,7 +54,7 @@ class Refused(LichenError):  # noqa: N818 - reads as what happened
 
     @property
     def words(self) -> str:
-        """For people at a command line: without the word for programs, which logs have."""
+        """The message for a command line, without the machine-readable reason."""
         return self.detail or f"refused, and no more is said than {self.reason.value.replace('_', ' ')!r}"
 
 
@@ -63,4 +63,4 @@ class Transient(LichenError):  # noqa: N818 - see Refused
 
 
 class Misconfigured(LichenError):  # noqa: N818 - see Refused
-    """Only the operator can mend it. The message names the file and key, and what to write there."""
+    """Only the operator can correct it. The message names the file, the key, and the value to write."""

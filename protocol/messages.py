@@ -28,9 +28,9 @@ from protocol.tasks.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, 
 from protocol.tasks.task import ModalityName
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
-"""No control message is larger; more is refused before it is parsed."""
+"""Maximum size of a control message; larger ones are refused before parsing."""
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
-"""Of a version: it is a blob, and names up to 4,096 others, each in 168 bytes at most."""
+"""Maximum size of a version's manifest: up to 4,096 blobs, at most 168 bytes each."""
 MAX_DECISION_BYTES: Final = 4096
 MAX_BLOB_BYTES: Final = 512 * 1024 * 1024
 MAX_CHUNKS: Final = 1 << 20
@@ -38,26 +38,26 @@ MAX_CHUNKS: Final = 1 << 20
 PerClass = Annotated[tuple[Count, ...], Field(max_length=1024)]
 Metrics = Annotated[dict[Label, float], Field(max_length=128)]
 Role = Literal["observe", "prototype", "train"]
-"""Those that this lichen knows; on the wire a :data:`Word`."""
+"""Known values; on the wire a :data:`Word`."""
 MAX_WORDS: Final = 240
 _UNSEEN: Final = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 Words = Annotated[str, Field(min_length=1, max_length=MAX_WORDS, pattern=f"^[^{_UNSEEN}]+$")]
-"""One line for people: without what a terminal obeys, and what turns text round or cannot be seen."""
+"""One line for people, without control, bidirectional or invisible characters."""
 SecretPrint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
 class BlobRef(Wire):
-    """Some bytes, named by their SHA-256."""
+    """A blob, named by its SHA-256."""
 
     digest: Digest
     size: Annotated[int, Field(ge=0, le=MAX_BLOB_BYTES)]
 
 
 class ModalityState(Wire):
-    """Of a modality: counts per class in the store, share missing, mean quality (0 to 1) where one has it."""
+    """Windows of a modality in the store by class, missing share, and mean quality (0 to 1)."""
 
     windows: PerClass = ()
-    """Of a graph one number: triples of which an entity has it."""
+    """On knowledge graphs one number: triples of which an entity has it."""
     missing: Share = 0.0
     quality: Share | None = None
     reasons: Annotated[tuple[Label, ...], Field(max_length=16)] = ()
@@ -68,44 +68,44 @@ class State(Wire):
 
     kind: Literal["state"] = "state"
     status: Word
-    """``online``, ``stopped`` or ``offline``; a device of any other status is not asked for anything."""
+    """``online``, ``stopped`` or ``offline``; a device of any other status is not selected."""
     device: Name
     roles: Annotated[tuple[Word, ...], Field(max_length=16)] = ()
-    """``observe``, ``prototype``, ``train``; others are left aside."""
+    """``observe``, ``prototype``, ``train``; others are ignored."""
     modalities: Annotated[dict[Name, ModalityState], Field(max_length=16, default_factory=dict)]
-    """Those that it reads to predict."""
+    """Modalities that it reads to predict."""
     targets: Annotated[tuple[ModalityName, ...], Field(max_length=16)] | None = None
-    """Those that it learns (where it learns nothing: is to predict), in the task's order; None: ``label``
+    """Targets that it learns (or predicts, if it learns nothing), in the task's order; None: ``label``
     alone."""
     windows: Count = 0
-    """Windows in the store to learn from: labelled ones, where the method learns from labels on devices; on
-    graphs, triples."""
+    """Windows in the store to learn from: labelled ones if the method needs labels on devices; triples on
+    knowledge graphs."""
     model: Digest | None = None
-    """The bundle that infers now."""
+    """The running bundle."""
     chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536
     """The largest chunk this device takes."""
     version: Label = "0"
     fleet_secret: SecretPrint | None = None
-    """Of the secret under which it names entities: tells secrets apart. Left out where it has no graph."""
+    """Print of its fleet secret, to compare secrets. Absent without a knowledge graph."""
     refuses: Words | None = None
-    """Why it does not do the task that was announced last; left out where it does, or knows of none."""
+    """Why it does not do the last announced task; absent if it does, or knows none."""
     trial: TrialReport | None = None
-    """How it fares with the model that it was pointed to last; left out where it was pointed to none."""
+    """Trial of the last announced model; absent without one."""
     hindered: Hindrance | None = None
-    """Why it does not follow its pointer yet, or can run no model; left out where nothing is in the way."""
+    """Why it does not follow its pointer yet, or can run no model; absent if nothing prevents it."""
     withdrawn: Annotated[tuple[Digest, ...], Field(max_length=16)] | None = None
-    """The newest updates whose refusal came after they had left its outbox: it need not be said again."""
+    """The newest updates that were refused after they had left its outbox; need no further receipt."""
     distrusts: Words | None = None
-    """Why it does not act on the task or the offer that came last, where it has a root; else left out."""
+    """Why it does not accept the last task or offer; absent if it does, or has no root."""
     labels: Annotated[dict[Name, Label], Field(max_length=16)] | None = None
-    """The operator's words for it (``[labels]`` of its configuration), as ``site: barn``; else left out."""
+    """The operator's labels (``[labels]`` of its configuration), as ``site: barn``; absent without any."""
 
 
 class RoundAnnouncement(Wire):
     """``b/round``, retained: for people, dashboards and the demo. Devices act on offers, never on this.
 
-    ``phase`` is that of the round machine; or ``offline``: the coordinator's will, with round and version as
-    of its last connect; or ``stopped``: it left in order before the last round was over.
+    ``phase`` is the round machine's; or ``offline``: the coordinator's will, with round and version of its
+    last connect; or ``stopped``: a clean exit before the last round was over.
     """
 
     kind: Literal["round"] = "round"
@@ -125,17 +125,17 @@ class RoundAnnouncement(Wire):
     bytes_down: Annotated[int, Field(ge=0)] = 0
     waiting_for: Annotated[str, Field(max_length=1000)] = ""
     waited_s: Seconds = 0.0
-    """For so long already."""
+    """Duration of the phase so far."""
     until_s: Seconds | None = None
-    """In so many seconds something happens by itself (the round closes, work is tried again); None: never."""
+    """Seconds until the next automatic step (the round closes, work is tried again); None: never."""
     every_s: Seconds = 0.0
-    """While the coordinator runs it says this again at least so often; 0: it does not (will, ``stopped``)."""
+    """The running coordinator repeats this at least so often; 0: never (will, ``stopped``)."""
     said_wall: Annotated[float, Field(ge=0)] | None = None
-    """When it was said by the coordinator's clock, unix seconds: for people only, who see how old it is."""
+    """Time of sending by the coordinator's clock, unix seconds: shows people its age."""
 
 
 class Offer(Wire):
-    """``down/offer``: learn from this version. Sent again until the update is here or the round is over."""
+    """``down/offer``: learn from this version. Repeated until the update has arrived or the round is over."""
 
     kind: Literal["offer"] = "offer"
     task: Name
@@ -146,20 +146,20 @@ class Offer(Wire):
     closes_in_s: Seconds
     seed: Count = 0
     graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)] = Field(default_factory=dict)
-    """For a device whose only learning role is ``prototype``: the encoders' graphs (ONNX), by modality. They
-    depend on the task alone; their weights are the base's blobs. Left out where there is none."""
+    """For a device whose only learning role is ``prototype``: the encoder models, by modality. They depend on
+    the task alone; their weights are the base's blobs. Absent without any."""
 
     signed: Annotated[str, Field(max_length=MAX_SIGNED_OFFER_BYTES)] | None = None
-    """Task, round, base and graphs, signed (``protocol.trust.signed_work``); else left out."""
+    """Task, round, base and encoder models, signed (``protocol.trust.signed_work``); absent if unsigned."""
 
     @model_serializer(mode="wrap")
-    def _say_no_graphs_with_silence(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        told: dict[str, Any] = handler(self)
-        return told if self.graphs else {key: value for key, value in told.items() if key != "graphs"}
+    def _omit_empty_graphs(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return fields if self.graphs else {key: value for key, value in fields.items() if key != "graphs"}
 
 
 class BlobPointer(Wire):
-    """``up/update`` for an update larger than one chunk: what will come on ``up/blob``."""
+    """``up/update`` for an update larger than one chunk: the blob that follows on ``up/blob``."""
 
     kind: Literal["pointer"] = "pointer"
     task: Name
@@ -169,7 +169,7 @@ class BlobPointer(Wire):
 
 
 class Want(Wire):
-    """``down/receipt``: the answer to a pointer; ranges [first, last] of chunks that are not here yet."""
+    """``down/receipt``: the answer to a pointer; ranges [first, last] of missing chunks."""
 
     kind: Literal["want"] = "want"
     digest: Digest
@@ -177,7 +177,7 @@ class Want(Wire):
 
 
 class Fetch(Wire):
-    """``up/fetch``: send me chunks [first, first + count) of this blob on ``down/blob``."""
+    """``up/fetch``: requests chunks [first, first + count) of a blob on ``down/blob``."""
 
     kind: Literal["fetch"] = "fetch"
     digest: Digest
@@ -187,26 +187,26 @@ class Fetch(Wire):
 
 
 class Receipt(Wire):
-    """``down/receipt``: the update is in the journal and synced, or refused and why. Clears the outbox."""
+    """``down/receipt``: the update is durable in the journal, or refused with a reason. Clears the outbox."""
 
     kind: Literal["receipt"] = "receipt"
     task: Name
     round: Count
     digest: Digest
     status: Word
-    """``accepted``, else refused."""
+    """``accepted``; any other value means refused."""
     reason: ReasonWord | None = None
     detail: Annotated[str, Field(max_length=500)] = ""
 
 
 class Vouchers(Wire):
-    """Where the signed metadata of a bundle is (``protocol.trust.metadata``).
+    """The blobs with a bundle's signed metadata (``protocol.trust.metadata``).
 
-    Blobs; they are believed for their signatures, never for being named here.
+    Devices trust their signatures, not their mention here.
     """
 
     roots: Annotated[tuple[BlobRef, ...], Field(max_length=MAX_NEXT_ROOTS)] = ()
-    """Versions 2, 3, ... in this order; the first one is on the device."""
+    """Versions 2, 3, ... in this order; version 1 is on the device."""
     timestamp: BlobRef
     snapshot: BlobRef
     targets: BlobRef
@@ -221,22 +221,22 @@ class ModelPointer(Wire):
     bundle: BlobRef
     metrics: Metrics = Field(default_factory=dict)
     trust: Vouchers | None = None
-    """None: this coordinator signs nothing."""
+    """None: the coordinator does not sign."""
     serial: Count = 0
-    """Counts the coordinator's decisions: of ``b/model`` and ``down/model`` a device goes by the one with the
-    higher serial, also where its version is lower. 0: by version."""
+    """Number of the coordinator's decision: of ``b/model`` and ``down/model`` a device follows the higher
+    serial, even if its version is lower. 0: the higher version."""
     trial: Trial | None = None
-    """None: as the device's own ``[deploy]`` says."""
+    """None: the device's own ``[deploy]`` applies."""
     decision: Annotated[str, Field(max_length=MAX_DECISION_BYTES)] | None = None
-    """All of this but metrics and trust, and whom it is for, signed (``protocol.trust.decisions``)."""
+    """The pointer without metrics and trust, and its recipient, signed (``protocol.trust.decisions``)."""
 
 
 class Command(Wire):
-    """``down/cmd``: a fetch that cannot be answered, for now; later, remote control."""
+    """``down/cmd``: a fetch that cannot be answered, or a request for the state."""
 
     kind: Literal["cmd"] = "cmd"
     command: Word
-    """``no_such_blob``, ``send_state``; others are left aside."""
+    """``no_such_blob``, ``send_state``; others are ignored."""
     digest: Digest | None = None
 
 
@@ -294,7 +294,7 @@ def decode(payload: bytes, *expected: type[_M]) -> _M:
 
 
 def _reason_of(error: ValidationError) -> Reason:
-    """Whether it is damaged or wrong, or only newer than we are."""
+    """Whether the message is malformed, or of a newer release."""
     first = error.errors(include_url=False, include_input=False)[0]
     tag = first.get("ctx", {}).get("tag", "") if first["type"] == "union_tag_invalid" else ""
     return Reason.UNKNOWN_KIND if re.match(WORD_PATTERN, tag) else Reason.MALFORMED

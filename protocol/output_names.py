@@ -1,8 +1,8 @@
-"""Names of an exported graph's outputs: what each target gives. Pure.
+"""Output names of an exported ONNX model, by target. Pure.
 
 ``label`` gives ``probabilities`` and ``logits`` (B, K). Another classification ``t`` gives
 ``t/probabilities`` and ``t/logits``, a regression ``t/value`` (B,) in its unit, a generation ``t/window``
-(B, C, T) in the unit of the modality that it makes.
+(B, C, T) in the unit of its modality.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _PARTS: Final = {
 
 
 def output_names(target: Target) -> tuple[str, ...]:
-    """The names of one target's outputs, in the graph's order."""
+    """The names of one target's outputs, in the model's order."""
     parts = _PARTS[target.kind]
     return parts if target.name == LABEL else tuple(f"{target.name}/{part}" for part in parts)
 

@@ -1,9 +1,9 @@
 """The MQTT topics (docs/protocol/README.md).
 
-``lichen/v1/<fleet>/d/<device>/up/...`` is written by that device alone, ``.../down/...`` read by it alone,
-and ``lichen/v1/<fleet>/b/...`` is the coordinator's broadcast. The device has a fixed level, so that one
-broker ACL pattern binds it to its certificate's name. No topic has more than 7 slashes or 256 bytes, which is
-what AWS IoT Core takes (ADR 8).
+Only the device writes ``lichen/v1/<fleet>/d/<device>/up/...`` and reads ``.../down/...``; the coordinator
+broadcasts on ``lichen/v1/<fleet>/b/...``. The device has a fixed level, so that one
+broker ACL pattern binds it to its certificate's name. No topic has more than 7 slashes or 256 bytes, the
+limits of AWS IoT Core (ADR 8).
 """
 
 import re
@@ -17,22 +17,22 @@ from protocol.errors import Reason, Refused
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
 _INDEX: Final = re.compile(r"(0|[1-9][0-9]{0,6})\Z")
 _NEWER: Final = re.compile(r"lichen/v1/[^/]+/(b|d/[^/]+/(up|down))/[a-z][a-z0-9_]{0,31}\Z")
-"""What a later release may add."""
+"""Topics that a later release may add."""
 _MAX_CHUNK_INDEX: Final = 1 << 20
 MAX_TOPIC_BYTES: Final = 256
 MAX_SLASHES: Final = 7
-"""What AWS IoT Core allows; a test holds the longest topic against both."""
+"""Limits of AWS IoT Core; a test compares the longest topic with both."""
 
 
 class Kind(StrEnum):
-    """What a topic carries; the value is its tail."""
+    """Kind of a topic; the value is its tail."""
 
     STATE = "up/state"  # retained: messages.State
     UPDATE = "up/update"  # a CBOR frame, or messages.BlobPointer for one that is larger than a chunk
     UP_BLOB = "up/blob"  # raw bytes of one chunk
     METRIC = "up/metric"  # messages.Metric
     FETCH = "up/fetch"  # messages.Fetch: the pull of a blob (ADR 2)
-    PING = "ping"  # empty: the device's link asks whether the broker still answers; nobody subscribes
+    PING = "ping"  # empty: tests whether the broker answers; nobody subscribes
     OFFER = "down/offer"  # messages.Offer
     RECEIPT = "down/receipt"  # messages.Receipt | messages.Want
     DOWN_BLOB = "down/blob"  # raw bytes of one chunk
@@ -73,7 +73,7 @@ def device_topic(
 
     Raises:
         ValueError: a name does not fit a topic level, ``kind`` is a broadcast, or digest and index are
-            missing where they belong or given where they do not.
+            missing or superfluous.
     """
     if kind.value not in _DEVICE_KINDS:
         raise ValueError(f"{kind} is a broadcast topic")
@@ -101,7 +101,7 @@ def broadcast_topic(fleet: str, kind: Kind) -> str:
 
 
 def ping_topic(fleet: str, device: str | None = None) -> str:
-    """Where a link pings: the device's own topic, or the coordinator's (``device`` None). Nobody subscribes.
+    """The topic of a link's pings: the device's, or the coordinator's (``device`` None). Nobody subscribes.
 
     Raises:
         ValueError: a name does not fit a topic level.
@@ -112,7 +112,7 @@ def ping_topic(fleet: str, device: str | None = None) -> str:
 
 
 def device_filters(fleet: str, device: str) -> tuple[str, ...]:
-    """What an agent subscribes to. ``b/round`` is for people: it would be 1 MB a day for each."""
+    """Subscriptions of an agent: without ``b/round``, 1 MB a day that only people read."""
     return (
         f"lichen/v1/{_checked(fleet, 'fleet')}/d/{_checked(device, 'device')}/down/#",
         *(broadcast_topic(fleet, kind) for kind in (Kind.TASK, Kind.FLEET_MODEL)),
@@ -120,7 +120,7 @@ def device_filters(fleet: str, device: str) -> tuple[str, ...]:
 
 
 def coordinator_filters(fleet: str) -> tuple[str, ...]:
-    """What the coordinator subscribes to."""
+    """Subscriptions of the coordinator."""
     return (f"lichen/v1/{_checked(fleet, 'fleet')}/d/+/up/#",)
 
 
@@ -155,7 +155,7 @@ def parse(topic: str) -> Route:
 
 
 def _why_not(topic: str) -> str:
-    """Which name in a topic is none; empty: not that is wrong."""
+    """The invalid names in a topic; empty if the names are valid."""
     match topic.split("/"):
         case ["lichen", "v1", fleet, "d", device, *_]:
             words = [name_trouble(fleet), name_trouble(device)]
@@ -163,4 +163,4 @@ def _why_not(topic: str) -> str:
             words = [name_trouble(fleet)]
         case _:
             words = []
-    return "".join(f"; {one}" for one in words if one)
+    return "".join(f"; {trouble}" for trouble in words if trouble)

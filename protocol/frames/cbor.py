@@ -1,9 +1,8 @@
-"""A structural look at CBOR (RFC 8949) before any decoder touches it.
+"""Checks the structure of CBOR (RFC 8949) before it is decoded.
 
-Only the heads of data items are read. So every length, count and depth is known to be true and within bounds
-before anything is allocated, and the decoder that follows cannot meet a lying length, an endless item, a tag
-with behaviour, or a key that appears twice. What is left of CBOR is the data model of JSON, plus byte
-strings.
+Only the heads of data items are read. So every length, count and depth is verified before anything is
+allocated, and the decoder meets no false length, indefinite item, active tag or duplicate key. The remaining
+subset of CBOR is the data model of JSON, plus byte strings.
 """
 
 import math
@@ -17,7 +16,7 @@ SELF_DESCRIBED: Final = b"\xd9\xd9\xf7"
 """Tag 55799 (RFC 8949, 3.4.6): no JSON text and no other CBOR of ours begins like this."""
 
 _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
-_DIRECT: Final = 24  # arguments below stand in the first byte; 24 to 27: 1, 2, 4 or 8 bytes follow
+_DIRECT: Final = 24  # arguments below are in the first byte; 24 to 27: 1, 2, 4 or 8 bytes follow
 _LAST_SIZED: Final = 27
 _FLOATS: Final = {25: ">e", 26: ">f", 27: ">d"}
 _CONSTANTS: Final = frozenset({20, 21, 22})  # false, true, null
@@ -98,7 +97,7 @@ def scan(data: bytes, start: int, *, max_depth: int, max_items: int, max_text: i
 
 
 def _read_head(data: bytes, at: int) -> tuple[int, int, int]:
-    """Major type, argument and the position after the head; floats and constants are checked here."""
+    """Major type, argument, and the position after the head. Checks floats and constants."""
     if at >= len(data):
         raise Refused(Reason.MALFORMED, f"CBOR ends in the middle of an item, at byte {at}")
     major, info = data[at] >> 5, data[at] & 31
@@ -121,7 +120,7 @@ def _read_head(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _content_bytes(data: bytes, position: int, major: int, argument: int, max_text: int) -> int:
-    """Bytes of content after the head; a count or length that the rest cannot hold is refused."""
+    """Bytes of content after the head; refuses a count or length beyond the rest of the data."""
     rest = len(data) - position
     needed = {_BYTES: argument, _TEXT: argument, _ARRAY: argument, _MAP: 2 * argument}.get(major, 0)
     if needed > rest:
@@ -135,7 +134,7 @@ def _content_bytes(data: bytes, position: int, major: int, argument: int, max_te
 
 
 def _take_slot(parent: _Open, at: int, major: int, text: bytes) -> None:
-    """Count one item of a container, and check it where it is a key."""
+    """Count one item of a container; check it if it is a key."""
     if parent.expects_key and parent.keys is not None:
         if major != _TEXT:
             raise Refused(Reason.MALFORMED, f"the map key at byte {at} is not text")

@@ -1,6 +1,6 @@
-"""Split a blob into chunks and know which are here (docs/protocol/README.md).
+"""Splits a blob into chunks and tracks which have arrived (docs/protocol/README.md).
 
-A chunk is named by (digest of the blob, index), so that one out of order, twice or late does no harm. Chunk
+A chunk is named by (digest of the blob, index), so order and duplicates do not matter. Chunk
 ``index`` holds bytes ``[index * chunk_bytes, (index + 1) * chunk_bytes)``; only the last may be shorter.
 """
 
@@ -13,7 +13,7 @@ from protocol.messages import MAX_BLOB_BYTES, MAX_CHUNKS
 
 
 def chunk_count(size: int, chunk_bytes: int) -> int:
-    """How many chunks ``size`` bytes make; 0 for an empty blob.
+    """Number of chunks of ``size`` bytes; 0 for an empty blob.
 
     Raises:
         ValueError: ``size`` is negative, or ``chunk_bytes`` is below 1.
@@ -36,7 +36,7 @@ def chunk_at(data: bytes, index: int, chunk_bytes: int) -> bytes:
 
 
 class Assembly:
-    """Which chunks of one blob are here: a bitmap, not the bytes.
+    """Which chunks of one blob have arrived: a bitmap, not the bytes.
 
     Args:
         size: of the blob, bytes.
@@ -91,21 +91,21 @@ class Assembly:
         return min(self.chunk_bytes, self.size - index * self.chunk_bytes)
 
     def has(self, index: int) -> bool:
-        """Whether chunk ``index`` is here."""
+        """Whether chunk ``index`` has arrived."""
         return 0 <= index < self.count and bool(self._bits[index >> 3] & 1 << (index & 7))
 
     def add(self, index: int, length: int) -> bool:
-        """Note that a chunk of ``length`` bytes is here.
+        """Note that a chunk of ``length`` bytes has arrived.
 
         Returns:
-            False if it already was.
+            False if it had arrived before.
 
         Raises:
             Refused: the blob has no such chunk, or the chunk has another length.
         """
-        wanted = self.length_of(index)
-        if length != wanted:
-            raise Refused(Reason.MALFORMED, f"chunk {index} has {length} bytes and should have {wanted}")
+        expected = self.length_of(index)
+        if length != expected:
+            raise Refused(Reason.MALFORMED, f"chunk {index} has {length} bytes and should have {expected}")
         if self.has(index):
             return False
         self._bits[index >> 3] |= 1 << (index & 7)
@@ -114,16 +114,18 @@ class Assembly:
 
     @property
     def here(self) -> int:
-        """Number of chunks that are here."""
+        """Number of chunks that have arrived."""
         return self._here
 
     @property
     def complete(self) -> bool:
-        """Whether all chunks are here."""
+        """Whether all chunks have arrived."""
         return self._here == self.count
 
     def missing(self, limit: int = 64) -> tuple[tuple[int, int], ...]:
-        """The first ``limit`` ranges [first, last] of chunks that are not here, in order."""
-        here = np.unpackbits(np.frombuffer(bytes(self._bits), np.uint8), count=self.count, bitorder="little")
-        edges = np.flatnonzero(np.diff(here, prepend=1, append=1)).reshape(-1, 2)[:limit]
+        """The first ``limit`` ranges [first, last] of missing chunks, in order."""
+        arrived = np.unpackbits(
+            np.frombuffer(bytes(self._bits), np.uint8), count=self.count, bitorder="little"
+        )
+        edges = np.flatnonzero(np.diff(arrived, prepend=1, append=1)).reshape(-1, 2)[:limit]
         return tuple((int(first), int(last) - 1) for first, last in edges)

@@ -1,7 +1,7 @@
-"""Error carry: what quantization cut off this round is added to the next (error feedback, Seide et al. 2014).
+"""Error feedback: the quantization error of a round is added to the next update (Seide et al. 2014).
 
-The sum of what the coordinator decodes over many rounds then follows the sum of what the device meant,
-however few bits a round has. The carry stays on the device, saved in the same transaction as the frame
+The sum of the decoded updates then follows the sum of the true updates, however few bits a round has. The
+carry stays on the device, saved in the same transaction as the frame
 (``runtime.storage.spool``).
 """
 
@@ -26,11 +26,11 @@ def with_error_carry(
     rng: "Generator | None" = None,
     keep: float = 0.01,
 ) -> tuple[Encoded, NDArray[np.float32]]:
-    """Encode ``x + carry``; the new carry is what the encoding lost.
+    """Encode ``x + carry``; the new carry is the encoding error.
 
     Args:
         x: the tensor to send, any shape, finite.
-        carry: the carry of the last round, same shape; None at the first.
+        carry: of the previous round, same shape; None in the first.
         codec: as in :func:`protocol.frames.tensors.encode`, like the rest.
         per_channel: see there.
         rng: see there.

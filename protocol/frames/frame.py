@@ -2,15 +2,14 @@
 
     55799([2, header, {name: [codec, shape, data, low, step]}, checksum])
 
-The tag makes the first three bytes D9 D9 F7, which no JSON text has: a topic may carry either. ``header`` is
+The tag makes the first three bytes D9 D9 F7, which no JSON text has, so a topic may carry both. ``header`` is
 a map, read like the JSON of a control message; ``codec`` is a word; ``shape`` an array of unsigned integers;
 ``data``, ``low`` and ``step`` are byte strings (:mod:`protocol.frames.tensors`). ``checksum``, a byte
 string, is the
-CRC-32 (as in RFC 1952) of all bytes before its own four, big-endian: a flipped bit in a weight is a number
-like any other, and nothing else would notice it. Format 1, without checksum, is read for ever. Nothing from a
-frame is executed, and nothing is allocated on the word of a frame: :func:`protocol.frames.cbor.scan` walks
-all heads
-first.
+CRC-32 (as in RFC 1952) of all bytes before its own four, big-endian: nothing
+else would detect a flipped bit in a weight. Format 1, without checksum, stays readable. Nothing in a
+frame is executed, and no length in it is trusted: :func:`protocol.frames.cbor.scan` checks all heads before
+anything is allocated.
 """
 
 import hashlib
@@ -33,13 +32,13 @@ from protocol.frames import cbor
 from protocol.frames.tensors import BITS, Codec, Encoded, decode
 
 FORMAT: Final = 2
-"""Version of the layout above, which is written; 1 is read, another number is refused."""
+"""Written version of the layout above; 1 is read too, others are refused."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*\Z")
 _CODECS: Final = {codec.value: codec for codec in Codec}
 _MIB: Final = 1 << 20
 _PARTS: Final = 4
 _CHECKED: Final = cbor.SELF_DESCRIBED + cbor.array_head(_PARTS) + cbor2.dumps(FORMAT)
-"""How every frame of format 2 begins."""
+"""First bytes of every frame of format 2."""
 CRC_BYTES: Final = 4
 _SLACK_BYTES: Final = 1 << 16
 
@@ -48,14 +47,14 @@ H = TypeVar("H", bound=Wire)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a receiver is ready to take. A coordinator that knows the model sets them tighter.
+    """Bounds of a receiver. A coordinator that knows the model sets tighter ones.
 
     Attributes:
         max_bytes: of the whole frame.
         max_tensors: in one frame.
         max_elements: of one tensor.
         max_total_elements: of all tensors of a frame together.
-        max_expansion: decoded bytes for each byte of the frame; a sparse tensor must not claim a huge shape.
+        max_expansion: decoded bytes by byte of the frame: bounds the shape of a sparse tensor.
         max_name: characters of a tensor's name.
         max_dims: of one tensor.
         max_depth: of nested CBOR containers.
@@ -89,7 +88,7 @@ def digest(data: bytes | memoryview) -> str:
 
 
 def encode_frame(header: Wire, tensors: Mapping[str, Encoded]) -> bytes:
-    """Write a frame; the same header and tensors give the same bytes, whatever order they were put in.
+    """Write a frame; equal headers and tensors give equal bytes, in any order of insertion.
 
     Raises:
         ValueError: a tensor's name has other characters than letters, digits and ``_ . - /``, or is too long.
@@ -111,30 +110,30 @@ def encode_frame(header: Wire, tensors: Mapping[str, Encoded]) -> bytes:
 
 
 def sealed(body: bytes) -> bytes:
-    """A frame of format 2 whose checksum is still to come, with it (for tests: with any bytes before it)."""
+    """Append the checksum to the body of a frame of format 2."""
     return body + zlib.crc32(body).to_bytes(CRC_BYTES, "big")
 
 
 def check_seal(data: bytes) -> None:
-    """Before anything else is looked at: what is damaged says nothing about its sender.
+    """Verify the checksum before anything else: a damaged frame says nothing about its sender.
 
-    The first bytes say that there is a checksum. Where they are not those of a frame, but the checksum at the
-    end is that of a frame that begins as it should, they are what was damaged.
+    The first bytes say whether there is a checksum. If they are not those of a frame, but the checksum is
+    right for a frame with the correct first bytes, these were damaged.
 
     Raises:
-        Refused: WRONG_DIGEST, this was a frame and was damaged on its way.
+        Refused: WRONG_DIGEST: a frame that was damaged in transit.
     """
     rest = memoryview(data)[len(_CHECKED) : -CRC_BYTES]
     fits = zlib.crc32(rest, zlib.crc32(_CHECKED)) == int.from_bytes(data[-CRC_BYTES:], "big")
     if fits != data.startswith(_CHECKED):
         where = "its first bytes are" if fits else "its checksum is"
-        raise Refused(Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: {where} wrong; damaged on its way")
+        raise Refused(Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: {where} wrong; damaged in transit")
 
 
 def decode_frame(
     data: bytes, header_type: type[H], limits: Limits = DEFAULT_LIMITS
 ) -> tuple[H, dict[str, NDArray[np.float32]]]:
-    """Read a frame whole. Takes memory in the order of the frame and what it decodes to, both bounded.
+    """Read a whole frame. Memory is bounded by the sizes of the frame and of its decoded tensors.
 
     Raises:
         Refused: anything is wrong; the detail names the tensor, field or byte.
@@ -144,10 +143,10 @@ def decode_frame(
 
 
 def decode_tensors(tensors: Mapping[str, Encoded]) -> dict[str, NDArray[np.float32]]:
-    """The values of what :func:`open_frame` gave.
+    """Decode the tensors that :func:`open_frame` returned.
 
     Raises:
-        Refused: as :func:`decode_frame`, of what only the values show; the detail names the tensor.
+        Refused: values are wrong, as in :func:`decode_frame`; the detail names the tensor.
     """
     decoded = {}
     for name, tensor in tensors.items():
@@ -164,7 +163,7 @@ def open_frame(
     """Read a frame's header and check its tensors' names, shapes and sizes, without decoding their values.
 
     Raises:
-        Refused: as :func:`decode_frame`, except for what only the values show.
+        Refused: as :func:`decode_frame`, except for wrong values.
     """
     if len(data) > limits.max_bytes:
         raise Refused(Reason.TOO_LARGE, f"frame of {len(data)} bytes, at most {limits.max_bytes}")
@@ -180,7 +179,7 @@ def open_frame(
     match content:
         case [2, dict(header), dict(tensors), bytes(crc)] if len(crc) == CRC_BYTES:
             return _header(header, header_type), _tensors(tensors, limits, len(data))
-        case [int(one), dict(header), dict(tensors)] if one == 1 and one is not True:
+        case [int(version), dict(header), dict(tensors)] if version == 1 and version is not True:
             return _header(header, header_type), _tensors(tensors, limits, len(data))
         case [int(version), *_] if version not in {1, FORMAT}:
             raise Refused(Reason.MALFORMED, f"frame format {version}; this release reads 1 and {FORMAT}")
@@ -189,7 +188,7 @@ def open_frame(
 
 
 def _header(content: dict[str, Any], header_type: type[H]) -> H:
-    """The header, read exactly like the JSON of a control message."""
+    """The header, parsed like the JSON of a control message."""
     try:
         text = json.dumps(content, default=_refuse_bytes)
         return header_type.model_validate_json(text, strict=True)  # true and "1" are no numbers
@@ -207,18 +206,18 @@ def _tensors(content: dict[str, Any], limits: Limits, frame_bytes: int) -> dict[
     if len(content) > limits.max_tensors:
         raise Refused(Reason.TOO_LARGE, f"{len(content)} tensors, at most {limits.max_tensors}")
     tensors, total = {}, 0
-    most = min(limits.max_total_elements, (frame_bytes * limits.max_expansion + _SLACK_BYTES) // 4)
+    limit = min(limits.max_total_elements, (frame_bytes * limits.max_expansion + _SLACK_BYTES) // 4)
     for name, item in content.items():
         if len(name) > limits.max_name or not _NAME.match(name):
             raise Refused(
-                Reason.MALFORMED, f"tensor name {name[:200]!r} is too long or has strange characters"
+                Reason.MALFORMED, f"tensor name {name[:200]!r} is too long or has invalid characters"
             )
         tensors[name] = _tensor(name, item, limits)
         total += tensors[name].size
-        if total > most:
+        if total > limit:
             raise Refused(
                 Reason.TOO_LARGE,
-                f"tensor {name!r} brings the frame to {total} elements; {frame_bytes} bytes may hold {most}",
+                f"tensor {name!r} brings the frame to {total} elements; {frame_bytes} bytes may hold {limit}",
             )
     return tensors
 

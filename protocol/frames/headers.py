@@ -12,11 +12,11 @@ from protocol.messages import BlobRef, Metrics, PerClass
 
 
 class UpdateHeader(Wire):
-    """Who learned what, from which base, on how much; travels in the CBOR frame before the tensors.
+    """Task, device, base version and material of an update; precedes the tensors in the CBOR frame.
 
-    ``samples``: windows, or triples of a graph. ``counts``: per modality, present windows per class; of a
-    graph one number, the triples of which an entity has it. ``missing`` and ``quality``: per modality, 0 to
-    1. ``extra``: the method's own message, checked by its ``messages.py``.
+    ``samples``: windows, or triples of a knowledge graph. ``counts``: per modality, present windows by class;
+    of a knowledge graph one number, the triples of which an entity has it. ``missing`` and ``quality``: per
+    modality, 0 to 1. ``extra``: the method's own message, checked by its ``messages.py``.
     """
 
     kind: Literal["update"] = "update"
@@ -26,7 +26,7 @@ class UpdateHeader(Wire):
     round: Count
     base: Digest
     weight: Annotated[int, Field(ge=1, le=1 << 20)] = 1
-    """Share of this update in the fold; a method that takes a plain mean sends 1."""
+    """Weight of this update in the fold; 1 for a plain mean."""
     samples: Count
     counts: Annotated[dict[Name, PerClass], Field(max_length=16)]
     missing: Annotated[dict[Name, Share], Field(max_length=16)]
@@ -43,21 +43,21 @@ class BlobHeader(Wire):
 
 
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-"""Random, of one training run."""
+"""Random id of one training run."""
 
 
 class Manifest(Wire):
-    """A global version: content-addressed blobs by name. A device fetches only those on its route."""
+    """A global version: content-addressed blobs by name. A device fetches the blobs of its route."""
 
     kind: Literal["manifest"] = "manifest"
     task: Name
     method: Name
     version: Count
-    """0 is the initial model; version r is what round r made."""
+    """0 is the initial model; round r makes version r."""
     parent: Digest | None = None
     run: RunId | None = None
-    """In version 0 alone: tells one training run of a task from another one, whose version 0 has the same
-    tensors. Later versions differ by their parents."""
+    """In version 0 alone: distinguishes training runs of a task whose version 0 has the same tensors. Later
+    versions differ by their parents."""
     blobs: Annotated[dict[str, BlobRef], Field(max_length=4096)]
 
 

@@ -1,10 +1,10 @@
-"""How one tensor travels: raw, half precision, uniformly quantized to 8, 4 or 2 bits, or its largest values.
+"""Tensor codecs: raw, half precision, uniform quantization to 8, 4 or 2 bits, or the largest values.
 
 Byte layouts (all little-endian; elements in C order):
 
 - ``float32``: 4 bytes an element.
 - ``float16``: 2 bytes an element, times one power of two (``step``) that puts the largest magnitude just
-  below 2**15. So a tiny delta does not vanish in half precision's subnormals, and a huge one does not
+  below 2**15. So tiny deltas do not vanish in half precision's subnormals, and huge ones do not
   overflow.
 - ``int8``, ``int4``, ``int2``: codes, packed little end first (element 0 in the lowest bits of byte 0);
   unused bits of the last byte are zero. A code q of group g stands for ``low[g] + q * step[g]``. Groups are
@@ -40,7 +40,7 @@ _HALF_TOP: Final = 32752.0  # the largest float16 below 2**15: the product with 
 
 
 class Codec(StrEnum):
-    """How a tensor's elements are written; the value is the word on the wire."""
+    """Encoding of a tensor's elements; the value is the word on the wire."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -52,7 +52,7 @@ class Codec(StrEnum):
 
 
 BITS: Final = {Codec.INT8: 8, Codec.INT4: 4, Codec.INT2: 2}
-"""Bits an element of the uniform quantizers."""
+"""Bits per element of the uniform quantizers."""
 CHANNEL_ELEMENTS: Final = {Codec.INT8: 128, Codec.INT4: 64, Codec.INT2: 128}
 """Smaller channels share one range: their ``low`` and ``step`` (8 bytes) would cost more than 1/16 of int8's
 codes, or 1/4 of int4's and int2's."""
@@ -61,15 +61,15 @@ _ELEMENT_BITS: Final = {Codec.FLOAT32: 32, Codec.FLOAT16: 16, Codec.UINT8: 8, **
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One tensor, ready to travel.
+    """One encoded tensor.
 
     Attributes:
-        codec: how ``data`` is to be read.
+        codec: the encoding of ``data``.
         shape: the tensor's shape; () is a scalar.
-        data: the elements, as the module's docstring says.
+        data: the elements, in the layout of the module's docstring.
         low: float32 per group, the value of code 0; empty for codecs without codes.
         step: float32 per group, the distance of neighbouring codes; for float16 the one scale.
-        groups: how many runs of elements have their own ``low`` and ``step``; 0 for codecs without codes.
+        groups: number of runs with their own ``low`` and ``step``; 0 for codecs without codes.
     """
 
     codec: Codec
@@ -107,12 +107,12 @@ def encode(
 
     Args:
         x: any shape, finite; taken as float32.
-        codec: how.
+        codec: the encoding.
         per_channel: quantize every index of axis 0 on its own range, where a channel has at least
             ``CHANNEL_ELEMENTS``; else the whole tensor has one range.
         rng: rounds stochastically when given (unbiased), to the nearest level otherwise.
         keep: share of elements that ``topk`` keeps (at least one element).
-        levels: use this many levels rather than all the codec has (3 or more; a 3-bit quantizer has 8
+        levels: use so many levels instead of all of the codec's (3 or more; a 3-bit quantizer has 8
             levels of int4).
 
     Raises:
@@ -153,10 +153,10 @@ def decode(encoded: Encoded) -> FloatArray:
     if encoded.codec is Codec.TOPK:
         _require_scales(encoded, lows=0, steps=0)
         return _decode_topk(encoded)
-    wanted = (encoded.size * _ELEMENT_BITS[encoded.codec] + 7) // 8
-    if len(encoded.data) != wanted:
+    expected = (encoded.size * _ELEMENT_BITS[encoded.codec] + 7) // 8
+    if len(encoded.data) != expected:
         what = f"{encoded.codec.value} of shape {encoded.shape}"
-        raise Refused(Reason.MALFORMED, f"{what} takes {wanted} bytes of data, got {len(encoded.data)}")
+        raise Refused(Reason.MALFORMED, f"{what} takes {expected} bytes of data, got {len(encoded.data)}")
     if encoded.codec in BITS:
         return _decode_uniform(encoded)
     _require_scales(encoded, lows=0, steps=1 if encoded.codec is Codec.FLOAT16 else 0)

@@ -1,7 +1,7 @@
 """The uniform scalar quantizer: equal steps between a group's least and greatest element, as packed codes.
 
-G groups (equal runs of elements in C order) of N elements each. Float64 inside: the span of float32 numbers
-can exceed float32's range, and its subnormals have no precision to lose.
+G groups (equal runs of elements in C order) of N elements each. Float64 inside: the range of float32 numbers
+can overflow float32, and its subnormals lack precision.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -1,8 +1,8 @@
-"""What a task may ask of a device, by name. An announcement names it; a device that does not know it says so.
+"""Features that a task may require of a device. A device reports the announced ones that it lacks.
 
-A key of a task that is new in a release needs no name where a device may leave it aside. Where it changes
-what a device must do, it gets a row in ``FEATURES`` and a line in :func:`needed`; the defaults of keys that
-were released stay as they are, for an announcement leaves them out.
+A new key of a task needs no feature if devices may ignore it. If it changes what a device must do, it gets a
+row in ``FEATURES`` and a line in :func:`needed`. Defaults of released keys never change, because an
+announcement omits them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,12 +35,12 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "codec:int2": "0.1.0",
     }
 )
-"""Those that this lichen knows, and the release in which each of them came. The method is named by the task
-itself, and its options are checked by the method: both are refused in words of their own."""
+"""Known features, and the release that introduced each. Unknown methods and options are refused elsewhere,
+with messages of their own."""
 
 
 def needed(task: Task) -> tuple[str, ...]:
-    """What a device must know to do this task; sorted."""
+    """Features that a device needs for this task; sorted."""
     names = {f"codec:{task.uplink.codec}", *(f"target:{target.kind}" for target in task.targets)}
     names.add("graph" if task.graph is not None else f"label_rule:{task.window.label_rule}")
     if task.window.context_s is not None:
@@ -51,5 +51,5 @@ def needed(task: Task) -> tuple[str, ...]:
 
 
 def unknown(needs: Iterable[str]) -> tuple[str, ...]:
-    """Those of them that this lichen does not know, in their order."""
+    """The unknown ones among them, in their order."""
     return tuple(name for name in needs if name not in FEATURES)

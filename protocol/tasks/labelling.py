@@ -1,4 +1,4 @@
-"""Which label a window has, of the labels that hold during it: keys of the task's ``[window]``."""
+"""Rules for a window's label, from the labels during it: keys of the task's ``[window]``."""
 
 from typing import Annotated, Final, Literal, Self
 
@@ -11,14 +11,14 @@ DEFAULT_MIN_SHARE: Final = 0.5
 
 
 class Labelling(Wire):
-    """Which label a window has."""
+    """Rule for a window's label."""
 
     label_rule: LabelRule = "whole"
-    """``whole``: the label that holds throughout. ``majority``: the one that holds for ``min_share`` of the
-    window, and longer than any other. ``last``, ``center``: the one at its end, or in its middle. Of a number
-    the first two take the mean over the labelled time."""
+    """``whole``: the label of the whole window. ``majority``: the longest one, if it covers ``min_share`` of
+    the window. ``last``, ``center``: the one at its end, or in its middle. For numbers, the first two take
+    the mean over the labelled time."""
     min_share: Annotated[float, Field(gt=0, le=1)] = DEFAULT_MIN_SHARE
-    """Of ``majority``: so much of a window must be labelled so; what is unlabelled counts against it."""
+    """``majority``: minimum share of the window with that label; unlabelled time counts against it."""
 
     @model_validator(mode="after")
     def _share_goes_with_majority(self) -> Self:

@@ -1,8 +1,8 @@
-"""The part of a task that is learned on knowledge graphs: facts about entities instead of windows of streams.
+"""Options of a task on knowledge graphs: facts about entities instead of windows of streams.
 
-Each device has a graph of its own: triples (head, relation, tail), and features of some entities by
-modality. What is predicted is an entity: which tail does (head, relation, ?) have. Devices may share
-entities; relations and features stay on the device.
+Each device has its own knowledge graph: triples (head, relation, tail), and features of some entities by
+modality. The model predicts the tail of (head, relation, ?). Devices may share entities; relations and
+features stay on the device.
 """
 
 from typing import Annotated, Self
@@ -22,19 +22,19 @@ class Features(Wire):
 
 
 class KnowledgeGraphTask(Wire):
-    """``[graph]`` of a task file. The bounds are of one device."""
+    """``[graph]`` of a task file. Bounds apply to one device."""
 
     features: Annotated[tuple[Features, ...], Field(max_length=15)] = ()
     """Modalities of entities, in the order of columns in every availability mask; a device may lack any."""
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Tails that a deployed model answers with."""
+    """Number of tails in an answer of the deployed model."""
     max_entities: Annotated[int, Field(ge=2, le=1_000_000)] = 50_000
     max_relations: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     max_triples: Annotated[int, Field(ge=1, le=50_000_000)] = 5_000_000
 
     @model_validator(mode="after")
     def _names_are_different(self) -> Self:
-        names = [one.name for one in self.features]
+        names = [feature.name for feature in self.features]
         if twice := sorted({n for n in names if names.count(n) > 1}):
             raise ValueError(f"features: {twice[0]!r} is named twice")
         return self

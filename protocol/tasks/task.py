@@ -1,7 +1,7 @@
-"""The task: what a fleet learns. Written once as ``task.toml``, announced retained on ``b/task``.
+"""The task: what a fleet learns. Written as ``task.toml``, announced retained on ``b/task``.
 
-The method's own options stay an opaque table here; the method that is named checks them with its config model
-(``models.registry``), so that a new method needs no change in the protocol.
+The method's options are an opaque table here; the method checks them with its config model
+(``models.registry``), so a new method needs no change in the protocol.
 """
 
 from typing import Annotated, Final, Literal, Self
@@ -17,13 +17,13 @@ CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Also a part of tensor names and the name of an ONNX input: no dot."""
 MAX_WINDOW_VALUES: Final = 1 << 22
-"""Values of one window, all modalities together (16 MB), and of all that a device cuts in a second."""
+"""Maximum values of one window, all modalities (16 MB), and of the windows cut in a second."""
 MAX_OVERLAP: Final = 1024
-"""``length_s`` is at most so many times ``stride_s``."""
+"""Maximum ratio of ``length_s`` to ``stride_s``."""
 LABEL: Final = "label"
-"""The name of every task's first target, whose classes are ``Task.labels``."""
+"""Name of the first target, with the classes ``Task.labels``."""
 RESERVED: Final = frozenset({LABEL, "target", "present", "probabilities", "logits"})
-"""Words with a meaning of their own: recordings' label tracks, the exported graph's inputs and outputs."""
+"""Reserved: label tracks of recordings, inputs and outputs of the ONNX model."""
 
 
 class Modality(Wire):
@@ -38,16 +38,16 @@ class Modality(Wire):
     offset: float = 0.0
     """Subtracted before the network, in ``unit``."""
     scale: Annotated[float, Field(gt=0)] = 1.0
-    """Divided by before the network, in ``unit``; part of the exported graph."""
+    """Divided by before the network, in ``unit``; part of the exported model."""
     input: bool = True
-    """False: no device reads it to predict; it is only there to be generated (``Target.modality``)."""
+    """False: no device reads it to predict; it is only generated (``Target.modality``)."""
 
 
 class Target(Wire):
-    """One thing that is predicted (a downstream task, in the words of papers on several of them).
+    """A predicted quantity (a downstream task).
 
     ``classification``: one of ``labels``. ``regression``: one number, in ``unit``. ``generation``: the window
-    of a modality, which then needs no labels: what is to be generated is recorded.
+    of a modality; it needs no labels, because the modality is recorded.
     """
 
     name: ModalityName
@@ -76,12 +76,12 @@ class Window(Labelling):
     length_s: Annotated[float, Field(ge=0.001, le=3600)] = 2.56
     stride_s: Annotated[float, Field(ge=0.001, le=3600)] = 1.28
     max_gap_s: Annotated[float, Field(gt=0, le=3600)] = 0.2
-    """Neighbouring samples further apart are not interpolated between: what lies in the gap is missing."""
+    """Gaps between samples longer than this are not interpolated: values in them are missing."""
     min_coverage: Annotated[float, Field(gt=0, le=1)] = 0.75
-    """A modality counts as present in a window when at least this share of its grid points is covered."""
+    """A modality is present in a window if at least this share of its grid points is covered."""
     context_s: Annotated[float, Field(gt=0, le=3600)] | None = None
-    """Devices keep so many seconds of stream with each window, up to the window's end, for methods that learn
-    from more than a window (``WindowSet.context``); at least ``length_s``. None keeps the window alone."""
+    """Seconds of stream that are stored with each window, up to its end, for methods that learn from context
+    (``WindowSet.context``); at least ``length_s``. None: the window alone."""
 
 
 class Encoder(Wire):
@@ -106,9 +106,9 @@ class Bandit(Wire):
     """Selection by a discounted upper confidence bound: ``coordinator.selection.policies.bandit``."""
 
     discount: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Of what was seen, by round."""
+    """Discount of earlier observations, by round."""
     explore: Annotated[float, Field(ge=0, le=1000)] = 1.0
-    """Weight of the term that favours devices and experts that were seen seldom; 1 is the paper's."""
+    """Weight of the exploration term for rarely seen devices and experts; 1 in the paper."""
 
 
 class Rounds(Wire):
@@ -117,31 +117,31 @@ class Rounds(Wire):
     count: Annotated[int, Field(ge=1, le=100_000)] = 10
     deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 120.0
     devices_per_round: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """None selects every device that is online and able."""
+    """None selects every able device that is online."""
     selection: Name = "coverage"
-    """How devices are chosen where there are more: a policy of ``coordinator.selection.policies``."""
+    """Selection policy if there are more: a module of ``coordinator.selection.policies``."""
     bandit: Bandit = Bandit()
     """Options of ``selection = "bandit"``."""
     quorum: Share = 1.0
-    """The round closes early when this share of the selected devices has delivered."""
+    """The round closes early after this share of the selected devices has delivered."""
     min_devices: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """Fewer at the deadline: the round is given up and opened again."""
+    """With fewer at the deadline the round is abandoned and opened again."""
     min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
-    """A device is able when its store holds at least this many windows to learn from: labelled ones, where
-    the method learns from labels on devices."""
+    """An able device has at least this many windows to learn from: labelled ones if the method needs labels
+    on devices."""
 
 
 class Uplink(Wire):
-    """How model deltas travel up. Prototypes have their own bits in the method's config."""
+    """Encoding of model deltas. The method's config sets the bits of prototypes."""
 
     codec: CodecName = "int8"
     error_carry: bool = True
 
 
 class Labelled(Wire):
-    """Labelled windows at the coordinator, for methods that learn from them there (``[labelled]``).
+    """Labelled windows at the coordinator (``[labelled]``), for guided methods.
 
-    The coordinator reads it, and does not announce it.
+    The coordinator reads this and does not announce it.
     """
 
     file: Annotated[str, Field(min_length=1, max_length=1024)]
@@ -149,7 +149,7 @@ class Labelled(Wire):
     label_column: Annotated[str, Field(min_length=1, max_length=128)] = "label"
     """csv and parquet: the column with the class, by name or by index; an empty cell: none."""
     recording_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """csv and parquet: the column that says which recording a row is of; no window spans two of them."""
+    """csv and parquet: the column that names a row's recording; no window spans two recordings."""
 
 
 class Task(Wire):
@@ -158,13 +158,13 @@ class Task(Wire):
     name: Name
     method: Name = "qqr"
     labels: Annotated[tuple[Label, ...], Field(max_length=1024)] = ()
-    """Classes of windows: two or more; of a graph's task none."""
+    """Classes of windows: two or more; none on knowledge graphs."""
     modalities: Annotated[tuple[Modality, ...], Field(max_length=16)] = ()
-    """Sensor streams: one or more; of a graph's task none (``graph.features`` are its modalities)."""
+    """Sensor streams: one or more; none on knowledge graphs (``graph.features`` are the modalities)."""
     graph: KnowledgeGraphTask | None = None
-    """Facts about entities are learned, and not windows."""
+    """The task learns facts about entities, not windows."""
     targets: Annotated[tuple[Target, ...], Field(max_length=15)] = ()
-    """What is predicted besides ``labels``; a device learns those that it has labels for."""
+    """Further targets besides ``labels``; a device learns those that it has labels for."""
     window: Window = Window()
     network: Network = Network()
     rounds: Rounds = Rounds()
@@ -177,7 +177,7 @@ class Task(Wire):
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
     @model_validator(mode="after")
-    def _is_of_windows_or_of_graphs(self) -> Self:
+    def _require_one_material(self) -> Self:
         if self.graph is None:
             if len(self.labels) < 2:  # noqa: PLR2004 - one class is nothing to tell apart
                 raise ValueError(f"labels: two or more are needed, found {len(self.labels)}")
@@ -196,8 +196,8 @@ class Task(Wire):
         if self.graph is not None:
             return self
         names = [m.name for m in self.modalities]
-        for what, seen in (("modality", names), ("label", list(self.labels))):
-            twice = sorted({n for n in seen if seen.count(n) > 1})
+        for what, listed in (("modality", names), ("label", list(self.labels))):
+            twice = sorted({n for n in listed if listed.count(n) > 1})
             if twice:
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
         taken = sorted(RESERVED.intersection(names))
@@ -243,7 +243,7 @@ class Task(Wire):
         """The modality of that name.
 
         Raises:
-            KeyError: there is none; the message lists those there are.
+            KeyError: unknown; the message lists the known ones.
         """
         for modality in self.modalities:
             if modality.name == name:
@@ -254,19 +254,19 @@ class Task(Wire):
 
     @property
     def objectives(self) -> tuple[Target, ...]:
-        """All targets: the one of ``labels`` first; none for knowledge graphs, which predict entities."""
+        """All targets, that of ``labels`` first; none on knowledge graphs, which predict entities."""
         return (Target(name=LABEL, labels=self.labels), *self.targets) if self.graph is None else ()
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Of all :attr:`objectives`, in their order."""
+        """Names of :attr:`objectives`, in their order."""
         return (LABEL, *(target.name for target in self.targets)) if self.graph is None else ()
 
     def target(self, name: str) -> Target:
         """The objective of that name.
 
         Raises:
-            KeyError: there is none; the message lists those there are.
+            KeyError: unknown; the message lists the known ones.
         """
         for target in self.objectives:
             if target.name == name:
@@ -280,12 +280,12 @@ class Task(Wire):
 
     @property
     def modality_names(self) -> tuple[str, ...]:
-        """In the task's order, which is the order of columns in every availability mask."""
+        """Names in the task's order, the order of columns in every availability mask."""
         return tuple(m.name for m in (self.modalities if self.graph is None else self.graph.features))
 
     @property
     def classes(self) -> int:
-        """Numbers in an update's ``counts`` of a modality: one a class, on knowledge graphs one in all."""
+        """Length of an update's ``counts`` of a modality: the number of classes; 1 on knowledge graphs."""
         return len(self.labels) if self.graph is None else 1
 
     def samples(self, name: str) -> int:

@@ -1,9 +1,7 @@
-"""A decision, signed: who shall run which bundle, in which order of decisions, and by which rules.
+"""Signed decisions: which devices run which bundle, with a serial and the rules of the trial.
 
 A ``ModelPointer`` carries it as the text of an envelope (:mod:`protocol.trust.signing`), signed by the keys
-that
-the root names for ``targets``: the role that says what devices may run. ``_type`` keeps it apart from what
-else these keys sign. Pure.
+of the role ``targets`` in the root. ``_type`` separates it from other statements of these keys. Pure.
 """
 
 from typing import Any, Final, Literal
@@ -21,27 +19,27 @@ _SAME: Final = ("task", "version", "serial")
 
 
 class Decision(Wire):
-    """What is signed: all that must not be put together anew."""
+    """The signed fields: they must not be recombined."""
 
     type: Literal["decision"] = Field(alias="_type")
     fleet: Name
     device: Name | None
-    """None: for every device of the fleet."""
+    """None: every device of the fleet."""
     task: Name
     version: Count
     bundle: BlobRef
     serial: Count
     trial: Trial | None
-    """Fractions are written as text: what is signed has none (:func:`protocol.trust.signing.canonical`)."""
+    """Fractions are text, because signed JSON has none (:func:`protocol.trust.signing.canonical`)."""
     root: Count
     """The version of the root whose key signed it."""
 
     def difference(self, pointer: ModelPointer) -> str:
-        """What the pointer says otherwise, in words; empty: nothing."""
+        """The first difference to the pointer; empty without any."""
         for name in _SAME:
-            said, signed = getattr(pointer, name), getattr(self, name)
-            if said != signed:
-                return f"{name} {said} is announced, {signed} was signed"
+            announced, signed = getattr(pointer, name), getattr(self, name)
+            if announced != signed:
+                return f"{name} {announced} is announced, {signed} was signed"
         if pointer.bundle != self.bundle:
             return f"bundle {pointer.bundle.digest[:12]} is announced, {self.bundle.digest[:12]} was signed"
         if pointer.trial != self.trial:
@@ -55,7 +53,7 @@ def drafted(pointer: ModelPointer, fleet: str, device: str | None, root: int) ->
     Args:
         pointer: what was decided.
         fleet: its name.
-        device: whom it is for; None: every device of the fleet.
+        device: the recipient; None: every device of the fleet.
         root: the version of the root whose key will sign.
     """
     trial = None if pointer.trial is None else pointer.trial.model_dump()
@@ -76,12 +74,12 @@ def drafted(pointer: ModelPointer, fleet: str, device: str | None, root: int) ->
 
 
 def _whole(value: Any) -> Any:
-    """The shortest text that reads as this number again."""
+    """The shortest text that parses as this number."""
     return repr(value) if isinstance(value, float) else value
 
 
 def read_decision(text: str) -> tuple[Decision, Envelope]:
-    """Parse; signatures are not looked at.
+    """Parse, without verifying signatures.
 
     Raises:
         Refused: MALFORMED or TOO_LARGE.
@@ -94,10 +92,10 @@ def read_decision(text: str) -> tuple[Decision, Envelope]:
 
 
 def require_for(decision: Decision, pointer: ModelPointer, fleet: str, device: str) -> None:
-    """Whether a decision is for this device, and the pointer says what was decided.
+    """Check that a decision is for this device and matches the pointer.
 
     Raises:
-        Refused: UNTRUSTED, with what differs.
+        Refused: UNTRUSTED; the detail names the difference.
     """
     words = ""
     if decision.fleet != fleet:

@@ -1,8 +1,8 @@
 """The four kinds of signed metadata (TUF specification 1.0): root, timestamp, snapshot, targets.
 
-``root`` says which keys speak for which role, and is signed by keys that lie offline; ``targets`` lists
-bundles by digest; ``snapshot`` names the one version of targets that counts, ``timestamp`` the one snapshot,
-and is signed again every day, so that silence is noticed. Pure: times are unix seconds that somebody gives.
+``root`` assigns keys to roles, and is signed by offline keys; ``targets`` lists bundles by digest;
+``snapshot`` names the current version of targets, ``timestamp`` the current snapshot, and is signed every
+day, so that devices notice missing updates. Pure: times are arguments, in unix seconds.
 """
 
 import calendar
@@ -33,10 +33,10 @@ ONLINE: Final[tuple[RoleName, ...]] = ("timestamp", "snapshot", "targets")
 
 
 def unix(text: str) -> float:
-    """Seconds of a time as TUF writes it, ``2026-11-22T16:30:00Z``.
+    """Unix seconds of a time in TUF's format, ``2026-11-22T16:30:00Z``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: another format.
     """
     if not _TIME.fullmatch(text):
         raise ValueError("a time is written as 2026-11-22T16:30:00Z")
@@ -58,35 +58,35 @@ Version = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class Hashes(Wire):
-    """TUF allows others beside."""
+    """TUF allows further hashes."""
 
     sha256: Digest
 
 
 class File(Wire):
-    """A file that a piece of metadata vouches for."""
+    """A file that metadata lists."""
 
     length: Annotated[int, Field(ge=0, le=MAX_BLOB_BYTES)]
     hashes: Hashes
 
     @classmethod
     def of(cls, data: bytes) -> dict[str, Any]:
-        """What is said of some bytes."""
+        """The entry of some bytes."""
         return {"length": len(data), "hashes": {"sha256": hashlib.sha256(data).hexdigest()}}
 
     def is_of(self, data: bytes) -> bool:
-        """Whether these are the bytes that are meant."""
+        """Whether these bytes match the entry."""
         return len(data) == self.length and hashlib.sha256(data).hexdigest() == self.hashes.sha256
 
 
 class Listed(File):
-    """A piece of metadata."""
+    """A metadata file."""
 
     version: Version
 
 
 class Bundled(Wire):
-    """What a bundle is for."""
+    """Task and version of a bundle."""
 
     task: Name
     version: Count
@@ -99,7 +99,7 @@ class TargetFile(File):
 
 
 class Metadata(Wire):
-    """What all four say. ``issued`` is ours: when it was signed, a lower bound of the time now."""
+    """Common fields. ``issued`` (our addition) is the time of signing, a lower bound of the current time."""
 
     most_bytes: ClassVar[int] = MAX_SMALL_BYTES
     role: ClassVar[RoleName]
@@ -116,12 +116,12 @@ class Metadata(Wire):
         return self
 
     def has_expired(self, now: float) -> bool:
-        """Whether it counts no more."""
+        """Whether it has expired at ``now``."""
         return unix(self.expires) <= now
 
 
 class Keys(Wire):
-    """Who speaks for a role, and how many of them it takes."""
+    """Keys of a role, and its threshold."""
 
     keyids: Annotated[tuple[KeyId, ...], Field(max_length=MAX_KEYS)]
     threshold: Annotated[int, Field(ge=1, le=MAX_KEYS)]
@@ -148,14 +148,14 @@ class Root(Metadata):
         return self
 
     def keys_of(self, role: RoleName) -> dict[str, PublicKey]:
-        """By id."""
+        """Keys of the role by id."""
         return {keyid: self.keys[keyid] for keyid in self.roles[role].keyids if keyid in self.keys}
 
     def require(self, envelope: Envelope, role: RoleName, what: str = "") -> None:
-        """Check signatures.
+        """Check the signatures of a role.
 
         Raises:
-            Refused: fewer than the role's threshold are right.
+            Refused: fewer valid signatures than the role's threshold.
         """
         got, needed = len(envelope.signers(self.keys_of(role))), self.roles[role].threshold
         if got < needed:
@@ -166,7 +166,7 @@ class Root(Metadata):
             )
 
     def speaks_as(self, other: "Root") -> bool:
-        """Whether all online roles have the keys that they have in ``other``."""
+        """Whether all online roles have the same keys in ``other``."""
         return all(
             {key.public for key in self.keys_of(role).values()}
             == {key.public for key in other.keys_of(role).values()}
@@ -175,7 +175,7 @@ class Root(Metadata):
 
 
 class Timestamp(Metadata):
-    """The one snapshot that counts."""
+    """Names the current snapshot."""
 
     role: ClassVar[RoleName] = "timestamp"
     type: Literal["timestamp"] = Field(alias="_type")
@@ -189,12 +189,12 @@ class Timestamp(Metadata):
 
     @property
     def snapshot(self) -> Listed:
-        """Which."""
+        """The current snapshot."""
         return self.meta[SNAPSHOT_FILE]
 
 
 class Snapshot(Metadata):
-    """The one version of targets that counts."""
+    """Names the current version of targets."""
 
     role: ClassVar[RoleName] = "snapshot"
     type: Literal["snapshot"] = Field(alias="_type")
@@ -208,7 +208,7 @@ class Snapshot(Metadata):
 
     @property
     def targets(self) -> Listed:
-        """Which."""
+        """The current targets."""
         return self.meta[TARGETS_FILE]
 
 
@@ -221,12 +221,12 @@ class Targets(Metadata):
     targets: Annotated[dict[Annotated[str, Field(max_length=256)], TargetFile], Field(max_length=MAX_TARGETS)]
 
     def find(self, task: str, version: int, bundle: BlobRef) -> bool:
-        """Whether this bundle is listed, as this version of this task."""
+        """Whether this bundle is listed as this version of this task."""
         return any(
-            one.hashes.sha256 == bundle.digest
-            and one.length == bundle.size
-            and (one.custom.task, one.custom.version) == (task, version)
-            for one in self.targets.values()
+            target.hashes.sha256 == bundle.digest
+            and target.length == bundle.size
+            and (target.custom.task, target.custom.version) == (task, version)
+            for target in self.targets.values()
         )
 
 
@@ -234,7 +234,7 @@ M = TypeVar("M", bound=Metadata)
 
 
 def read(kind: type[M], data: bytes) -> tuple[M, Envelope]:
-    """Parse one piece of metadata; its signatures are not looked at.
+    """Parse a metadata file, without verifying signatures.
 
     Raises:
         Refused: MALFORMED or TOO_LARGE.
@@ -246,7 +246,9 @@ def read(kind: type[M], data: bytes) -> tuple[M, Envelope]:
         raise malformed(kind.role, error) from None
 
 
-def draft(role: RoleName, version: int, issued: float, lasts_s: float, said: Mapping[str, Any]) -> Envelope:
+def draft(
+    role: RoleName, version: int, issued: float, lasts_s: float, content: Mapping[str, Any]
+) -> Envelope:
     """Content of a role, to be signed."""
     common = {
         "_type": role,
@@ -255,9 +257,9 @@ def draft(role: RoleName, version: int, issued: float, lasts_s: float, said: Map
         "issued": spelt(issued),
         "expires": spelt(issued + lasts_s),
     }
-    return Envelope({**common, **said}, ())
+    return Envelope({**common, **content}, ())
 
 
 def path_of(task: str, version: int, digest: str) -> str:
-    """Under which name a bundle is listed."""
+    """The name under which a bundle is listed."""
     return f"{task}/{version}/{digest}.bundle"

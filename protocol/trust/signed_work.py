@@ -1,18 +1,16 @@
-"""What devices shall work on, signed: the task, and each round's offer.
+"""Signed statements about the task and about each round's offer.
 
 A ``TaskAnnouncement`` and an ``Offer`` carry the text of an envelope (:mod:`protocol.trust.signing`), signed
-by the
-keys that the root names for ``targets``, as decisions are (:mod:`protocol.trust.decisions`); ``_type`` keeps
-the
-three apart. Pure.
+by the keys of the role ``targets`` in the root, like decisions (:mod:`protocol.trust.decisions`); ``_type``
+separates the three. Pure.
 
-A task is signed as it came: the digest of its text. Of an offer the parts are signed that are the same for
-all devices of a round, so one signature serves all. Left out are ``closes_in_s``, which counts down, and
-``seed``, which is one device's: it orders batches, and no privacy noise comes from it. A field of ``Offer``
-that decides what a device does belongs into :class:`SignedOffer`.
+A task is signed by the digest of its text. Of an offer the fields that all devices of a round share are
+signed, so one signature serves all; not ``closes_in_s``, which counts down, and not ``seed``, which is one
+device's: it orders batches, and no privacy noise depends on it. A field of ``Offer`` that decides what a
+device does belongs into :class:`SignedOffer`.
 
-Serials count seconds of the coordinator's clock, or one more than the last: a device goes by no task and no
-offer whose serial is lower than that of the last one that it went by.
+Serials are seconds of the coordinator's clock, or the last serial plus one: a device accepts no task and no
+offer with a lower serial than the last accepted one.
 """
 
 import hashlib
@@ -37,7 +35,7 @@ MAX_BYTES: Final[Mapping[WorkKind, int]] = {"task": MAX_SIGNED_TASK_BYTES, "offe
 
 
 class SignedWork(Wire):
-    """What both kinds say."""
+    """Fields of both kinds."""
 
     fleet: Name
     serial: Count
@@ -53,10 +51,10 @@ class SignedTask(SignedWork):
     """SHA-256 of ``TaskAnnouncement.task``, in UTF-8."""
     needs: Annotated[tuple[str, ...], Field(max_length=64)]
     roots: Annotated[tuple[BlobRef, ...], Field(max_length=MAX_NEXT_ROOTS)]
-    """As ``Vouchers.roots``: a device that knows an older root goes to the newest before it verifies this."""
+    """As ``Vouchers.roots``: a device with an older root updates it before it verifies this."""
 
     def difference(self, announcement: TaskAnnouncement) -> str:
-        """What the announcement says otherwise, in words; empty: nothing."""
+        """The first difference to the announcement; empty without any."""
         if _digest(announcement.task) != self.digest:
             return "the task is not the one that was signed"
         if announcement.needs != self.needs:
@@ -65,17 +63,17 @@ class SignedTask(SignedWork):
 
 
 class SignedOffer(SignedWork):
-    """The offer of a round, for all devices that are selected."""
+    """The offer of a round, for all selected devices."""
 
     type: Literal["offer"] = Field(alias="_type")
     task: Name
     round: Count
     base: BlobRef
     graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)]
-    """Of all modalities; a device is offered those that it has."""
+    """Encoder models of all modalities; an offer has those of the device."""
 
     def difference(self, offer: Offer) -> str:
-        """What the offer says otherwise, in words; empty: nothing."""
+        """The first difference to the offer; empty without any."""
         if offer.task != self.task:
             return f"task {offer.task!r} is offered, {self.task!r} was signed"
         if offer.round != self.round:
@@ -95,39 +93,39 @@ def draft_task(
     announcement: TaskAnnouncement, fleet: str, serial: int, root: int, roots: tuple[BlobRef, ...]
 ) -> Envelope:
     """The statement about a task, to be signed. ``root``: the version of the root whose key will sign."""
-    said = {
+    fields = {
         "digest": _digest(announcement.task),
         "needs": list(announcement.needs),
         "roots": [ref.model_dump() for ref in roots],
     }
-    return _draft("task", fleet, serial, root, said)
+    return _draft("task", fleet, serial, root, fields)
 
 
 def draft_offer(offer: Offer, graphs: Mapping[str, BlobRef], fleet: str, serial: int, root: int) -> Envelope:
     """The statement about a round's offer, to be signed.
 
     Args:
-        offer: to any device.
-        graphs: of all modalities.
+        offer: of any device.
+        graphs: encoder models of all modalities.
         fleet: its name.
         serial: of the statement.
         root: the version of the root whose key will sign.
     """
-    said = {
+    fields = {
         "task": offer.task,
         "round": offer.round,
         "base": {"digest": offer.base, "size": offer.base_size},
         "graphs": {name: ref.model_dump() for name, ref in graphs.items()},
     }
-    return _draft("offer", fleet, serial, root, said)
+    return _draft("offer", fleet, serial, root, fields)
 
 
-def _draft(kind: WorkKind, fleet: str, serial: int, root: int, said: Mapping[str, Any]) -> Envelope:
-    return Envelope({"_type": kind, "fleet": fleet, "serial": serial, "root": root, **said}, ())
+def _draft(kind: WorkKind, fleet: str, serial: int, root: int, fields: Mapping[str, Any]) -> Envelope:
+    return Envelope({"_type": kind, "fleet": fleet, "serial": serial, "root": root, **fields}, ())
 
 
 def read_signed(kind: type[_S], text: str) -> tuple[_S, Envelope]:
-    """Parse; signatures are not looked at.
+    """Parse, without verifying signatures.
 
     Raises:
         Refused: MALFORMED or TOO_LARGE.

@@ -1,9 +1,9 @@
-"""What is signed, and by whom: canonical JSON, Ed25519 keys, and an envelope of content and signatures.
+"""Signatures: canonical JSON, Ed25519 keys, and an envelope of content and signatures.
 
-The formats are The Update Framework's (TUF specification 1.0, theupdateframework.io), so that its tools can
-read and sign what we make; python-tuf is the judge in ``tests/unit/edge_agent/trust/test_trust_tuf.py``.
-Nothing here looks at
-a clock or a disk. ``cryptography`` is loaded when a signature is made or verified, and not before.
+The formats are The Update Framework's (TUF specification 1.0, theupdateframework.io), so its tools can
+read and sign the files; python-tuf verifies them in ``tests/unit/edge_agent/trust/test_trust_tuf.py``.
+Nothing here
+reads a clock or a disk. ``cryptography`` is imported only to make or verify a signature.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ _Word = Annotated[str, Field(min_length=1, max_length=64)]
 
 
 def canonical(value: Any) -> bytes:
-    """The one spelling of a JSON value that is signed: sorted keys, no white space, no fractions.
+    """Canonical JSON of a signed value: sorted keys, no white space, no fractions.
 
     As OLPC's canonical JSON, which TUF's implementations share: within strings only ``"`` and a backslash are
     escaped.
 
     Raises:
-        ValueError: there is a number that is not whole, a key that is no string, half of a surrogate pair, or
-            more than ``MAX_DEPTH`` levels.
+        ValueError: a number is not whole, a key is no string, a surrogate is unpaired, or there are more than
+            ``MAX_DEPTH`` levels.
     """
     parts: list[str] = []
     _write(value, parts, 0)
@@ -71,7 +71,7 @@ def _write_many(brackets: str, items: list[tuple[str, Any]], parts: list[str], d
 
 
 class PublicKey(Wire):
-    """A key as TUF writes it. One of a kind that we do not know verifies nothing, and does no harm."""
+    """A key in TUF's format. One of an unknown kind verifies nothing."""
 
     keytype: _Word
     scheme: _Word
@@ -84,7 +84,7 @@ class PublicKey(Wire):
 
     @property
     def public(self) -> bytes | None:
-        """The 32 bytes; None: another kind of key, or none at all."""
+        """The 32 bytes; None for another kind of key, or an invalid one."""
         text = self.keyval.get("public", "")
         ours = self.keytype == ED25519 and self.scheme == ED25519 and re.fullmatch(r"[0-9a-f]{64}", text)
         return bytes.fromhex(text) if ours else None
@@ -96,14 +96,14 @@ class PublicKey(Wire):
 
 
 class SecretKey(Protocol):
-    """Who can sign: ``Ed25519PrivateKey`` of ``cryptography``, or a stick that holds one."""
+    """A signing key: ``Ed25519PrivateKey`` of ``cryptography``, or a hardware token."""
 
     def sign(self, data: bytes, /) -> bytes:
         """64 bytes, RFC 8032."""
 
 
 class Signature(Wire):
-    """One of an envelope's."""
+    """A signature of an envelope."""
 
     keyid: KeyId
     sig: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){0,512}$")]
@@ -116,21 +116,21 @@ class _Outer(Wire):
 
 @dataclass(frozen=True)
 class Envelope:
-    """Content as it came, unverified, and signatures over its canonical form."""
+    """Unverified content, and signatures over its canonical form."""
 
     signed: dict[str, Any]
     signatures: tuple[Signature, ...]
 
     @classmethod
-    def read(cls, data: bytes, most: int, what: str) -> Self:
-        """Parse. ``most``: bytes; ``what``: for the words of an error.
+    def read(cls, data: bytes, max_bytes: int, what: str) -> Self:
+        """Parse. ``what`` names the data in errors.
 
         Raises:
             Refused: too large, no JSON, a key is given twice (in JSON, or among the signatures), or the
                 content has no canonical form.
         """
-        if len(data) > most:
-            raise Refused(Reason.TOO_LARGE, f"{what}: {len(data)} bytes, at most {most}")
+        if len(data) > max_bytes:
+            raise Refused(Reason.TOO_LARGE, f"{what}: {len(data)} bytes, at most {max_bytes}")
         try:
             outer = _Outer.model_validate(json.loads(data.decode(), object_pairs_hook=_once))
             canonical(outer.signed)
@@ -138,35 +138,35 @@ class Envelope:
             raise malformed(what, error) from None
         except (ValueError, RecursionError) as error:
             raise Refused(Reason.MALFORMED, f"{what}: {error}"[:500]) from None
-        if len({one.keyid for one in outer.signatures}) < len(outer.signatures):
+        if len({signature.keyid for signature in outer.signatures}) < len(outer.signatures):
             raise Refused(Reason.MALFORMED, f"{what}: one key signs twice")
         return cls(outer.signed, outer.signatures)
 
     def encode(self) -> bytes:
         """As JSON; the same envelope gives the same bytes."""
-        signatures = sorted((one.model_dump() for one in self.signatures), key=lambda one: one["keyid"])
+        signatures = sorted((s.model_dump() for s in self.signatures), key=lambda s: s["keyid"])
         content = {"signatures": signatures, "signed": self.signed}
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
     def signed_by(self, key: PublicKey, secret: SecretKey) -> "Envelope":
-        """With one more signature (or that key's again)."""
+        """With a signature by this key added or replaced."""
         sig = secret.sign(canonical(self.signed)).hex()
-        others = [one for one in self.signatures if one.keyid != key.keyid]
+        others = [other for other in self.signatures if other.keyid != key.keyid]
         return Envelope(self.signed, (*others, Signature(keyid=key.keyid, sig=sig)))
 
     def signers(self, keys: Mapping[str, PublicKey]) -> frozenset[bytes]:
-        """Public keys of ``keys`` (by id) whose signature is right: a key that has two ids counts once."""
+        """The public keys of ``keys`` (by id) with a valid signature; a key with two ids counts once."""
         content = canonical(self.signed)
-        found = set()
-        for one in self.signatures:
-            public = keys[one.keyid].public if one.keyid in keys else None
-            if public is not None and verifies(public, bytes.fromhex(one.sig), content):
-                found.add(public)
-        return frozenset(found)
+        valid = set()
+        for signature in self.signatures:
+            public = keys[signature.keyid].public if signature.keyid in keys else None
+            if public is not None and verifies(public, bytes.fromhex(signature.sig), content):
+                valid.add(public)
+        return frozenset(valid)
 
 
 def verifies(public: bytes, signature: bytes, content: bytes) -> bool:
-    """Whether an Ed25519 signature is right."""
+    """Whether an Ed25519 signature is valid."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - 9 MB, where nothing is signed
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
@@ -178,15 +178,15 @@ def verifies(public: bytes, signature: bytes, content: bytes) -> bool:
 
 
 def malformed(what: str, error: ValidationError) -> Refused:
-    """A refusal that names the first field that is wrong."""
+    """A refusal that names the first wrong field."""
     first = error.errors(include_url=False, include_input=False)[0]
     path = ".".join([what, *map(str, first["loc"])])
     return Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500])
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a reader that takes the first of two equal keys and one that takes the last differ."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Build a JSON object; refuse duplicate keys, of which readers take the first or the last."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError("a key is given twice")
-    return found
+    return fields

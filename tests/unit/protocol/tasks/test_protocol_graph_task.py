@@ -93,8 +93,8 @@ def test_a_bundle_of_a_graph_s_model_comes_out_as_it_went_in():
     ("change", "words"),
     [
         ({"graph": None}, "labels, modalities: a model of windows has two labels"),
-        ({"labels": ("a", "b")}, "graph: a model of graphs has neither labels nor modalities"),
-        ({"modalities": (SENSOR,)}, "graph: a model of graphs has neither labels nor modalities"),
+        ({"labels": ("a", "b")}, "graph: a model of knowledge graphs has neither labels nor modalities"),
+        ({"modalities": (SENSOR,)}, "graph: a model of knowledge graphs has neither labels nor modalities"),
         ({"graph": {"top_k": 5, "views": 0, "entity_dim": 16, "relation_dim": 8}}, r"graph\.views"),
         ({"graph": {"top_k": 5, "views": 1, "entity_dim": 1 << 20, "relation_dim": 8}}, r"graph\.entity_dim"),
     ],
