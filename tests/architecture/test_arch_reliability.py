@@ -8,7 +8,7 @@ from typer.main import get_command
 from lichen_lab.benchmarks.cli import app
 from lichen_lab.benchmarks.fault_injection.faults import FAULTS
 from lichen_lab.benchmarks.fault_injection.steps import STEPS
-from tests.support.disk_table import page
+from tests.support.processes.disk_table import page
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("reliability.md", "fault-matrix.md", "disk-states.md")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.compat.fleet import DEVICES, Fleet
 from tests.compat.trees import Release, Tree, checked_out, made_up, released, today
-from tests.support.brokers import mosquitto_process
+from tests.support.network.brokers import mosquitto_process
 
 pytestmark = pytest.mark.mosquitto
 

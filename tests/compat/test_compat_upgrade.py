@@ -15,7 +15,7 @@ from coordinator.storage import schema
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from tests.compat.fleet import Fleet
 from tests.compat.trees import ROOT, Tree, made_up, today
-from tests.support.brokers import mosquitto_process
+from tests.support.network.brokers import mosquitto_process
 
 pytestmark = pytest.mark.mosquitto
 # In place of `python -m venv FOLDER`: its `lichen` is that of a source tree, and its pip installs nothing.

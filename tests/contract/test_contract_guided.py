@@ -14,7 +14,7 @@ from models.spec import MethodSpec
 from models.tensors import flatten
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.tasks.task import Labelled, Task
-from tests.support.contract_cases import (
+from tests.support.methods.contract_cases import (
     OPTIONS,
     as_bytes,
     deaf,

@@ -21,7 +21,7 @@ from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Robust, Task
-from tests.support.contract_cases import (
+from tests.support.methods.contract_cases import (
     OPTIONAL,
     OPTIONS,
     UNJUDGED,

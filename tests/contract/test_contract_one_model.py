@@ -13,7 +13,7 @@ from export.bundle_builder import make_bundle
 from export.job import do
 from models.registry import methods
 from protocol.bundle import unpack
-from tests.support.contract_cases import task_of
+from tests.support.methods.contract_cases import task_of
 
 ONE_MODEL = [spec for spec in methods().values() if spec.one_model]
 FIRST = ExportLineage(1, None, "1" * 64, {"mrr": 0.25})

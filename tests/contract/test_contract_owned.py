@@ -12,7 +12,7 @@ from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Refused
 from protocol.frames.tensors import Codec
 from protocol.tasks.task import Task
-from tests.support.contract_cases import (
+from tests.support.methods.contract_cases import (
     OPTIONS,
     as_bytes,
     context,
@@ -26,7 +26,7 @@ from tests.support.contract_cases import (
     task_of,
     without_second,
 )
-from tests.support.contract_graphs import THINGS, secrets
+from tests.support.methods.contract_graphs import THINGS, secrets
 
 DEVICES = ("d0", "d1", "d2")
 ROUNDS = 8

@@ -16,7 +16,7 @@ from models.spec import MethodSpec
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
-from tests.support.contract_cases import (
+from tests.support.methods.contract_cases import (
     as_bytes,
     context,
     deaf,

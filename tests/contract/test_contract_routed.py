@@ -14,8 +14,8 @@ from models.spec import MethodSpec
 from protocol.errors import Refused
 from protocol.output_names import outputs
 from protocol.tasks.task import Task
-from tests.support.contract_cases import OPTIONS, folded, frame_of, received
-from tests.support.routed_cases import (
+from tests.support.methods.contract_cases import OPTIONS, folded, frame_of, received
+from tests.support.methods.routed_cases import (
     PROFILES,
     context,
     digests,

@@ -16,8 +16,8 @@ from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task
 from runtime.clock import SystemClock
+from tests.support.sensors.source_cases import CASES
 from tests.support.services import until
-from tests.support.source_cases import CASES
 
 kinds = pytest.mark.parametrize("kind", sorted(CASES))
 

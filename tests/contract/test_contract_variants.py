@@ -12,7 +12,7 @@ from models.registry import methods
 from models.spec import MethodSpec
 from protocol.bundle import unpack
 from protocol.tasks.task import Encoder, Task
-from tests.support.contract_cases import (
+from tests.support.methods.contract_cases import (
     begun,
     learnt,
     material_of,

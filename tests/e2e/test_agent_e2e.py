@@ -20,11 +20,11 @@ from protocol.frames.frame import decode_frame, digest
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import ModelPointer, Receipt, encode
 from protocol.topics import Kind, broadcast_topic
-from tests.support.agent_bundle import bundle, ref_of
-from tests.support.agent_coordinator import FLEET, FakeCoordinator
-from tests.support.agent_data import toy_task, write_toy
-from tests.support.agent_parts import alive
-from tests.support.brokers import broker
+from tests.support.agent.bundle import bundle, ref_of
+from tests.support.agent.data import toy_task, write_toy
+from tests.support.agent.fake_coordinator import FLEET, FakeCoordinator
+from tests.support.agent.parts import alive
+from tests.support.network.brokers import broker
 from tests.support.services import beside, until
 
 __all__ = ["broker"]
@@ -57,7 +57,7 @@ level = "warning"
 [outbox]
 resend_s = 0.5
 [learn]
-module = "tests.support.agent_worker"
+module = "tests.support.agent.worker"
 [infer]
 output = "{folder}/predictions.jsonl"
 {extra}

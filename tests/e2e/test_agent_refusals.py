@@ -16,7 +16,7 @@ from tests.e2e.test_agent_e2e import (
     version,
     write_config,
 )
-from tests.support.brokers import broker
+from tests.support.network.brokers import broker
 from tests.support.services import until
 
 __all__ = ["broker"]

@@ -1,7 +1,7 @@
 """The fan-in bench with few devices: real processes, real Mosquitto, every update with its receipt."""
 
 from lichen_lab.benchmarks.suite.coordinator import fan_in
-from tests.support.brokers import require_mosquitto
+from tests.support.network.brokers import require_mosquitto
 
 
 def test_bench_fanin_counts_receipts_and_syncs() -> None:

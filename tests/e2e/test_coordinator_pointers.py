@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 
 from coordinator.app import run
 from coordinator.status.history import read
-from tests.support.brokers import broker  # noqa: F401 - a fixture
-from tests.support.coordinator_fake import FakeDevice, settings_for, tiny_task
-from tests.support.coordinator_routed import PartJobs, Parts
+from tests.support.coordinator.fake import FakeDevice, settings_for, tiny_task
+from tests.support.coordinator.routed import PartJobs, Parts
+from tests.support.network.brokers import broker  # noqa: F401 - a fixture
 
 
 async def test_each_device_finds_its_own_pointer_at_the_broker(tmp_path, broker) -> None:  # noqa: F811

@@ -20,8 +20,8 @@ from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task
 from protocol.topics import Kind, parse
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
-from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
-from tests.support.coordinator_fake import FLEET, FakeDevice, settings_for
+from tests.support.coordinator.fake import FLEET, FakeDevice, settings_for
+from tests.support.network.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.tasks import update_header
 
 TASK = Task(

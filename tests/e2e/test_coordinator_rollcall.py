@@ -7,8 +7,8 @@ from coordinator.daemon import Coordinator
 from protocol.messages import Command, ModalityState, State, decode, encode
 from protocol.topics import Kind, device_filters, device_topic
 from runtime.mqtt.link import Link
-from tests.support.coordinator_fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
-from tests.support.links import quick, running
+from tests.support.coordinator.fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
+from tests.support.network.links import quick, running
 from tests.support.services import beside, until
 
 

@@ -3,8 +3,8 @@ from contextlib import AsyncExitStack
 
 from coordinator.app import run
 from coordinator.status.history import read
-from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
-from tests.support.coordinator_fake import FakeDevice, TinyJobs, TinyServer, settings_for, tiny_task
+from tests.support.coordinator.fake import FakeDevice, TinyJobs, TinyServer, settings_for, tiny_task
+from tests.support.network.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 
 
 async def run_fleet(tmp_path, port, task, jobs=None, devices=(), **settings):

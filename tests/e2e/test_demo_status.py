@@ -11,7 +11,7 @@ from protocol.messages import RoundAnnouncement, State, encode
 from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
-from tests.support.brokers import (
+from tests.support.network.brokers import (
     BrokerProcess,
     broker,  # noqa: F401 - the fixture is used by name
     free_port,

@@ -8,9 +8,9 @@ from protocol.messages import ModelPointer, encode
 from protocol.rollout import Trial
 from protocol.topics import Kind, broadcast_topic, device_topic
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, ready, write_config
-from tests.support.agent_bundle import bundle, tiny_onnx
-from tests.support.agent_coordinator import FLEET
-from tests.support.brokers import broker
+from tests.support.agent.bundle import bundle, tiny_onnx
+from tests.support.agent.fake_coordinator import FLEET
+from tests.support.network.brokers import broker
 
 __all__ = ["broker"]
 OTHER = tiny_onnx(TASK, bias=100.0)

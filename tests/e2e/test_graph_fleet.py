@@ -21,8 +21,8 @@ from protocol.tasks.options import Features as Modality
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Rounds, Task, Uplink
 from runtime.storage.blob_store import BlobStore
-from tests.support.brokers import embedded, mosquitto_path, mosquitto_process
-from tests.support.tap import Tap
+from tests.support.network.brokers import embedded, mosquitto_path, mosquitto_process
+from tests.support.network.tap import Tap
 
 LIMIT_S = 60.0
 ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

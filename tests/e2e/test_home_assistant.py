@@ -19,12 +19,12 @@ from edge_agent.publish.home_assistant import sensors
 from edge_agent.publish.service import Publishing, predictions_link
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Link
-from tests.support.brokers import BrokerProcess, broker
-from tests.support.home_assistant import wrong
-from tests.support.publishing import ALL, line, manifest_of, settings_of
+from tests.support.network.brokers import BrokerProcess, broker
+from tests.support.sensors.home_assistant import wrong
+from tests.support.sensors.publishing import ALL, line, manifest_of, settings_of
 
 __all__ = ["broker"]
-SCRIPT = str(Path(__file__).parents[1] / "support" / "home_assistant_core.py")
+SCRIPT = str(Path(__file__).parents[1] / "support" / "sensors" / "home_assistant_core.py")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from coordinator.status.history import read
 from coordinator.storage.run_id import FILE
 from protocol.errors import Reason
 from tests.faults.test_coordinator_kill import ROOT, Child
-from tests.support.coordinator_fake import FakeDevice, tiny_task
+from tests.support.coordinator.fake import FakeDevice, tiny_task
 
 HONEST = ("d1", "d2", "d3", "d4")
 
@@ -19,7 +19,7 @@ async def villain(port: int, log: Path) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "tests.support.hostile_child",
+            "tests.support.network.hostile_child",
             str(port),
             "evil",
             "d1",

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config.agent import read
-from tests.support.agent_data import write_toy
-from tests.support.brokers import HOST, BrokerProcess, free_port, require_mosquitto
+from tests.support.agent.data import write_toy
+from tests.support.network.brokers import HOST, BrokerProcess, free_port, require_mosquitto
 
 pytestmark = pytest.mark.mosquitto
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ backoff_max_s = 0.3
 [outbox]
 resend_s = 0.5
 [learn]
-module = "tests.support.agent_worker"
+module = "tests.support.agent.worker"
 [infer]
 enabled = false
 [[source]]

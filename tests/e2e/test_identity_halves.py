@@ -16,8 +16,8 @@ from edge_agent.identity.renewal_job import renew
 from edge_agent.identity.retry import RetryPolicy
 from edge_agent.trust.trusted_metadata import TrustedMetadata
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from tests.support.brokers import HOST
-from tests.support.identity_desk import service
+from tests.support.identity.desk import service
+from tests.support.network.brokers import HOST
 
 DAY_S = 86400.0
 

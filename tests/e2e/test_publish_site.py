@@ -22,11 +22,11 @@ from runtime.clock import SystemClock
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings
 from tests.e2e.test_agent_e2e import DEVICE, TASK, agent_of, coordinator, write_config
-from tests.support.agent_bundle import bundle
-from tests.support.agent_coordinator import FLEET
-from tests.support.brokers import BrokerProcess, broker, broker_v3, embedded, mosquitto_process
-from tests.support.home_assistant import wrong
-from tests.support.publishing import line, manifest_of, settings_of
+from tests.support.agent.bundle import bundle
+from tests.support.agent.fake_coordinator import FLEET
+from tests.support.network.brokers import BrokerProcess, broker, broker_v3, embedded, mosquitto_process
+from tests.support.sensors.home_assistant import wrong
+from tests.support.sensors.publishing import line, manifest_of, settings_of
 from tests.support.services import beside, until
 
 __all__ = ["broker", "broker_v3"]

@@ -9,9 +9,9 @@ from protocol.messages import ModalityState, ModelPointer, State
 from protocol.rollout import TrialReport
 from protocol.topics import Kind, parse
 from tests.faults.test_coordinator_kill import Child
-from tests.support.brokers import broker  # noqa: F401 - a fixture
-from tests.support.coordinator_fake import FLEET, FakeDevice, tiny_task
-from tests.support.rollouts import rollout
+from tests.support.coordinator.fake import FLEET, FakeDevice, tiny_task
+from tests.support.coordinator.rollouts import rollout
+from tests.support.network.brokers import broker  # noqa: F401 - a fixture
 
 BAD = "rolled_back"
 

@@ -9,11 +9,11 @@ import pytest
 from coordinator.app import run
 from protocol.tasks.task import Rounds
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, write_config
-from tests.support.agent_bundle import bundle, tiny_onnx
-from tests.support.agent_coordinator import FLEET
-from tests.support.brokers import broker
-from tests.support.coordinator_fake import TinyJobs, TinyServer, settings_for
-from tests.support.rollouts import rollout
+from tests.support.agent.bundle import bundle, tiny_onnx
+from tests.support.agent.fake_coordinator import FLEET
+from tests.support.coordinator.fake import TinyJobs, TinyServer, settings_for
+from tests.support.coordinator.rollouts import rollout
+from tests.support.network.brokers import broker
 
 __all__ = ["broker"]
 NEVER = TASK.model_copy(update={"rounds": Rounds(count=1, min_devices=99)})

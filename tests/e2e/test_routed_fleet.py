@@ -21,10 +21,10 @@ from protocol.tasks.task import Modality, Rounds, Target, Task, Window
 from runtime.clock import SystemClock
 from runtime.settings.load import MqttSettings
 from tests.e2e.test_agent_e2e import coordinator
-from tests.support.agent_coordinator import FLEET, FakeCoordinator
-from tests.support.agent_parts import alive
-from tests.support.agent_source import HandSource
-from tests.support.brokers import broker
+from tests.support.agent.fake_coordinator import FLEET, FakeCoordinator
+from tests.support.agent.parts import alive
+from tests.support.agent.source import HandSource
+from tests.support.network.brokers import broker
 
 __all__ = ["broker"]
 LIMIT_S = 180.0

@@ -13,7 +13,7 @@ import pytest
 
 from lichen_lab.simulation.processes import embedded_broker as module
 from runtime.mqtt.link import Link
-from tests.support.links import quick, running
+from tests.support.network.links import quick, running
 from tests.support.services import until
 
 

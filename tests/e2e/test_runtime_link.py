@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from protocol.errors import Misconfigured, Transient
 from runtime.mqtt.link import Link, Will
 from runtime.settings.load import TlsSettings
-from tests.support import certificates
-from tests.support.brokers import BrokerProcess, embedded, mosquitto_process
-from tests.support.links import quick, running
+from tests.support.identity import certificates
+from tests.support.network.brokers import BrokerProcess, embedded, mosquitto_process
+from tests.support.network.links import quick, running
 from tests.support.services import beside, until
 
 KINDS = ["embedded-5", "embedded-3.1.1", "mosquitto-5", "mosquitto-3.1.1"]

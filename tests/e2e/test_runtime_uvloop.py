@@ -7,7 +7,7 @@ import pytest
 
 from runtime.mqtt.link import Link
 from runtime.process.worker import Worker, WorkerFailed
-from tests.support.links import quick, running
+from tests.support.network.links import quick, running
 from tests.support.services import until
 
 uvloop = pytest.importorskip("uvloop", reason="no wheel for this machine")
@@ -35,7 +35,7 @@ def test_the_link_and_a_broker_that_goes_and_comes(broker):
 
 def test_the_worker(tmp_path):
     async def main() -> None:
-        worker = Worker("tests.support.runtime_worker", env={"PYTHONPATH": str(ROOT)})
+        worker = Worker("tests.support.processes.worker", env={"PYTHONPATH": str(ROOT)})
         await worker.run(_job(tmp_path / "1", "ok"), 20)
         with pytest.raises(WorkerFailed, match="SIGKILL"):
             await worker.run(_job(tmp_path / "2", "killed"), 20)

@@ -16,9 +16,9 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, write_config
-from tests.support.agent_bundle import bundle, ref_of
-from tests.support.agent_coordinator import FLEET
-from tests.support.brokers import broker
+from tests.support.agent.bundle import bundle, ref_of
+from tests.support.agent.fake_coordinator import FLEET
+from tests.support.network.brokers import broker
 from tests.support.services import until
 
 __all__ = ["broker"]

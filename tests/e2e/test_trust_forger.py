@@ -18,8 +18,8 @@ from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, coordinator, version, write_config
-from tests.support.agent_coordinator import FLEET
-from tests.support.brokers import broker
+from tests.support.agent.fake_coordinator import FLEET
+from tests.support.network.brokers import broker
 from tests.support.services import until
 
 __all__ = ["broker"]

@@ -16,9 +16,9 @@ from edge_agent.storage.agent_storage import LOCK_FILE
 from protocol.errors import Misconfigured
 from protocol.topics import Kind, device_topic
 from runtime.storage.folder_lock import FolderLock
-from tests.support.brokers import HOST, free_port, mosquitto_process
-from tests.support.identity_broker import SecuredBroker, connected
-from tests.support.identity_pki import FLEET, Pki
+from tests.support.identity.broker import SecuredBroker, connected
+from tests.support.identity.pki import FLEET, Pki
+from tests.support.network.brokers import HOST, free_port, mosquitto_process
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config
 
 pytestmark = pytest.mark.mosquitto

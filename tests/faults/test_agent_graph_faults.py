@@ -3,8 +3,8 @@
 from models import registry
 from models.knowledge_graph.data.files import write_features
 from protocol.messages import Offer
-from tests.support.agent_graph import graph_task, lines
-from tests.support.graph_cases import HOUSE, named
+from tests.support.agent.graph import graph_task, lines
+from tests.support.methods.graph_cases import HOUSE, named
 from tests.support.services import until
 from tests.unit.edge_agent.knowledge_graph.test_agent_graph import announce, living, offer
 

@@ -11,9 +11,9 @@ from edge_agent.identity.renewal_job import renew
 from edge_agent.identity.retry import RetryPolicy
 from protocol.enrolment import CA_PATH
 from protocol.errors import Refused, Transient
-from tests.support.identity_broker import SecuredBroker, connected, turned_away
-from tests.support.identity_pki import DAY_S, Pki
-from tests.support.identity_stub import Stub
+from tests.support.identity.broker import SecuredBroker, connected, turned_away
+from tests.support.identity.pki import DAY_S, Pki
+from tests.support.identity.stub import Stub
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from protocol.enrolment import ENROL_PATH, RENEW_PATH
 from protocol.errors import Misconfigured, Transient
 from runtime.mqtt.tls import tls_context
 from runtime.storage.disk import DISK
-from tests.support.identity_pki import Pki
-from tests.support.identity_stub import Stub
+from tests.support.identity.pki import Pki
+from tests.support.identity.stub import Stub
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """

@@ -13,8 +13,8 @@ from edge_agent.identity.files import folder_of
 from edge_agent.identity.retry import RetryPolicy
 from protocol.enrolment import CA_PATH, ENROL_PATH, MAX_BODY_BYTES
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from tests.support.identity_pki import Pki
-from tests.support.identity_stub import Silent, Stub, trickle
+from tests.support.identity.pki import Pki
+from tests.support.identity.stub import Silent, Stub, trickle
 
 LIMIT_S = 0.5
 

@@ -14,7 +14,7 @@ from protocol.messages import Offer, Receipt, encode
 from protocol.topics import Kind, device_topic
 from runtime.mqtt.link import Message
 from runtime.storage.disk import DISK
-from tests.support.agent_data import write_toy
+from tests.support.agent.data import write_toy
 
 OFFER = Offer(task="toy", round=3, base="b" * 64, base_size=10, closes_in_s=60.0, seed=1)
 FRAME = b"an update"

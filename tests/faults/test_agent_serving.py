@@ -14,9 +14,8 @@ from edge_agent.inference.service import MAX_DEATHS
 from edge_agent.inference.serving.codec import send
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from protocol.errors import Reason, Refused, Transient
-from tests.support.predicting import predicting
-from tests.support.services import until
-from tests.support.serving import (
+from tests.support.agent.predicting import predicting
+from tests.support.agent.serving import (
     Liar,
     inference,
     is_there,
@@ -27,6 +26,7 @@ from tests.support.serving import (
     put,
     watched,
 )
+from tests.support.services import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux only")
 
@@ -245,7 +245,7 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.support.serving import inference
+from tests.support.agent.serving import inference
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 zygote = ZygoteClient()
 if sys.argv[3] == "forked":

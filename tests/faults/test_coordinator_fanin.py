@@ -25,9 +25,9 @@ from protocol.frames.frame import digest
 from protocol.topics import Kind
 from runtime.storage.disk import DISK
 from tests.faults.test_coordinator_kill import ROOT, Child, check_books, fleet
-from tests.support.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
-from tests.support.coordinator_bench import Bench, bench
-from tests.support.coordinator_fake import FakeDevice, frame, header, tiny_task
+from tests.support.coordinator.bench import Bench, bench
+from tests.support.coordinator.fake import FakeDevice, frame, header, tiny_task
+from tests.support.network.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
 
 MANY = 20
 
@@ -80,7 +80,7 @@ class QuietChild(Child):
         file = self.folder / "args.json"
         file.write_text(json.dumps(self.args | {"slow": slow}))
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.support.coordinator_child", str(file)),
+            *(sys.executable, "-m", "tests.support.coordinator.child", str(file)),
             cwd=ROOT,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.status.history import read
-from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
-from tests.support.coordinator_fake import FakeDevice, tiny_task
+from tests.support.coordinator.fake import FakeDevice, tiny_task
+from tests.support.network.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,7 +35,7 @@ class Child:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "tests.support.coordinator_child",
+                "tests.support.coordinator.child",
                 str(file),
                 cwd=ROOT,
                 stdout=log,

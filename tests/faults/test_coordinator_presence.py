@@ -2,8 +2,8 @@
 
 from coordinator.status.history import read
 from tests.faults.test_coordinator_kill import fleet
-from tests.support.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
-from tests.support.coordinator_fake import tiny_task
+from tests.support.coordinator.fake import tiny_task
+from tests.support.network.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 
 
 async def test_killed_is_offline_started_is_heard_and_ended_in_order_is_stopped(tmp_path, broker) -> None:  # noqa: F811

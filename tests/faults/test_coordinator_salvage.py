@@ -24,8 +24,8 @@ from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
 from protocol.topics import Kind
 from runtime.storage.blob_store import BlobStore
-from tests.support.coordinator_bench import Bench, bench
-from tests.support.coordinator_fake import TinyServer, frame, header, tiny_task
+from tests.support.coordinator.bench import Bench, bench
+from tests.support.coordinator.fake import TinyServer, frame, header, tiny_task
 
 NAMES = ("d1", "d2", "d3")
 TASK = tiny_task(count=3, min_devices=3)

@@ -20,8 +20,8 @@ from coordinator.storage.migrations import KEPT, copies_of, keep_copy
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
 from runtime.storage.folder_lock import FolderLock
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 DATABASE = "coordinator.sqlite3"
 

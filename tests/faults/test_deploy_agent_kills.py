@@ -12,7 +12,7 @@ from edge_agent.deployment.bundle_store import read_record
 from protocol.rollout import Trial
 from tests.e2e.test_agent_e2e import ROOT, TASK, _env, command, coordinator, write_config
 from tests.e2e.test_deploy_trial import announce, told
-from tests.support.brokers import broker
+from tests.support.network.brokers import broker
 from tests.support.services import until
 
 __all__ = ["broker"]

@@ -19,8 +19,8 @@ from lichen_lab.simulation.deterministic.machine.disk import PowerCut, SimDisk, 
 from lichen_lab.simulation.deterministic.machine.process_life import LIFE, ProcessLife
 from protocol.rollout import Trial
 from runtime.storage.disk import DISK, Disk
-from tests.support.trial_device import Device, living, put
-from tests.support.trial_runner import FakeRunner
+from tests.support.coordinator.trial_device import Device, living, put
+from tests.support.coordinator.trial_runner import FakeRunner
 
 Scene = Callable[[Device], Awaitable[None]]
 RULES = Trial(windows=2)

@@ -1,7 +1,7 @@
 """Every command and both daemons on disks that are full, held, read-only or gone: what each ends with.
 
 Real disks (ext4 with blocks of 1 KiB, in a mount namespace of the test), the real command line, real
-processes and a real broker. The table is ``tests/support/disk_table.py``.
+processes and a real broker. The table is ``tests/support/processes/disk_table.py``.
 """
 
 import json
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from lichen_lab.benchmarks.fault_injection.harness import disks
-from tests.support.brokers import BrokerProcess, free_port, mosquitto, mosquitto_process  # noqa: F401 - a fixture
-from tests.support.disk_table import COLUMNS, DAEMONS, RUNS, SERVES, TABLE, Cell
+from tests.support.network.brokers import BrokerProcess, free_port, mosquitto, mosquitto_process  # noqa: F401 - a fixture
+from tests.support.processes.disk_table import COLUMNS, DAEMONS, RUNS, SERVES, TABLE, Cell
 from tests.unit.coordinator.cli.test_coordinator_cli import TASK
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, write_task, write_toy
 
@@ -57,7 +57,7 @@ def folder(tmp_path_factory, broker: BrokerProcess) -> Path:
         f"speed = 50.0\nloop = true\n[store]\ncommit_every_s = 0.2\n[infer]\nenabled = false\n{mqtt}"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.disk_child", "make", str(made)],
+        [sys.executable, "-m", "tests.support.processes.disk_child", "make", str(made)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -72,7 +72,7 @@ def folder(tmp_path_factory, broker: BrokerProcess) -> Path:
 
 
 def _child(module: str, *words: str) -> Any:
-    command = ["unshare", "-m", sys.executable, "-m", f"tests.support.{module}", *words]
+    command = ["unshare", "-m", sys.executable, "-m", f"tests.support.processes.{module}", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

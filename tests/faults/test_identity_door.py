@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from protocol.enrolment import CA_PATH, ENROL_PATH
-from tests.support.identity_desk import csr, new_key, service
+from tests.support.identity.desk import csr, new_key, service
 
 HOUR = 3600.0
 

@@ -16,9 +16,9 @@ from protocol.errors import Transient
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_filters, device_topic
 from runtime.mqtt.link import Will
 from runtime.settings.load import TlsSettings
-from tests.support.identity_broker import Client, SecuredBroker, connected, turned_away
-from tests.support.identity_pki import FLEET, HOST, Pki
-from tests.support.links import quick
+from tests.support.identity.broker import Client, SecuredBroker, connected, turned_away
+from tests.support.identity.pki import FLEET, HOST, Pki
+from tests.support.network.links import quick
 from tests.support.services import until
 
 pytestmark = pytest.mark.mosquitto

@@ -19,10 +19,10 @@ from protocol.errors import Transient
 from protocol.messages import RoundAnnouncement, State, encode
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_topic
 from runtime.settings.load import MqttSettings, TlsSettings
-from tests.support.brokers import HOST, BrokerProcess, free_port, require_mosquitto
-from tests.support.identity_broker import connected, turned_away
-from tests.support.identity_desk import FLEET, csr, make_desk, new_key
-from tests.support.links import quick
+from tests.support.identity.broker import connected, turned_away
+from tests.support.identity.desk import FLEET, csr, make_desk, new_key
+from tests.support.network.brokers import HOST, BrokerProcess, free_port, require_mosquitto
+from tests.support.network.links import quick
 from tests.support.services import until
 
 pytestmark = pytest.mark.mosquitto

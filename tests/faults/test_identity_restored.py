@@ -22,10 +22,10 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.topics import Kind
 from runtime.clock import SystemClock
 from runtime.settings.load import MqttSettings, TlsSettings
-from tests.support.brokers import HOST, free_port
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
-from tests.support.identity_desk import csr, make_desk, new_key, settings, signature
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
+from tests.support.identity.desk import csr, make_desk, new_key, settings, signature
+from tests.support.network.brokers import HOST, free_port
 
 DAY = 86400.0
 

@@ -17,8 +17,7 @@ from coordinator.identity.http_api.rate_limit import Throttle
 from coordinator.identity.paths import IdentityPaths
 from protocol.enrolment import CA_PATH, ENROL_PATH, MAX_BODY_BYTES, RENEW_PATH, EnrolAnswer, EnrolRefusal
 from protocol.errors import Misconfigured, Reason
-from tests.support.brokers import HOST
-from tests.support.identity_desk import (
+from tests.support.identity.desk import (
     Answered,
     Client,
     csr,
@@ -28,6 +27,7 @@ from tests.support.identity_desk import (
     settings,
     signature,
 )
+from tests.support.network.brokers import HOST
 
 HOUR = 3600.0
 

@@ -14,10 +14,10 @@ import pytest
 from coordinator.config.coordinator import load_settings
 from coordinator.identity.authority import Authority
 from coordinator.identity.enrolment import EnrolmentAuthority
-from tests.support.brokers import free_port
+from tests.support.network.brokers import free_port
 
 ROOT = Path(__file__).parents[2]
-CHILD = [sys.executable, "-m", "tests.support.broker_unit_child"]
+CHILD = [sys.executable, "-m", "tests.support.identity.broker_unit_child"]
 CONFIG = """
 fleet = "test"
 state_dir = "state"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lichen_lab.benchmarks.fault_injection.harness import disks
-from tests.support.matrix_model import model, survives
+from tests.support.lab.matrix_model import model, survives
 
 __all__ = ["model"]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.matrix_model import model, survives
+from tests.support.lab.matrix_model import model, survives
 
 __all__ = ["model"]
 

@@ -14,6 +14,7 @@ from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.messaging.blob_server import BlobServer
 from coordinator.messaging.sender import Sender
 from edge_agent.config.agent import AgentSettings
+from lichen_lab.simulation.processes.tcp_proxy import Proxy
 from protocol.errors import Refused, Transient
 from protocol.messages import BlobPointer, BlobRef, Fetch, Receipt, Want, decode, encode
 from protocol.topics import Kind, coordinator_filters, device_filters, device_topic, parse, ping_topic
@@ -22,10 +23,9 @@ from runtime.mqtt.link import Link
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.spool import Spool
-from tests.support.agent_parts import outbox_of
-from tests.support.brokers import BrokerProcess, mosquitto_process
-from tests.support.links import quick, running
-from tests.support.proxy import Proxy
+from tests.support.agent.parts import outbox_of
+from tests.support.network.brokers import BrokerProcess, mosquitto_process
+from tests.support.network.links import quick, running
 from tests.support.services import beside, until
 
 pytestmark = pytest.mark.mosquitto

@@ -4,8 +4,8 @@ import asyncio
 
 from runtime.mqtt.inbox import Inbox, Message
 from runtime.mqtt.link import Link
-from tests.support.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
-from tests.support.links import quick, running
+from tests.support.network.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
+from tests.support.network.links import quick, running
 
 
 async def test_beyond_its_limit_it_takes_what_fits_the_spare_bytes() -> None:

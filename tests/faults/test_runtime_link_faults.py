@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from protocol.errors import Refused, Transient
 from runtime.mqtt.inbox import Message
 from runtime.mqtt.link import Link
-from tests.support.brokers import free_port
-from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.support.links import quick, running
+from tests.support.network.brokers import free_port
+from tests.support.network.fake_broker import FakeBroker, fake_broker
+from tests.support.network.links import quick, running
 from tests.support.services import until
 
 

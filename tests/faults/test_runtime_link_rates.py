@@ -16,9 +16,9 @@ from protocol.topics import MAX_SLASHES, MAX_TOPIC_BYTES
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings, Section, load
 from runtime.storage.spool import Spool
-from tests.support.agent_parts import outbox_of
-from tests.support.fake_broker import FakeBroker, fake_broker
-from tests.support.links import quick, running
+from tests.support.agent.parts import outbox_of
+from tests.support.network.fake_broker import FakeBroker, fake_broker
+from tests.support.network.links import quick, running
 from tests.support.services import beside, until
 
 AWS = Path(__file__).parents[2] / "examples" / "aws-iot-core.toml"

@@ -20,7 +20,7 @@ def test_kill_nine_in_a_loop_of_puts_loses_nothing_that_returned(tmp_path):
     returned = 0
     for _ in range(5):
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.support.runtime_spool_child", str(path)],
+            [sys.executable, "-P", "-m", "tests.support.processes.spool_child", str(path)],
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
         )

@@ -25,7 +25,7 @@ def daemon():
 
     def start(what: str, **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.support.runtime_daemon", what],
+            [sys.executable, "-P", "-m", "tests.support.processes.daemon", what],
             env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

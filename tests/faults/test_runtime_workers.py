@@ -17,7 +17,7 @@ from runtime.process.worker import Worker, WorkerFailed, status_words
 from tests.support.services import until
 
 ROOT = Path(__file__).parents[2]
-MODULE = "tests.support.runtime_worker"
+MODULE = "tests.support.processes.worker"
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from edge_agent.inference.serving import zygote_client
 from edge_agent.inference.serving.channel import Channel
 from edge_agent.inference.serving.host import Broken
 from edge_agent.inference.serving.zygote_client import ZygoteClient
+from tests.support.agent.serving import inference, is_there, judged, other, probabilities, put, watched
 from tests.support.services import until
-from tests.support.serving import inference, is_there, judged, other, probabilities, put, watched
 
 LARGE = {"x": np.zeros(4_000_000, np.float32)}
 

@@ -18,9 +18,8 @@ from edge_agent.inference.serving.model_server import ModelServer
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.training.encoder_process import FeatureProcess
 from protocol.errors import Refused, Transient
-from tests.support.predicting import predicting
-from tests.support.services import until
-from tests.support.serving import (
+from tests.support.agent.predicting import predicting
+from tests.support.agent.serving import (
     TASK,
     InThreads,
     Liar,
@@ -33,6 +32,7 @@ from tests.support.serving import (
     put,
     watched,
 )
+from tests.support.services import until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux only")
 

@@ -14,10 +14,10 @@ from edge_agent.sources.mqtt import source as mqtt_module
 from edge_agent.sources.registry import open_source
 from models.data.streams.windows import Windower
 from runtime.clock import SystemClock
-from tests.support.collecting import TASK, collecting
-from tests.support.fake_iio import FakeDevice, mpu6050, table
+from tests.support.agent.collecting import TASK, collecting
+from tests.support.sensors.fake_iio import FakeDevice, mpu6050, table
+from tests.support.sensors.source_cases import tell
 from tests.support.services import beside, until
-from tests.support.source_cases import tell
 
 
 class SetClock(SystemClock):

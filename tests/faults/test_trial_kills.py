@@ -11,8 +11,8 @@ from models.contract import Blobs
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest, encode_frame
 from protocol.frames.tensors import Codec, encode
-from tests.support.brokers import require_mosquitto
-from tests.support.matrix_model import model
+from tests.support.lab.matrix_model import model
+from tests.support.network.brokers import require_mosquitto
 from tests.support.tasks import update_header
 
 __all__ = ["model"]

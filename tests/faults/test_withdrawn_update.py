@@ -14,10 +14,10 @@ from edge_agent.config.agent import AgentSettings
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToySource, ToyTrainer
 from protocol.errors import Reason
 from runtime.clock import SystemClock
-from tests.support.agent_parts import alive
-from tests.support.coordinator_fake import FLEET
+from tests.support.agent.parts import alive
+from tests.support.coordinator.fake import FLEET
+from tests.support.coordinator.withdrawing_child import Hasty
 from tests.support.services import until
-from tests.support.withdrawing_child import Hasty
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ async def coordinator(folder: Path, port: int, *how: str) -> AsyncIterator[async
         child = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "tests.support.withdrawing_child",
+            "tests.support.coordinator.withdrawing_child",
             str(folder),
             str(port),
             *how,

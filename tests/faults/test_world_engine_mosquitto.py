@@ -11,12 +11,12 @@ from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, run
 from lichen_lab.simulation.deterministic.network.broker import SimBroker
 from lichen_lab.simulation.deterministic.network.link import SimConnection
 from lichen_lab.simulation.deterministic.network.message_faults import MessageFaults
+from lichen_lab.simulation.processes.tcp_proxy import Proxy
 from runtime.mqtt.link import Link, Will
-from tests.support.brokers import BrokerProcess, mosquitto_process
-from tests.support.links import quick
-from tests.support.proxy import Proxy
+from tests.support.lab.world_scenes import SCENES, Client
+from tests.support.network.brokers import BrokerProcess, mosquitto_process
+from tests.support.network.links import quick
 from tests.support.services import until
-from tests.support.world_scenes import SCENES, Client
 
 
 class _Simulated:

@@ -29,7 +29,7 @@ from lichen_lab.benchmarks.studies.tactfl.baselines import RUNS as TACTFL
 from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
 from lichen_lab.benchmarks.study.rekey import untimed
 from lichen_lab.benchmarks.study.run_spec import RunOutcome, quiet
-from tests.support import mmfed3_study, qqr_study, tactfl_study
+from tests.support.lab import mmfed3_study, qqr_study, tactfl_study
 
 FILE: Final = Path(__file__).parent / "study_runs.json"
 SMALL: Final = DisentAflSetting(rounds=2, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})

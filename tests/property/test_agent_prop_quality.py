@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from edge_agent.windows.window_sets import windows_of_recording
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.task import Modality, Task
-from tests.support.agent_data import motion, real_data, toy_task, turning
+from tests.support.agent.data import motion, real_data, toy_task, turning
 
 ACC = Task(
     name="t", labels=("a", "b"), modalities=(Modality(name="acc", channels=3, rate_hz=50, low=-40, high=40),)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lichen.client import Prediction, parse
-from tests.support.publishing import line
+from tests.support.sensors.publishing import line
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=8),

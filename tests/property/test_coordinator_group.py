@@ -8,7 +8,7 @@ from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from coordinator.storage.frame_files import group_name, pack, scan
 from protocol.errors import Reason
 from protocol.frames.frame import digest
-from tests.support.coordinator_fake import header
+from tests.support.coordinator.fake import header
 
 BASE = "b" * 64
 NAMES = tuple(f"d{n}" for n in range(6))

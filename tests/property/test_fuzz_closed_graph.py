@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import Refused
-from tests.support.closed_models import agreed, by_cpp
-from tests.support.fuzz_corpus import CORPUS
-from tests.support.fuzz_models import DEVICE_KEY, hiding
-from tests.support.protobuf_forms import BENDS, FIFTH, each, parse, write
+from tests.support.fuzz.corpus import CORPUS
+from tests.support.fuzz.models import DEVICE_KEY, hiding
+from tests.support.fuzz.protobuf_forms import BENDS, FIFTH, each, parse, write
+from tests.support.methods.closed_models import agreed, by_cpp
 
 EXAMPLES = int(os.environ.get("LICHEN_FUZZ_EXAMPLES", "60"))
 REAL = {

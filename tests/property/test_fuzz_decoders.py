@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.fuzz_corpus import DIGEST, everything, files
-from tests.support.fuzz_decoders import DECODERS, survives
+from tests.support.fuzz.corpus import DIGEST, everything, files
+from tests.support.fuzz.decoders import DECODERS, survives
 
 EXAMPLES = int(os.environ.get("LICHEN_FUZZ_EXAMPLES", "60"))
 MANY = settings(

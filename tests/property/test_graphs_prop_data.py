@@ -13,7 +13,7 @@ from models.knowledge_graph.data.graph import KnowledgeGraph
 from models.knowledge_graph.data.merging import MergeRoom, codes, empty, merge
 from models.knowledge_graph.data.partition import partition
 from protocol.errors import Misconfigured
-from tests.support.graph_cases import HOUSE, SECRET, random_graph
+from tests.support.methods.graph_cases import HOUSE, SECRET, random_graph
 
 MANY = settings(max_examples=150, deadline=None)
 WORD = st.sampled_from(["a", "b", "c", "d", "Zo\u00eb", "Zoe\u0308", " a", "", "x\ty"])

@@ -11,7 +11,7 @@ from coordinator.identity.certificates import read_certificate, requested_key
 from coordinator.identity.enrolment import EnrolmentAuthority
 from protocol.enrolment import EnrolRequest, Invite, RenewRequest
 from protocol.errors import Misconfigured, Refused
-from tests.support.identity_desk import csr, make_desk, new_key, signature
+from tests.support.identity.desk import csr, make_desk, new_key, signature
 
 CHANGES = st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=8)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from models.contract import Update
 from models.methods.disentafl.server import make_server
 from protocol.errors import Refused
-from tests.support.disentafl_cases import ALL, header_of, state_of, task_of, update_of
+from tests.support.methods.disentafl_cases import ALL, header_of, state_of, task_of, update_of
 
 TASKS = [task_of(), task_of(aggregate="kd")]
 CASES = [(task, state, update_of(task, state, ALL)) for task in TASKS for state in [state_of(task)]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from models.data import labelled_windows as labelled
 from models.data.streams.recording import write_npz
 from protocol.errors import Misconfigured
-from tests.support.agent_data import toy_recording, toy_task
-from tests.support.labelled_files import cells, task_of, write_csv
+from tests.support.agent.data import toy_recording, toy_task
+from tests.support.methods.labelled_files import cells, task_of, write_csv
 
 CELL = st.sampled_from(["", "slow", "fast", " fast ", "1", "2.0", "-1", "nan", "1e400", "ann", '"', "é"])
 

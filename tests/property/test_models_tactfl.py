@@ -11,7 +11,7 @@ from models.methods.tactfl.server import make_server
 from models.methods.tactfl.similarity import Likeness, floored, pushed_out
 from models.tensors import flatten
 from protocol.frames.headers import UpdateHeader
-from tests.support.tactfl_cases import task as task_of
+from tests.support.methods.tactfl_cases import task as task_of
 
 ACC = "encoder/acc"
 STATE = {ACC: {f"{ACC}/w": np.zeros((2, 3), np.float32)}, "head": {"head/b": np.ones(2, np.float32)}}

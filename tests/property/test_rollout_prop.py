@@ -27,7 +27,7 @@ from coordinator.rollout.store import RolloutStore
 from coordinator.rollout.table import TABLE
 from coordinator.rollout.view import read_rollouts, waits
 from protocol.errors import Refused
-from tests.support.rollouts import NOW, release, report
+from tests.support.coordinator.rollouts import NOW, release, report
 
 NAMES = ("a", "b", "c", "d", "e")
 RELEASES = [release(n) for n in range(1, 5)]

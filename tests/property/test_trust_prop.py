@@ -13,7 +13,7 @@ from protocol.messages import ModelPointer
 from protocol.rollout import Trial
 from protocol.trust.decisions import read_decision
 from protocol.trust.signing import Envelope, canonical
-from tests.support.trust import DAY_S, NOW, Keys, decided, release, root
+from tests.support.identity.trust import DAY_S, NOW, Keys, decided, release, root
 
 EXCHANGED = Keys(online={"timestamp": (13,), "snapshot": (14,), "targets": (15,)})
 RELEASES = [release(n) for n in range(1, 5)] + [release(n, keys=EXCHANGED) for n in range(1, 4)]

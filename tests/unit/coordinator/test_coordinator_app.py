@@ -21,8 +21,8 @@ from protocol.tasks.task import Task
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
 from runtime.process.worker import WorkerFailed
-from tests.support.coordinator_bench import FakeLink, bench
-from tests.support.coordinator_fake import FLEET, TinyJobs, frame, header, settings_for, tiny_task
+from tests.support.coordinator.bench import FakeLink, bench
+from tests.support.coordinator.fake import FLEET, TinyJobs, frame, header, settings_for, tiny_task
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -11,8 +11,8 @@ from protocol.errors import Transient
 from protocol.messages import MAX_MESSAGE_BYTES
 from protocol.topics import Kind, device_topic
 from runtime.process.worker import WorkerFailed
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, TinyJobs, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, TinyJobs, tiny_task
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1\nRuntimeError: it broke\n'
 

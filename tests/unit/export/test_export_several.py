@@ -16,7 +16,7 @@ from export.parity.tolerances import LOGIT_TOLERANCE, TOLERANCE, gaps, measures
 from export.signature import surface_of
 from protocol.bundle import unpack
 from protocol.errors import Reason, Refused
-from tests.support.several_targets import TASK, Several
+from tests.support.methods.several_targets import TASK, Several
 
 NAMES = (
     "probabilities",

@@ -13,7 +13,7 @@ from models.registry import methods
 from protocol.errors import Misconfigured
 from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Modality, Task
-from tests.support.graph_cases import SECRET, house
+from tests.support.methods.graph_cases import SECRET, house
 
 WINDOWS = Task(
     name="t",

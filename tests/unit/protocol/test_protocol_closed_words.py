@@ -18,8 +18,8 @@ from protocol.rollout import TrialReport
 from protocol.topics import Kind, device_topic, parse
 from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, tiny_task
 from tests.unit.protocol.tasks.test_protocol_announcement import make
 
 DIGEST = "a" * 64

@@ -14,7 +14,7 @@ from protocol.enrolment import RenewRequest
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import Metric, decode
 from protocol.topics import Kind, device_topic, parse
-from tests.support.identity_desk import csr, make_desk, new_key, signature
+from tests.support.identity.desk import csr, make_desk, new_key, signature
 
 OLD, NEW = "barn.gateway", "write 'barn-gateway'"
 COORDINATOR = 'fleet = "{fleet}"\nstate_dir = "state"\ntask = "task.toml"\n'

@@ -14,10 +14,10 @@ from protocol.enrolment import CA_PATH
 from protocol.errors import Misconfigured, Reason
 from protocol.topics import Kind
 from runtime.clock import SystemClock
-from tests.support.brokers import HOST, free_port
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, frame, header, settings_for, tiny_task
-from tests.support.identity_desk import Client, csr, new_key
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, frame, header, settings_for, tiny_task
+from tests.support.identity.desk import Client, csr, new_key
+from tests.support.network.brokers import HOST, free_port
 from tests.support.services import beside, until
 
 

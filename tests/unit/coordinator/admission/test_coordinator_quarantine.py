@@ -23,8 +23,8 @@ from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef
 from protocol.topics import Kind
 from runtime.clock import SystemClock
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import ANYBODY, frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import ANYBODY, frame, header, tiny_task
 
 RULES = QuarantineSettings(refusals=3, within_s=100.0, first_s=10.0, longest_s=40.0)
 

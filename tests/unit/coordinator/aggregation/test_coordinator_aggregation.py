@@ -15,8 +15,8 @@ from protocol.errors import Reason, Transient
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import TinyFold, TinyServer, frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import TinyFold, TinyServer, frame, header, tiny_task
 
 SIZE = 50_000
 STATE = {"head": {"head/w": np.ones(SIZE, np.float32)}}

@@ -19,9 +19,9 @@ from coordinator.storage import schema
 from models.guided import DeviceWeights
 from protocol.topics import Kind
 from runtime.process.worker import WorkerFailed
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
-from tests.support.coordinator_guided import Guided, GuidedJobs
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
+from tests.support.coordinator.guided import Guided, GuidedJobs
 
 VALUES = {"a": 1.0, "b": 1.25, "c": 1.0, "odd": 9.0}
 TASK = tiny_task(count=1, min_devices=4)

@@ -19,7 +19,7 @@ from models.tensors import flatten
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from runtime.storage.blob_store import BlobStore
-from tests.support import contract_cases as cases
+from tests.support.methods import contract_cases as cases
 
 MAX_BYTES = 64 * 1024 * 1024
 ADAPTIVE = {"kind": "fedadam", "lr": 0.05}

@@ -18,8 +18,8 @@ from protocol.errors import Misconfigured
 from protocol.topics import Kind
 from runtime import exit_codes
 from runtime.clock import SystemClock
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 from tests.support.tasks import stream, task_toml
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -14,8 +14,8 @@ from protocol.frames.frame import digest
 from protocol.topics import Kind
 from runtime.clock import SystemClock
 from runtime.storage.files import ReadOnlyDisk
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 
 async def test_a_select_that_fails_once_does_not_end_the_announcements(tmp_path, monkeypatch) -> None:

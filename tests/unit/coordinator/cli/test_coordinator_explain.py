@@ -10,8 +10,8 @@ from coordinator.cli.round import app
 from protocol.messages import ModalityState
 from protocol.topics import Kind
 from runtime import exit_codes
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 CONFIG = 'fleet = "test"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
 

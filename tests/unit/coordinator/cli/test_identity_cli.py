@@ -22,9 +22,9 @@ from protocol.errors import Misconfigured, Refused, Transient
 from protocol.messages import State
 from runtime import exit_codes
 from runtime.process.run_as_owner import run_as_owner
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import tiny_task
-from tests.support.identity_desk import csr, new_key
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import tiny_task
+from tests.support.identity.desk import csr, new_key
 
 CONFIG = 'fleet = "test"\nstate_dir = "coordinator"\ntask = "task.toml"\n'
 IDENTITY = "[identity]\nport = 9443\n"

@@ -10,8 +10,8 @@ from coordinator.cli.rollout_canary import doubts
 from coordinator.rollout.store import RolloutStore
 from lichen.cli import main
 from protocol.errors import Refused
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import tiny_task
 from tests.unit.coordinator.rollout.test_rollout_staged import Devices, config, deliver
 
 DEVICES = {"barn-1": {"site": "barn"}, "barn-2": {"site": "barn"}, "yard-1": {"site": "yard"}, "old": {}}

@@ -12,8 +12,8 @@ from protocol.rollout import TrialReport
 from protocol.topics import Kind, broadcast_topic
 from runtime.fleet_view import FleetView
 from runtime.waits import lines
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 YEAR_S = 365 * 86400.0
 

@@ -36,8 +36,8 @@ from protocol.topics import Kind, device_topic
 from runtime import logs
 from runtime.mqtt.link import Message
 from runtime.settings.load import LogSettings
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, frame, header, settings_for, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, frame, header, settings_for, tiny_task
 
 DAY_S = 86_400
 DOCS = Path(__file__).parents[4] / "docs"

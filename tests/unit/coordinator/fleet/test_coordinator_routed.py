@@ -28,9 +28,9 @@ from protocol.frames.frame import digest
 from protocol.messages import BlobRef, ModalityState, ModelPointer, State
 from protocol.tasks.task import Target
 from protocol.topics import Kind, broadcast_topic, device_topic
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
-from tests.support.coordinator_routed import PartJobs, Parts
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
+from tests.support.coordinator.routed import PartJobs, Parts
 
 ACC, GYRO = {"acc": ModalityState(windows=(2, 1))}, {"gyro": ModalityState(windows=(2, 1))}
 

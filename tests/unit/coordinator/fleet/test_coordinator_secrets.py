@@ -20,8 +20,8 @@ from protocol.errors import Reason, Refused
 from protocol.messages import MAX_WORDS, State, decode, encode
 from protocol.topics import Kind, device_topic
 from runtime.fleet_view import FleetView
-from tests.support.coordinator_fake import settings_for
-from tests.support.coordinator_graph import gateways_online, graph_bench, graph_task
+from tests.support.coordinator.fake import settings_for
+from tests.support.coordinator.graph import gateways_online, graph_bench, graph_task
 
 OURS, OTHERS, THIRD = "a" * 16, "b" * 16, "c" * 16
 DIFFER = "devices have different fleet secrets and learn nothing from each other"

@@ -15,8 +15,8 @@ from models.contract import Profile
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, State
 from protocol.tasks.task import Modality, Target
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import settings_for, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import settings_for, tiny_task
 
 SPEED = Target(name="speed", kind="regression")
 

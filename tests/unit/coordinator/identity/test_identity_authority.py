@@ -17,7 +17,7 @@ from coordinator.identity.authority import Authority
 from coordinator.identity.certificates import Revoked, common_name, requested_key
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Misconfigured, Reason, Refused
-from tests.support.identity_desk import csr, new_key
+from tests.support.identity.desk import csr, new_key
 
 DAY = 86400.0
 

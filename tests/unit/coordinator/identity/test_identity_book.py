@@ -266,7 +266,7 @@ def test_of_two_processes_that_use_one_token_one_gets_it(tmp_path) -> None:
         tokens = [book.invite(f"pi-{n}" if n % 2 else None, HOUR) for n in range(30)]
     racers = [
         subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.support.identity_racer", str(tmp_path), f"key-{who}"],
+            [sys.executable, "-P", "-m", "tests.support.identity.racer", str(tmp_path), f"key-{who}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

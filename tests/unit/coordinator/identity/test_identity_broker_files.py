@@ -16,7 +16,7 @@ from lichen.commands.looking import as_onlooker
 from protocol.errors import Misconfigured, Transient
 from protocol.topics import coordinator_filters, device_filters
 from runtime.settings.load import MqttSettings, TlsSettings
-from tests.support.identity_desk import csr, make_desk, new_key, settings
+from tests.support.identity.desk import csr, make_desk, new_key, settings
 
 DAY = 86400.0
 

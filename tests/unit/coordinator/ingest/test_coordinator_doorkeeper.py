@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.ingest.header_checks import MAX_SAMPLES, check_header
 from protocol.errors import Reason, Refused
-from tests.support.coordinator_fake import header, tiny_task
+from tests.support.coordinator.fake import header, tiny_task
 
 TASK = tiny_task()
 

@@ -12,8 +12,8 @@ from coordinator.workers.jobs import WorkerJobs, secrets_in
 from models.data import window_set
 from runtime.process import landlock
 from runtime.process.worker import Worker
-from tests.support.agent_data import toy_task
-from tests.support.identity_desk import make_desk
+from tests.support.agent.data import toy_task
+from tests.support.identity.desk import make_desk
 from tests.unit.edge_agent.windows.test_agent_store import windows
 
 ROOT = Path(__file__).parents[4]
@@ -41,7 +41,7 @@ async def test_a_child_process_reads_no_key_of_the_fleet(state) -> None:
     found = {}
     for hidden in (secrets_in(state), []):
         env = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        worker = Worker("tests.support.secret_reader", warm=False, hidden=hidden, env=env)
+        worker = Worker("tests.support.identity.secret_reader", warm=False, hidden=hidden, env=env)
         await worker.run(job, 60.0)
         found[bool(hidden)] = json.loads((job / "result.json").read_text())
     keys = {

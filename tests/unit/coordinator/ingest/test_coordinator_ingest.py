@@ -12,8 +12,8 @@ from protocol.errors import Reason
 from protocol.frames.frame import digest, sealed
 from protocol.messages import BlobPointer, BlobRef, Metric, State
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import TinyServer, frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import TinyServer, frame, header, tiny_task
 
 
 async def open_round(made, *devices: str) -> str:

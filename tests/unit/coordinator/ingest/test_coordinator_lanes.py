@@ -21,8 +21,8 @@ from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef
 from protocol.topics import Kind, device_topic
 from runtime.mqtt.link import Message
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
 
 
 class Hands:

@@ -11,8 +11,8 @@ from protocol.errors import Transient
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef, Want
 from runtime.storage.blob_store import Partial
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 
 def pointer(data: bytes) -> BlobPointer:

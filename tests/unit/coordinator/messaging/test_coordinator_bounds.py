@@ -19,8 +19,8 @@ from protocol.errors import Reason, Refused
 from protocol.messages import Fetch, Metric, ModalityState, State
 from protocol.topics import Kind
 from runtime.pacing import MAX_NAMES, TokenBucket, TokenBuckets
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 QUICK = {"refusals": 3, "within_s": 60.0, "first_s": 600.0, "longest_s": 3600.0}
 

@@ -27,8 +27,8 @@ from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, State,
 from protocol.topics import Kind, parse
 from runtime.clock import ManualClock
 from runtime.storage.blob_store import BlobStore, Partial
-from tests.support.coordinator_bench import FakeLink
-from tests.support.coordinator_fake import FLEET, tiny_task
+from tests.support.coordinator.bench import FakeLink
+from tests.support.coordinator.fake import FLEET, tiny_task
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from protocol import messages
 from protocol.messages import Fetch
 from protocol.topics import Kind, device_topic
 from runtime.mqtt.link import Message
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
 
 
 async def test_no_message_waits_for_the_puback_of_its_answer(tmp_path) -> None:

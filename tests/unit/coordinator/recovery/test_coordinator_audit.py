@@ -14,8 +14,8 @@ from models.worker.update_views import FrameAt
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 LOST = UnusableUpdates({"a": Refused(Reason.WRONG_DIGEST, "damaged on disk")})
 

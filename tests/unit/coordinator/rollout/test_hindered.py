@@ -18,11 +18,11 @@ from protocol.errors import Refused, Transient
 from protocol.messages import MAX_WORDS, State, decode, encode
 from protocol.rollout import Hindrance
 from runtime.storage.disk import DISK
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import tiny_task
-from tests.support.rollouts import NOW, plan, release
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import tiny_task
+from tests.support.coordinator.rollouts import NOW, plan, release
+from tests.support.coordinator.trial_device import Device, living
 from tests.support.services import until
-from tests.support.trial_device import Device, living
 from tests.unit.coordinator.rollout.test_rollout_staged import QUICK, Devices, config, deliver, run
 
 ESCAPES = "no space\x1b[2J left\u202e [bold]on\nthe disk"

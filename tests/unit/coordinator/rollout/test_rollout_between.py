@@ -17,10 +17,10 @@ from coordinator.trust.signer import NoSigner
 from protocol.bundle import MAX_BUNDLE_BYTES
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import tiny_task
-from tests.support.coordinator_routed import PartJobs, Parts
-from tests.support.rollouts import plan
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import tiny_task
+from tests.support.coordinator.rollouts import plan
+from tests.support.coordinator.routed import PartJobs, Parts
 from tests.unit.coordinator.rollout.test_rollout_staged import (
     ACC,
     QUICK,

@@ -25,7 +25,7 @@ from coordinator.rollout.transitions import BACK
 from coordinator.rollout.view import waits
 from protocol.errors import Misconfigured, Refused
 from protocol.rollout import Trial
-from tests.support.rollouts import Fleet, plan, release, report
+from tests.support.coordinator.rollouts import Fleet, plan, release, report
 
 OLD, NEW, NEWER = release(1), release(2), release(3)
 

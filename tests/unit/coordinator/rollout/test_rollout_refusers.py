@@ -9,9 +9,9 @@ from coordinator.rollout.model import Begun, Create
 from coordinator.rollout.stage_devices import rank
 from coordinator.rollout.view import waits
 from protocol.messages import ModelPointer, decode
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import tiny_task
-from tests.support.rollouts import Fleet, plan, release, rollout
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import tiny_task
+from tests.support.coordinator.rollouts import Fleet, plan, release, rollout
 from tests.unit.coordinator.rollout.test_rollout_staged import Devices, course, deliver
 
 TWENTY = tuple(f"d{n}" for n in range(20))

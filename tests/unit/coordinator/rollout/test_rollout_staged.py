@@ -25,9 +25,9 @@ from protocol.messages import ModalityState, ModelPointer
 from protocol.rollout import TrialReport
 from protocol.tasks.task import Modality
 from protocol.topics import Kind, broadcast_topic, device_topic
-from tests.support.coordinator_bench import FakeLink, bench
-from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
-from tests.support.coordinator_routed import PartJobs, Parts
+from tests.support.coordinator.bench import FakeLink, bench
+from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
+from tests.support.coordinator.routed import PartJobs, Parts
 
 ACC, GYRO = {"acc": ModalityState(windows=(2, 1))}, {"gyro": ModalityState(windows=(2, 1))}
 QUICK = {"mode": "staged", "canary": "label:site=barn", "soak_s": 0.0, "deadline_s": 60.0}
@@ -407,7 +407,7 @@ async def test_what_cannot_be_is_refused_in_words(tmp_path) -> None:
 
 
 def test_two_who_write_the_book_decide_from_the_same_state(tmp_path) -> None:
-    from tests.support.rollouts import NOW, plan, release  # noqa: PLC0415 - of this test alone
+    from tests.support.coordinator.rollouts import NOW, plan, release  # noqa: PLC0415 - of this test alone
 
     with RolloutStore(tmp_path) as one, RolloutStore(tmp_path) as two:
         one.play(Begun(mode="manual", release=release(1)), NOW)

@@ -37,7 +37,7 @@ from coordinator.round_machine.pending_work import pending
 from coordinator.round_machine.queries import check_acceptable, replay
 from coordinator.round_machine.table import apply
 from protocol.errors import Reason, Refused
-from tests.support.coordinator_fake import header
+from tests.support.coordinator.fake import header
 
 BASE = "b" * 64
 THREE = ("a", "b", "c")

@@ -8,8 +8,8 @@ from coordinator.storage.update_journal import Journal
 from protocol.errors import Reason
 from protocol.topics import Kind
 from runtime.concurrency.threads import Threads
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 
 def refuse_to_look(monkeypatch: pytest.MonkeyPatch) -> None:

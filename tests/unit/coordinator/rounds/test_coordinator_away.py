@@ -9,8 +9,8 @@ from coordinator.storage.database import Database
 from protocol import messages
 from protocol.messages import Metric, ModalityState, State
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 LONG = {"count": 1, "deadline_s": 3600.0}
 

@@ -32,8 +32,8 @@ from protocol.messages import ModalityState, RoundAnnouncement, State
 from protocol.topics import Kind, broadcast_topic
 from runtime import logs
 from runtime.text import first_few
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, settings_for, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, settings_for, tiny_task
 
 MANY = 3000
 NAMES = tuple(f"device-{n:06}" for n in range(MANY))

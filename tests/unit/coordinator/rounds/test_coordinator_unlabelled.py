@@ -12,8 +12,8 @@ from coordinator.status.prometheus import _Collector
 from coordinator.storage.database import Database
 from lichen_lab.simulation.training.selection import Choice
 from protocol.messages import ModalityState, State
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import tiny_task
 from tests.support.tasks import update_header
 
 TASK = tiny_task(devices_per_round=2).model_copy(update={"method": "tactfl"})

@@ -26,11 +26,11 @@ from runtime.storage import spool
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.disk import DISK, Disk
 from runtime.storage.spool import Spool
-from tests.support.agent_data import toy_task
-from tests.support.agent_link import FakeLink
-from tests.support.agent_parts import reporter_of
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import ANYBODY, FLEET, frame, header, tiny_task
+from tests.support.agent.data import toy_task
+from tests.support.agent.link import FakeLink
+from tests.support.agent.parts import reporter_of
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import ANYBODY, FLEET, frame, header, tiny_task
 from tests.unit.edge_agent.messaging.test_agent_session import make
 
 RULES = QuarantineSettings(refusals=1, first_s=600.0)

@@ -6,8 +6,8 @@ from coordinator.status.history import read
 from protocol import messages
 from protocol.messages import RoundAnnouncement, State
 from protocol.topics import Kind, broadcast_topic
-from tests.support.coordinator_bench import FakeLink, bench
-from tests.support.coordinator_fake import FLEET, frame, header, tiny_task
+from tests.support.coordinator.bench import FakeLink, bench
+from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
 
 
 def said(link: FakeLink) -> list[RoundAnnouncement]:

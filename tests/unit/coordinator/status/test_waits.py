@@ -27,8 +27,8 @@ from runtime.clock import ManualClock, SystemClock
 from runtime.storage.folder_lock import FolderLock
 from runtime.waits import StatusText, Wait, lines, span
 from runtime.waits import read as read_waits
-from tests.support.coordinator_bench import FakeLink, bench
-from tests.support.coordinator_fake import settings_for, tiny_task
+from tests.support.coordinator.bench import FakeLink, bench
+from tests.support.coordinator.fake import settings_for, tiny_task
 from tests.unit.edge_agent.messaging.test_agent_session import config
 
 NOW = 1_700_000_000.0

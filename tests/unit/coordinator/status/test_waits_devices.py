@@ -13,8 +13,8 @@ from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.rounds.progress import FleetStatus
 from coordinator.status.waits import waits as coordinator_waits
 from protocol.errors import Reason, Refused
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import settings_for, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import settings_for, tiny_task
 from tests.unit.coordinator.status.test_waits import NOW, picture
 
 STRICT = {"refusals": 1, "first_s": 600.0}

@@ -9,8 +9,8 @@ from coordinator.storage import schema
 from protocol import messages
 from protocol.messages import Metric
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 
 async def test_a_start_replays_only_what_came_since_the_last_round(tmp_path) -> None:

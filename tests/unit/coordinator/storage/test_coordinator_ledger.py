@@ -15,8 +15,8 @@ from protocol.messages import Metric, State
 from protocol.topics import Kind
 from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import tiny_task
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage.backup import backup_of
 from coordinator.storage.run_id import FILE, RunId
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import TinyJobs, frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import TinyJobs, frame, header, tiny_task
 
 
 async def first_base(folder, rng=None):

@@ -44,8 +44,8 @@ from protocol.messages import (
 )
 from protocol.topics import Kind, broadcast_topic
 from runtime.storage.blob_store import BlobStore
-from tests.support.coordinator_fake import FLEET, settings_for
-from tests.support.coordinator_graph import (
+from tests.support.coordinator.fake import FLEET, settings_for
+from tests.support.coordinator.graph import (
     deliver_rows,
     denied,
     gateways_online,
@@ -58,7 +58,7 @@ from tests.support.coordinator_graph import (
     served,
     things,
 )
-from tests.support.coordinator_guided import PART, Guided
+from tests.support.coordinator.guided import PART, Guided
 
 TASK = graph_task(min_devices=2)
 HERE, THERE = things("boiler", "cellar", "pump"), things("boiler", "roof")

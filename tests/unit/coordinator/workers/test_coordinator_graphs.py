@@ -17,8 +17,8 @@ from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, State
 from protocol.topics import Kind
 from runtime.storage.blob_store import BlobStore
-from tests.support.coordinator_bench import Bench, bench
-from tests.support.coordinator_fake import TinyJobs, frame, header, tiny_task
+from tests.support.coordinator.bench import Bench, bench
+from tests.support.coordinator.fake import TinyJobs, frame, header, tiny_task
 
 TASK = tiny_task(count=3).model_copy(update={"method": "qqr"})
 NO_GRAPHS = "waits for the encoder models: "

@@ -23,9 +23,9 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Labelled, Task
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, settings_for, tiny_task
-from tests.support.coordinator_guided import Guided, GuidedJobs
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, settings_for, tiny_task
+from tests.support.coordinator.guided import Guided, GuidedJobs
 
 TASK = tiny_task().model_copy(update={"labelled": Labelled(file="own/few.npz")})
 

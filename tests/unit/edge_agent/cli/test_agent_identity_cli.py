@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from edge_agent.cli.main import app
 from edge_agent.config.agent import read
 from protocol.errors import Reason
-from tests.support.identity_pki import FLEET, HOST, Pki
-from tests.support.identity_stub import Stub, refusal
+from tests.support.identity.pki import FLEET, HOST, Pki
+from tests.support.identity.stub import Stub, refusal
 
 CONFIG = """
 state_dir = "state"

@@ -12,7 +12,7 @@ from edge_agent.cli import main
 from edge_agent.sensors.discovery import found
 from edge_agent.sources.registry import open_source
 from runtime.clock import SystemClock
-from tests.support.fake_iio import FakeDevice, mpu6050, trigger
+from tests.support.sensors.fake_iio import FakeDevice, mpu6050, trigger
 
 TASK = """
 name = "t"

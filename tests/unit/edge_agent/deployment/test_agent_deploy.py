@@ -23,11 +23,11 @@ from protocol.errors import Reason, Refused, Transient
 from protocol.messages import ModelPointer
 from runtime.clock import SystemClock
 from runtime.concurrency.signals import Signal
-from tests.support.agent_bundle import bundle, ref_of, tiny_onnx
-from tests.support.agent_data import toy_recording, toy_task
-from tests.support.agent_parts import collector_of
+from tests.support.agent.bundle import bundle, ref_of, tiny_onnx
+from tests.support.agent.data import toy_recording, toy_task
+from tests.support.agent.parts import collector_of
+from tests.support.identity.trust import DEVICE, FLEET, ME
 from tests.support.services import beside, until
-from tests.support.trust import DEVICE, FLEET, ME
 
 TASK = toy_task()
 

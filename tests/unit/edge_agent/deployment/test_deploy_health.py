@@ -9,9 +9,9 @@ from edge_agent.inference.onnx_models.observation import TAILS, BatchObservation
 from protocol.bundle import BundleManifest, unpack
 from protocol.rollout import Trial
 from protocol.tasks.task import Target
-from tests.support.agent_bundle import bundle
-from tests.support.agent_data import toy_task
-from tests.support.trial_runner import classes
+from tests.support.agent.bundle import bundle
+from tests.support.agent.data import toy_task
+from tests.support.coordinator.trial_runner import classes
 
 TASK = toy_task()
 MANIFEST: BundleManifest = unpack(bundle(TASK))[0]

@@ -24,10 +24,10 @@ from edge_agent.deployment.transitions import another_signer
 from protocol.base import Count
 from protocol.errors import Transient
 from protocol.messages import ModelPointer
-from tests.support.agent_bundle import ref_of
+from tests.support.agent.bundle import ref_of
+from tests.support.coordinator.trial_device import Device, living
+from tests.support.coordinator.trial_runner import MODEL
 from tests.support.services import until
-from tests.support.trial_device import Device, living
-from tests.support.trial_runner import MODEL
 from tests.unit.edge_agent.deployment.test_deploy_machine import RULES, A, B, C, batch, kept, pointer
 from tests.unit.edge_agent.deployment.test_deploy_service import commit, folders
 

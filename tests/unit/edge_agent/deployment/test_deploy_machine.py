@@ -35,9 +35,9 @@ from edge_agent.inference.onnx_models.observation import BatchObservation
 from protocol.bundle import unpack
 from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import Trial
-from tests.support.agent_bundle import bundle
-from tests.support.agent_data import toy_task
-from tests.support.trial_runner import MODEL, classes
+from tests.support.agent.bundle import bundle
+from tests.support.agent.data import toy_task
+from tests.support.coordinator.trial_runner import MODEL, classes
 
 MANIFEST = unpack(bundle(toy_task()))[0]
 RULES = Trial(windows=4)

@@ -11,10 +11,10 @@ from edge_agent.deployment.bundle_store import read_current, read_record
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.rollout import Trial
 from runtime.storage.disk import DISK
-from tests.support.agent_data import toy_task
+from tests.support.agent.data import toy_task
+from tests.support.coordinator.trial_device import FOUR, Device, living
+from tests.support.coordinator.trial_runner import FakeRunner
 from tests.support.services import until
-from tests.support.trial_device import FOUR, Device, living
-from tests.support.trial_runner import FakeRunner
 
 
 @pytest.fixture

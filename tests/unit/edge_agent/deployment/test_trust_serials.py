@@ -24,11 +24,11 @@ from protocol.errors import Refused
 from protocol.messages import ModelPointer
 from protocol.trust.decisions import read_decision, require_for
 from runtime.storage.blob_store import BlobStore
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, tiny_task
-from tests.support.coordinator_routed import PartJobs, Parts
-from tests.support.rollouts import NOW, Fleet, plan, release, report
-from tests.support.trial_runner import MODEL
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, tiny_task
+from tests.support.coordinator.rollouts import NOW, Fleet, plan, release, report
+from tests.support.coordinator.routed import PartJobs, Parts
+from tests.support.coordinator.trial_runner import MODEL
 from tests.unit.coordinator.rollout.test_rollout_staged import ACC, GYRO, QUICK, Devices, course, deliver
 from tests.unit.edge_agent.deployment.test_deploy_machine import RULES, A, B, C, batch, kept, pointer, words
 from tests.unit.edge_agent.trust.test_trust_daemon import believed

@@ -7,7 +7,7 @@ from edge_agent.doctor import time_limit
 from edge_agent.doctor.checks import trust_root
 from edge_agent.doctor.checks.trust_root import Rooted
 from edge_agent.identity.files import folder_of
-from tests.support import trust
+from tests.support.identity import trust
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config
 
 NOW = trust.NOW

@@ -16,8 +16,8 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.mqtt.tls import tls_context
 from runtime.settings.load import MqttSettings, TlsSettings
 from runtime.storage.folder_lock import FolderLock
-from tests.support.identity_pki import DAY_S, FLEET, HOST, Pki
-from tests.support.identity_stub import Stub, refusal
+from tests.support.identity.pki import DAY_S, FLEET, HOST, Pki
+from tests.support.identity.stub import Stub, refusal
 
 
 class Waits:

@@ -13,8 +13,8 @@ from edge_agent.identity.files import Identity, IdentityFiles
 from edge_agent.identity.renewal_service import Renewal
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.clock import ManualClock
-from tests.support.identity_pki import Pki
-from tests.support.identity_stub import Stub, refusal
+from tests.support.identity.pki import Pki
+from tests.support.identity.stub import Stub, refusal
 from tests.support.services import beside
 
 ROOT = Path(__file__).parents[4]

@@ -45,10 +45,10 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task
 from runtime.clock import SystemClock
 from runtime.concurrency.signals import Signal
-from tests.support.agent_bundle import bundle as window_bundle
-from tests.support.agent_bundle import ref_of
-from tests.support.agent_data import toy_task
-from tests.support.graph_device import TASK, learn, settings_of, snapshot_of, tables_of
+from tests.support.agent.bundle import bundle as window_bundle
+from tests.support.agent.bundle import ref_of
+from tests.support.agent.data import toy_task
+from tests.support.agent.graph_device import TASK, learn, settings_of, snapshot_of, tables_of
 from tests.support.services import beside, until
 
 

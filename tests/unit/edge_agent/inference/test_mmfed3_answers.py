@@ -13,8 +13,8 @@ from export.bundle_builder import Lineage, make_bundle
 from models.knowledge_graph.data import embedding_tables
 from models.knowledge_graph.data.merging import MergeCounts
 from protocol.bundle import unpack
-from tests.support.graph_cases import SECRET, random_graph
-from tests.support.mmfed3_cases import SPEC, context, keyed, task_of
+from tests.support.methods.graph_cases import SECRET, random_graph
+from tests.support.methods.mmfed3_cases import SPEC, context, keyed, task_of
 
 TOP = 5
 

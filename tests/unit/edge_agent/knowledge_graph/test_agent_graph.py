@@ -25,10 +25,10 @@ from protocol.frames.tensors import encode as encode_tensor
 from protocol.messages import Offer, State, decode, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from runtime.clock import SystemClock
-from tests.support.agent_data import toy_task
-from tests.support.agent_graph import graph_config, graph_task, lines, settings_of, write_house
-from tests.support.agent_parts import alive
-from tests.support.graph_cases import HOUSE, named
+from tests.support.agent.data import toy_task
+from tests.support.agent.graph import graph_config, graph_task, lines, settings_of, write_house
+from tests.support.agent.parts import alive
+from tests.support.methods.graph_cases import HOUSE, named
 from tests.support.services import until
 
 TASK = graph_task()

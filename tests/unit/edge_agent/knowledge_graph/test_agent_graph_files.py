@@ -16,8 +16,8 @@ from models.knowledge_graph.data.keys import key
 from models.knowledge_graph.data.merging import MergeRoom
 from protocol.errors import Misconfigured
 from protocol.tasks.options import Features, KnowledgeGraphTask
-from tests.support.agent_graph import graph_task, lines, settings_of, write_house
-from tests.support.graph_cases import HOUSE, named
+from tests.support.agent.graph import graph_task, lines, settings_of, write_house
+from tests.support.methods.graph_cases import HOUSE, named
 
 REST = 1.0
 """Seconds after which a file counts as written."""

@@ -10,8 +10,8 @@ from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
 from runtime.clock import ManualClock
 from runtime.storage.spool import Spool
-from tests.support.agent_link import FakeLink
-from tests.support.agent_parts import outbox_of
+from tests.support.agent.link import FakeLink
+from tests.support.agent.parts import outbox_of
 from tests.support.services import beside, until
 
 SMALL = b"\xd9\xd9\xf7" + b"s" * 500

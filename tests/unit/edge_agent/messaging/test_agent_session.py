@@ -24,9 +24,9 @@ from protocol.rollout import Hindrance
 from protocol.tasks.announcement import TaskAnnouncement
 from runtime.clock import ManualClock, SystemClock
 from runtime.mqtt.link import Message
-from tests.support.agent_data import toy_recording, toy_task, write_toy
-from tests.support.agent_link import FakeLink
-from tests.support.agent_parts import alive, reporter_of
+from tests.support.agent.data import toy_recording, toy_task, write_toy
+from tests.support.agent.link import FakeLink
+from tests.support.agent.parts import alive, reporter_of
 from tests.support.services import until
 
 BASIC = 'fleet = "f"\ndevice = "d"\n[[source]]\nkind = "replay"\nfile = "toy.npz"\n'

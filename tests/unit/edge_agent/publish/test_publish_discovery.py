@@ -8,8 +8,8 @@ import pytest
 
 from edge_agent.publish.home_assistant import filter_of, node_of, sensors
 from protocol.bundle import BundleManifest
-from tests.support.home_assistant import wrong
-from tests.support.publishing import ALL, TASK, line, manifest_of, settings_of
+from tests.support.sensors.home_assistant import wrong
+from tests.support.sensors.publishing import ALL, TASK, line, manifest_of, settings_of
 
 ENVIRONMENT = jinja2.Environment(autoescape=False)  # noqa: S701 - no HTML
 NODE = node_of("home", "barn-1")

@@ -15,8 +15,8 @@ from edge_agent.publish.service import MAX_THERE, MAX_WAITING, Publishing, predi
 from protocol.errors import Reason, Refused, Transient
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
-from tests.support.agent_link import FakeLink
-from tests.support.publishing import line, manifest_of, settings_of
+from tests.support.agent.link import FakeLink
+from tests.support.sensors.publishing import line, manifest_of, settings_of
 from tests.support.services import beside, until
 
 CONFIG = f"homeassistant/sensor/{node_of('home', 'barn-1')}/{{}}/config"

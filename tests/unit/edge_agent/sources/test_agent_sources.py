@@ -16,8 +16,8 @@ from protocol.errors import Misconfigured
 from runtime.clock import ManualClock, SystemClock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
-from tests.support.agent_data import toy_recording, toy_task, write_toy
-from tests.support.agent_parts import collector_of
+from tests.support.agent.data import toy_recording, toy_task, write_toy
+from tests.support.agent.parts import collector_of
 from tests.support.services import beside, until
 
 

@@ -16,7 +16,7 @@ from models.data.window_set import check
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Target, Task
 from runtime.clock import SystemClock
-from tests.support.agent_data import motion, toy_recording, toy_task, write_toy
+from tests.support.agent.data import motion, toy_recording, toy_task, write_toy
 
 NAN = float("nan")
 SPEED = Target(name="speed", kind="regression", unit="m/s")

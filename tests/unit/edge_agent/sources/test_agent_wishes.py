@@ -27,7 +27,7 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Modality, Target
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
-from tests.support.agent_data import toy_recording, toy_task
+from tests.support.agent.data import toy_recording, toy_task
 from tests.support.services import beside, until
 from tests.support.tasks import stream, task_toml
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, make

@@ -3,10 +3,10 @@
 import asyncio
 import os
 
-from tests.support.collecting import collecting
-from tests.support.fake_iio import mpu6050
+from tests.support.agent.collecting import collecting
+from tests.support.sensors.fake_iio import mpu6050
+from tests.support.sensors.source_cases import beside, tell
 from tests.support.services import until
-from tests.support.source_cases import beside, tell
 from tests.unit.edge_agent.messaging.test_agent_session import make
 
 

@@ -15,8 +15,8 @@ from models.data.labels.rules import Labels
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Target, Task
 from runtime.clock import SystemClock
+from tests.support.sensors.source_cases import tell
 from tests.support.services import until
-from tests.support.source_cases import tell
 
 TASK = Task(
     name="home",

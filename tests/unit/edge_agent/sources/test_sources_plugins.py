@@ -12,7 +12,7 @@ from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus
 from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured, Transient
 from runtime.clock import SystemClock
-from tests.support.agent_data import toy_task
+from tests.support.agent.data import toy_task
 
 MODULE = """
 import numpy as np

@@ -23,7 +23,7 @@ from protocol.frames.headers import Manifest, UpdateHeader
 from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task, Window
-from tests.support.agent_data import toy_task
+from tests.support.agent.data import toy_task
 from tests.support.services import until
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, make
 from tests.unit.edge_agent.training.test_agent_prototypes import TASK, Cloud, graph, learning, offer

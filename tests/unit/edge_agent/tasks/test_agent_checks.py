@@ -19,7 +19,7 @@ from protocol.errors import Misconfigured
 from protocol.messages import State, decode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Modality
-from tests.support.agent_data import motion, toy_task
+from tests.support.agent.data import motion, toy_task
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, make, write_task
 
 

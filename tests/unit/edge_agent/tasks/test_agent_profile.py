@@ -23,7 +23,7 @@ from models.data.labels.targets import key_of
 from models.data.window_set import check, concat, select
 from protocol.errors import Transient
 from protocol.tasks.task import Modality, Target, Task
-from tests.support.agent_data import toy_task
+from tests.support.agent.data import toy_task
 
 NAN = float("nan")
 ACC = Modality(name="acc", channels=3, rate_hz=50)

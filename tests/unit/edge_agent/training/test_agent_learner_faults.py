@@ -15,7 +15,7 @@ from protocol.frames.frame import digest
 from protocol.messages import Offer, Receipt
 from runtime.clock import ManualClock, SystemClock
 from runtime.storage.blob_store import BlobStore
-from tests.support.agent_parts import learner_of
+from tests.support.agent.parts import learner_of
 from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config, read
 from tests.unit.edge_agent.windows.test_agent_store import TASK, WindowStore, windows

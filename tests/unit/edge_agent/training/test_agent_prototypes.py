@@ -38,10 +38,10 @@ from protocol.tasks.task import Modality, Task
 from protocol.topics import Kind, Route
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
-from tests.support.agent_data import toy_task
-from tests.support.agent_parts import learner_of
+from tests.support.agent.data import toy_task
+from tests.support.agent.parts import learner_of
+from tests.support.agent.serving import InThreads, Liar
 from tests.support.services import beside, until
-from tests.support.serving import InThreads, Liar
 from tests.unit.edge_agent.messaging.test_agent_session import config, make, read
 from tests.unit.edge_agent.windows.test_agent_store import windows
 

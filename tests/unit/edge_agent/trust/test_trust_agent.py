@@ -12,10 +12,10 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef, Vouchers
 from protocol.trust.metadata import draft
 from runtime.clock import ManualClock
-from tests.support.agent_bundle import bundle, ref_of
-from tests.support.agent_data import toy_task
+from tests.support.agent.bundle import bundle, ref_of
+from tests.support.agent.data import toy_task
+from tests.support.identity.trust import DAY_S, ME, NOW, Keys, decided, release, root
 from tests.support.services import until
-from tests.support.trust import DAY_S, ME, NOW, Keys, decided, release, root
 from tests.unit.edge_agent.deployment.test_agent_deploy import Shelf, device, passed
 
 EXCHANGED = Keys(online={"timestamp": (13,), "snapshot": (14,), "targets": (15,)})

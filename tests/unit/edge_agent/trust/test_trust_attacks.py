@@ -10,7 +10,7 @@ from edge_agent.trust.trusted_time import time_known
 from protocol.errors import Reason, Refused
 from protocol.trust.metadata import SNAPSHOT_FILE, TARGETS_FILE, draft
 from protocol.trust.signing import Envelope
-from tests.support.trust import DAY_S, NOW, Keys, fed, listed, named, pointer, release, root, signed
+from tests.support.identity.trust import DAY_S, NOW, Keys, fed, listed, named, pointer, release, root, signed
 
 
 @pytest.fixture

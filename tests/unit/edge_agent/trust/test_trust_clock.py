@@ -20,9 +20,9 @@ from protocol.tasks.announcement import MAX_NEXT_ROOTS
 from protocol.trust.metadata import draft, unix
 from runtime.clock import ManualClock
 from runtime.storage.blob_store import BlobStore
-from tests.support.agent_bundle import ref_of
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import TinyJobs, tiny_task
+from tests.support.agent.bundle import ref_of
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import TinyJobs, tiny_task
 from tests.unit.coordinator.trust.test_trust_coordinator import bundle, fleet
 from tests.unit.edge_agent.trust.test_trust_agent import here
 

@@ -13,9 +13,9 @@ from protocol.errors import Misconfigured
 from protocol.messages import ModalityState, ModelPointer
 from protocol.topics import Kind, broadcast_topic
 from runtime.storage.blob_store import BlobStore
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, TinyJobs, frame, header, tiny_task
-from tests.support.coordinator_routed import PartJobs, Parts
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, TinyJobs, frame, header, tiny_task
+from tests.support.coordinator.routed import PartJobs, Parts
 
 
 def fleet(folder):

@@ -21,8 +21,8 @@ from protocol.topics import Kind, broadcast_topic
 from protocol.trust.signed_work import SignedOffer, SignedTask, read_signed
 from runtime.clock import ManualClock, SystemClock
 from runtime.storage.blob_store import BlobStore
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import FLEET, TinyJobs, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import FLEET, TinyJobs, tiny_task
 from tests.unit.coordinator.trust.test_trust_coordinator import YEAR_S, fleet
 from tests.unit.edge_agent.trust.test_trust_agent import here
 from tests.unit.edge_agent.trust.test_trust_clock import Puller

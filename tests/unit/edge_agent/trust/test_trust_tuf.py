@@ -7,7 +7,7 @@ import pytest
 from edge_agent.trust.trusted_metadata import TrustedMetadata
 from protocol.errors import Refused
 from protocol.trust.signing import canonical
-from tests.support.trust import DAY_S, NOW, Keys, pointer, release, root, secret
+from tests.support.identity.trust import DAY_S, NOW, Keys, pointer, release, root, secret
 
 pytest.importorskip("tuf", reason="python-tuf judges our metadata: pip install 'lichen[dev]'")
 

@@ -15,8 +15,8 @@ from edge_agent.windows.store_file import rows_at_once, values_within
 from protocol.tasks.task import Task, Window
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
-from tests.support.agent_data import toy_task
-from tests.support.agent_parts import collector_of
+from tests.support.agent.data import toy_task
+from tests.support.agent.parts import collector_of
 from tests.unit.edge_agent.sources.test_agent_wishes import Remote
 from tests.unit.edge_agent.windows.test_agent_store import windows
 

@@ -16,7 +16,7 @@ from protocol.errors import Misconfigured
 from protocol.messages import encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task
-from tests.support.agent_data import toy_recording, toy_task
+from tests.support.agent.data import toy_recording, toy_task
 from tests.unit.edge_agent.messaging.test_agent_session import config
 
 TASK = toy_task()

@@ -16,7 +16,7 @@ from models.data import window_set
 from models.data.streams import context as contexts
 from models.worker import job_folder
 from protocol.tasks.task import Task, Window
-from tests.support.agent_data import toy_task
+from tests.support.agent.data import toy_task
 from tests.unit.edge_agent.windows.test_agent_store import same
 from tests.unit.edge_agent.windows.test_agent_store import windows as plain_windows
 

@@ -13,7 +13,7 @@ from edge_agent.windows.store import WindowStore
 from edge_agent.windows.window_sets import windows_of_recording
 from models.data import window_set
 from protocol.errors import Misconfigured, Transient
-from tests.support.agent_data import toy_recording, toy_task
+from tests.support.agent.data import toy_recording, toy_task
 from tests.support.services import until
 from tests.unit.edge_agent.messaging.test_agent_session import config, write_task
 

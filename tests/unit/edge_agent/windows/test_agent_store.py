@@ -14,7 +14,7 @@ from models.contract import WindowSet
 from models.data.window_set import check, concat, select
 from protocol.errors import Transient
 from protocol.tasks.task import Task
-from tests.support.agent_data import toy_task
+from tests.support.agent.data import toy_task
 
 TASK = toy_task()
 WINDOW_BYTES = 4 * (3 * 128 + 2 * 64)

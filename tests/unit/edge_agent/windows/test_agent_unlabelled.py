@@ -20,8 +20,8 @@ from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Encoder, Network, Rounds, Task, Window
 from runtime.clock import SystemClock
-from tests.support.agent_data import toy_recording, toy_task
-from tests.support.agent_parts import learner_of
+from tests.support.agent.data import toy_recording, toy_task
+from tests.support.agent.parts import learner_of
 from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config, make, read
 from tests.unit.edge_agent.windows.test_agent_store import same

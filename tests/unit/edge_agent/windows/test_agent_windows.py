@@ -6,7 +6,7 @@ from models.data.streams.batches import LabelBatch, SampleBatch
 from models.data.streams.recording import Recording, Stream
 from models.data.streams.windows import Windower, Windows
 from protocol.errors import Misconfigured
-from tests.support.agent_data import motion, toy_recording, toy_task
+from tests.support.agent.data import motion, toy_recording, toy_task
 
 
 def drain(windower: Windower, now: float) -> list[Windows]:

@@ -26,9 +26,9 @@ from models.registry import method
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.tasks.task import Encoder, Task
-from tests.support.contract_cases import learnt, next_state, task_of, windows_of
-from tests.support.several_targets import TASK as SEVERAL
-from tests.support.several_targets import Several
+from tests.support.methods.contract_cases import learnt, next_state, task_of, windows_of
+from tests.support.methods.several_targets import TASK as SEVERAL
+from tests.support.methods.several_targets import Several
 
 LINEAGE = Lineage(2, 2, "0" * 64, None, {})
 

@@ -12,7 +12,7 @@ import pytest
 from edge_agent.inference.rotating_log import RotatingLines
 from lichen.client import Found, Prediction, Predictions, parse, predictions, read
 from lichen.client.follow import MAX_WAITING
-from tests.support.publishing import ALL, line
+from tests.support.sensors.publishing import ALL, line
 
 
 def written(*lines: object) -> str:

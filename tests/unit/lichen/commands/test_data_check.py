@@ -15,7 +15,7 @@ from edge_agent.cli.main import app as agent_app
 from lichen.cli import main
 from lichen.commands.data import app
 from models.data.streams.recording import Recording, Stream, read, write_npz
-from tests.support.agent_data import motion
+from tests.support.agent.data import motion
 from tests.support.tasks import stream, task_toml
 
 TASK = task_toml(

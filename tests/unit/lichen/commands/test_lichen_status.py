@@ -15,8 +15,8 @@ from protocol.rollout import Hindrance, TrialReport
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.fleet_view import FleetView
-from tests.support.coordinator_fake import tiny_task
-from tests.support.coordinator_graph import graph_task
+from tests.support.coordinator.fake import tiny_task
+from tests.support.coordinator.graph import graph_task
 
 
 def test_words_of_devices_are_not_obeyed_as_markup() -> None:

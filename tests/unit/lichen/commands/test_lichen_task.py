@@ -11,7 +11,7 @@ from lichen import cli
 from models.data import labelled_windows
 from models.data.window_set import save
 from models.registry import methods
-from tests.support.labelled_files import cells, task_of, write_csv
+from tests.support.methods.labelled_files import cells, task_of, write_csv
 from tests.support.tasks import stream, task_toml
 
 GUIDED = next(name for name, spec in methods().items() if spec.guided)

@@ -15,7 +15,7 @@ from models.data.labels.labels import TargetTrack
 from models.data.streams.recording import Recording, Stream, write_npz
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
-from tests.support.agent_data import motion
+from tests.support.agent.data import motion
 
 
 def recording(seconds: float = 60.0, **changes) -> Recording:

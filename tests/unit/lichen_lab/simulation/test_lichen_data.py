@@ -10,7 +10,7 @@ from coordinator.task import load_task
 from lichen_lab.simulation.data_cli import app
 from models.data import window_set
 from protocol.errors import Misconfigured
-from tests.support.labelled_files import write_csv
+from tests.support.methods.labelled_files import write_csv
 from tests.support.tasks import stream, task_toml
 
 TASK = task_toml(

@@ -20,7 +20,7 @@ from models.tensors import flatten
 from protocol.errors import Misconfigured
 from protocol.frames.headers import BlobHeader
 from protocol.tasks.folding import Aggregator
-from tests.support.contract_cases import task_of
+from tests.support.methods.contract_cases import task_of
 
 W = "encoder/acc/w"
 PARTS = ("encoder", "head")

@@ -19,9 +19,9 @@ from models.training.evaluation import in_parts, judge
 from models.worker import __main__, job_folder
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import frame, header, tiny_task
-from tests.support.disentafl_cases import task_of, windows_of
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import frame, header, tiny_task
+from tests.support.methods.disentafl_cases import task_of, windows_of
 from tests.unit.coordinator.cli.test_coordinator_cli import write
 from tests.unit.lichen_lab.simulation.test_simulate_cli import TASK, recording, window_set
 from tests.unit.lichen_lab.simulation.training.test_simulate_routed import FLEET, SMALL, held

@@ -6,7 +6,7 @@ import torch
 
 from models.methods.qqr.prototypes import rounds_name
 from models.training import local
-from tests.support.qqr_cases import task, train, windows, with_prototypes, without
+from tests.support.methods.qqr_cases import task, train, windows, with_prototypes, without
 
 
 def kept(present_BM, share, droppable_BM=None, seed=0):

@@ -13,7 +13,7 @@ from models.worker.update_views import FrameAt
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import Limits, digest
 from protocol.tasks.task import Encoder, Modality, Network, Task, Window
-from tests.support.coordinator_fake import frame, header, tiny_task
+from tests.support.coordinator.fake import frame, header, tiny_task
 
 TASK = tiny_task()
 STATE = {"head": {"head/w": np.ones(4, np.float32)}}

@@ -17,7 +17,7 @@ from models.worker import __main__, job_folder
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.tensors import Codec
 from protocol.tasks.task import Encoder, Window
-from tests.support import contract_graphs
+from tests.support.methods import contract_graphs
 from tests.support.tasks import sensors, small_network, small_task
 
 ROOT = Path(__file__).resolve().parents[4]

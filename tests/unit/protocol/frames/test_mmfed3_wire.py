@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from protocol.frames.tensors import Codec, encode
-from tests.support.graph_cases import random_graph
-from tests.support.mmfed3_cases import Fleet, frame_of, keyed, task_of
+from tests.support.methods.graph_cases import random_graph
+from tests.support.methods.mmfed3_cases import Fleet, frame_of, keyed, task_of
 
 FORMS = (Codec.FLOAT32, Codec.FLOAT16, Codec.INT8, Codec.INT4)
 _CHUNK = 16

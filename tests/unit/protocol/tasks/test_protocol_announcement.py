@@ -22,7 +22,7 @@ from protocol.tasks.task import CodecName, Encoder, Modality, Network, Rounds, T
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
 from runtime.settings.load import load_toml
-from tests.support.agent_data import toy_task, write_toy
+from tests.support.agent.data import toy_task, write_toy
 
 TOPIC = "lichen/v1/f/b/task"
 ACC = Modality(name="acc", channels=3, rate_hz=50)

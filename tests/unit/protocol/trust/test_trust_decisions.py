@@ -15,10 +15,10 @@ from protocol.trust.decisions import drafted, read_decision
 from protocol.trust.metadata import Targets, read
 from protocol.trust.signing import Envelope
 from runtime.clock import ManualClock
-from tests.support.agent_bundle import bundle
-from tests.support.agent_data import toy_task
+from tests.support.agent.bundle import bundle
+from tests.support.agent.data import toy_task
+from tests.support.identity.trust import ME, NOW, Keys, decided, release, root, signed
 from tests.support.services import until
-from tests.support.trust import ME, NOW, Keys, decided, release, root, signed
 from tests.unit.edge_agent.deployment.test_agent_deploy import device, passed
 from tests.unit.edge_agent.trust.test_trust_agent import EXCHANGED, Desk, here, signed_bundle, vouched
 

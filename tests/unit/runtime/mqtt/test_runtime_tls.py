@@ -21,7 +21,7 @@ from runtime.mqtt.errors import dial_words
 from runtime.mqtt.link import tls_context
 from runtime.mqtt.tls import NO_CHECK_TIME, TlsContexts
 from runtime.settings.load import MqttSettings, TlsSettings
-from tests.support.identity_pki import DAY_S, HOST, Pki
+from tests.support.identity.pki import DAY_S, HOST, Pki
 
 YEAR_1970 = 3600.0
 

@@ -20,8 +20,8 @@ from protocol.errors import Misconfigured
 from protocol.messages import ModalityState
 from protocol.tasks.task import Bandit, Rounds
 from protocol.topics import Kind
-from tests.support.coordinator_bench import bench
-from tests.support.coordinator_fake import TinyServer, frame, header, tiny_task
+from tests.support.coordinator.bench import bench
+from tests.support.coordinator.fake import TinyServer, frame, header, tiny_task
 
 every = pytest.mark.parametrize("name", ["bandit", "coverage"])
 

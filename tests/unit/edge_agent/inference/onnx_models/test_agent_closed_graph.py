@@ -19,11 +19,11 @@ from edge_agent.inference.onnx_models.session import open_session
 from edge_agent.inference.onnx_models.window_model import LoadedModel, read_manifest
 from protocol.bundle import Variant, unpack
 from protocol.errors import Reason, Refused
-from tests.support.agent_bundle import bundle, ref_of, tiny_onnx
-from tests.support.closed_models import by_cpp
-from tests.support.fuzz_models import DEVICE_KEY, as_ort, hiding
-from tests.support.protobuf_forms import FIFTH, Item, each, parse, write
-from tests.support.serving import TASK, judged, probabilities, put
+from tests.support.agent.bundle import bundle, ref_of, tiny_onnx
+from tests.support.agent.serving import TASK, judged, probabilities, put
+from tests.support.fuzz.models import DEVICE_KEY, as_ort, hiding
+from tests.support.fuzz.protobuf_forms import FIFTH, Item, each, parse, write
+from tests.support.methods.closed_models import by_cpp
 
 C, T, D = 2, 4, 3
 W = "encoder/m/w"

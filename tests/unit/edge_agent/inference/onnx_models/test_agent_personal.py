@@ -25,8 +25,8 @@ from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Refused
 from protocol.tasks.task import Encoder, Task
 from runtime.clock import SystemClock
-from tests.support.agent_data import write_toy
-from tests.support.predicting import predicting
+from tests.support.agent.data import write_toy
+from tests.support.agent.predicting import predicting
 from tests.support.services import until
 from tests.support.tasks import sensors, small_network, small_task
 

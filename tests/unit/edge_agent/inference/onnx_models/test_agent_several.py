@@ -24,8 +24,8 @@ from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
 from runtime.clock import SystemClock
-from tests.support.disentafl_cases import task_of
-from tests.support.predicting import predicting
+from tests.support.agent.predicting import predicting
+from tests.support.methods.disentafl_cases import task_of
 from tests.support.services import until
 
 TASK = task_of(width=8, heads=1, hidden=8, tokens=4, last_share=0.75)

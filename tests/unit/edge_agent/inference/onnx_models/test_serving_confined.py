@@ -11,11 +11,11 @@ import pytest
 
 from edge_agent.inference.onnx_models import probe
 from runtime.process import landlock
-from tests.support.fuzz_corpus import CORPUS
-from tests.support.fuzz_models import DEVICE_KEY, naming
-from tests.support.predicting import predicting
+from tests.support.agent.predicting import predicting
+from tests.support.agent.serving import inference, judged, put, watched
+from tests.support.fuzz.corpus import CORPUS
+from tests.support.fuzz.models import DEVICE_KEY, naming
 from tests.support.services import until
-from tests.support.serving import inference, judged, put, watched
 
 ROOT = Path(__file__).parents[5]
 FEATURE = (CORPUS / "closed_graph" / "feature.onnx").read_bytes()

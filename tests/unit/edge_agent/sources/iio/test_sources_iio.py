@@ -15,7 +15,7 @@ from edge_agent.sources.registry import open_source
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task
 from runtime.clock import SystemClock
-from tests.support.fake_iio import MOTION, SCAN, FakeDevice, mpu6050, table, trigger
+from tests.support.sensors.fake_iio import MOTION, SCAN, FakeDevice, mpu6050, table, trigger
 from tests.support.services import until
 
 AXES = ["accel_x", "accel_y", "accel_z"]

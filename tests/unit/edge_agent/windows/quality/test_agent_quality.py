@@ -7,7 +7,7 @@ from edge_agent.windows.window_sets import windows_of_recording
 from models.data.streams.batches import SampleBatch
 from models.data.streams.recording import Recording, Stream
 from models.data.streams.windows import Windower
-from tests.support.agent_data import motion, toy_task
+from tests.support.agent.data import motion, toy_task
 
 
 def judged(stream: Stream, name: str = "acc") -> tuple[np.ndarray, list[list[str]]]:

@@ -10,7 +10,7 @@ from edge_agent.windows.quality.meter import REASONS
 from edge_agent.windows.window_sets import scored_windows
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.task import Modality, Task
-from tests.support.agent_data import turning
+from tests.support.agent.data import turning
 
 GAIN = REASONS.index("wrong gain")
 ACC = Modality(name="acc", channels=3, rate_hz=50, unit="g")

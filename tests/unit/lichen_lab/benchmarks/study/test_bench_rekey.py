@@ -17,7 +17,7 @@ from lichen_lab.benchmarks.study import run_cache
 from lichen_lab.benchmarks.study.rekey import rekey
 from lichen_lab.benchmarks.study.run_cache import digest
 from protocol.errors import Misconfigured
-from tests.support.qqr_study import made_up
+from tests.support.lab.qqr_study import made_up
 
 Change = Callable[[], None]
 SLOW = [QqrRun(seed=seed, setting=QqrSetting({"lr": 0.04})) for seed in (0, 1, 2)]

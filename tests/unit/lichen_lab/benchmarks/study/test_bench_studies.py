@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lichen_lab.benchmarks import cli, registry
 from lichen_lab.benchmarks.study.part import Part, PartResults
 from lichen_lab.benchmarks.study.study import Study, Wish
-from tests.support import disentafl_study, mmfed3_study, qqr_study, tactfl_study
+from tests.support.lab import disentafl_study, mmfed3_study, qqr_study, tactfl_study
 
 SEEDS = (0, 1, 2)
 MADE_UP: dict[str, Callable[[Any], Any]] = {

@@ -11,7 +11,7 @@ from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.sensor_faults import Recording, SensorFault, inject
 from lichen_lab.simulation.data.sets import uci_har
 from protocol.errors import Misconfigured
-from tests.support.agent_data import turning
+from tests.support.agent.data import turning
 
 
 def recorded(seconds: float = 160.0, seed: int = 0) -> Recording:

@@ -28,7 +28,7 @@ from protocol.errors import Reason, Refused
 from protocol.frames.frame import decode_frame, digest, open_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.tasks.folding import Robust
-from tests.support.qqr_cases import task, windows
+from tests.support.methods.qqr_cases import task, windows
 
 TASK = task()
 STATE = make_client().initial(TASK, 0)

@@ -47,7 +47,7 @@ from protocol.messages import BlobRef, State
 from protocol.rollout import TrialReport
 from protocol.topics import Kind, device_topic
 from runtime.storage.blob_store import BlobStore
-from tests.support.rolled_out import BAD, FIRST, GOOD, rolled_out, rows
+from tests.support.lab.rolled_out import BAD, FIRST, GOOD, rolled_out, rows
 
 
 @pytest.fixture

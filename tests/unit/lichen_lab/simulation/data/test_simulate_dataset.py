@@ -18,7 +18,7 @@ from lichen_lab.simulation.training.simulated_table import show
 from models.data import window_set
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
-from tests.support.simulated import task, windows
+from tests.support.lab.simulated import task, windows
 from tests.support.tasks import stream, task_toml
 
 TASK = task_toml(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.proxy import Proxy
+from lichen_lab.simulation.processes.tcp_proxy import Proxy
 
 
 @contextmanager

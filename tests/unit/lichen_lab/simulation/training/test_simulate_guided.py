@@ -34,9 +34,9 @@ from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import MAX_BLOB_BYTES
 from protocol.tasks.task import Labelled, Task
-from tests.support.labelled_files import write_csv
-from tests.support.simulated import task as any_task
-from tests.support.simulated import windows
+from tests.support.lab.simulated import task as any_task
+from tests.support.lab.simulated import windows
+from tests.support.methods.labelled_files import write_csv
 from tests.support.tasks import stream, task_toml
 
 ENCODERS = ("encoder/a", "encoder/b")

@@ -11,7 +11,7 @@ from lichen_lab.simulation.training.runner import History, simulate
 from models.contract import ClientContext, LocalResult, Tensors, WindowSet
 from models.data.window_set import select
 from protocol.errors import Misconfigured, Refused, Transient
-from tests.support.simulated import task, windows
+from tests.support.lab.simulated import task, windows
 
 
 def fleet() -> dict[str, WindowSet]:

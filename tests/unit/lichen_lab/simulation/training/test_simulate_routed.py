@@ -27,7 +27,7 @@ from protocol.frames.frame import encode_frame
 from protocol.frames.headers import BlobHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.tasks.task import Task
-from tests.support.disentafl_cases import task_of, windows_of
+from tests.support.methods.disentafl_cases import task_of, windows_of
 
 SMALL = {"width": 8, "heads": 1, "hidden": 8, "tokens": 4, "bottleneck": 2, "epsilon": 0.0}
 

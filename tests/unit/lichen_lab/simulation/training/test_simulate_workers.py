@@ -20,7 +20,7 @@ from lichen_lab.simulation.training.workers import LocalWorker, serve
 from models.contract import Blobs, WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured, Transient
-from tests.support.simulated import Breaking, Counted, Unlabelled, task, windows
+from tests.support.lab.simulated import Breaking, Counted, Unlabelled, task, windows
 from tests.support.tasks import stream, task_toml
 
 LONG_S = 120.0

@@ -10,7 +10,7 @@ from models.data.labels.rules import Labels
 from models.data.streams.batches import LabelBatch
 from models.data.streams.recording import Recording
 from protocol.tasks.task import Window
-from tests.support.agent_data import toy_recording, toy_task
+from tests.support.agent.data import toy_recording, toy_task
 
 START, END = np.array([0.0, 10.0, 20.0, 30.0]), np.array([10.0, 20.0, 30.0, 40.0])
 

@@ -15,8 +15,8 @@ from models.data.streams.recording import Recording, Stream, write_npz
 from models.data.streams.windows import Windows
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Labelled, Target, Task
-from tests.support.agent_data import toy_recording, toy_task
-from tests.support.labelled_files import LABELS, Cells, cells, task_of, write_csv
+from tests.support.agent.data import toy_recording, toy_task
+from tests.support.methods.labelled_files import LABELS, Cells, cells, task_of, write_csv
 
 
 def same(one: WindowSet, other: WindowSet) -> bool:

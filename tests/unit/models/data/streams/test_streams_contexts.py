@@ -11,7 +11,7 @@ from models.data.streams.recording import Recording, Stream
 from models.data.streams.windows import Windower, Windows
 from models.data.window_set import check
 from protocol.tasks.task import Modality, Task, Window
-from tests.support.agent_data import motion, toy_recording, toy_task
+from tests.support.agent.data import motion, toy_recording, toy_task
 from tests.unit.edge_agent.windows.test_agent_windows import drain, samples, starts
 
 TASK = toy_task(window=Window(length_s=2.56, stride_s=1.28, context_s=5.12))

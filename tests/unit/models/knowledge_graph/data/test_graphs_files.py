@@ -9,7 +9,7 @@ from models.knowledge_graph.data import files
 from models.knowledge_graph.data.files import Bounds, FeatureTable, Masks
 from models.tensors import write_npz
 from protocol.errors import Misconfigured
-from tests.support.graph_cases import HOUSE, named
+from tests.support.methods.graph_cases import HOUSE, named
 
 NAMES = np.array(["boiler", "pump"])
 VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)

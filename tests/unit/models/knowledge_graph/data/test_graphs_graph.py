@@ -7,7 +7,7 @@ import pytest
 
 from models.knowledge_graph.data import name_normalization
 from models.knowledge_graph.data.graph import KnowledgeGraph
-from tests.support.graph_cases import HOUSE, house, random_graph
+from tests.support.methods.graph_cases import HOUSE, house, random_graph
 
 GRAPH = random_graph(entities=9, relations=3, triples=20)
 X = GRAPH.features["text"]

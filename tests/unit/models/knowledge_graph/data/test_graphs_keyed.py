@@ -13,7 +13,7 @@ from models.tensors import read_arrays
 from protocol.errors import Misconfigured
 from protocol.tasks.options import Features, KnowledgeGraphTask
 from protocol.tasks.task import Modality, Task
-from tests.support.graph_cases import SECRET, house, random_graph
+from tests.support.methods.graph_cases import SECRET, house, random_graph
 
 TASK = Task(
     name="house",

@@ -7,7 +7,7 @@ import pytest
 
 from models.knowledge_graph.data import keys
 from protocol.errors import Misconfigured, Reason, Refused
-from tests.support.graph_cases import SECRET, house
+from tests.support.methods.graph_cases import SECRET, house
 
 OTHER = b"the secret of quite another fleet"
 

@@ -9,7 +9,7 @@ from models.knowledge_graph.data import files, loading
 from models.knowledge_graph.data.files import FeatureTable, Masks
 from models.knowledge_graph.data.merging import MergeCounts, MergeRoom, codes, empty, merge
 from protocol.errors import Misconfigured, Reason, Refused
-from tests.support.graph_cases import HOUSE, house, named, random_graph
+from tests.support.methods.graph_cases import HOUSE, house, named, random_graph
 
 
 def test_new_names_come_behind_the_known_ones_and_rows_are_kept():

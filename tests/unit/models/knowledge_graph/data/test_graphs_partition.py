@@ -7,7 +7,7 @@ import pytest
 
 from models.knowledge_graph.data import partition
 from models.knowledge_graph.data.merging import codes
-from tests.support.graph_cases import random_graph
+from tests.support.methods.graph_cases import random_graph
 
 GRAPH = random_graph(entities=80, relations=13, triples=900)
 CLIENTS = partition.partition(GRAPH, 3, seed=5, rate=0.5)

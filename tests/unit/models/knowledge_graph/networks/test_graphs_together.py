@@ -13,7 +13,7 @@ from models.knowledge_graph.training.epoch import completion, epoch
 from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.knowledge_graph.training.negatives import Shared
 from models.training.local import Adam, start_deterministic
-from tests.support.graph_cases import random_graph
+from tests.support.methods.graph_cases import random_graph
 
 GRAPH = random_graph()
 PRESENT_EM = torch.tensor(GRAPH.present_EM)

@@ -14,8 +14,8 @@ from models.methods.disentafl.routing.blob_names import route
 from models.tensors import apply, flatten, unflatten
 from protocol.errors import Misconfigured, Transient
 from protocol.tasks.task import Task, Window
-from tests.support.disentafl_cases import ACC, ALL
-from tests.support.disentafl_learning import learnable, on, small, taken, train, whole
+from tests.support.methods.disentafl_cases import ACC, ALL
+from tests.support.methods.disentafl_learning import learnable, on, small, taken, train, whole
 
 
 def test_a_blob_begins_the_same_whatever_else_the_task_has():

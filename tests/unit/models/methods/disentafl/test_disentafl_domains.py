@@ -10,8 +10,8 @@ from models.methods.disentafl.round_plan import Work, split
 from models.methods.disentafl.routing import domain_gate
 from models.tensors import apply, flatten
 from protocol.errors import Misconfigured
-from tests.support.disentafl_cases import ACC, ALL
-from tests.support.disentafl_learning import context, learnable, on, small, taken, train, whole
+from tests.support.methods.disentafl_cases import ACC, ALL
+from tests.support.methods.disentafl_learning import context, learnable, on, small, taken, train, whole
 
 
 def test_the_domain_of_the_route_is_trained_and_no_other():

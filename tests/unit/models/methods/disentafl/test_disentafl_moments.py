@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.disentafl_cases import ALL
-from tests.support.disentafl_learning import learnable, on, small, train, whole
+from tests.support.methods.disentafl_cases import ALL
+from tests.support.methods.disentafl_learning import learnable, on, small, train, whole
 
 
 @pytest.mark.parametrize("absurd", [1e12, 1e25])

@@ -7,7 +7,7 @@ from models.methods.disentafl.personal import begun, blended, kept
 from models.methods.disentafl.routing.blob_names import config_of
 from models.registry import method
 from models.tensors import flatten
-from tests.support.disentafl_cases import state_of, task_of
+from tests.support.methods.disentafl_cases import state_of, task_of
 
 OWN = {"private": 1.0, "interpolated": 0.25, "shared": 0.0}
 

@@ -11,7 +11,7 @@ from models.methods.disentafl.router import make_router, profile_in
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing.blob_names import config_of, domains_of, profile_of, route
 from models.registry import method
-from tests.support.disentafl_cases import ACC, ALL, GYRO, state_of, task_of, windows_of
+from tests.support.methods.disentafl_cases import ACC, ALL, GYRO, state_of, task_of, windows_of
 
 
 def context(task, profile=None, round_=1) -> ClientContext:

@@ -13,7 +13,7 @@ from models.methods.disentafl.routing.domain_gate import MAX_STEP
 from models.methods.disentafl.server import make_server
 from models.tensors import flatten
 from protocol.errors import Reason, Refused
-from tests.support.disentafl_cases import (
+from tests.support.methods.disentafl_cases import (
     ACC,
     ALL,
     GYRO,

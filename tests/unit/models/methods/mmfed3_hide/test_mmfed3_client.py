@@ -12,8 +12,17 @@ from models.knowledge_graph.data.merging import merge
 from models.methods.mmfed3_hide.device_state import CARRY, STRUCTURE
 from models.methods.mmfed3_hide.evaluation import ranked, set_aside
 from protocol.errors import Misconfigured, Refused, Transient
-from tests.support.graph_cases import SECRET, random_graph
-from tests.support.mmfed3_cases import DIM, SPEC, Fleet, context, fleet_graphs, frame_of, keyed, task_of
+from tests.support.methods.graph_cases import SECRET, random_graph
+from tests.support.methods.mmfed3_cases import (
+    DIM,
+    SPEC,
+    Fleet,
+    context,
+    fleet_graphs,
+    frame_of,
+    keyed,
+    task_of,
+)
 
 CLIENT = SPEC.client()
 RECIPES = {

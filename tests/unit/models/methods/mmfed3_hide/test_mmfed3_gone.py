@@ -9,8 +9,8 @@ from models.contract import Update
 from models.tensors import flatten
 from protocol.errors import Refused
 from protocol.tasks.task import Task
-from tests.support.graph_cases import random_graph
-from tests.support.mmfed3_cases import SPEC, Fleet, fleet_graphs, keyed, task_of
+from tests.support.methods.graph_cases import random_graph
+from tests.support.methods.mmfed3_cases import SPEC, Fleet, fleet_graphs, keyed, task_of
 
 
 def fleet_of(count: int = 2, **graph: int) -> Fleet:

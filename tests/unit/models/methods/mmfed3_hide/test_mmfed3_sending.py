@@ -9,7 +9,7 @@ from models.methods.mmfed3_hide.device_state import CARRY
 from models.methods.mmfed3_hide.local_training import LocalTraining
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
-from tests.support.mmfed3_cases import SPEC, Fleet, context, fleet_graphs, task_of
+from tests.support.methods.mmfed3_cases import SPEC, Fleet, context, fleet_graphs, task_of
 
 CLIENT = SPEC.client()
 

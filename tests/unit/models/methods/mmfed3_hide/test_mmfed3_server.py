@@ -14,7 +14,7 @@ from models.tensors import flatten
 from protocol.errors import Misconfigured, Refused
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.task import Task
-from tests.support.mmfed3_cases import DIM, SPEC, task_of
+from tests.support.methods.mmfed3_cases import DIM, SPEC, task_of
 from tests.support.tasks import update_header
 
 SERVER, TASK = SPEC.server(), task_of()

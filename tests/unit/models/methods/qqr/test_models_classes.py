@@ -15,7 +15,7 @@ from models.methods.qqr.prototypes import TRAINED_NAME, fresh_classes, trained, 
 from models.methods.qqr.server import make_server
 from models.tensors import flatten
 from protocol.errors import Reason, Refused
-from tests.support import qqr_cases as cases
+from tests.support.methods import qqr_cases as cases
 from tests.support.tasks import update_header
 
 ACC = values_name("acc")

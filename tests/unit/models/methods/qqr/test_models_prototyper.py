@@ -22,7 +22,7 @@ from models.multimodal import prototypes as in_torch
 from models.multimodal.network import build, load_blobs
 from protocol.errors import Transient
 from protocol.frames.tensors import Codec
-from tests.support import qqr_cases as cases
+from tests.support.methods import qqr_cases as cases
 
 ACC, GYRO = values_name("acc"), values_name("gyro")
 

@@ -17,7 +17,7 @@ from models.tensors import flatten
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.task import Task
-from tests.support.qqr_cases import task, train, windows, with_prototypes, without
+from tests.support.methods.qqr_cases import task, train, windows, with_prototypes, without
 from tests.support.tasks import update_header
 
 # --- equations

@@ -14,7 +14,7 @@ from models.tensors import apply, flatten, unflatten
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import Offer
-from tests.support.qqr_cases import task, windows, with_prototypes, without
+from tests.support.methods.qqr_cases import task, windows, with_prototypes, without
 
 
 def rounds_of(count: int, **config):

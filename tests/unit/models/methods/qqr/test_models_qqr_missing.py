@@ -12,7 +12,7 @@ from models.methods.qqr.client import make_client
 from models.methods.qqr.prototypes import rounds_name, values_name
 from models.multimodal.prototypes import complete
 from protocol.errors import Transient
-from tests.support.qqr_cases import task, train, windows, with_prototypes, without
+from tests.support.methods.qqr_cases import task, train, windows, with_prototypes, without
 
 IMPUTE = get_args(QqrConfig.model_fields["impute"].annotation)
 

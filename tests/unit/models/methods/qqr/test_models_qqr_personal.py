@@ -11,7 +11,7 @@ from models.methods.qqr.personal import blended
 from models.methods.qqr.prototyper import make_prototyper
 from models.methods.qqr.prototypes import rounds_name, values_name
 from models.tensors import flatten
-from tests.support.qqr_cases import task, windows, with_prototypes
+from tests.support.methods.qqr_cases import task, windows, with_prototypes
 
 
 def learn(the_task, state, private=None, round_=1, some=None):

@@ -20,7 +20,7 @@ from models.privacy import account as privacy
 from models.privacy.account import Account, epsilon_of, rho_of, rho_within
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.tensors import decode, encode
-from tests.support.qqr_cases import task, windows, without
+from tests.support.methods.qqr_cases import task, windows, without
 from tests.support.tasks import update_header
 
 PRIVATE = {"upload": "prototypes", "dp_noise": 2.0}

@@ -22,7 +22,7 @@ from models.training import local
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.tasks.task import Encoder
-from tests.support.tactfl_cases import task, train, windows, with_context, without
+from tests.support.methods.tactfl_cases import task, train, windows, with_context, without
 
 LINEAGE = Lineage(3, 3, "0" * 64, None, {})
 

@@ -10,7 +10,7 @@ from models.contract import Context
 from models.methods.tactfl import segments
 from models.methods.tactfl.batch import StreamBatch, Streams
 from models.methods.tactfl.losses import overlaps
-from tests.support.tactfl_cases import task, windows, with_context
+from tests.support.methods.tactfl_cases import task, windows, with_context
 
 
 def chance(seed: int = 0) -> torch.Generator:

@@ -14,7 +14,7 @@ from models.methods.tactfl.server import make_server
 from models.tensors import flatten, shapes
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Robust
-from tests.support.tactfl_cases import task as task_of
+from tests.support.methods.tactfl_cases import task as task_of
 from tests.support.tasks import update_header
 
 TASK = task_of()

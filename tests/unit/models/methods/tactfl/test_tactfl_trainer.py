@@ -16,9 +16,9 @@ from models.tensors import apply, flatten, unflatten
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Encoder, Rounds
-from tests.support.tactfl_cases import task as task_of
-from tests.support.tactfl_cases import windows as windows_of
-from tests.support.tactfl_cases import without
+from tests.support.methods.tactfl_cases import task as task_of
+from tests.support.methods.tactfl_cases import windows as windows_of
+from tests.support.methods.tactfl_cases import without
 
 TASK = task_of(encoder=Encoder(width=8, depth=2))
 STATE = make_client().initial(TASK, 0)

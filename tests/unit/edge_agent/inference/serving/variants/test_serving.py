@@ -32,10 +32,10 @@ from edge_agent.inference.serving.variants.choice import (
 from protocol.bundle import BundleManifest, Variant, unpack
 from protocol.errors import Refused
 from protocol.tasks.task import Target
-from tests.support.agent_bundle import bundle, tiny_onnx
-from tests.support.predicting import predicting
+from tests.support.agent.bundle import bundle, tiny_onnx
+from tests.support.agent.predicting import predicting
+from tests.support.agent.serving import TASK, inference, is_there, judged, other, probabilities, put, watched
 from tests.support.services import until
-from tests.support.serving import TASK, inference, is_there, judged, other, probabilities, put, watched
 
 INT8 = Candidate("int8", "model.int8.onnx", CPU)
 
@@ -87,7 +87,7 @@ CHILD = """
 import asyncio, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.support.serving import inference, judged, watched
+from tests.support.agent.serving import inference, judged, watched
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 before = len(os.listdir("/proc/self/task"))
 zygote = ZygoteClient()

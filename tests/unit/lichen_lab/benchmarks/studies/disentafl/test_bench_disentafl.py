@@ -18,7 +18,7 @@ from lichen_lab.benchmarks.study.part import above, in_errors, paired
 from lichen_lab.benchmarks.study.study import Wish
 from models.methods.disentafl import DisentAflConfig
 from protocol.errors import Misconfigured
-from tests.support.disentafl_study import made_up
+from tests.support.lab.disentafl_study import made_up
 
 SEEDS = (0, 1, 2)
 parts = STUDY.parts

@@ -15,8 +15,8 @@ from lichen_lab.benchmarks.studies.disentafl.parts.cost import Cost
 from lichen_lab.benchmarks.studies.disentafl.report import PAGE
 from lichen_lab.benchmarks.study.part import Part
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
-from tests.support.disentafl_study import made_up
-from tests.support.pages import check_whole
+from tests.support.lab.disentafl_study import made_up
+from tests.support.lab.pages import check_whole
 
 SEEDS = (0, 1)
 parts = STUDY.parts

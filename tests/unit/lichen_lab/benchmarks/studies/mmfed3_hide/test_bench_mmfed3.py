@@ -23,8 +23,8 @@ from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
 from lichen_lab.benchmarks.study.part import Part, above, least
 from models.registry import method
 from protocol.errors import Misconfigured
-from tests.support.mmfed3_study import TINY, made_up, small_fleet
-from tests.support.pages import check_whole
+from tests.support.lab.mmfed3_study import TINY, made_up, small_fleet
+from tests.support.lab.pages import check_whole
 
 SEEDS = (0, 1, 2)
 parts = STUDY.parts

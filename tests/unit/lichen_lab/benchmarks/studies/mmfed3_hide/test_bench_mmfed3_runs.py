@@ -16,8 +16,8 @@ from lichen_lab.benchmarks.study.federation import one_thread
 from lichen_lab.simulation.training.downloads import Downloads
 from models.knowledge_graph.data.partition import partition
 from protocol.frames.tensors import Codec
-from tests.support.graph_cases import random_graph
-from tests.support.mmfed3_study import TINY, quiet, small_fleet
+from tests.support.lab.mmfed3_study import TINY, quiet, small_fleet
+from tests.support.methods.graph_cases import random_graph
 
 
 def test_bench_mmfed3_the_busiest_entities_are_kept_with_their_facts_alone() -> None:

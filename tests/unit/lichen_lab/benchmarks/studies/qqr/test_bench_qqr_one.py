@@ -11,7 +11,7 @@ from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.probes import halves, without
 from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, StreamConditions
 from lichen_lab.simulation.data.access.split import DataSplit, Part
-from tests.support.qqr_study import PROBES, SENSORS, made_split, tiny
+from tests.support.lab.qqr_study import PROBES, SENSORS, made_split, tiny
 
 SPLITS = {"train": made_split((1, 3, 5), 0), "test": made_split((2, 4), 1)}
 

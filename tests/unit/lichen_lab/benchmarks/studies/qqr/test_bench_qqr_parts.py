@@ -19,8 +19,8 @@ from lichen_lab.benchmarks.study.part import Part, paired, standard_error
 from lichen_lab.benchmarks.study.study import Study, Wish
 from lichen_lab.benchmarks.tables import tables
 from protocol.errors import Misconfigured
-from tests.support.pages import check_whole
-from tests.support.qqr_study import made_up
+from tests.support.lab.pages import check_whole
+from tests.support.lab.qqr_study import made_up
 
 SEEDS = (0, 1, 2)
 parts = STUDY.parts

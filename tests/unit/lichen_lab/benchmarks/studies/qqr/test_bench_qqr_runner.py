@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.study.parallel_runs import run_each
 from lichen_lab.benchmarks.study.run_cache import RunCache
 from lichen_lab.benchmarks.study.study import distinct
 from protocol.errors import Misconfigured, Transient
-from tests.support.qqr_study import killed_in_seed_1, made_up, refused_in_seed_1
+from tests.support.lab.qqr_study import killed_in_seed_1, made_up, refused_in_seed_1
 
 RUNS = [QqrRun(seed=seed) for seed in range(4)]
 

@@ -12,7 +12,7 @@ from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, Strea
 from lichen_lab.benchmarks.study import run_cache
 from lichen_lab.benchmarks.study.run_cache import RunFormat, digest
 from runtime.outputs import NotWritten
-from tests.support.qqr_study import made_up
+from tests.support.lab.qqr_study import made_up
 
 
 def test_bench_qqr_a_key_is_of_what_is_trained() -> None:

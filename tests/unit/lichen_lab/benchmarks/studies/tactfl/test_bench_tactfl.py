@@ -20,9 +20,9 @@ from lichen_lab.benchmarks.study.part import Part, above, least
 from models.methods.tactfl import TactflConfig
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Aggregator
-from tests.support import tactfl_study
-from tests.support.pages import check_whole
-from tests.support.tactfl_study import made_up
+from tests.support.lab import tactfl_study
+from tests.support.lab.pages import check_whole
+from tests.support.lab.tactfl_study import made_up
 
 SEEDS = (0, 1, 2)
 parts = STUDY.parts

@@ -28,7 +28,7 @@ from models.contract import Blobs
 from models.guided import DeviceWeights
 from models.tensors import flatten
 from protocol.errors import Misconfigured
-from tests.support import tactfl_study
+from tests.support.lab import tactfl_study
 
 SURE = {"confidence": 0.0, "warm_epochs": 1}
 

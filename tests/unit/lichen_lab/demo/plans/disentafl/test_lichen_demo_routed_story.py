@@ -15,7 +15,7 @@ from lichen_lab.demo.plans.disentafl.results import Bundle, DisentaflResults, Mo
 from lichen_lab.demo.plans.disentafl.summary import table
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
-from tests.support.pages import check_whole
+from tests.support.lab.pages import check_whole
 
 OPTIONS = Options(Path("unused"), rounds=3)
 TASK = devices.task(3)

@@ -29,7 +29,7 @@ from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
 from protocol.messages import BlobRef, ModelPointer, encode
 from protocol.topics import Kind, broadcast_topic, device_topic
-from tests.support.graph_cases import SECRET
+from tests.support.methods.graph_cases import SECRET
 
 ROUNDS = 6
 TASK = devices.task(ROUNDS)

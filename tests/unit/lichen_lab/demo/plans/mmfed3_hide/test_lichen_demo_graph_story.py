@@ -20,7 +20,7 @@ from lichen_lab.demo.plans.mmfed3_hide.results import (
     Turn,
 )
 from lichen_lab.demo.plans.mmfed3_hide.summary import table
-from tests.support.pages import check_whole
+from tests.support.lab.pages import check_whole
 
 ROUNDS = 6
 OPTIONS = Options(Path("unused"), rounds=ROUNDS)

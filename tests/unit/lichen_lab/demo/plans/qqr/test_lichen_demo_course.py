@@ -18,7 +18,7 @@ from lichen_lab.demo.plans.qqr.results import QqrResults, Sizes
 from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
-from tests.support.rolled_out import rolled_out
+from tests.support.lab.rolled_out import rolled_out
 
 OPTIONS = Options(out=Path("unused"), rounds=2)
 

@@ -18,8 +18,8 @@ from lichen_lab.demo.plans.qqr.results import QqrResults, Sizes
 from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, FEDERATED, SeedLine
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
-from tests.support.browser import at_widths, needs_chromium
-from tests.support.pages import check_whole
+from tests.support.lab.browser import at_widths, needs_chromium
+from tests.support.lab.pages import check_whole
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from lichen_lab.demo.plans.tactfl.results import LABELLED, RANDOM, Rival, Tactfl
 from lichen_lab.demo.plans.tactfl.summary import table
 from models.contract import WindowSet
 from models.data import window_set
-from tests.support.pages import check_whole
+from tests.support.lab.pages import check_whole
 
 OPTIONS = Options(Path("unused"), rounds=4)
 TASK = devices.task(4)

@@ -12,7 +12,7 @@ from lichen_lab.simulation.data.access import archive
 from lichen_lab.simulation.data.access.split import Part
 from lichen_lab.simulation.data.sets import uci_har_official as official
 from protocol.errors import Misconfigured, Reason, Refused
-from tests.support.made_data import Arrays, har_parts, har_texts, nested, zipped
+from tests.support.lab.made_data import Arrays, har_parts, har_texts, nested, zipped
 
 Texts = dict[str, bytes]
 

@@ -9,8 +9,8 @@ import pytest
 
 from lichen_lab.simulation.data.access.download import DownloadLimits, download
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from tests.support import file_server as server
-from tests.support.file_server import Answer, serving
+from tests.support.network import file_server as server
+from tests.support.network.file_server import Answer, serving
 
 CONTENT = Random(5).randbytes(300_000)
 LIMITS = DownloadLimits(max_bytes=1_000_000, silence_s=20.0, pause_s=0.0, attempts=3)

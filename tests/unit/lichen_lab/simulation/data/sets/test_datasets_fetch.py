@@ -17,9 +17,9 @@ from models.tensors import read_arrays
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.outputs import NotWritten
 from runtime.storage.folder_lock import FolderLock
-from tests.support import file_server as server
-from tests.support import made_data
-from tests.support.file_server import serving
+from tests.support.lab import made_data
+from tests.support.network import file_server as server
+from tests.support.network.file_server import serving
 
 PARTS = made_data.har_parts()
 ARCHIVE = made_data.nested(made_data.zipped(made_data.har_texts(PARTS)))

@@ -16,7 +16,7 @@ from models.data.streams.recording import read
 from models.data.window_set import check
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task, Window
-from tests.support import made_data
+from tests.support.lab import made_data
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from lichen_lab.simulation.data.access.split import Part
 from lichen_lab.simulation.data.sets import av_mnist, hapt, spar_windows, uci_har, uci_har_digests
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
-from tests.support import made_data
+from tests.support.lab import made_data
 
 pytestmark = pytest.mark.data
 PARTS: tuple[Part, ...] = ("train", "test")

@@ -13,8 +13,8 @@ from lichen_lab.simulation.deterministic.network.message_faults import MessageFa
 from lichen_lab.simulation.deterministic.network.session import matches
 from protocol.errors import Reason, Refused, Transient
 from runtime.mqtt.link import Link, Will
-from tests.support.links import quick
-from tests.support.world_scenes import Client
+from tests.support.lab.world_scenes import Client
+from tests.support.network.links import quick
 
 PATIENCE_S = 60.0  # ping_s + ping_timeout_s of the settings, above which one and a half keepalives are
 SETTINGS = quick(1883, keepalive_s=60)

@@ -15,7 +15,7 @@ from models.tensors import flatten
 from protocol.errors import Refused
 from protocol.output_names import outputs
 from protocol.tasks.task import LABEL
-from tests.support.disentafl_cases import ACC, ALL, task_of, windows_of
+from tests.support.methods.disentafl_cases import ACC, ALL, task_of, windows_of
 
 SMALL = {"width": 16, "hidden": 8, "heads": 2, "bottleneck": 4}
 

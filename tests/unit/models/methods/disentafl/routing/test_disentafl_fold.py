@@ -10,7 +10,7 @@ from models.methods.disentafl.routing.blob_names import route
 from models.methods.disentafl.server import make_server
 from models.tensors import flatten
 from protocol.tasks.folding import Robust
-from tests.support.disentafl_cases import ACC, ALL, GYRO, state_of, task_of, update_of
+from tests.support.methods.disentafl_cases import ACC, ALL, GYRO, state_of, task_of, update_of
 
 
 def fold(task, state, updates):

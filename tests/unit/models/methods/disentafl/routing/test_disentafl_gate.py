@@ -9,7 +9,7 @@ from models.contract import ClientContext, Profile, Tensors
 from models.data import window_set
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing.blob_names import config_of
-from tests.support.disentafl_cases import ACC, ALL, task_of, windows_of
+from tests.support.methods.disentafl_cases import ACC, ALL, task_of, windows_of
 
 
 def psi_of(task, seed=0) -> Tensors:

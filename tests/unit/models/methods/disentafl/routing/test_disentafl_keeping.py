@@ -8,8 +8,8 @@ from models.methods.disentafl.client import make_client
 from models.methods.disentafl.personal import blended
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing.blob_names import config_of
-from tests.support.disentafl_cases import ACC, ALL
-from tests.support.disentafl_learning import learnable, on, small, taken, train, whole
+from tests.support.methods.disentafl_cases import ACC, ALL
+from tests.support.methods.disentafl_learning import learnable, on, small, taken, train, whole
 
 
 def test_a_private_last_layer_never_leaves_and_is_where_the_next_round_begins():

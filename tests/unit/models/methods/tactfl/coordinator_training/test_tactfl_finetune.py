@@ -25,9 +25,9 @@ from models.multimodal.network import build, load_blobs
 from models.tensors import flatten
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Encoder
-from tests.support.tactfl_cases import task as task_of
-from tests.support.tactfl_cases import windows as windows_of
-from tests.support.tactfl_cases import without
+from tests.support.methods.tactfl_cases import task as task_of
+from tests.support.methods.tactfl_cases import windows as windows_of
+from tests.support.methods.tactfl_cases import without
 
 TASK = task_of(encoder=Encoder(width=8, depth=2))
 STATE = make_client().initial(TASK, 0)

@@ -16,7 +16,7 @@ from models.contract import Profile, WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL
-from tests.support import made_data
+from tests.support.lab import made_data
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.sets import uci_har as har_data
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
-from tests.support import tactfl_study
+from tests.support.lab import tactfl_study
 
 FEW = DealConditions(devices=3, alpha=100.0, labelled=0.25)
 WORN_BY = DealConditions(devices=21, labelled=0.25)
