@@ -60,7 +60,7 @@ def _say(name: str, line: str) -> None:
 
 
 def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Path | None) -> None:
-    """Run them one after the other; one that cannot run, or finds a fault, does not stop the next."""
+    """Run the benchmarks in turn; a failed one does not stop the next."""
     failed = 0
     for one in wanted:
         name = one if isinstance(one, str) else one.name
@@ -117,14 +117,14 @@ _STUDIES = {
         "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when named.",
     ),
 }
-"""Benchmarks made of parts -> words for their help, and their parts."""
+"""Benchmark with parts -> help text and list of parts."""
 
 
 def _add(name: str) -> None:
     def command(*, quick: Quick = False, shape: FormatOption = Format.TABLE, out: Out = None) -> None:
         _run((name,), quick=quick, shape=shape, out=out)
 
-    # A benchmark that says nothing here is one that a test finds; `lichen` starts all the same.
+    # A test finds a benchmark without help text; `lichen` starts all the same.
     command.__doc__ = _HELP.get(name, f"The benchmark {name}; lichen bench list says what it measures.")
     app.command(name)(command)
 
@@ -133,7 +133,7 @@ _OWN_OPTIONS = frozenset({"kills", "matrix"})
 
 
 def described() -> set[str]:
-    """Benchmarks that have words of their own for the help."""
+    """Benchmarks with their own help text."""
     return {*_HELP, *_STUDIES, *_OWN_OPTIONS}
 
 
@@ -256,7 +256,7 @@ def listing(*, shape: FormatOption = Format.TABLE) -> None:
 
 
 def _require_sound(run: stored_results.Stored) -> None:
-    """Raise Misconfigured where the figures break a promise: they are a fault to mend, not to publish."""
+    """Raise Misconfigured if the figures break a promise; such results must not be stored."""
     rows = map(stored_results.as_row, run["rows"])
     if run["bench"] in registry.names() and not registry.bench(run["bench"]).sound(rows):
         raise Misconfigured(f"{run['bench']}: the run broke a promise; nothing of it was stored")

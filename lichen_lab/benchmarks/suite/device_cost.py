@@ -26,7 +26,7 @@ _ROUND_S: Final = 60.0
 
 
 def _task(rounds: int, agents: int) -> Task:
-    """Rounds open when all agents have their windows."""
+    """The task; rounds open when all agents have their windows."""
     return two_branch_task().model_copy(
         update={
             "rounds": Rounds(count=rounds, deadline_s=300.0, min_devices=agents, min_windows=_WINDOWS),
@@ -36,12 +36,12 @@ def _task(rounds: int, agents: int) -> Task:
 
 
 def _train_log(file: Path) -> list[dict[str, Any]]:
-    """The worker's lines: round, training CPU seconds, the worker's CPU seconds so far."""
+    """Lines of the worker: round, CPU seconds of training, CPU seconds of the worker so far."""
     return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
 
 def _closed(state: Path) -> int:
-    """The newest version the coordinator has made."""
+    """The coordinator's newest version."""
     return max((int(version["version"]) for version in read(state)["versions"]), default=0)
 
 

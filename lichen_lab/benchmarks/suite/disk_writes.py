@@ -28,13 +28,13 @@ _BYTES: Final = "MB an hour"
 
 
 def _told(fleet: ProcessFleet, name: str) -> dict[str, float]:
-    """What the agent counts, and when it said so."""
+    """The agent's counters and when it reported them."""
     found = json.loads((fleet.files.state(name) / "cache" / STATUS_FILE).read_text())
     return {"wall": found["wall"], **found["disk_writes"]}
 
 
 def _seen(fleet: ProcessFleet, name: str) -> tuple[float, int]:
-    """Now, and the kernel's count of bytes for the disk."""
+    """The time, and the kernel's count of bytes written."""
     return time.monotonic(), psutil.Process(fleet.pid(name)).io_counters().write_bytes
 
 
@@ -43,7 +43,7 @@ def _written(fleet: ProcessFleet, name: str) -> bool:
 
 
 def measure(watch_s: float, say: Say) -> dict[str, dict[str, float]]:
-    """Watch both agents; figures by setting and name."""
+    """Measure both agents; figures by setting and name."""
     task = demo_task().model_copy(update={"rounds": Rounds(min_devices=1000)})
     names = {"rest": _AT_REST, "busy": _COLLECTING}
     with ProcessFleet(task) as fleet:

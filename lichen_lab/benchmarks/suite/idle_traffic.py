@@ -20,7 +20,7 @@ from protocol.tasks.task import Rounds
 _DAY_S: Final = 86400.0
 _KB: Final = 1000.0
 _PACKET_BYTES: Final = 40
-"""IPv4 and TCP headers without options, for each packet that carries something."""
+"""Bytes of IPv4 and TCP headers without options, for each packet with payload."""
 _PINGREQ_BYTES: Final = 2
 _WINDOWS: Final = 300
 _SPEED: Final = 100.0

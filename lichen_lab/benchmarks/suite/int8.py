@@ -37,7 +37,7 @@ Answers = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A trained network, windows of those it learnt from, and of others."""
+    """A trained network, windows of its training people, and windows of other people."""
 
     dataset: str
     setting: str
@@ -98,7 +98,7 @@ def _joined(devices: Mapping[str, WindowSet]) -> WindowSet:
 
 
 def figures(trained: TrainedModel, say: Say) -> dict[str, float]:
-    """Of the variant, by metric; nothing where the exporter leaves it out, and says why."""
+    """Figures of the variant by metric; none if the exporter omits it, with the reason reported."""
     from export.bundle_builder import Lineage, inference_module, make_bundle  # noqa: PLC0415
     from export.int8.calibration import usable  # noqa: PLC0415 - torch and onnx, only where they are needed
     from export.int8.variants import INT8_FILE  # noqa: PLC0415
@@ -142,7 +142,7 @@ def figures(trained: TrainedModel, say: Say) -> dict[str, float]:
 
 
 def _in_turn(calls: Sequence[Any]) -> list[float]:
-    """Median milliseconds of each."""
+    """Median milliseconds of each call."""
     took: list[list[float]] = [[] for _ in calls]
     for _ in range(_RUNS):
         for call, times in zip(calls, took, strict=True):

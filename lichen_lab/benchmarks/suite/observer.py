@@ -32,7 +32,7 @@ _WATCHER: Final = "watcher"
 _WINDOWS: Final = 200
 _STARTS: Final = 3
 _TOOLS: Final = ("pip", "setuptools")
-"""They come with any virtual environment, and nothing of them runs."""
+"""Distributions of every virtual environment, of which nothing runs."""
 _INSIDE: Final = """
 import importlib.metadata, json, pathlib, sysconfig
 place = pathlib.Path(sysconfig.get_path("purelib"))
@@ -69,7 +69,7 @@ def _lines(file: Path) -> int:
 
 
 def _by_process(pid: int) -> dict[str, float]:
-    """PSS in MB of a process and those below it, by name; of several of a name the sum."""
+    """PSS in MB of a process and its descendants, summed by name."""
     found: dict[str, float] = {}
     root = psutil.Process(pid)
     for process in (root, *root.children(recursive=True)):
@@ -80,7 +80,7 @@ def _by_process(pid: int) -> dict[str, float]:
 
 
 def _observer(fleet: ProcessFleet, place: Environment, isolation: str, file: Path, speed: float) -> int:
-    """Start it; its process id."""
+    """Start the agent; returns its process id."""
     fleet.agent(
         _WATCHER,
         file,
@@ -94,7 +94,7 @@ def _observer(fleet: ProcessFleet, place: Environment, isolation: str, file: Pat
 
 
 def _start_s(fleet: ProcessFleet, place: Environment, isolation: str, file: Path) -> float:
-    """Seconds from ``exec`` until a prediction is on the disk; the stream is as fast as it can be read."""
+    """Seconds from ``exec`` until a prediction is on disk; the stream is read without waiting."""
     output = fleet.root / "predictions.jsonl"
     output.unlink(missing_ok=True)
     began = time.perf_counter()
@@ -106,13 +106,13 @@ def _start_s(fleet: ProcessFleet, place: Environment, isolation: str, file: Path
 
 
 def _settle(fleet: ProcessFleet, pid: int, isolation: str) -> None:
-    """What has tried whether models run here goes after a while."""
+    """Wait until the process that tested inference has ended."""
     if isolation == "none":
         fleet.until(lambda: not psutil.Process(pid).children(), _PROBE_S, "the agent is by itself")
 
 
 def measure(place: Environment, isolation: str, say: Say) -> dict[str, list[float]]:
-    """Run the loop to a predicting observer: its memory before it has a model and with one; then restarts."""
+    """Run an observer until it predicts: memory before and with a model; then restart times."""
     task = demo_task().model_copy(
         update={
             "rounds": Rounds(count=1, min_devices=1, min_windows=_WINDOWS // 2, deadline_s=120.0),

@@ -20,7 +20,7 @@ from models.data.streams.windows import Windows
 from protocol.errors import Misconfigured
 
 HEALTHY_S: Final = 51.2
-"""The sensor's history is that long before its first fault; without any there is nothing to compare with."""
+"""Length of a sensor's history before its first fault, which the indicator compares with."""
 _BLOCK_S: Final = 25.6
 _DRIFT_S: Final = 76.8
 _SEEDS: Final = 5
@@ -39,7 +39,7 @@ class QualityCase:
     amount: float = 0.0
     block_s: float = _BLOCK_S
     at_start: bool = False
-    """From the first sample on, so that the sensor has never been seen healthy."""
+    """Whether the fault begins with the first sample, without any healthy history."""
 
     def plan(self, recorded: Recording, modality: str, seed: int) -> list[SensorFault]:
         """The faults of one recording."""
@@ -119,7 +119,7 @@ def _rows(
 
 
 def _microseconds(before: Sequence[JudgedWindow]) -> float:
-    """CPU time to judge both modalities of a window as it comes, the fastest of three turns."""
+    """CPU time to score both modalities of a window, the fastest of three repetitions."""
     seen = before[0]
     count = min(_TIMED, len(seen.start_B))
     covered = {name: seen.x[name][:1, 0] == seen.x[name][:1, 0] for name in NAMES}

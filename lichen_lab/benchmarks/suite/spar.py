@@ -50,7 +50,7 @@ class SparOutcome:
 
 
 def dealt(series: Sequence[spar.Series], seed: int) -> tuple[spar.Series, ...]:
-    """The series with the people's numbers dealt anew: who trains and who judges changes."""
+    """The series with permuted person numbers: changes who trains and who tests."""
     numbers = rng_of(seed, _PURPOSE_PEOPLE).permutation(spar.PEOPLE)
     return tuple(replace(one, person=int(numbers[one.person - 1])) for one in series)
 
@@ -100,12 +100,12 @@ def study(
 
 
 def _tests(clean: WindowSet, seed: int) -> dict[str, WindowSet]:
-    """The unseen people's windows: as they are, and with one of the two sensors missing in each."""
+    """The unseen people's windows: whole, and with one of two sensors missing in each."""
     return {ALL_SENSORS: clean, _ONE_OUT: without_modality(clean, 1.0, rng_of(seed, _PURPOSE_TEST))}
 
 
 def _judged(task: Task, states: Sequence[Blobs], tests: Mapping[str, WindowSet]) -> dict[str, float]:
-    """Accuracy under each condition, the mean over the states."""
+    """Accuracy under each condition, mean over the states."""
     client = registry.method(task.method).client()
     return {
         condition: fmean(client.evaluate(task, windows, state).metrics["accuracy"] for state in states)
@@ -114,7 +114,7 @@ def _judged(task: Task, states: Sequence[Blobs], tests: Mapping[str, WindowSet])
 
 
 def rows_of(outcomes: Iterable[SparOutcome]) -> list[ResultRow]:
-    """Mean and spread of every variant, and the paired margin of prototypes over each other one."""
+    """Mean and spread of every variant, and the paired margin of prototypes over each other variant."""
     grouped: dict[tuple[str, str], dict[str, dict[int, SparOutcome]]] = {}
     for one in outcomes:
         by_variant = grouped.setdefault((one.people, one.condition), {})
@@ -135,7 +135,7 @@ def rows_of(outcomes: Iterable[SparOutcome]) -> list[ResultRow]:
 
 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-    """Three seeds in both settings; quick: one seed of the demo's people, a quarter of the rounds."""
+    """Three seeds in both settings; quick: one seed of the demo's people with a quarter of the rounds."""
     import torch  # noqa: PLC0415 - heavy, and only needed here
 
     torch.set_num_threads(1)

@@ -36,13 +36,13 @@ UNSCREENED: Final = Robust(outlier_factor=0)
 
 
 class NormGauge:
-    """Collects, per part, each update's magnitude over the median of its round's."""
+    """Collects, for each part, every update's magnitude relative to its round's median."""
 
     def __init__(self) -> None:
         self.ratios: dict[str, list[float]] = {}
 
     def see(self, updates: Iterable[Update]) -> None:
-        """One round's updates."""
+        """Add one round's updates."""
         by_part: dict[str, list[float]] = {}
         for update in updates:
             for part, value in magnitudes(update.tensors).items():
@@ -53,7 +53,7 @@ class NormGauge:
                 self.ratios.setdefault(part, []).extend(value / middle for value in values)
 
     def rows(self, dataset: str, setting: str, seconds: float) -> Iterator[ResultRow]:
-        """The median, the 99th percentile and the largest."""
+        """Median, 99th percentile and maximum."""
         for part, ratios in sorted(self.ratios.items()):
             for metric, value in (
                 ("99 % of the updates stay below, times the median", float(np.quantile(ratios, 0.99))),
@@ -111,7 +111,7 @@ def _windows(arrays: Mapping[str, Any]) -> WindowSet:
 
 
 def uci_har_devices(windows: WindowSet, alpha: float, seed: int) -> dict[str, RoundStream]:
-    """Ten devices with from 40 to 600 windows, uneven in classes, with missing and noisy modalities."""
+    """Ten devices with 40 to 600 windows, uneven classes, and missing and noisy modalities."""
     rng = rng_of(seed, _PURPOSE)
     sizes = [40, 40, 80, 80, 150, 150, 300, 300, 600, 600]
     pools = dirichlet_pools(windows.y_B, len(sizes), _POOL, alpha, rng)

@@ -1,4 +1,4 @@
-"""Bytes of an update on the wire, by codec, and what writing and reading one costs."""
+"""Bytes of an update on the wire by codec, and the time to encode and decode it."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _SHARE: Final = "% of the model's float32 bytes"
 
 
 def message_bytes(frame: bytes, chunk_bytes: int = 65536) -> int:
-    """All PUBLISH bytes of one update: itself, or a pointer and chunks where it is larger than a chunk."""
+    """All PUBLISH bytes of one update: the frame, or a pointer and chunks if it exceeds a chunk."""
     if len(frame) <= chunk_bytes:
         return publish_bytes(device_topic(_FLEET, _DEVICE, Kind.UPDATE), len(frame))
     name = digest(frame)
@@ -45,7 +45,7 @@ def message_bytes(frame: bytes, chunk_bytes: int = 65536) -> int:
 
 
 def _learned(task: Task, count: int = 128) -> tuple[VirtualDevice, ClientContext, LocalResult]:
-    """A device of this task after one real round of training."""
+    """A device of this task after one round of training."""
     client = registry.method(task.method).client()
     device = VirtualDevice(_DEVICE, Fixed(noise_windows(task, count)))
     context = ClientContext(task, _DEVICE, 1, 0)
@@ -89,7 +89,7 @@ def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[Re
 
 
 def _prototype_rows(task: Task, bits: int) -> list[ResultRow]:
-    """An upload of nothing but prototypes, all classes and modalities."""
+    """An update with only the prototypes of all classes and modalities."""
     started = time.perf_counter()
     task = task.model_copy(update={"config": {**task.config, "upload": "prototypes", "prototype_bits": bits}})
     device, context, result = _learned(task)

@@ -48,7 +48,7 @@ class ProcessFleet:
         self._folder.cleanup()
 
     def start(self, name: str, command: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Child:
-        """Start a program; see :meth:`Testbed.start`. It is not started again when it ends by itself."""
+        """Start a program; see :meth:`Testbed.start`. It is not restarted if it ends."""
         return self._runner.run(self.bed.start(name, command, restart="no", env=env))
 
     def broker(self) -> None:
@@ -101,24 +101,24 @@ class ProcessFleet:
         return pid
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the process group; it may be started again."""
+        """Kill the process group with SIGKILL; the program may be started again."""
         self._runner.run(self.bed.kill(name))
 
     def stop(self, name: str) -> None:
-        """End it in order."""
+        """Stop the program in order."""
         self._runner.run(self.bed.stop(name))
 
     def said(self, name: str) -> str:
-        """A program's log."""
+        """The text of a program's log."""
         return self.bed.said(name)
 
     def until(self, condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Wait for something; see :meth:`Testbed.until`."""
+        """Wait for a condition; see :meth:`Testbed.until`."""
         self._runner.run(self.bed.until(what, condition, timeout_s))
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system CPU of a process and its children: the living ones and those it has reaped."""
+    """User and system CPU seconds of a process and its children, living and reaped."""
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
@@ -130,7 +130,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def noise_recording(path: Path, task: Task, windows: int, seed: int = 0) -> Path:
-    """A recording of noise in so many windows, the classes in turn for 40 s (1 window in 15 spans two)."""
+    """A noise recording with ``windows`` windows; the class changes every 40 s (1 window in 15 spans two)."""
     rng = np.random.default_rng(seed)
     seconds = (windows + 1) * task.window.stride_s + 2 * task.window.length_s
     arrays: dict[str, Any] = {}

@@ -55,7 +55,7 @@ def main(root: Path, count: int) -> dict[str, float]:
 
 
 def device_name(number: int) -> str:
-    """Devices are numbered."""
+    """The name of a numbered device."""
     return f"device-{number:04d}"
 
 

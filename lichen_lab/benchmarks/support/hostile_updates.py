@@ -31,7 +31,7 @@ def not_a_number(frame: bytes, round_: int) -> bytes:
 
 
 def flipped(times: float) -> Attack:
-    """Away from where learning goes: every model delta times ``-times``; prototypes stay."""
+    """Reverse the learning: multiply every model delta by ``-times``; prototypes stay."""
 
     def attack(frame: bytes, _: int) -> bytes:
         header, tensors = open_frame(frame, UpdateHeader)
@@ -45,7 +45,7 @@ def flipped(times: float) -> Attack:
 
 
 def absurd_counts(frame: bytes, round_: int) -> bytes:
-    """Claims about its data, another each round: below zero, beyond any store, contradictory, only huge."""
+    """A false claim about the data, another each round: negative, too large, contradictory, huge."""
     content = cbor2.loads(frame[len(SELF_DESCRIBED) :])
     header: dict[str, Any] = content[1]
     claims: tuple[Mapping[str, Any], ...] = (
@@ -70,7 +70,7 @@ def absurd_counts(frame: bytes, round_: int) -> bytes:
 
 
 def garbage(frame: bytes, round_: int) -> bytes:
-    """Noise, a frame cut off, one with bytes changed, or noise that begins like a frame; in turn."""
+    """Noise, a truncated frame, a frame with changed bytes, or noise with a frame's magic; in turn."""
     rng = random.Random(round_)  # noqa: S311 - the same bytes every time
     noise = rng.randbytes(len(frame))
     changed = bytearray(frame)
@@ -81,7 +81,7 @@ def garbage(frame: bytes, round_: int) -> bytes:
 
 
 def in_turn(frame: bytes, round_: int) -> bytes:
-    """All of these, one after the other."""
+    """All attacks in turn."""
     kinds = (not_a_number, flipped(100.0), absurd_counts, garbage)
     return kinds[(round_ - 1) % len(kinds)](frame, 1 + (round_ - 1) // len(kinds))
 
@@ -96,10 +96,10 @@ ATTACKS: Final[Mapping[str, Attack]] = {
 
 
 def _sealed_anew(frame: bytes) -> bytes:
-    """With the right checksum: who lies on purpose makes one."""
+    """The bytes with a correct checksum, as a deliberate attacker sends them."""
     return sealed(frame[:-CRC_BYTES])
 
 
 def _exact(values: NDArray[np.float32]) -> Encoded:
-    """Float32 as it is: our own encoder refuses what is not finite."""
+    """Encode float32 directly, because our encoder refuses non-finite values."""
     return Encoded(Codec.FLOAT32, values.shape, np.ascontiguousarray(values, "<f4").tobytes())

@@ -17,9 +17,9 @@ from protocol.tasks.task import Task
 
 NAMES: Final = ("accelerometer", "gyroscope")
 TASK: Final = Task(name="quality", labels=("any", "other"), modalities=uci_har.MODALITIES)
-"""2.56 s windows at a stride of 1.28 s, as the agent cuts them."""
+"""Windows of 2.56 s at a stride of 1.28 s, as the agent cuts them."""
 TUNED_ON: Final = tuple(range(1, 16))
-"""The HAPT people on whom thresholds were chosen; no figure is from them."""
+"""HAPT people used to choose thresholds; no figure uses them."""
 _RATE_HZ: Final = 50.0
 _STRIDE: Final = 64
 Values = NDArray[np.float32]
@@ -46,7 +46,7 @@ def joined(pieces: Iterable[Values]) -> Recording:
 
 
 def runs_of(x_BCT: Values) -> list[Values]:
-    """Half-overlapping windows in their order -> pieces ``x_TC``; a new one where a window does not go on."""
+    """Join half-overlapping windows into pieces ``x_TC``; a gap begins a new piece."""
     half = x_BCT.shape[2] // 2
     goes_on = (x_BCT[1:, :, :half] == x_BCT[:-1, :, half:]).all(axis=(1, 2))
     starts = np.flatnonzero(np.concatenate([[True], ~goes_on]))
@@ -64,13 +64,13 @@ def uci_har_people(split: DataSplit) -> list[Recording]:
 
 
 def spar_people() -> list[Recording]:
-    """One recording a person, both arms as if one."""
+    """One recording a person, with both arms joined."""
     series = spar.on_one_wrist(spar_windows.series())
     return [joined(one.values for one in spar.of_person(series, person)) for person in spar.PEOPLE]
 
 
 def hapt_people() -> list[Recording]:
-    """The recordings of the people on whom nothing was tuned."""
+    """Recordings of the people not used for tuning."""
     found = hapt.recordings(*(person for person in hapt.PEOPLE if person not in TUNED_ON))
     return [{key: values for key, values in one.items() if not key.startswith("label/")} for one in found]
 

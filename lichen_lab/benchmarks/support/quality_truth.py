@@ -23,24 +23,24 @@ from protocol.tasks.task import Task
 
 Bools = NDArray[np.bool_]
 THRESHOLD: Final = 0.5
-"""A score under it means: not trusted (the method's ``quality_threshold``)."""
+"""Windows with a lower score are not trusted (the method's ``quality_threshold``)."""
 _CLIPPED: Final = 0.02
-"""Share of a window's values on a rail from which on it is hurt: under it a peak or two are missing."""
+"""A window counts as faulty from this share of saturated values; below it a peak or two are cut."""
 
 
 @dataclass
 class TruthCount:
-    """Windows of one modality, by what is true and what was said."""
+    """Counts of one modality's windows, by truth and by the indicator's result."""
 
     hurt_found: int = 0
     hurt: int = 0
     sound_found: int = 0
     sound: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
-    """Reason -> sound windows in which it was given."""
+    """Reason -> number of sound windows with that reason."""
 
     def add(self, hurt_B: Bools, sound_B: Bools, found_B: Bools, reason_BR: Bools) -> None:
-        """Take the windows of one recording."""
+        """Count the windows of one recording."""
         self.hurt += int(hurt_B.sum())
         self.hurt_found += int((hurt_B & found_B).sum())
         self.sound += int(sound_B.sum())
@@ -51,12 +51,12 @@ class TruthCount:
 
     @property
     def recall(self) -> float | None:
-        """Share of the hurt windows that is found, in percent; None where nothing is hurt."""
+        """Recall in percent: share of faulty windows that are found; None without faulty windows."""
         return 100 * self.hurt_found / self.hurt if self.hurt else None
 
     @property
     def precision(self) -> float | None:
-        """Share of the found windows that is hurt, in percent; None where nothing is found."""
+        """Precision in percent: share of found windows that are faulty; None if none are found."""
         found = self.hurt_found + self.sound_found
         return 100 * self.hurt_found / found if found else None
 
@@ -67,13 +67,13 @@ class TruthCount:
 
     @property
     def false_alarms(self) -> float | None:
-        """Share of the sound windows that is found, in percent."""
+        """False alarms in percent: share of sound windows that are found."""
         return 100 * self.sound_found / self.sound if self.sound else None
 
 
 @dataclass(frozen=True)
 class JudgedWindow:
-    """All windows of a recording: start times, values, and the indicator's word on each modality."""
+    """All windows of a recording: start times, values, and the indicator's result for each modality."""
 
     start_B: NDArray[np.float64]
     x: Mapping[str, NDArray[np.float32]]
@@ -83,7 +83,7 @@ class JudgedWindow:
 
 
 def judged(task: Task, recorded: Recording, settings: QualitySettings | None = None) -> JudgedWindow:
-    """Cut by the agent's windower, judged by its meter, in the order of time."""
+    """Cut windows with the agent's windower and score them with its meter, in time order."""
     streams = Streams(
         {n: Stream(recorded[f"{n}/t"], recorded[f"{n}/values"]) for n in modalities_of(recorded)}
     )
@@ -143,7 +143,7 @@ def with_faults(
 def _hurt(
     fault: SensorFault, before: JudgedWindow, after_BCT: NDArray[np.float32], name: str, task: Task
 ) -> Bools:
-    """Half of the window lies in the fault, and the fault did something there."""
+    """Whether half of the window lies in the fault and the fault changed values there."""
     length_s, start_B = task.window.length_s, before.start_B
     inside_B = np.minimum(start_B + length_s, fault.end_s) - np.maximum(start_B, fault.start_s)
     half_B: Bools = inside_B >= length_s / 2 - 1e-9

@@ -29,7 +29,7 @@ from protocol.topics import Kind, device_topic
 
 _KEEPALIVE_S: Final = 600
 _AT_ONCE: Final = 50
-"""Connections that are being made at a time."""
+"""Maximum number of connections in progress."""
 _SPARE_FILES: Final = 200
 _PER_CLIENT: Final = 4
 _RESEND_S: Final = 20.0
@@ -37,7 +37,7 @@ _RESEND_S: Final = 20.0
 
 @dataclass
 class SwarmDevice:
-    """One device and what it waits for."""
+    """One device and the message that it waits for."""
 
     name: str
     fleet: str
@@ -53,7 +53,7 @@ class SwarmDevice:
     refused: str = ""
 
     def open(self, port: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Connect; what paho wants to read and write is watched by the loop."""
+        """Connect; the event loop watches paho's socket."""
         client = paho.Client(
             CallbackAPIVersion.VERSION2, f"agent-{self.fleet}-{self.name}", clean_session=True
         )
@@ -97,12 +97,12 @@ class SwarmDevice:
         self.waits_for = digest(self.frame)
 
     def send(self) -> None:
-        """Publish the frame, and note when."""
+        """Publish the frame and record the time."""
         self.sent_at = time.perf_counter()
         self.client.publish(device_topic(self.fleet, self.name, Kind.UPDATE), self.frame, 1)
 
     def send_again(self) -> None:
-        """As an agent does when no receipt came; the time is still counted from the first sending."""
+        """Send again without a receipt, as an agent does; the time counts from the first sending."""
         self.again += 1
         self.client.publish(device_topic(self.fleet, self.name, Kind.UPDATE), self.frame, 1)
 
@@ -135,7 +135,7 @@ async def _connect(devices: list[SwarmDevice], port: int) -> None:
 
 
 async def _round(devices: list[SwarmDevice], number: int, rate: float, limit_s: float) -> dict[str, Any]:
-    """One round; ``rate`` updates a second are sent, 0: as fast as they can be written."""
+    """Play one round at ``rate`` updates a second; 0: as fast as possible."""
     await _until(
         devices, lambda d: d.offer is not None and d.offer.round == number, limit_s, f"no offer of {number}"
     )

@@ -13,7 +13,7 @@ def demo_task() -> Task:
 
 
 def noise_windows(task: Task, count: int, seed: int = 0) -> WindowSet:
-    """Windows of noise with all classes in turn, every modality present: for what measures bytes and time."""
+    """Noise windows with all classes in turn and all modalities, to measure bytes and time."""
     rng = np.random.default_rng(seed)
     return WindowSet(
         x={

@@ -40,7 +40,7 @@ _FEW: Final = 100
 _TEMPLATES: Final = 8
 _STORMS: Final = 5
 _RATE: Final = 50.0
-"""Updates a second where they come at a rate."""
+"""Updates a second in the rounds with a fixed rate."""
 _LIMIT_S: Final = 180.0
 _STORM: Final = "storm"
 _SCRAPE_S: Final = 30.0
@@ -49,7 +49,7 @@ _ACKNOWLEDGED: Final = "updates/s acknowledged and durable"
 
 
 def fleet_task(devices: int, rounds: int) -> Task:
-    """SPAR's shape, prototypes alone at 4 bits; a round closes when every device has delivered."""
+    """SPAR's shapes with 4-bit prototypes only; a round closes when all devices have delivered."""
     return demo_task().model_copy(
         update={
             "rounds": Rounds(count=rounds, deadline_s=600.0, min_devices=devices, min_windows=1),
@@ -59,7 +59,7 @@ def fleet_task(devices: int, rounds: int) -> Task:
 
 
 def templates(task: Task, folder: Path) -> list[str]:
-    """Different updates of real training, as files; the swarm writes its own names into their headers."""
+    """Write different updates of real training; the swarm puts its device names into their headers."""
     client = registry.method(task.method).client()
     state = client.initial(task, 0)
     files = []
@@ -101,7 +101,7 @@ def _lines(process: "subprocess.Popen[bytes]", errors: Path) -> Iterator[dict[st
 
 
 def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
-    """Run the fleet; one report a round: the swarm's, and what the coordinator used meanwhile."""
+    """Run the fleet; one report a round: the swarm's figures and the coordinator's use of resources."""
     rates = [*([0.0] * storms), _RATE]
     task, metrics = fleet_task(devices, len(rates)), free_port()
     with ProcessFleet(task) as fleet:
@@ -142,7 +142,7 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
 
 
 def _usage(process: psutil.Process, port: int) -> dict[str, float]:
-    """CPU seconds, resident bytes and what went to the disk; of the process alone, not its worker."""
+    """CPU seconds, resident bytes and bytes written of the process, without its worker."""
     used = process.cpu_times()
     with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=_SCRAPE_S) as answer:
         page = answer.read().decode()

@@ -34,7 +34,7 @@ _MANY: Final = 10_000
 _FEW: Final = 200
 _ATTEMPT_S: Final = 5.0
 _WINDOW: Final = 500
-"""States that wait for their PUBACK."""
+"""Maximum number of states without PUBACK."""
 _LIMIT_S: Final = 240.0
 _KB: Final = 1000.0
 _LOG: Final = "log, KB an attempt"
@@ -43,7 +43,7 @@ _LINE: Final = "longest line of the log, bytes"
 
 
 class _Crowd:
-    """One connection that speaks for all names, and hears ``b/round``."""
+    """One connection that publishes for all names and receives ``b/round``."""
 
     def __init__(self, port: int) -> None:
         self.said: list[bytes] = []
@@ -57,7 +57,7 @@ class _Crowd:
         self._client.subscribe(broadcast_topic(FLEET, Kind.ROUND), 1)
 
     def announce(self, names: int) -> None:
-        """Say of all names that they are online and have data, retained."""
+        """Publish retained states: all names are online and have data."""
         known = {"acc": ModalityState(windows=(9,) * 7), "gyro": ModalityState(windows=(9,) * 7)}
         for n in range(names):
             name = f"made-up-{n:06}"
@@ -66,12 +66,12 @@ class _Crowd:
             self._client.publish(device_topic(FLEET, name, Kind.STATE), encode(state), 1, retain=True)
 
     def round(self) -> dict[str, Any]:
-        """What ``b/round`` said last."""
+        """The last message on ``b/round``."""
         found: dict[str, Any] = json.loads(self.said[-1]) if self.said else {}
         return found
 
     def close(self) -> None:
-        """Leave."""
+        """Disconnect."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -92,7 +92,7 @@ def _lines(log: Path) -> Iterator[bytes]:
 
 
 def _told(config: Path, *command: str) -> bytes:
-    """What a command prints."""
+    """Output of a command."""
     done = subprocess.run(
         lichen("coordinator", *command, "--config", str(config)), stdout=subprocess.PIPE, check=False
     )
@@ -100,7 +100,7 @@ def _told(config: Path, *command: str) -> bytes:
 
 
 def measure(names: int, attempts: int, say: Say) -> dict[str, float]:
-    """Announce names, let so many attempts go by, and look at what they left."""
+    """Announce names, wait for ``attempts`` attempts, and measure log, database and announcements."""
     rounds = Rounds(count=2, deadline_s=_ATTEMPT_S, min_devices=1, min_windows=1)
     with ProcessFleet(demo_task().model_copy(update={"rounds": rounds})) as fleet:
         fleet.start(BROKER, mosquitto.command(fleet.root / "broker", HOST, fleet.port))
@@ -135,7 +135,7 @@ def measure(names: int, attempts: int, say: Say) -> dict[str, float]:
 
 
 def _size(database: Path) -> int:
-    """Bytes of pages that hold something, those that are only in the write-ahead log among them."""
+    """Bytes of used pages, including those only in the write-ahead log."""
     with closing(open_reader(database)) as tables:
         pages, free, size = (
             int(tables.execute(f"PRAGMA {what}").fetchone()[0])
@@ -145,7 +145,7 @@ def _size(database: Path) -> int:
 
 
 def _restart(fleet: ProcessFleet, crowd: _Crowd) -> float:
-    """Seconds from the start of the process until it says where its round stands."""
+    """Seconds from the start of the process until it publishes its round."""
     fleet.kill(COORDINATOR)
     crowd.said.clear()
     began = time.monotonic()

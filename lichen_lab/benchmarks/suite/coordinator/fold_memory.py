@@ -1,4 +1,4 @@
-"""The coordinator's memory while it folds: 20 updates against 200, a million parameters each, from disk."""
+"""Memory of the coordinator while it folds 20 and 200 updates of a million parameters from disk."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ _TIMEOUT_S: Final = 300
 
 
 def million_task() -> Task:
-    """The two-branch network with so wide a head that it has a million parameters."""
+    """The two-branch network with a head wide enough for a million parameters."""
     task = two_branch_task("million")
     return task.model_copy(
         update={"network": task.network.model_copy(update={"hidden_dim": _HIDDEN}), "config": {"epochs": 1}}
@@ -45,7 +45,7 @@ def million_task() -> Task:
 
 
 def fill_journal(root: Path, task: Task, count: int) -> Blobs:
-    """Write a global state and ``count`` accepted updates of round 1 to disk, all different."""
+    """Write a global state and ``count`` different accepted updates of round 1 to disk."""
     client = registry.method(task.method).client()
     state = client.initial(task, 0)
     windows = noise_windows(task, 64)
@@ -66,7 +66,7 @@ def fill_journal(root: Path, task: Task, count: int) -> Blobs:
 
 
 def _varied(result: LocalResult, number: int) -> LocalResult:
-    """The same update with other numbers of the same size."""
+    """The update with other values of the same size."""
     rng = rng_of(number)
     tensors = {
         name: values
@@ -97,7 +97,7 @@ def _folded(root: Path, count: int) -> dict[str, float]:
 
 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-    """Peak memory, and seconds an update."""
+    """Peak memory, and seconds per update."""
     repeats = 1 if quick else 3
     task = million_task()
     started = time.perf_counter()

@@ -32,7 +32,7 @@ FOLDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "median, geometric median of prototypes": {"fold": "median", "prototypes": "geometric_median"},
 }
 BELOW_THE_SCREEN: Final = 0.5 * Robust().outlier_factor
-"""A sign flip that a screen by norm cannot see: honest updates reach as far."""
+"""Scale of a sign flip that a screen by norm cannot detect: honest updates have such norms."""
 _COST: Final = "points below the fleet without it"
 _COST_INFO: Final = "points below the fleet without it (information)"
 _ACCURACY: Final = "accuracy on unseen people, %"
@@ -40,7 +40,7 @@ _REFUSED: Final = "its updates that were refused, %"
 
 
 class HostileStudy:
-    """One seed's fleet, and what became of it under each attack."""
+    """The fleet of one seed, trained under each attack."""
 
     def __init__(self, series: Sequence[spar.Series], seed: int, rounds: int) -> None:
         self.seed, self.rounds = seed, rounds
@@ -53,7 +53,7 @@ class HostileStudy:
         }
 
     def task(self, robust: Mapping[str, Any]) -> Task:
-        """The demo's task, with that ``[robust]`` table."""
+        """The demo's task with a ``[robust]`` table."""
         made = spar_fleet.task(self.rounds, seed=self.seed)
         return made.model_copy(update={"robust": Robust.model_validate(robust)})
 
@@ -67,7 +67,7 @@ class HostileStudy:
         return simulate(task, devices, self.test, self.seed, evaluate_every=self.rounds, tamper=tamper)
 
     def refused_share(self, history: History) -> float:
-        """Of the rounds, in how many the device was refused, %."""
+        """Share of rounds in which the device was refused, %."""
         return 100 * sum(self.bad in one.refused for one in history.rounds) / len(history.rounds)
 
 
@@ -87,7 +87,7 @@ def _rows(setting: str, found: Sequence[tuple[float, float, float, float]], cost
 
 
 def study(studies: Sequence[HostileStudy], say: Say, *, folds: Sequence[str]) -> list[ResultRow]:
-    """All attacks with the defaults; then sign flips that a screen cannot see, for each of ``folds``."""
+    """All attacks with the defaults; then sign flips below the screen's limit, for each of ``folds``."""
     cases: list[tuple[str, Mapping[str, Any], Attack | None, str]] = [
         (f"{DEFAULTS}: {name}", {}, attack, _COST) for name, attack in ATTACKS.items()
     ]

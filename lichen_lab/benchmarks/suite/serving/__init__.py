@@ -29,14 +29,14 @@ _WINDOWS: Final = 2000
 _SWAPS: Final = 10_000
 _TIMEOUT_S: Final = 3600.0
 _EDGE: Final = 5
-"""Looks at either end that growth is the difference of, by their medians."""
+"""Measurements at either end; growth is the difference of their medians."""
 _MS: Final = 1000.0
 WHERE: Final = {"process": "a process for the model", "none": "in the agent"}
 """By ``infer.isolation``."""
 
 
 def networks() -> dict[str, Network]:
-    """By words: one that costs nearly nothing, and one that costs what a small device can afford."""
+    """Models by words: one at almost no cost, and one that a small device can just afford."""
     lstm = Encoder(kind="lstm", width=128, depth=2)
     return {
         "default network (CNN)": Network(),
@@ -45,7 +45,7 @@ def networks() -> dict[str, Network]:
 
 
 def bundle(task: Task, folder: Path, seed: int) -> Path:
-    """An unpacked bundle of the task's initial model, in a folder of its digest."""
+    """Unpack a bundle of the task's initial model into a folder named by its digest."""
     from export.bundle_builder import Lineage, make_bundle  # noqa: PLC0415 - imports torch
     from models.registry import method  # noqa: PLC0415
 
@@ -61,7 +61,7 @@ def bundle(task: Task, folder: Path, seed: int) -> Path:
 
 
 def _child(what: str, task: Path, count: int, isolation: str, folders: Sequence[Path]) -> dict[str, Any]:
-    """What a fresh process measured. Raises Transient."""
+    """Measure in a fresh process. Raises Transient."""
     python, out = environment(None).python, task.with_name("measured.json")
     done = subprocess.run(
         [
@@ -88,7 +88,7 @@ def _child(what: str, task: Path, count: int, isolation: str, folders: Sequence[
 
 
 def _latencies(found: Mapping[str, list[float]]) -> dict[str, float]:
-    """Medians, and what share the agent's way adds."""
+    """Medians, and the overhead of the agent in %."""
     middle = {name: statistics.median(values) for name, values in found.items()}
     return {
         "session.run, ms": _MS * middle["run"],

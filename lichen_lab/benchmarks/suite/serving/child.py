@@ -31,13 +31,13 @@ from runtime.process.daemon import loop_factory
 
 _MB: Final = 1e6
 _WARM: Final = 50
-"""Windows, or swaps, before anything is counted."""
+"""Windows or swaps before the measurement."""
 _BLOCK: Final = 25
-"""Windows in a row that go one way: what another process leaves in the caches does not decide."""
+"""Consecutive windows on one path, so that another process's cache contents do not decide."""
 _EACH: Final = 10
 """Swaps from one prediction to the next."""
 _LOOKS: Final = 40
-"""Looks at the memory, evenly over the swaps."""
+"""Number of memory measurements, spread evenly over the swaps."""
 
 
 class Stand:
@@ -59,12 +59,12 @@ class Stand:
         self.inference = Inference(settings, self._clock, zygote=zygote)
 
     def observe(self, seen: BatchObservation) -> None:
-        """A batch was answered; on the loop."""
+        """Take the answer of a batch; runs on the event loop."""
         self._seen = seen
         self._answered.set()
 
     def window(self) -> Windows:
-        """The next one, as it comes from the stream."""
+        """The next window, as it comes from the stream."""
         some, self._next = slice(self._next, self._next + 1), (self._next + 1) % len(self._windows.y_B)
         x = {name: np.ascontiguousarray(x_BCT[some]) for name, x_BCT in self._windows.x.items()}
         covered = {name: np.ones((1, x_BCT.shape[-1]), np.bool_) for name, x_BCT in x.items()}
@@ -85,7 +85,7 @@ class Stand:
 
 
 async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]:
-    """Seconds of each window: a bare session in this process, and the agent's way, in blocks."""
+    """Seconds of each window with a bare session and with the agent's code, in alternating blocks."""
     from edge_agent.inference.onnx_models.session import open_session  # noqa: PLC0415 - as above
     from edge_agent.inference.onnx_models.window_model import LoadedModel  # noqa: PLC0415 - not before the zygote was forked
 
@@ -116,7 +116,7 @@ async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, An
 
 
 def _memory() -> dict[str, float]:
-    """PSS in MB of this process and of those below it."""
+    """PSS in MB of this process and its descendants."""
     me, sizes = psutil.Process(), []
     for process in (me, *me.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):  # the model before may be on its way out
@@ -125,7 +125,7 @@ def _memory() -> dict[str, float]:
 
 
 async def swaps(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]:
-    """Swap models; memory at even distances, seconds of each swap."""
+    """Swap models; returns memory at even intervals and the seconds of each swap."""
     looks: list[dict[str, float]] = []
     taken: list[float] = []
     for at in range(_WARM + count):

@@ -1,7 +1,7 @@
-"""The one training loop of all baselines: rounds in which every device trains, then shares. Imports torch.
+"""Training loop of all baselines: in each round all devices train, then share. Imports torch.
 
-A round's local training, its batches and its losses are DisentAFL's, without the auxiliary ones. Nothing is
-quantized on the way, and all of a device's training windows train: none are set aside to judge domains.
+Local training, batches and losses are DisentAFL's without the auxiliary losses. Nothing is quantized, and
+all training windows of a device train: none are held out to choose domains.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,23 +32,23 @@ from protocol.frames.tensors import Codec, encode
 from protocol.tasks.task import Task
 
 _OURS_TOO: Final = ("tokens", "layers", "heads", "lr_decay", "weight_decay")
-"""Options of the encoders and of their training that mean the same to DisentAFL."""
+"""Options of encoders and training that mean the same to DisentAFL."""
 _COMMON: Final[Mapping[str, float]] = {"keep_adam": True}
-"""Options of every baseline. ``keep_adam``: a device's Adam goes on with the last round's moments."""
+"""Options of every baseline. ``keep_adam``: Adam keeps a device's moments between rounds."""
 
 
 @dataclass(frozen=True)
 class SharingBaseline:
-    """What makes one of them.
+    """Definition of one baseline.
 
     Attributes:
-        name: of :mod:`lichen_lab.benchmarks.studies.disentafl.names`.
-        network: of a device.
-        linked: which devices share a block.
-        mix: from options, what becomes of a block of linked devices.
-        options: of the method, with their defaults.
-        distils: which devices tell each other mean features of a segment; None: nobody.
-        shares: whether anything leaves a device.
+        name: a name of :mod:`lichen_lab.benchmarks.studies.disentafl.names`.
+        network: makes a device's network.
+        linked: whether two devices share a block.
+        mix: makes, from options, the function that mixes a block of linked devices.
+        options: own options with their defaults.
+        distils: whether two devices exchange mean features of a segment; None: no devices do.
+        shares: whether devices send anything.
     """
 
     name: str
@@ -80,7 +80,7 @@ class SharingRun:
         self.sums: dict[str, distil.Sums] = {}
 
     def train(self, round_: int) -> None:
-        """Every device, for a round."""
+        """Train every device for one round."""
         weight, keep = self.options.get("distil", 0.0), bool(self.options["keep_adam"])
         self.sums = {
             name: device.train(round_, derive_seed(self.seed, name, round_), weight, keep_adam=keep)
@@ -88,7 +88,7 @@ class SharingRun:
         }
 
     def share(self) -> None:
-        """Every device goes on from what the fleet makes of all."""
+        """Mix the blocks of linked devices and give each device its result."""
         if not self.baseline.shares:
             return
         held = {name: device.held() for name, device in self.devices.items()}
@@ -101,15 +101,15 @@ class SharingRun:
                 self.devices[name].rows = rows
 
     def scores(self) -> Scores:
-        """Of what the devices hold now."""
+        """Scores of the devices' current networks."""
         return {
             name: score(self.fleet, device.member, device.outputs()) for name, device in self.devices.items()
         }
 
     def traffic(self, name: str) -> tuple[float, float]:
-        """Bytes up and down of a device in a round: the blocks that it shares, and mean features.
+        """Bytes up and down of a device in a round: shared blocks and mean features.
 
-        Up in the study's codec, as DisentAFL's, down in float32; names and headers aside.
+        Up in the study's codec, as for DisentAFL, down in float32; without names and headers.
         """
         if not self.baseline.shares:
             return 0.0, 0.0
@@ -126,7 +126,7 @@ class SharingRun:
 def options_of(
     baseline: SharingBaseline, setting: DisentAflSetting
 ) -> tuple[DisentAflConfig, dict[str, float]]:
-    """Sizes and training of the networks, and the method's own options; see the study's."""
+    """The networks' config and the baseline's own options; see the framework's ``options_of``."""
     own = {**_COMMON, **baseline.options}
     network, options = study.options_of(TITLES[baseline.name], setting.options, _OURS_TOO, own)
     return DisentAflConfig(**{name: getattr(setting, name) for name in NETWORK}, **network), options

@@ -1,4 +1,4 @@
-"""The one loop of all baselines: devices train, means are folded, the coordinator trains. Imports torch."""
+"""Training loop of all baselines: devices train, means are folded, the coordinator trains. Imports torch."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,31 +25,31 @@ from protocol.tasks.task import Task
 
 OPTIMISED: Final = ("encoder", "head", "decoder")
 _FOR_OURS: Final = ("head_epochs", "head_lr", "head_dropout", "feature_scale", "normalise")
-"""Options of the product's method that mean the same to a baseline: of the features and of the head."""
+"""Options of features and head that mean the same to a baseline as to the product's method."""
 Trained = tuple[float, Blobs]
-"""Weight in the mean, and the parts that a device trained."""
+"""A device's weight in the mean and the parts that it trained."""
 
 
 class Local(Protocol):
-    """What devices do in a round."""
+    """A baseline's training on devices."""
 
     def begin(self, state: Blobs) -> Blobs:
-        """The first state, with parts that the baseline adds to the network."""
+        """The initial state with the baseline's additional parts."""
 
     def train(self, member: UnlabelledDevice, state: Blobs, round_: int) -> Trained | None:
-        """One device's training from ``state``; None where none of its windows can train."""
+        """Train one device from ``state``; None if none of its windows can train."""
 
 
 @dataclass(frozen=True)
 class LabelledBaseline:
-    """What makes one of them.
+    """Definition of one baseline.
 
     Attributes:
-        name: of :mod:`lichen_lab.benchmarks.studies.tactfl.names`.
-        local: of task, setting, options and seed, what devices do; None: nothing.
-        options: with their defaults.
-        whole: the coordinator trains encoders and head in every round, and not the head alone.
-        adaptive: the mean update is a gradient for Adam at the coordinator.
+        name: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.names`.
+        local: makes the devices' training from task, setting, options and seed; None: devices do nothing.
+        options: own options with their defaults.
+        whole: whether the coordinator trains encoders and head in every round, instead of only the head.
+        adaptive: whether the mean update is a gradient for Adam at the coordinator.
     """
 
     name: str
@@ -73,7 +73,7 @@ def run(
 
 @study.timed_run
 def labelled_only(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, tell: Say) -> TactflOutcome:
-    """The fresh network trained end to end on the labelled windows; another such run.
+    """Train the initial network end to end on the labelled windows only.
 
     Raises:
         Misconfigured: there is no such option.
@@ -108,14 +108,14 @@ class LabelledRun:
 
     @property
     def model(self) -> Blobs:
-        """The network's parts of the state, as the product's method knows them."""
+        """The parts of the state that belong to the product's network."""
         return {name: part for name, part in model_of(self.state).items() if not name.startswith("decoder")}
 
     def _take(self, model: Blobs) -> None:
         self.state = {**self.state, **model}
 
     def round(self, round_: int) -> None:
-        """One round of everybody."""
+        """Play one round of all devices and the coordinator."""
         if self.local is not None:
             start = model_of(self.state)
             made = (self.local.train(member, start, round_) for member in self.fleet.members)
@@ -140,7 +140,7 @@ class LabelledRun:
 
 
 def mean(state: Blobs, trained: Iterable[Trained]) -> Blobs:
-    """Each part's weighted mean over the devices that trained it; a part that nobody did stays."""
+    """Weighted mean of each part over the devices that trained it; other parts stay."""
     total: dict[str, dict[str, np.ndarray[Any, np.dtype[np.float64]]]] = {}
     weight: dict[str, float] = {}
     for own, parts in trained:
