@@ -1,1 +1,1 @@
-"""The fold of a round's updates: screening, weights, and the sums they go into."""
+"""The fold of a round's updates: outlier screen, device weights, and sums."""

@@ -1,4 +1,4 @@
-"""What guided rounds made of their devices, as a table of the coordinator's database."""
+"""Device weights of guided rounds, as a table of the coordinator's database."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,17 +12,17 @@ from runtime.metrics import MetricFamily, gauge
 
 
 class DeviceWeightStore:
-    """The table of them. Synchronous, thread-safe."""
+    """The table. Synchronous, thread-safe."""
 
     def __init__(self, store: Database) -> None:
         self._store = store
 
     def write(self, round_: int, weighed: WeightReport) -> None:
-        """Keep a round's. Joins the caller's transaction."""
+        """Store a round's weights. Joins the caller's transaction."""
         self._store.put(schema.weighings, round=round_, **weighed.as_json())
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """Where the method is guided, of the newest round: the lightest devices, and how many warnings."""
+        """Metrics of the newest guided round: the lightest devices, and the number of warnings."""
         found = newest(self._store)
         if found is None:
             return

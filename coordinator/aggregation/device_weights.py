@@ -1,8 +1,8 @@
-"""What guided rounds made of their devices, for the operator: weights, similarities, warnings.
+"""Device weights of guided rounds, for the operator: weights, similarities, warnings.
 
-Each device has a row of similarities to all others. Up to :data:`FULL` devices the rows are kept whole;
-beyond that, of each row its mean, least and most, and the :data:`NEAREST` others at either end: what is kept
-grows with the devices, and not with their square.
+Each device has a row of similarities to all others. Up to :data:`FULL` devices the rows are stored whole;
+beyond that, of each row its mean, least and most, and the :data:`NEAREST` others at either end, so the size
+grows with the devices, not with their square.
 """
 
 import math
@@ -15,7 +15,7 @@ import numpy as np
 from models.guided import DeviceWeights
 
 FULL: Final = 64
-"""Devices of a part whose rows are kept whole."""
+"""Devices of a part whose rows are stored whole."""
 NEAREST: Final = 3
 MAX_WARNINGS: Final = 20
 _DIGITS: Final = 6
@@ -23,7 +23,7 @@ _MAX_WORDS: Final = 1000
 
 
 class WeightRow(TypedDict):
-    """How alike a device's view is to those of the others that have the part, -1 to 1.
+    """Similarity of a device's view to the views of the others that have the part, -1 to 1.
 
     Attributes:
         of: how many others there are.
@@ -40,13 +40,13 @@ class WeightRow(TypedDict):
 
 @dataclass(frozen=True)
 class WeightReport:
-    """A weighing as it is kept, in plain JSON.
+    """Weights as they are stored, in plain JSON.
 
     Attributes:
         weights: part -> device -> share of that part's fold.
         similarity: part -> device -> row.
-        warnings: in words.
-        metrics: what the coordinator measured when it trained on the labelled windows.
+        warnings: as text.
+        metrics: of the coordinator's training on the labelled windows.
     """
 
     weights: dict[str, dict[str, float]]
@@ -55,7 +55,7 @@ class WeightReport:
     metrics: Mapping[str, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For ``history`` and ``explain``."""
+        """The report for ``history`` and ``explain``."""
         return {
             "weights": self.weights,
             "similarity": self.similarity,
@@ -65,7 +65,7 @@ class WeightReport:
 
 
 def shares(weights: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, str, float]]:
-    """Part, device and weight in equal shares (1: as much as if all weighed the same); the lightest first."""
+    """Part, device and weight in equal shares (1: the weight if all were equal); the lightest first."""
     found = [
         (part, device, weight * len(devices))
         for part, devices in weights.items()
@@ -75,7 +75,7 @@ def shares(weights: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, st
 
 
 def kept(weighing: DeviceWeights, metrics: Mapping[str, float]) -> WeightReport:
-    """What is written of a weighing; pure."""
+    """The report on a weighing; pure."""
     return WeightReport(
         weights={
             part: {device: _short(weight) for device, weight in sorted(weights.items())}
@@ -110,5 +110,5 @@ def _row(device: str, row: Mapping[str, float]) -> WeightRow:
 
 
 def _short(value: float) -> float:
-    """Six digits: they are for people. What is not finite is 0: JSON has no word for it."""
+    """Six digits, for people. A value that is not finite is 0, because JSON cannot hold it."""
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else 0.0

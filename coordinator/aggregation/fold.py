@@ -1,10 +1,9 @@
 """Folding a round: one update at a time from disk into the method's fold, in O(model) memory.
 
-Twice over the journal: first every update that was not measured when it came (before a restart) is measured,
-and the outliers are left out (:mod:`coordinator.aggregation.outlier_screen`); then the rest is folded, and
-the server's optimizer
-makes the next version of it (:mod:`models.aggregation.server_optimizer`). Between the two, a guided round
-weighs the devices.
+Two passes over the journal: first every update is measured that was not measured on arrival (before a
+restart), and outliers are excluded (:mod:`coordinator.aggregation.outlier_screen`); then the rest is folded,
+and the server's optimizer computes the next version (:mod:`models.aggregation.server_optimizer`). Between the
+two, a guided round computes device weights.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ _SLACK_ELEMENTS: Final = 64 * 1024
 
 
 class RoundUpdate(ReadableUpdate, Protocol):
-    """An accepted update of a round: in the coordinator's journal, or in a simulation's memory."""
+    """An accepted update of a round, in the coordinator's journal or in a simulation's memory."""
 
     @property
     def digest(self) -> str:
@@ -40,13 +39,13 @@ class RoundUpdate(ReadableUpdate, Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """Where a robust fold keeps the round's tensors; None: in ``TMPDIR``."""
+        """Folder in which a robust fold stores the round's tensors; None: in ``TMPDIR``."""
 
 
 class UnusableUpdates(LichenError):  # noqa: N818 - says what was found, like Refused
     """Accepted updates that cannot be folded (a damaged disk, a sum that would overflow); nothing was folded.
 
-    ``lost``: device -> why.
+    ``lost``: device -> reason.
     """
 
     def __init__(self, lost: dict[str, Refused]) -> None:
@@ -55,20 +54,20 @@ class UnusableUpdates(LichenError):  # noqa: N818 - says what was found, like Re
 
 
 def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) -> Limits:
-    """What an update of this model can need at most: sized from the model, not from what a peer says.
+    """Limits of an update of this model, from the model's size, not from what a peer reports.
 
     Args:
         state: a version, with or without moments.
-        max_update_bytes: no update may be larger, whatever the model is.
-        task: where its method's updates may go beyond the model (``MethodSpec.beyond``); what belongs to
-            single devices counts for nothing then.
+        max_update_bytes: limit for every update, whatever the model.
+        task: its method may let updates go beyond the model (``MethodSpec.beyond``); blobs of single devices
+            do not count then.
     """
     spec = None if task is None else methods().get(task.method)
     model = model_of(state) if task is None else without_private_blobs(task, model_of(state))
     tensors, beyond = flatten(model), 0 if task is None or spec is None else spec.beyond(task)
     elements = sum(tensor.size for tensor in tensors.values()) + beyond + _SLACK_ELEMENTS
     count = 2 * len(tensors) + 64
-    # raw float32, or top-k at its densest (8 bytes an element) which no sane client sends
+    # raw float32, or top-k at its densest (8 bytes an element), which no sane client sends
     most = 5 * elements + _PER_TENSOR_BYTES * count + _SLACK_BYTES
     return Limits(
         max_bytes=min(max_update_bytes, most),
@@ -79,7 +78,7 @@ def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) ->
 
 
 def update_norms(update: Update) -> dict[str, float]:
-    """What a screen compares of an update: the magnitude of each part, and its weight where that is not 1.
+    """What the screen compares of an update: the magnitude of each part, and its weight if that is not 1.
 
     Parts that the method bounds by itself (``MethodSpec.bounded``) are left out.
     """
@@ -97,15 +96,15 @@ def screen_round(
     before: Mapping[str, float],
     known: Mapping[str, Magnitudes] | None = None,
 ) -> dict[str, float]:
-    """The first pass over a round's updates: all of them can be read, and none is an outlier.
+    """The first pass over a round's updates: all are readable, and none is an outlier.
 
     Args:
         task: what is learned.
         entries: accepted updates, in any order.
         limits: what an update may need.
         before: the last round's reference (:class:`coordinator.aggregation.outlier_screen.Screened`); empty
-        where there is none.
-        known: update's digest -> what :func:`update_norms` said of it; others are read and measured.
+            if there is none.
+        known: update's digest -> result of :func:`update_norms`; others are read and measured.
 
     Returns:
         This round's reference.
@@ -128,7 +127,7 @@ def screen_round(
     return verdict.reference
 
 
-def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is folded
+def fold_screened(  # noqa: PLR0917 - the method's own order, and then the updates
     server: Server,
     task: Task,
     round_: int,
@@ -137,14 +136,14 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is f
     limits: Limits,
     weighing: DeviceWeights | None = None,
 ) -> Blobs:
-    """The second pass: fold updates that :func:`screen_round` has passed, and let the optimizer step.
+    """The second pass: fold updates that :func:`screen_round` has passed, and apply the optimizer.
 
     Memory: the state, the method's fold and one update, however many entries there are.
 
     Args:
-        server: the method's half; a :class:`GuidedServer` where there is a weighing.
+        server: the method's server half; a :class:`GuidedServer` if there is a weighing.
         task: what is learned.
-        round_: which round.
+        round_: number of the round.
         state: the version that the updates start from, with the optimizer's moments.
         entries: updates, in any order.
         limits: what an update may need.
@@ -160,7 +159,7 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is f
     """
     lost: dict[str, Refused] = {}
     folder = entries[0].folder if entries else None
-    with spilling_into(folder):  # robust folds keep a round's updates there, in a file without a name
+    with spilling_into(folder):  # robust folds store a round's updates there, in an unnamed file
         fold = open_fold(server, task, round_, model_of(state), weighing)
         for entry in entries:
             try:
@@ -174,14 +173,14 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then what is f
 
 
 def open_fold(server: Server, task: Task, round_: int, model: Blobs, weighing: DeviceWeights | None) -> Fold:
-    """The method's fold of a round: by the weighing where there is one."""
+    """The method's fold of a round, weighted if there is a weighing."""
     if weighing is None:
         return server.open(task, round_, model)
     return cast("GuidedServer", server).open_guided(task, round_, model, weighing)
 
 
 def close_fold(task: Task, state: Blobs, fold: Fold) -> Blobs:
-    """The next version of what a fold of ``state`` found, by ``task.aggregator``.
+    """The next version from a fold of ``state``, by ``task.aggregator``.
 
     Raises:
         Misconfigured: the optimizer's options lead to absurd values.
@@ -190,7 +189,7 @@ def close_fold(task: Task, state: Blobs, fold: Fold) -> Blobs:
     return stepped(task.aggregator, () if spec is None else spec.optimised, state, fold.close())
 
 
-def fold_round(  # noqa: PLR0917 - the method's own order, and then what is folded
+def fold_round(  # noqa: PLR0917 - the method's own order, and then the updates
     server: Server,
     task: Task,
     round_: int,
@@ -200,7 +199,7 @@ def fold_round(  # noqa: PLR0917 - the method's own order, and then what is fold
     before: Mapping[str, float] | None = None,
     known: Mapping[str, Magnitudes] | None = None,
 ) -> tuple[Blobs, dict[str, float]]:
-    """A whole round that is not guided: :func:`screen_round`, then :func:`fold_screened`; see these.
+    """A whole round that is not guided: :func:`screen_round`, then :func:`fold_screened`.
 
     Returns:
         The next version, and this round's reference.

@@ -1,10 +1,10 @@
-"""Which of a round's updates lie far outside the round's own distribution: pure, and free of order.
+"""Outlier screen: updates far outside the round's own distribution. Pure, and independent of order.
 
 Per part of the model (:mod:`models.aggregation.update_norms`), an update may reach ``factor`` times the
-median of all the
-round's updates that have the part, or of the last round's where that was more. The median is not moved by
-fewer than half of the devices, however far these go. Of one or two updates no median can say which is right:
-they are compared with the last round alone, and in the first round only with the method's absolute bounds.
+median of all the round's updates that have the part, or of the last round's if that was more. Fewer than half
+of the devices cannot move the median, however extreme they are. Of one or two updates no median can tell
+which is right: they are compared with the last round alone, and in the first round only with the method's
+absolute bounds.
 """
 
 import statistics
@@ -19,21 +19,21 @@ Magnitudes = Mapping[str, float]
 """Part -> root mean square."""
 MIN_FOR_MEDIAN: Final = 3
 WEIGHT: Final = "header.weight"
-"""The part under which an update's weight is compared."""
+"""The part name for an update's weight."""
 WEIGHT_LENIENCY: Final = 10.0
 """Weights count windows, and honest devices differ in those by more than their updates differ in length."""
 STATISTICS_LENIENCY: Final = 4.0
-"""Running statistics follow a device's data, and not its step size: honest ones reached 17 times the median
-where trained values reached 6.5 (docs/robust-folds.md)."""
+"""Running statistics follow a device's data, not its step size: honest ones reached 17 times the median where
+trained values reached 6.5 (docs/robust-folds.md)."""
 
 
 @dataclass(frozen=True)
 class Screened:
-    """What a screen found.
+    """Result of a screen.
 
     Attributes:
         lost: device -> why its update is not folded.
-        reference: part -> median of what is left; the next round's ``before``.
+        reference: part -> median of the rest; the next round's ``before``.
     """
 
     lost: dict[str, Refused]
@@ -41,14 +41,14 @@ class Screened:
 
 
 def screen(found: Mapping[str, Magnitudes], before: Magnitudes, factor: float) -> Screened:
-    """Compare a round's updates with each other, again and again until nobody more is lost.
+    """Compare a round's updates with each other, repeatedly until no further one is excluded.
 
-    So a second screen of what is left finds nothing: folding again after a loss changes no verdict.
+    So a second screen of the rest excludes nothing: folding again after a loss changes no verdict.
 
     Args:
         found: device -> its update's magnitudes.
-        before: the reference of the last round; empty where there is none.
-        factor: how many times the median is still taken; 0 takes all.
+        before: the reference of the last round; empty if there is none.
+        factor: the limit as a multiple of the median; 0 accepts all.
     """
     left, lost = dict(found), dict[str, Refused]()
     while True:
@@ -78,7 +78,7 @@ def _outliers(
     limits: dict[str, float] = {}
     for part, (value, count) in middle.items():
         usual = max(value if count >= MIN_FOR_MEDIAN else 0.0, before.get(part, 0.0))
-        if usual > 0:  # a part that hardly anybody moves says nothing
+        if usual > 0:  # a part that hardly any device changes says nothing
             limits[part] = factor * usual * _leniency(part)
     lost = {}
     for device in sorted(found):

@@ -1,7 +1,7 @@
-"""How good a version is where the coordinator has nothing to judge it on: the mean of what devices report.
+"""Metrics of a version where the coordinator has no evaluation data: the mean of what devices report.
 
-A device judges with data of its own that never leaves it, so the figures are as honest as the devices are.
-They are for people: no version is chosen or refused by them.
+Devices evaluate on data that never leaves them, so the figures are as honest as the devices are. They are for
+people: no version is selected or refused by them.
 """
 
 import math
@@ -25,9 +25,9 @@ def reported_metric_names(task: Task) -> tuple[str, ...]:
 
 
 def weighted_mean(names: Iterable[str], told: Iterable[Told]) -> dict[str, float]:
-    """Of each metric, over the updates that tell it, by their samples; the order of updates is no matter.
+    """The mean of each metric over the updates that report it, weighted by samples; independent of order.
 
-    A metric that no update tells is left out, and so is one whose mean is no number.
+    A metric that no update reports is left out, and so is one whose mean is not a number.
     """
     updates, found = list(told), {}
     for name in names:
@@ -39,7 +39,7 @@ def weighted_mean(names: Iterable[str], told: Iterable[Told]) -> dict[str, float
 
 
 def sound(metrics: dict[str, float]) -> dict[str, float]:
-    """The metrics that an announcement may carry: finite, not too many, with names that fit."""
+    """The metrics that an announcement may carry: finite, not too many, with valid names."""
     fit = [
         (name, float(value))
         for name, value in metrics.items()

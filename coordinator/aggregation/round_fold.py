@@ -1,8 +1,8 @@
-"""How a round's updates become a version: screened, folded; if guided, weighed before and finished after.
+"""From a round's updates to a version: screen, fold; a guided round also weighs before and finishes after.
 
-A guided round reads the journal twice: the worker looks at each update through the labelled windows, and the
-fold takes each by the weight that came of all the looks. Every step is a function of the journal, the version
-before and the labelled windows: cut off anywhere and done again, it gives the same version.
+A guided round reads the journal twice: the worker evaluates each update on the labelled windows, and the fold
+weights each by the result of all evaluations. Every step is a function of the journal, the version before and
+the labelled windows: repeated after an interruption, it gives the same version.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ from protocol.tasks.task import Task
 from runtime.process.worker import WorkerFailed
 
 LOOKS: Final = 256
-"""Updates that one view job looks at, at most: ``worker.timeout_s`` is for so many, and not for a fleet."""
+"""Limit of updates in one view job: ``worker.timeout_s`` is for so many, not for a fleet."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What came of a round.
+    """Result of a round.
 
     Attributes:
         state: the next version, with the optimizer's moments.
-        reference: what the next round's screen compares with.
-        weighed: for the operator; None where the round was not guided.
+        reference: for the next round's screen.
+        weighed: for the operator; None if the round was not guided.
     """
 
     state: Blobs
@@ -52,22 +52,22 @@ class FoldResult:
 
 
 def guiding(server: Server) -> GuidedServer | None:
-    """The same half, where its method is ``guided``."""
+    """The server half, if its method is ``guided``."""
     return cast("GuidedServer", server) if hasattr(server, "weigh") else None
 
 
 def finish_seed(task: Task, round_: int) -> int:
-    """Of what the coordinator trains in a round; no device has a name like that."""
+    """Key of the coordinator's own training in a round; no device has a name like that."""
     return derive_round_seed(task.seed, round_, "(coordinator)")
 
 
 class RoundFold:
-    """Makes versions of updates.
+    """Makes versions from updates.
 
     Args:
-        server: the method's half.
+        server: the method's server half.
         task: what is learned.
-        jobs: where the worker's part of a guided round is done.
+        jobs: run the worker's part of a guided round.
     """
 
     def __init__(self, server: Server, task: Task, jobs: Jobs) -> None:
@@ -76,10 +76,10 @@ class RoundFold:
         self._task = task
         self._jobs = jobs
         self._looked: tuple[int, dict[str, Tensors]] = (-1, {})
-        """The round in hand, and update's digest -> its view: what is tried again is not looked at twice."""
+        """The current round, and views by the update's digest: a repeated attempt reuses them."""
         self._at_once = LOOKS
-        """Fewer after a job that did not end well, until the next start: where the time is too short for
-        many, it does for some."""
+        """Reduced after a failed job, until the next start: if the time is too short for many, it suffices
+        for some."""
 
     async def fold(  # noqa: PLR0917 - as of ``coordinator.aggregation.fold``
         self,
@@ -93,15 +93,15 @@ class RoundFold:
         """Make the next version.
 
         Args:
-            round_: which round.
+            round_: number of the round.
             state: the version that the updates start from, with moments.
             entries: accepted updates, in any order.
             limits: what an update may need.
             before: the last round's reference.
-            known: update's digest -> what was measured of it when it came.
+            known: update's digest -> its norms, measured on arrival.
 
         Raises:
-            UnusableUpdates: some cannot be screened, looked at or folded; nothing was made.
+            UnusableUpdates: some cannot be screened, viewed or folded; nothing was made.
             LichenError, OSError: the worker failed, or the disk cannot be read.
         """
         task, server = self._task, self._server
@@ -122,7 +122,7 @@ class RoundFold:
     async def _weighed(
         self, round_: int, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> DeviceWeights | None:
-        """Weights from a look at every update; None where the method wants none."""
+        """Weights from the views of all updates; None if the method uses none."""
         if self._guided is None:
             return None
         if self._looked[0] != round_:
@@ -143,7 +143,7 @@ class RoundFold:
     async def _look(
         self, model: Blobs, part: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-        """One view job; one that fails is tried again with fewer updates."""
+        """One view job; a failed one is repeated with fewer updates."""
         try:
             return await self._jobs.view(model, part, limits)
         except WorkerFailed:
@@ -153,11 +153,11 @@ class RoundFold:
     def _weigh(self, server: GuidedServer, views: Mapping[str, Tensors]) -> DeviceWeights:
         with contain_faults(
             f"{self._task.method}'s weighing"
-        ):  # of what peers sent: no reason to crash for ever
+        ):  # caused by what peers sent: no reason to crash for ever
             return server.weigh(self._task, views)
 
     async def _finished(self, round_: int, model: Blobs) -> tuple[Blobs, dict[str, float]]:
-        """What the worker trained on, where it is the same model still."""
+        """The part that the worker trained, if it still is the same model."""
         made, metrics = await self._jobs.finish(round_, finish_seed(self._task, round_), model)
         old, new = flatten(model), flatten(made)
         wrong = next((n for n in sorted({*old, *new}) if not _fits(old.get(n), new.get(n))), None)

@@ -1,4 +1,4 @@
-"""What the last round's updates were like, on disk: small rounds are screened against it."""
+"""Magnitudes of the last round's updates, on disk: small rounds are screened against them."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _KEY: Final = "screen_reference"
 
 
 class ScreenBaseline:
-    """Part -> median magnitude (``outlier_screen.Screened``), newest of each part."""
+    """Part -> median magnitude (``outlier_screen.Screened``), the newest of each part."""
 
     def __init__(self, store: Database) -> None:
         self._store = store
@@ -21,5 +21,5 @@ class ScreenBaseline:
         return known
 
     def write(self, reference: Mapping[str, float]) -> None:
-        """Keep this round's; a part that nobody sent keeps what it had. Joins the caller's transaction."""
+        """Store this round's; parts that no device sent stay as they are. Joins the caller's transaction."""
         self._store.put_meta({_KEY: json.dumps({**self.read(), **reference}, sort_keys=True)})

@@ -1,4 +1,4 @@
-"""The coordinator's settings (``coordinator.toml``). Units stand in the keys."""
+"""The coordinator's settings (``coordinator.toml``). Keys carry their units."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,24 +16,24 @@ Timeout = Annotated[float, Field(gt=0, le=7 * 86400)]
 
 
 class EvaluationSettings(Section):
-    """Judging versions. ``data``: a labelled window set (npz), relative to the config file."""
+    """Evaluation of versions. ``data``: a labelled window set (npz), relative to the config file."""
 
     data: ConfigPath | None = None
     every_rounds: Positive = 1
     by: Annotated[tuple[Part, ...], Field(max_length=2)] = ("group",)
-    """Also judge parts of the windows: those of each person or device (``group``, where the set says whose
-    they are), all with fewer modalities (``modalities``). Each costs as much time again, and more."""
+    """Also evaluate parts of the windows: those of each person or device (``group``, if the set names them),
+    all with fewer modalities (``modalities``). Each part costs as much time again, and more."""
 
 
 class ExportSettings(Section):
-    """Making bundles. ``every_rounds`` 0: only at the end."""
+    """Export of bundles. ``every_rounds`` 0: only at the end."""
 
     enabled: bool = True
     every_rounds: Annotated[int, Field(ge=0)] = 0
     max_routes: Positive = 16
-    """Where a method is routed: bundles of one version, those for most devices first."""
+    """For a routed method: limit of bundles of one version, those for most devices first."""
     int8: bool = True
-    """Put an int8 variant beside float32, where there are windows to calibrate it on."""
+    """Add an int8 variant beside float32, if there are windows to calibrate it on."""
 
 
 class WorkerSettings(Section):
@@ -52,33 +52,33 @@ class MetricsSettings(Section):
 
 
 class UploadSettings(Section):
-    """Bounds on what devices may leave on the coordinator's disk before it is accepted."""
+    """Limits of what devices may store on the coordinator's disk before it is accepted."""
 
     per_device_bytes: Positive = 128 * 1024 * 1024
     total_bytes: Positive = 2 * 1024 * 1024 * 1024
 
 
 class FetchSettings(Section):
-    """What devices may fetch: the model, bundles, encoder models."""
+    """Limits of what devices may fetch: the model, bundles, encoder models."""
 
     device_bytes_a_day: Annotated[int, Field(ge=0)] = 8 * 1024**3
-    """Of one device; 0: no bound. Given back evenly over the day."""
+    """Of one device; 0: no limit. Refilled evenly over the day."""
 
 
 class DeviceSettings(Section):
-    """What the coordinator remembers of devices, and for how long (docs/coordinator-settings.md)."""
+    """Limits of the device registry (docs/coordinator-settings.md)."""
 
     most: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Devices that are remembered; 0: 100,000 where there is an authority, else 4,000."""
+    """Registered devices; 0: 100,000 with an authority, else 4,000."""
     forget_days: Annotated[float, Field(ge=0, le=3650)] = 30.0
-    """Who is away and said nothing for so long is forgotten; 0: nobody is."""
+    """A device that is offline and silent for this long is removed; 0: never."""
     silent_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 1800.0
-    """A device that says nothing for so long is taken to be offline, whatever it said last. Agents say their
-    state every ``state_idle_s`` (600 s): keep this at three times that, or more."""
+    """A device that is silent for this long is taken to be offline, whatever its last state. Agents send
+    their state every ``state_idle_s`` (600 s): keep this at three times that, or more."""
 
 
 class QuarantineSettings(Section):
-    """After ``refusals`` within ``within_s`` a device is not heard for ``first_s``, then twice as long."""
+    """After ``refusals`` within ``within_s`` a device is denied for ``first_s``, then twice as long."""
 
     refusals: Annotated[int, Field(ge=0, le=32)] = 5
     """0: never."""
@@ -91,20 +91,20 @@ class IdentitySettings(Section):
     """``[identity]``: the fleet's own authority and the service where devices enrol (docs/identity.md)."""
 
     enabled: bool | None = None
-    """None: where ``lichen coordinator init`` has made an authority."""
-    host: str = "0.0.0.0"  # noqa: S104 - devices come from the network; it listens only where an authority is
+    """None: if ``lichen coordinator init`` has created an authority."""
+    host: str = "0.0.0.0"  # noqa: S104 - devices come from the network; it listens only if there is an authority
     port: Annotated[int, Field(ge=1, le=65535)] = 8443
     url: Annotated[str, Field(pattern=r"^(https://[^/\s]{1,253})?$")] = ""
-    """What invites name; empty: ``https://`` the authority's first host and ``port``."""
+    """URL in invites; empty: ``https://`` the authority's first host and ``port``."""
     broker_host: Annotated[str, Field(max_length=253)] = ""
-    """Told to devices; empty: ``mqtt.host``, or the authority's first host where that is this machine."""
+    """Sent to devices; empty: ``mqtt.host``, or the authority's first host if that is this machine."""
     broker_port: Annotated[int, Field(ge=1, le=65535)] = 8883
     device_days: Annotated[float, Field(ge=0.1, le=3650)] = 90.0
-    """How long a device's certificate holds; it renews at two thirds of that."""
+    """Validity of a device's certificate; it renews at two thirds of that."""
     renew_grace_days: Annotated[float, Field(ge=0, le=3650)] = 30.0
-    """A certificate that ran out longer ago is not renewed: the device is invited and enrolled anew."""
+    """A certificate that expired longer ago is not renewed: invite and enrol the device again."""
     broker_dir: ConfigPath | None = None
-    """Where the Mosquitto files are written; None: ``mosquitto`` in ``state_dir``."""
+    """Folder of the Mosquitto files; None: ``mosquitto`` in ``state_dir``."""
     broker_group: str = ""
     """The group that may read them, as ``mosquitto``; empty: their owner alone."""
     reload_command: tuple[str, ...] = ()
@@ -112,13 +112,13 @@ class IdentitySettings(Section):
 
 
 class TrustSettings(Section):
-    """``[trust]``: signing bundles, where ``lichen coordinator trust init`` has made a root."""
+    """``[trust]``: signing of bundles, if ``lichen coordinator trust init`` has created a root."""
 
     timestamp_days: Annotated[float, Field(ge=0.01, le=365)] = 7.0
-    """Devices take nothing new that was not signed within so many days: how long somebody can hold a new
+    """Devices accept nothing new that was signed longer ago: limits how long an attacker can hold a new
     version back unseen, and how long this coordinator can be away."""
     again_hours: Annotated[float, Field(ge=0.001, le=720)] = 24.0
-    """Signed anew after so long."""
+    """Signed again after this time."""
 
 
 class CoordinatorSettings(Section):
@@ -142,26 +142,28 @@ class CoordinatorSettings(Section):
     trust: TrustSettings = TrustSettings()
     rollout: RolloutSettings = RolloutSettings()
     history_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
-    """Of the database; beyond that the oldest rounds leave the history, too."""
+    """Of the database; beyond that the oldest rounds are removed from the history, too."""
     exit_when_done: bool = False
     exit_linger_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
-    """After the last round, serve blobs until nobody fetched for this long (at most 20 times as long)."""
+    """After the last round, serve blobs until no device has fetched for this long (at most 20 times as long).
+    """
     max_update_bytes: Annotated[int, Field(ge=1024, le=MAX_BLOB_BYTES)] = 64 * 1024 * 1024
     offer_every_s: Timeout = 5.0
     spread_s: Annotated[float, Field(ge=0, le=86400)] = 2.0
-    """Once enough devices are able, wait this long for more before a round is opened."""
+    """Once enough devices are eligible, wait this long for more before a round is opened."""
     away_grace_s: Annotated[float, Field(ge=0, le=86400)] = 20.0
-    """Where all devices that an open round waits for went away, wait this long for one to come back."""
+    """If all devices that an open round waits for are offline, wait this long for one to return."""
     keep_versions: Positive = 3
     """Blobs and bundles of older versions are removed."""
     keep_updates: Positive = 100_000
-    """Headers of accepted updates in the database; beyond that the oldest rounds leave the history."""
+    """Headers of accepted updates in the database; beyond that the oldest rounds are removed from the
+    history."""
 
 
 def load_settings(file: Path) -> CoordinatorSettings:
     """Read the settings, drop-ins and environment.
 
     Raises:
-        Misconfigured: naming the file and key.
+        Misconfigured: a setting is wrong; the message names the file and key.
     """
     return load(CoordinatorSettings, file)

@@ -1,4 +1,4 @@
-"""The rounds that are over, from the database, for a policy that looks back: a restart forgets none."""
+"""The rounds before, from the database, for policies that look back: a restart forgets none."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from coordinator.storage.database import Database
 from coordinator.storage.device_lists import names_in
 
 _MAX_LOSS: Final = 1e9
-"""A number beyond that is no loss: sums of it could overflow."""
+"""A larger number is not a loss: sums of it could overflow."""
 
 
 @dataclass
@@ -38,9 +38,9 @@ class SelectionHistory:
 
         Args:
             round_: its round.
-            device: which sent it.
-            loss: its ``metrics["loss"]``; whatever is no usable number counts as none.
-            moved: names of the blobs that it moved.
+            device: its sender.
+            loss: its ``metrics["loss"]``; anything but a usable number counts as none.
+            moved: names of the blobs that it changed.
         """
         record = self._rounds[round_]
         record.selected.add(device)
@@ -57,7 +57,7 @@ class SelectionHistory:
 
 
 def read(store: Database, before: int, rounds: int) -> tuple[PastRound, ...]:
-    """The last rounds before one, in order; fewer where the database knows no more (``keep_updates``).
+    """The last rounds before one, in order; fewer if the database holds no more (``keep_updates``).
 
     Args:
         store: the coordinator's.
@@ -73,7 +73,7 @@ def read(store: Database, before: int, rounds: int) -> tuple[PastRound, ...]:
     )
     for row in store.rows(asked):
         history.select(row["round"], names_in(row["selected"]))
-    # SQLite takes the one number out of the header: to parse 100,000 headers here would take seconds.
+    # SQLite extracts the one number from the header: parsing 100,000 headers here would take seconds.
     loss = sa.func.json_extract(updates.c.header, "$.metrics.loss").label("loss")
     folded = (
         sa.select(updates.c.round, updates.c.device, loss, updates.c.blobs)
@@ -86,5 +86,5 @@ def read(store: Database, before: int, rounds: int) -> tuple[PastRound, ...]:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """A list of names as it was written; a rotten one is empty."""
+    """A stored list of names; empty if it is damaged."""
     return tuple(map(str, value)) if isinstance(value, Iterable) and not isinstance(value, str) else ()

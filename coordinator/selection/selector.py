@@ -1,4 +1,4 @@
-"""Answers ``Select``: asks the task's policy, with what it needs to know of fleet and history."""
+"""Answers ``Select``: asks the task's policy, with the facts of fleet and history that it needs."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ DELIVERED: Final = "delivered in an earlier attempt"
 
 @dataclass(frozen=True, slots=True)
 class SelectedDevices:
-    """Who is to take part in an attempt.
+    """The devices of an attempt.
 
     Attributes:
         policy: its name.
         devices: to be asked; sorted.
         why: of each of them, and of those that delivered already.
-        passed: of some that came next, why not.
-        looked_back: whether the policy reads who was selected in the rounds before.
+        passed: of some of the next candidates, why they were not selected.
+        looked_back: whether the policy reads the selections of earlier rounds.
     """
 
     policy: str
@@ -37,7 +37,7 @@ class SelectedDevices:
 
 
 class DeviceSelector:
-    """One task's. ``route``: names of the blobs that a device may need."""
+    """The selector of one task. ``route``: names of the blobs that a device may need."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DeviceSelector:
     async def choose(
         self, command: Select, able: Sequence[str], state: RoundState, terms: Requirements
     ) -> SelectedDevices:
-        """Choose among the devices that could be asked now.
+        """Select among the devices that could be asked now.
 
         Raises:
             Transient: the history cannot be read now.
@@ -75,7 +75,7 @@ class DeviceSelector:
             history=await asyncio.to_thread(history.read, self._store, command.round, back) if back else (),
             tried=frozenset(state.invited),
         )
-        # A policy that looks back adds up thousands of rows; the others' answer is here at once.
+        # A policy that looks back adds up thousands of rows, so it runs in a thread.
         made = await asyncio.to_thread(self._policy.choose, draw) if back else self._policy.choose(draw)
         why = {**dict.fromkeys(state.delivered, DELIVERED), **made.why}
         return SelectedDevices(self._policy.name, made.devices, why, made.passed, bool(back))
@@ -87,7 +87,7 @@ class DeviceSelector:
     def _counts(self, device: str, terms: Requirements) -> Counts:
         """Windows per class of label, and then one cell for each further target that the device learns.
 
-        Where devices learn without labels, all windows that have the modality.
+        If devices learn without labels: all windows that have the modality.
         """
         task, names = self._task, self._task.modality_names  # a device may claim any others
         if not terms.needs_labels:

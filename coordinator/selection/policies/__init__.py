@@ -1,9 +1,7 @@
-"""How devices are chosen for a round: every module here with a ``POLICY``, by its name.
+"""Selection policies: every module here with a ``POLICY``, by its name.
 
-A policy decides in pure code on what it is told
-(:class:`coordinator.selection.policies.base.SelectionInput`); a
-further one is a
-further module, and ``rounds.selection`` names it.
+A policy is pure code over its input (:class:`coordinator.selection.policies.base.SelectionInput`); a further
+one is a further module, and ``rounds.selection`` names it.
 """
 
 import difflib
@@ -27,7 +25,7 @@ def policies() -> "Mapping[str, Policy]":
     """All policies by name, sorted.
 
     Raises:
-        TypeError: a module's POLICY is none, or is named differently from its module (a fault of ours).
+        TypeError: a module's POLICY is not a Policy, or has another name than its module (an internal error).
     """
     found: dict[str, Policy] = {}
     for entry in sorted(iter_modules(__path__), key=lambda entry: entry.name):

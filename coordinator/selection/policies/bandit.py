@@ -26,21 +26,21 @@ from coordinator.selection.policies.base import NEEDED, PastRound, Policy, Selec
 from protocol.tasks.task import Rounds
 
 _NEGLIGIBLE: Final = 1e-3
-"""A round that weighs less is not looked at."""
+"""A round with a smaller weight is ignored."""
 _MOST_ROUNDS: Final = 1000
 _MAX_EXPLAINED: Final = 16
-"""Of those that were not chosen, so many are explained."""
+"""The number of devices not selected that are explained."""
 
 
 @dataclass
 class Sums:
-    """What the rounds that are over amount to, discounted.
+    """Discounted sums over the rounds before.
 
     Attributes:
         rounds: the weights of all rounds.
         seen: device -> I_i.
         loss: device -> L_i.
-        told: device -> the weights of the rounds in which it told a loss.
+        told: device -> the weights of the rounds in which it reported a loss.
         sampled: blob -> P_k.
     """
 
@@ -51,14 +51,14 @@ class Sums:
     sampled: dict[str, float] = field(default_factory=dict)
 
     def mean_loss(self, device: str) -> float | None:
-        """L_i / I_i; None where it told none."""
+        """L_i / I_i; None if it reported no loss."""
         told = self.told.get(device, 0.0)
         return self.loss[device] / told if told else None
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One device's standing; ``never``: it was never selected. ``words``: for people."""
+    """One device's arm; ``never``: it was never selected. ``words``: for people."""
 
     device: str
     score: float
@@ -93,8 +93,8 @@ def arm(device: str, route: Sequence[str], found: Sums, unknown_loss: float, exp
     Args:
         device: its name.
         route: names of the blobs that it may need.
-        found: of the rounds that are over.
-        unknown_loss: stands in for that of a device that told none.
+        found: sums over the rounds before.
+        unknown_loss: for a device that reported none.
         explore: weight of the second term.
     """
     seen = found.seen.get(device, 0.0)
@@ -120,7 +120,7 @@ def rank(draw: SelectionInput) -> list[Arm]:
     ]
     return sorted(
         arms, key=lambda a: (a.device in draw.tried, -a.score)
-    )  # stable: the seed decides on equals
+    )  # stable: the seed decides between equals
 
 
 def choose(draw: SelectionInput) -> Selection:

@@ -1,4 +1,4 @@
-"""What a selection policy is asked, and what it answers. Pure."""
+"""Input and output of a selection policy. Pure."""
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,13 +15,13 @@ NEEDED: Final = "a round needs a device that trains"
 
 @dataclass(frozen=True, slots=True)
 class PastRound:
-    """A round that is over, as the database knows it.
+    """A round before, from the database.
 
     Attributes:
         round: its number.
         selected: devices that were selected in any of its attempts.
-        losses: of those whose update counted and told one: device -> ``metrics["loss"]``, finite.
-        moved: device -> names of the blobs that its counted update moved.
+        losses: of those whose counted update reported one: device -> ``metrics["loss"]``, finite.
+        moved: device -> names of the blobs that its counted update changed.
     """
 
     round: int
@@ -32,18 +32,18 @@ class PastRound:
 
 @dataclass(frozen=True, slots=True)
 class SelectionInput:
-    """All that a choice may depend on; the same draw gives the same choice.
+    """Everything that a selection may depend on; the same input gives the same selection.
 
     Attributes:
-        candidates: able devices, and what they have data for.
-        wanted: how many are to be chosen; None takes all.
-        seed: decides where devices are equals.
-        labels: names of the classes, for the words; none where the candidates count windows without labels.
-        needed: at least one of these takes part, where one is a candidate.
+        candidates: eligible devices, and what they have data for.
+        wanted: how many to select; None selects all.
+        seed: decides between equals.
+        labels: names of the classes, for the text; empty if the candidates count windows without labels.
+        needed: at least one of these is selected, if one is a candidate.
         rounds: the policy's options are there.
         routes: device -> names of the blobs that it may need.
-        history: rounds that are over, in order; as many as the policy looks back, or as there are.
-        tried: devices that an earlier attempt of this round asked in vain.
+        history: the rounds before, in order; as many as the policy looks back, or as there are.
+        tried: devices that did not deliver in an earlier attempt of this round.
     """
 
     candidates: Mapping[str, Counts]
@@ -57,20 +57,20 @@ class SelectionInput:
     tried: Collection[str] = ()
 
     def order(self) -> list[str]:
-        """The candidates as the seed orders them."""
+        """The candidates in the seed's order."""
         order = sorted(self.candidates)
-        random.Random(self.seed).shuffle(order)  # noqa: S311 - fairness among devices, nothing secret
+        random.Random(self.seed).shuffle(order)  # noqa: S311 - fairness among devices, not a secret
         return order
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Who takes part, and per device one sentence why.
+    """The selected devices, and one sentence why for each.
 
     Attributes:
         devices: sorted.
         why: of each of them.
-        passed: of those that came next, why not; may name some of them, or none.
+        passed: of the next candidates, why they were not selected; may name some of them, or none.
     """
 
     devices: tuple[str, ...]
@@ -80,10 +80,10 @@ class Selection:
 
 @dataclass(frozen=True)
 class Policy:
-    """A way to choose, found by its module's name.
+    """A selection policy, found by its module's name.
 
     Attributes:
-        name: of the module; what ``rounds.selection`` says.
+        name: of the module; the value of ``rounds.selection``.
         choose: pure.
         looks_back: how many rounds of history it uses under a task's options; 0: none is read for it.
     """
@@ -94,5 +94,5 @@ class Policy:
 
 
 def everyone(order: Sequence[str]) -> Selection:
-    """Where there are no more candidates than are wanted."""
+    """The selection if there are no more candidates than wanted."""
     return Selection(tuple(sorted(order)), dict.fromkeys(order, EVERYONE))

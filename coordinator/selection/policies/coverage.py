@@ -1,7 +1,7 @@
 """``rounds.selection = "coverage"``: every class of every modality, then devices at random.
 
-First a greedy cover of the cells modality x class that some able device has data for (of the modalities,
-where devices learn without labels); then, at random, as many as the task asks for. It looks at no history.
+First a greedy cover of the cells modality x class that some eligible device has data for (of the modalities,
+if devices learn without labels); then, at random, as many as the task asks for. It uses no history.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,7 +42,7 @@ def choose(draw: SelectionInput) -> Selection:
 
 
 def _open(order: list[str], chosen: Collection[str], wanted: int, needed: Collection[str]) -> list[str]:
-    """Who may take the next place; the last one is kept for a device that is needed, until one is in."""
+    """Candidates for the next place; the last place is reserved for a needed device until one is selected."""
     left = [device for device in order if device not in chosen]
     if len(chosen) < wanted - 1 or any(device in needed for device in chosen):
         return left
