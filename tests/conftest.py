@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain, zip_longest
 
 import pytest
@@ -83,3 +84,14 @@ def _one_torch_thread() -> Iterator[None]:
     yield
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _translations_once() -> None:
+    """torch.onnx parses the sources of 500 translations for each export: as long as a small export takes."""
+    registration = sys.modules.get("torch.onnx._internal.exporter._registration")
+    if registration is None:
+        return
+    registry = registration.ONNXRegistry
+    if not hasattr(registry.from_torchlib, "cache_info"):
+        registry.from_torchlib = staticmethod(cache(registry.from_torchlib))

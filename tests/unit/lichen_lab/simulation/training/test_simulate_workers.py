@@ -47,10 +47,10 @@ def words(process: psutil.Process) -> str:
 
 def fleet() -> dict[str, WindowSet | RoundStream]:
     streams: dict[str, WindowSet | RoundStream] = {
-        f"d{i}": Evolving(windows(80, i), i, 40, 10, 0.5, 0.5, 0.5, 0.0) for i in range(4)
+        f"d{i}": Evolving(windows(80, i), i, 40, 10, 0.5, 0.5, 0.5, 0.0) for i in range(2)
     }
     # idle in most rounds: what it keeps (error carry) must outlive them
-    return {**streams, "d4": Unlabelled(windows(40, 4), (1, 3, 4))}
+    return {**streams, "d2": Unlabelled(windows(40, 4), (1, 3, 4))}
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,8 @@ def test_simulate_workers_give_the_same_bytes_as_one_process(here: History, work
     )
     assert told == [1, 2, 3, 4]
     assert there.rounds == here.rounds
-    assert list(there.rounds[0].accepted) == ["d0", "d1", "d2", "d3", "d4"]
-    assert "no labelled windows" in there.rounds[1].refused["d4"]
+    assert list(there.rounds[0].accepted) == ["d0", "d1", "d2"]
+    assert "no labelled windows" in there.rounds[1].refused["d2"]
     for blob, tensors in here.state.items():
         for name, values in tensors.items():
             assert (values == there.state[blob][name]).all(), name
