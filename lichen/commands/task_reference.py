@@ -14,39 +14,39 @@ from models.registry import methods
 from protocol.tasks.task import Task
 
 _MORE: Final = {
-    "name": "of the task; the coordinator's state folder belongs to it",
+    "name": "name of the task; the coordinator's state folder belongs to it",
     "method": f"one of {', '.join(f'[{name}](methods/{name}.md)' for name in methods())}",
-    "seed": "of the first version, and of what chance decides",
-    "modalities.name": "as recordings and sources call it",
-    "modalities.channels": "of one sample",
-    "modalities.rate_hz": "of the grid that samples are interpolated onto; the sensor's own, or near it",
-    "modalities.unit": "of values: `g`, `m/s2`, `rad/s`; `1`: none is checked",
-    "modalities.low": "values below cannot be; none: any can",
-    "modalities.high": "values above cannot be",
-    "targets.name": "of the target; its labels are `target/<name>` in recordings",
+    "seed": "seed of the first version and of all random choices",
+    "modalities.name": "name in recordings and sources",
+    "modalities.channels": "channels of one sample",
+    "modalities.rate_hz": "rate of the grid that samples are interpolated onto; the sensor's own, or near it",
+    "modalities.unit": "unit of values: `g`, `m/s2`, `rad/s`; `1`: none is checked",
+    "modalities.low": "lowest possible value; none: any",
+    "modalities.high": "highest possible value; none: any",
+    "targets.name": "name of the target; its labels are `target/<name>` in recordings",
     "targets.kind": "one of `labels`, a number, or the window of a modality",
-    "targets.labels": "of a classification: two or more",
-    "targets.modality": "of a generation: what is made",
-    "targets.unit": "of a regression's number",
+    "targets.labels": "classification: two or more classes",
+    "targets.modality": "generation: the modality that is generated",
+    "targets.unit": "regression: unit of the number",
     "targets.scale": "see `offset`",
-    "targets.offset": "of a regression: it learns `(value - offset) / scale`",
-    "window.length_s": "of a window: shorter than an activity, longer than its pattern",
-    "window.stride_s": "from the start of a window to that of the next; under `length_s` they overlap",
+    "targets.offset": "regression: the network learns `(value - offset) / scale`",
+    "window.length_s": "length of a window: shorter than an activity, longer than its pattern",
+    "window.stride_s": "time between the starts of two windows; if shorter than `length_s`, they overlap",
     "network.encoders.kind": "convolutions, or a recurrent network",
-    "network.feature_dim": "numbers that an encoder makes of a window",
-    "network.hidden_dim": "of the head",
-    "rounds.count": "after which the fleet has learned; more are made when it is raised",
-    "rounds.deadline_s": "of a round: who has not delivered then is left out",
-    "uplink.codec": "of model deltas",
-    "uplink.error_carry": "what a codec rounds away is added to the next update",
+    "network.feature_dim": "size of the feature vector of a window",
+    "network.hidden_dim": "hidden size of the head",
+    "rounds.count": "number of rounds; if it is raised, the fleet continues",
+    "rounds.deadline_s": "a device that has not delivered by then is left out of the round",
+    "uplink.codec": "codec of model deltas",
+    "uplink.error_carry": "rounding errors are added to the next update (error feedback)",
     "aggregator.kind": "plain averaging, or an adaptive step of the server",
-    "aggregator.beta1": "of the first moment",
-    "aggregator.beta2": "of the second moment",
-    "graph.features.name": "of the modality of entities",
-    "graph.features.dim": "numbers of one entity",
-    "graph.max_entities": "of one device",
-    "graph.max_relations": "of one device",
-    "graph.max_triples": "of one device",
+    "aggregator.beta1": "decay of the first moment",
+    "aggregator.beta2": "decay of the second moment",
+    "graph.features.name": "name of the modality of entities",
+    "graph.features.dim": "size of an entity's feature vector",
+    "graph.max_entities": "bound for one device",
+    "graph.max_relations": "bound for one device",
+    "graph.max_triples": "bound for one device",
 }
 """What a key means, where its model does not say so in words of its own."""
 _HEAD: Final = """# Every key of a task
@@ -157,7 +157,10 @@ def _value(schema: dict[str, Any], defs: dict[str, Any]) -> str:
         return next(_value(one, defs) for one in schema["anyOf"] if one.get("type") != "null")
     if "enum" in schema:
         return ", ".join(f"`{word}`" for word in schema["enum"])
+    low, high = schema.get("minimum"), schema.get("maximum")
     bounds = [words.format(f"{schema[key]:,}") for key, words in _BOUNDS.items() if key in schema]
+    if low is not None and high is not None:
+        bounds = [f"{low:,} to {high:,}"]
     if schema.get("type") == "array":
         items = schema.get("items") or schema.get("prefixItems", [{}])[0]
         return ", ".join([f"list of {_value(items, defs)}", *bounds])
