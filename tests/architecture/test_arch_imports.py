@@ -1,9 +1,9 @@
 """The import contracts of pyproject.toml, as a test."""
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+
+from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER_ORDER = {"protocol", "runtime", "models", "export", "edge_agent", "coordinator"}
@@ -11,19 +11,8 @@ PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinato
 
 
 def test_arch_every_contract_is_kept() -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = python("-c", code)
     assert " 0 broken" in done.stdout
 
 

@@ -1,11 +1,11 @@
 """Neither daemon loads torch or onnx, in any role: import all their modules and see what came along."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "onnx", "onnxscript"}
@@ -25,15 +25,7 @@ print(json.dumps({"imported": names, "loaded": sorted({m.partition(".")[0] for m
 
 
 def import_all(package: str) -> tuple[list[str], set[str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT_ALL, package],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = python("-c", IMPORT_ALL, package)
     report = json.loads(done.stdout.splitlines()[-1])
     return report["imported"], set(report["loaded"])
 
@@ -64,15 +56,7 @@ print(json.dumps(sorted({m.partition(".")[0] for m in sys.modules})))
 
 
 def test_arch_a_methods_description_and_server_half_are_torch_free() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", METHOD_HALVES],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = python("-c", METHOD_HALVES)
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert "models" in loaded
     assert not loaded & (HEAVY | {"onnxruntime"})

@@ -1,8 +1,6 @@
 """One suite over every method that the registry finds; a new one needs no new test."""
 
 import itertools
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +42,7 @@ from tests.support.methods.contract_cases import (
     windows_of,
     without_second,
 )
+from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
 EACH = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
@@ -408,4 +407,4 @@ def test_method_messages_and_server_import_without_torch(spec):
         f"import models.methods.{spec.name}.messages, models.methods.{spec.name}.server as s\n"
         "assert m.METHOD.server() is not None and s.make_server() is not None"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    python("-c", code)

@@ -1,8 +1,6 @@
 """What a method promises to devices without torch, over every method that the registry finds."""
 
 import itertools
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from tests.support.methods.contract_cases import (
     task_of,
     windows_of,
 )
+from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
@@ -103,7 +102,7 @@ def test_prototypes_are_made_without_torch_and_are_the_same_bytes(spec, tmp_path
         "assert spec.prototyper().modalities(task, windows) == task.modality_names\n"
         "(folder / 'frame').write_bytes(summary(spec, task, 'p0', windows))\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+    python("-c", code)
     assert digest((tmp_path / "frame").read_bytes()) == digest(summary(spec, task, "p0", windows))
 
 

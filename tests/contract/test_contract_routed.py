@@ -1,8 +1,6 @@
 """What a routed method promises to devices that hold parts of its model, over every one that there is."""
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,7 @@ from tests.support.methods.routed_cases import (
     task_of,
     windows_of,
 )
+from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUTED = [name for name, spec in methods().items() if spec.routed]
@@ -200,4 +199,4 @@ def test_the_router_and_what_is_personal_import_without_torch(name):
         f"import models.methods.{name}.personal\n"
         f"assert method({name!r}).router() is not None"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    python("-c", code)

@@ -1,7 +1,5 @@
 """The front door: cheap to open, finds its parts, and says errors in words with stable exit codes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from lichen import cli
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime import exit_codes
 from runtime.process.fast_arguments import config_argument
+from tests.support.python import python
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -28,9 +27,7 @@ def test_the_help_names_every_part_and_imports_none() -> None:
         "heavy = {'torch', 'numpy', 'onnxruntime', 'edge_agent', 'coordinator', 'export', 'models'}\n"
         "print('HEAVY', sorted(heavy & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", probe], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = python("-c", probe)
     assert "HEAVY []" in done.stdout
     assert all(name in done.stdout for name in cli.PARTS)
 
@@ -184,14 +181,7 @@ def test_an_agent_starts_without_the_library_of_the_command_line(tmp_path: Path)
         "except SystemExit as left:\n    print('LEFT', left.code)\n"
         "print('HEAVY', sorted({'typer', 'rich', 'pydantic_settings', 'onnxruntime'} & set(sys.modules)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", probe],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        cwd=tmp_path,
-    )
+    done = python("-c", probe, cwd=tmp_path)
     assert "LEFT 78" in done.stdout
     assert "HEAVY []" in done.stdout
     assert "no.toml: no such file" in done.stderr

@@ -1,8 +1,6 @@
 """The daemon and the operator's decisions: who was revoked is not heard, an approval ends a quarantine."""
 
 import asyncio
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
@@ -18,6 +16,7 @@ from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import FLEET, frame, header, settings_for, tiny_task
 from tests.support.identity.desk import Client, csr, new_key
 from tests.support.network.brokers import HOST, free_port
+from tests.support.python import python
 from tests.support.services import beside, until
 
 
@@ -119,9 +118,7 @@ def test_a_coordinator_without_an_authority_imports_neither_cryptography_nor_a_w
         "import sys, coordinator.app; "
         "print(sorted({m.partition('.')[0] for m in sys.modules} & {'cryptography', 'starlette', 'uvicorn'}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = python("-c", code)
     assert done.stdout.strip() == "[]"
 
 

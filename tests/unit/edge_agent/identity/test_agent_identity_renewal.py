@@ -3,8 +3,6 @@
 import asyncio
 import itertools
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.clock import ManualClock
 from tests.support.identity.pki import Pki
 from tests.support.identity.stub import Stub, refusal
+from tests.support.python import python
 from tests.support.services import beside
 
 ROOT = Path(__file__).parents[4]
@@ -251,7 +250,5 @@ async def test_a_refusal_reaches_the_daemon_through_the_child_process(pki, tmp_p
 
 def test_the_daemon_imports_no_crypto_library():
     code = "import sys, edge_agent.app; print(sorted(m for m in sys.modules if m.startswith('cryptography')))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
-    )
+    done = python("-c", code)
     assert done.stdout.strip() == "[]"

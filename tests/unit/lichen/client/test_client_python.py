@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from edge_agent.inference.rotating_log import RotatingLines
 from lichen.client import Found, Prediction, Predictions, parse, predictions, read
 from lichen.client.follow import MAX_WAITING
+from tests.support.python import python
 from tests.support.sensors.publishing import ALL, line
 
 
@@ -176,9 +175,7 @@ def test_the_example_of_the_docs_runs(
 
 def test_the_client_imports_nothing_heavy() -> None:
     code = "import sys, lichen.client; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = python("-c", code)
     loaded = set(done.stdout.split())
     assert {"lichen", "json"} <= loaded
     heavy = {"numpy", "pydantic", "paho", "structlog", "typer", "cbor2", "runtime", "models", "protocol"}

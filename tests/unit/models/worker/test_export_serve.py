@@ -1,13 +1,12 @@
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from models.worker.job_loop import answer, serve
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from tests.support.python import python
 
 
 def raising(error: Exception):
@@ -59,21 +58,11 @@ def test_a_single_jobs_exit_status_and_a_clean_standard_output(body: str, code: 
         "import sys\nfrom models.worker.job_loop import main\nfrom protocol import errors\n"
         f"def do(folder):\n    {body}\nsys.exit(main(do, 'm', sys.argv[1:]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
+    done = python("-c", script, str(tmp_path), status=code)
     assert json.loads(done.stdout)["ok"] is (code == 0)
     assert ("library noise" in done.stderr) is (code == 0)
 
 
 def test_wrong_usage_is_explained() -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "export"], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
+    done = python("-m", "export", status=2)
     assert "python -P -m export JOBDIR | --serve" in done.stderr

@@ -18,6 +18,7 @@ from protocol.errors import Misconfigured, Transient
 from protocol.frames.tensors import Codec
 from protocol.tasks.task import Encoder, Window
 from tests.support.methods import contract_graphs
+from tests.support.python import python
 from tests.support.tasks import sensors, small_network, small_task
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -183,7 +184,7 @@ def test_training_loads_none_of_torchs_compiler():
         "heavy = {'torch._dynamo', 'torch._inductor', 'sympy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+    python("-c", code)
 
 
 def test_a_job_on_a_graph_gives_what_the_method_gives_here(tmp_path):

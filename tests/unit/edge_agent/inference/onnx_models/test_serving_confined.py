@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from tests.support.agent.predicting import predicting
 from tests.support.agent.serving import inference, judged, put, watched
 from tests.support.fuzz.corpus import CORPUS
 from tests.support.fuzz.models import DEVICE_KEY, naming
+from tests.support.python import python
 from tests.support.services import until
 
 ROOT = Path(__file__).parents[5]
@@ -106,14 +105,7 @@ def state(tmp_path: Path) -> Path:
 
 def opened(state: Path, act: str) -> tuple[list[dict], str]:
     """What its processes answered, and the log."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", CHILD, str(ROOT), str(state), act],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert not done.returncode, done.stderr
+    done = python("-c", CHILD, str(ROOT), str(state), act)
     said, _, answers = done.stdout.partition("ANSWERS ")
     return json.loads(answers), said + done.stderr
 

@@ -29,6 +29,7 @@ from models.worker import job_folder
 from protocol.errors import Transient
 from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 from runtime.mqtt.packet_limit import publish_bytes
+from tests.support.python import python
 
 
 def small_task() -> Task:
@@ -99,9 +100,7 @@ def test_bench_fold_counts_every_update_and_its_child_loads_no_torch(
 def test_bench_peak_is_this_programs_own_not_its_parents() -> None:
     ballast = np.ones(30_000_000)
     code = f"from {_fold_child.__name__} import peak_bytes; print(peak_bytes())"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = python("-c", code)
     assert int(done.stdout) < ballast.nbytes
 
 

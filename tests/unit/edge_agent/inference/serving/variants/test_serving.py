@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +33,7 @@ from protocol.tasks.task import Target
 from tests.support.agent.bundle import bundle, tiny_onnx
 from tests.support.agent.predicting import predicting
 from tests.support.agent.serving import TASK, inference, is_there, judged, other, probabilities, put, watched
+from tests.support.python import python
 from tests.support.services import until
 
 INT8 = Candidate("int8", "model.int8.onnx", CPU)
@@ -114,14 +113,7 @@ asyncio.run(main())
 
 def test_the_agent_forks_it_has_no_onnx_runtime_and_nothing_speaks_to_the_wheel_s_maker(tmp_path):
     folder, root = put(tmp_path / "a"), Path(__file__).resolve().parents[6]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", CHILD, str(root), str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = python("-c", CHILD, str(root), str(folder))
     said = done.stdout.split(maxsplit=8)
     assert said[:1] == ["1"], "a thread of a library: the agent could not fork"
     assert said[1] == "None", "it is gone at the end"
