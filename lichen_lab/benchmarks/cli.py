@@ -202,13 +202,13 @@ def _add_study(name: str, words: str, parts: str) -> None:
         shape: FormatOption = Format.TABLE,
         out: Out = None,
     ) -> None:
-        from lichen_lab.benchmarks.study.study import Wish  # noqa: PLC0415 - only on this path
+        from lichen_lab.benchmarks.study.study import StudyRequest  # noqa: PLC0415 - only on this path
 
         study = registry.study(name)
-        wish = Wish(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
+        request = StudyRequest(tuple(part or ()), seeds, seed, workers, resume, any_code, report)
 
         def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-            return study.measure(replace(wish, quick=quick), say)
+            return study.measure(replace(request, quick=quick), say)
 
         _run((replace(study.bench(), run=run),), quick=quick, shape=shape, out=out)
 

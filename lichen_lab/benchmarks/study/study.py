@@ -16,7 +16,7 @@ from lichen_lab.benchmarks.study.run_spec import O, S
 
 
 @dataclass(frozen=True)
-class Wish:
+class StudyRequest:
     """Options of a study's command.
 
     Attributes:
@@ -40,14 +40,14 @@ class Wish:
     quick: bool = False
 
 
-def distinct(ones: Iterable[S]) -> dict[str, S]:
+def distinct(specs: Iterable[S]) -> dict[str, S]:
     """Each run once, by key, in order of first use, with the probes of all its uses."""
-    found: dict[str, S] = {}
-    for one in ones:
-        same = found.setdefault(one.key(), one)
-        if one.probes != same.probes:
-            found[one.key()] = replace(same, probes=tuple(sorted({*same.probes, *one.probes})))
-    return found
+    by_key: dict[str, S] = {}
+    for spec in specs:
+        same = by_key.setdefault(spec.key(), spec)
+        if spec.probes != same.probes:
+            by_key[spec.key()] = replace(same, probes=tuple(sorted({*same.probes, *spec.probes})))
+    return by_key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,11 @@ class Study(RunFormat[S, O]):
         """Its entry in the registry."""
 
         def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-            return self.measure(Wish(quick=quick), say)
+            return self.measure(StudyRequest(quick=quick), say)
 
         return Bench(self.name, self.title, run, goals=self.parts.goals())
 
-    def measure(self, wish: Wish, say: Say) -> list[ResultRow]:
+    def measure(self, request: StudyRequest, say: Say) -> list[ResultRow]:
         """Make the requested runs and write the report.
 
         Raises:
@@ -87,27 +87,30 @@ class Study(RunFormat[S, O]):
             NotWritten: a file cannot be written.
             Transient: a worker was killed.
         """
-        found = [replace(one, computed=one.part.computed(wish.quick, say)) for one in self.results(wish, say)]
-        rows = [row for one in found for row in one.rows()]
-        if wish.report is not None:
-            self._write(found, rows, wish.report)
-            say(f"the report is in {wish.report}")
+        results = [
+            replace(each, computed=each.part.computed(request.quick, say))
+            for each in self.results(request, say)
+        ]
+        rows = [row for each in results for row in each.rows()]
+        if request.report is not None:
+            self._write(results, rows, request.report)
+            say(f"the report is in {request.report}")
         return rows
 
-    def _write(self, found: Sequence[PartResults[S, O]], rows: Sequence[ResultRow], path: Path) -> None:
+    def _write(self, results: Sequence[PartResults[S, O]], rows: Sequence[ResultRow], path: Path) -> None:
         """Write the report; imports matplotlib only here."""
-        import_module(f"{self.package}.report").PAGE.write(found, rows, path)
+        import_module(f"{self.package}.report").PAGE.write(results, rows, path)
 
-    def results(self, wish: Wish, say: Say) -> list[PartResults[S, O]]:
+    def results(self, request: StudyRequest, say: Say) -> list[PartResults[S, O]]:
         """The runs of the requested parts."""
-        wanted = self.parts.chosen(wish.parts)
-        if wish.quick:
+        wanted = self.parts.chosen(request.parts)
+        if request.quick:
             wanted = [part.small() for part in wanted]
-        count = 1 if wish.quick else wish.seeds or self.seeds
-        seeds = range(wish.seed, wish.seed + count)
-        store = self.store(wish.resume, any_code=wish.any_code)
-        ones = [one for part in wanted for one in part.specs(seeds)]
+        count = 1 if request.quick else request.seeds or self.seeds
+        seeds = range(request.seed, request.seed + count)
+        store = self.store(request.resume, any_code=request.any_code)
+        specs = [spec for part in wanted for spec in part.specs(seeds)]
         # By seed first, so that an interrupted study can be compared.
-        ones.sort(key=self.order)
-        done = run_each(distinct(ones), store, say, self.run, wish.workers)
-        return [part.results(done, seeds, quick=wish.quick) for part in wanted]
+        specs.sort(key=self.order)
+        done = run_each(distinct(specs), store, say, self.run, request.workers)
+        return [part.results(done, seeds, quick=request.quick) for part in wanted]

@@ -1,4 +1,4 @@
-"""What a device's predictions on its test windows are worth, 0 to 100 for every kind of target."""
+"""Scores of a device's predictions on its test windows, 0 to 100 for every kind of target."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from protocol.tasks.task import Target
 
 
 def score(fleet: TargetFleet, member: TargetDevice, outputs: Mapping[str, FloatArray]) -> dict[str, float]:
-    """By target of the member's profile, in its order.
+    """Scores by target of the device's profile, in its order.
 
     Args:
         fleet: whose judges look at what is generated.

@@ -1,8 +1,7 @@
-"""What is compared: methods, their options as tuned, and the fleets' settings. The one table to change.
+"""The methods, their tuned options, and the fleets' settings: the table to change.
 
-How the options were chosen: ``lichen bench disentafl --part tune`` runs every method over the same grid of
-learning rates, ``--part options`` with other options of its own, on seeds that no table uses, judged on a
-part of the windows that train.
+``lichen bench disentafl --part tune`` chose the learning rates from one grid for all methods, ``--part
+options`` the other options, on seeds that no table uses, evaluated on held-out training windows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +19,14 @@ FLEETS: Final = (VEHICLE, UCI_HAR, MERGE_FA)
 BASE: Final[Mapping[str, DisentAflSetting]] = {
     name: DisentAflSetting(rounds=40, batch=16, latent=64, options={"lr_decay": 0.95}) for name in FLEETS
 }
-"""What all methods are given on a fleet. The decay lifts own models of all of them: a last local round at the
-full rate undoes some of what the fleet gave."""
+"""The setting of all methods on a fleet. The decay improves all personal models: a last local round at the
+full rate undoes part of the fleet's gain."""
 _OURS: Final[Mapping[str, Any]] = {"align": 0.01, "orthogonal": 0.01, "validation": 0.0}
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     n.AVG: {**_OURS, "last_layer": "private"},
     n.KD: {**_OURS, "aggregate": "kd"},
 }
-"""Options of a method, by its title; those of a baseline that is not here are its defaults."""
+"""Method's title -> options; a baseline that is missing here uses its defaults."""
 ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     VEHICLE: {
         n.AVG: {
@@ -41,7 +40,7 @@ ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     UCI_HAR: {n.AVG: {"domains": 1, "own_share": 0.4}, n.KD: {"domains": 1}},
     MERGE_FA: {},
 }
-"""Likewise, on one fleet alone: the paper's first two are of a single domain."""
+"""Likewise for one fleet; the paper's first two fleets have a single domain."""
 METHODS: Final[Mapping[str, str]] = {
     **{title: name for name, title in n.TITLES.items()},
     n.AVG: n.OURS,
@@ -50,7 +49,7 @@ METHODS: Final[Mapping[str, str]] = {
 """Title -> method, in the tables' order."""
 
 GRID: Final = (0.002, 0.004, 0.008, 0.016, 0.032)
-"""Learning rates of the first round that every method is tried with on every fleet."""
+"""Learning rates of the first round, tried with every method on every fleet."""
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     n.TITLES[n.CROSS_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
     n.TITLES[n.ALIGN_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
@@ -59,7 +58,7 @@ TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     n.AVG: ({"align": 1.2, "orthogonal": 4.0}, {"align": 0.0, "orthogonal": 0.0}, {"last_layer": "shared"}),
     n.KD: ({"distil": 0.1}, {"distil": 4.0}, {"align": 0.0, "orthogonal": 0.0}),
 }
-"""Options of its own that a method is tried with beside those it has, at its learning rate."""
+"""Method's title -> other options that are tried at its learning rate."""
 TUNING_SEEDS: Final = (100, 101)
 """No table uses these."""
 SEEDS: Final = 5
@@ -96,7 +95,7 @@ BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
         n.KD: 0.004,
     },
 }
-"""Fleet -> title -> the best of the grid in the part ``tune``."""
+"""Fleet -> method's title -> best learning rate of the part ``tune``."""
 
 
 def lr_of(fleet: str, title: str) -> float:
@@ -107,7 +106,7 @@ def lr_of(fleet: str, title: str) -> float:
 def spec(
     fleet: str, title: str, *, lr: float | None = None, tuning: bool = False, **options: Any
 ) -> DisentAflRun:
-    """A method's run on a fleet, as tuned but for what is named here."""
+    """A method's run on a fleet with its tuned options, apart from those given here."""
     own = {**OPTIONS.get(title, {}), **ON_FLEET[fleet].get(title, {})}
     whole = {**BASE[fleet].options, **own, **options}
     setting = replace(BASE[fleet], lr=lr_of(fleet, title) if lr is None else lr, options=whole)

@@ -1,4 +1,4 @@
-"""The graphs of the study, dealt out to clients by relation. Seeded; NumPy only.
+"""The graphs of the study, divided among clients by relation. Seeded; NumPy only.
 
 FB15K-237 has no pictures here: its modalities are ``text`` (n-grams of names and short descriptions) and
 ``numeric`` (attributes of MMKG), so that no figure is the paper's; what is compared is the order of methods.
@@ -25,22 +25,22 @@ from protocol.tasks.task import Task
 
 WHOLE: Final = "FB15K-237"
 BUSY: Final = "FB15K-237 top 1,000"
-"""Its entities of highest degree."""
+"""The subgraph of its entities of highest degree."""
 ENTITIES: Final[Mapping[str, int | None]] = {WHOLE: None, BUSY: 1000}
-"""Of each graph, how many of the highest degree; None: all."""
+"""Graph -> number of entities, by degree; None: all."""
 _SMALL: Final = 150
 _SECRET: Final = b"keys of the study, of one length"
 CENTRE: Final = "centre"
 
 
 def fleet(name: str, seed: int, conditions: GraphConditions, *, small: bool = False) -> KnowledgeGraphFleet:
-    """The graph of that name, dealt out.
+    """The graph of that name as a fleet.
 
     Args:
         name: a key of :data:`ENTITIES`.
         seed: of deal, split and masks.
         conditions: of the run.
-        small: few entities: shows that it runs, not what it is worth.
+        small: few entities: checks that the run works, not its figures.
 
     Raises:
         Misconfigured: there is none, or its data set is not here.
@@ -57,7 +57,7 @@ def _graph(entities: int | None) -> KnowledgeGraph:
 
 
 def busiest(graph: KnowledgeGraph, count: int) -> KnowledgeGraph:
-    """The facts among those entities that have most facts in all, and the relations that are left."""
+    """The facts among the entities with most facts, and their relations."""
     degree_E = np.bincount(graph.triples_N3[:, [0, 2]].ravel(), minlength=len(graph.entities))
     chosen_E = np.zeros(len(graph.entities), np.bool_)
     chosen_E[np.argsort(-degree_E, kind="stable")[:count]] = True
@@ -93,7 +93,7 @@ def dealt(graph: KnowledgeGraph, name: str, seed: int, conditions: GraphConditio
 
 
 def together(graph: KnowledgeGraph, clients: Sequence[KnowledgeGraphClient]) -> KnowledgeGraph:
-    """What clients train on, in one place: all facts, and features of entities that any of them has."""
+    """All training facts of the clients, and all features that any client has, in one graph."""
     keep_EM = np.zeros_like(graph.present_EM)
     facts: list[IntArray] = []
     for client in clients:

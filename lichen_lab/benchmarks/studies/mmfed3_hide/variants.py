@@ -1,7 +1,7 @@
-"""What is compared: methods, their options as tuned, and the conditions. The one table to change.
+"""The methods, their tuned options, and the conditions: the table to change.
 
-How the options were chosen: ``lichen bench mmfed3_hide --part tune`` tries those of :data:`TRIED` on seeds
-that no table uses, judged on validation facts.
+``lichen bench mmfed3_hide --part tune`` chose the options among :data:`TRIED` on seeds that no table uses,
+evaluated on validation facts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,18 +23,18 @@ SEEDS: Final = 3
 TUNING_SEEDS: Final = (100, 101, 102)
 """No table uses these."""
 RATE: Final = 0.5
-"""r where nothing else is said, the paper's."""
+"""Default of r, as in the paper."""
 BASE: Final[Mapping[str, MmFed3Setting]] = {
     BUSY: MmFed3Setting(rounds=12, warmup=4, epochs=3, dim=64, dense_lr=0.0002, look_every=1),
     WHOLE: MmFed3Setting(
         rounds=200, warmup=4, epochs=3, dim=128, lr=0.01, dense_lr=0.0002, look_every=2, cpu_s=1200.0
     ),
 }
-"""What all methods are given on a graph."""
+"""The setting of all methods on a graph."""
 COMMON: Final[Mapping[str, Mapping[str, Any]]] = {BUSY: {"lr_decay": 0.9}, WHOLE: {"lr_decay": 0.95}}
-"""Options that all methods are given on a graph. Where the rate does not fall, they learn facts by heart."""
+"""Options of all methods on a graph. Without the decay, they overfit."""
 FUSION: Final = "gated"
-"""Phi where nothing else is said."""
+"""Default of Phi."""
 FUSIONS: Final[Mapping[str, str]] = {
     "gated": "gated from zero",
     "gated_average": "gated, the paper's",
@@ -50,12 +50,12 @@ SCORES: Final[Mapping[str, str]] = {"rotate": "RotatE", "transe": "TransE", "com
 
 @dataclass(frozen=True)
 class Recipe:
-    """A way to learn.
+    """Definition of a method.
 
     Attributes:
-        options: of the method, over its defaults.
+        options: override the method's defaults.
         who: see :class:`lichen_lab.benchmarks.studies.mmfed3_hide.settings.GraphConditions`.
-        rate: of features, whatever the conditions: of what reads none, or has all; None: theirs.
+        rate: fixed rate of features, for methods that read none or all; None: the conditions' rate.
     """
 
     options: Mapping[str, Any]
@@ -74,7 +74,7 @@ RECIPES: Final[Mapping[str, Recipe]] = {
     n.MM_IND: Recipe({"dual": False}, "alone"),
     n.MM_CEN: Recipe({"dual": False}, "centre", rate=1.0),
 }
-"""By name; what fills absent features comes on top."""
+"""Name -> definition, without the imputer."""
 IMPUTING: Final[Mapping[str, Mapping[str, Any]]] = {
     n.NONE: {},
     "ae": {"impute": 0.1, "hide_share": 0.4},
@@ -82,7 +82,7 @@ IMPUTING: Final[Mapping[str, Mapping[str, Any]]] = {
     "mmin": {"impute": 0.1, "hide_share": 0.4},
     "hide": {"impute": 0.1, "hide_share": 0.4, "steps": 5},
 }
-"""Options of what fills absent features."""
+"""Imputer -> options."""
 
 
 def spec(
@@ -95,7 +95,7 @@ def spec(
     tuning: bool = False,
     **options: Any,
 ) -> MmFed3Run:
-    """A run, as tuned but for what is named here.
+    """A run with its tuned options, apart from those given here.
 
     Args:
         recipe: a key of :data:`RECIPES`.
@@ -104,7 +104,7 @@ def spec(
         rate: of features that clients have.
         setting: fields of :class:`~lichen_lab.benchmarks.studies.mmfed3_hide.settings.MmFed3Setting`; not
             ``options``.
-        tuning: judge on validation facts.
+        tuning: evaluate on validation facts.
         options: of the method.
     """
     chosen = RECIPES[recipe]
@@ -135,7 +135,7 @@ TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     n.MMFED3: ({"logits": 0.1}, {"logits": 3.0}, {"feature": 0.0}, {"feature": 0.1}),
     n.OURS: ({"impute": 0.01}, {"impute": 1.0}, {"hide_share": 0.0}, {"steps": 10}, {"gradient_steps": 0}),
 }
-"""Options of its own that a method is tried with beside those it has."""
+"""Method's title -> other options that are tried."""
 RATES_TRIED: Final[Sequence[Mapping[str, Any]]] = (
     {"lr": 0.01},
     {"lr": 0.02},
@@ -144,4 +144,4 @@ RATES_TRIED: Final[Sequence[Mapping[str, Any]]] = (
     {"dense_lr": 0.003},
     {"gamma": 6.0},
 )
-"""Fields of the setting that every method is tried with."""
+"""Fields of the setting that are tried with every method."""

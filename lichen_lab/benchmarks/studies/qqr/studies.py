@@ -1,4 +1,4 @@
-"""A run's windows and task, from ``data.dataset_tasks``: what ``lichen simulate --dataset`` trains, too."""
+"""Windows and task of a run, from ``data.dataset_tasks``, which ``lichen simulate --dataset`` also uses."""
 
 from dataclasses import replace
 from functools import cache
@@ -11,7 +11,7 @@ from models.contract import WindowSet
 from protocol.tasks.task import Task
 
 _DATA_SEED: Final = 0
-"""Pairs and people stay as they are: a run's seed decides partition, faults, model and batches."""
+"""Fixed seed of pairs and people; a run's seed decides partition, faults, model and batches."""
 
 
 def task_of(one: QqrRun) -> Task:
@@ -38,7 +38,7 @@ def _loaded(name: str, part: Part) -> DataSplit:
 
 
 def split(one: QqrRun, part: Part) -> DataSplit:
-    """A part of the data set, with the setting's modalities alone. Read once a process.
+    """A part of the data set with only the setting's modalities. Read once a process.
 
     Raises:
         Misconfigured: the data set is unknown, or not here.

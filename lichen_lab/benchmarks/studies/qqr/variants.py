@@ -1,7 +1,7 @@
-"""What is compared: the methods, their options as tuned, and the streams. The one table to change.
+"""The methods, their tuned options, and the streams: the table to change.
 
-How the options were chosen: ``lichen bench qqr --part tune`` runs every method over the same grid of learning
-rates, on seeds that no table uses.
+``lichen bench qqr --part tune`` runs every method over the same grid of learning rates, on seeds that no
+table uses.
 """
 
 from collections.abc import Mapping
@@ -31,10 +31,10 @@ QUANTITY: Final[Mapping[str, Options]] = {
     DROPOUT: {"impute": "zero_feature", "modality_dropout": 0.3},
     IS: {"impute": "complete_only"},
 }
-"""Options of each method under quantity imbalance, over those of all."""
+"""Method -> options under quantity imbalance; they override :data:`ALL_METHODS`."""
 
 AV_MNIST: Final[Options] = {}
-"""Options that differ on the second data set, the same for all methods."""
+"""Options of all methods that differ on the second data set."""
 
 BEST_RATES: Final[Mapping[str, float]] = {
     FC: 0.32,
@@ -45,7 +45,7 @@ BEST_RATES: Final[Mapping[str, float]] = {
     DROPOUT: 0.32,
     IS: 0.16,
 }
-"""The learning rate that was best for each method in the part ``tune``."""
+"""Method -> best learning rate of the part ``tune``."""
 
 PQ: Final = "PQ (no noise)"
 PLR: Final = "PLR"
@@ -59,7 +59,7 @@ QUALITY: Final[Mapping[str, Options]] = {
     CLEAN_NORMS: {"quality": "plr", "beta": 0.0},
     BQ: {"quality": "none"},
 }
-"""Options under quality imbalance, over ``OURS``."""
+"""Method -> options under quality imbalance; they override ``OURS``."""
 
 NORMALISED: Final = "normalised"
 LITERAL: Final = "the paper's literal rule"
@@ -72,7 +72,7 @@ RULES: Final[Mapping[str, Options]] = {
         "clean_norms": False,
     },
 }
-"""How features and prototypes meet; what the literal rule sets outweighs a method's own options."""
+"""Rules that compare features with prototypes; the literal rule overrides a method's own options."""
 
 CLEAN: Final = StreamConditions()
 HALF: Final = StreamConditions(missing_share=0.9, affected_rounds=0.5)
@@ -81,28 +81,28 @@ SNR_DB: Final = (10.0, 5.0, 0.0, -5.0)
 
 
 def noisy(snr_db: float) -> StreamConditions:
-    """Half of the rounds have a noisy modality."""
+    """A stream with one noisy modality in half of the rounds."""
     return StreamConditions(noisy_rounds=0.5, snr_db=snr_db)
 
 
 def quantity(method: str, rule: str = NORMALISED, **more: Any) -> dict[str, Any]:
-    """A method's options in full."""
+    """All options of a method under quantity imbalance."""
     return {**ALL_METHODS, **QUANTITY[method], **RULES[rule], **_literal(method, rule), **more}
 
 
 def quality(method: str, rule: str = NORMALISED, **more: Any) -> dict[str, Any]:
-    """The same under quality imbalance."""
+    """All options of a method under quality imbalance."""
     return {**ALL_METHODS, **OURS, **QUALITY[method], **RULES[rule], **_literal(PNR, rule), **more}
 
 
 def _literal(method: str, rule: str) -> Options:
-    """Literally, a missing feature is the prototype of the true class."""
+    """The literal rule fills a missing feature with the prototype of the true class."""
     pnr = QUANTITY[method].get("impute", "pnr").startswith("pnr")
     return {"impute": "pnr"} if rule == LITERAL and pnr else {}
 
 
 GRID: Final = (0.04, 0.08, 0.16, 0.32)
-"""Learning rates of the first round that every method is tried with."""
+"""Learning rates of the first round, tried with every method."""
 TUNING_SEEDS: Final = (100, 101)
 """No table uses these."""
 SEEDS: Final = 5

@@ -19,11 +19,7 @@ STUDY: Final = Study(
     run=run,
     sources=(
         "lichen_lab.benchmarks.studies.tactfl.baselines",
-        "lichen_lab.benchmarks.studies.tactfl.data.dealing",
-        "lichen_lab.benchmarks.studies.tactfl.data.faults",
-        "lichen_lab.benchmarks.studies.tactfl.data.fleets",
-        "lichen_lab.benchmarks.studies.tactfl.data.hapt",
-        "lichen_lab.benchmarks.studies.tactfl.data.uci_har",
+        "lichen_lab.benchmarks.studies.tactfl.data",
         "lichen_lab.benchmarks.studies.tactfl.federation",
         "lichen_lab.simulation.data.access",
         "lichen_lab.simulation.data.sets",

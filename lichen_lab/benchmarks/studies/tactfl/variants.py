@@ -1,7 +1,7 @@
-"""What is compared: methods, their options as tuned, and the conditions. The one table to change.
+"""The methods, their tuned options, and the conditions: the table to change.
 
-How the options were chosen: ``lichen bench tactfl --part tune`` tries those of :data:`TRIED` on seeds that no
-table uses, judged on training people who are held out.
+``lichen bench tactfl --part tune`` chose the options among :data:`TRIED` on seeds that no table uses,
+evaluated on held-out training people.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,12 +37,12 @@ BASE: Final[Mapping[str, TactflSetting]] = {
     )
     for name in (UCI_HAR, HAPT)
 }
-"""What all methods are given on a fleet."""
+"""The setting of all methods on a fleet."""
 CONDITIONS: Final[Mapping[str, DealConditions]] = {
     UCI_HAR: DealConditions(devices=10, alpha=1.0, labelled=0.1, context_s=5.12),
     HAPT: DealConditions(devices=21, labelled=0.1, context_s=5.12, windows=120),
 }
-"""Where nothing else is said."""
+"""Default conditions of a fleet."""
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     n.OURS: {
         "segment_share": 0.8,
@@ -59,7 +59,7 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     n.MOON: {},
     n.AUTOENCODER: {},
 }
-"""Options of a method on every fleet, over its defaults."""
+"""Method -> options on every fleet; they override its defaults."""
 PLAIN: Final[Mapping[str, Any]] = {
     "temperature": 0.1,
     "self_weight": 0.0,
@@ -70,27 +70,27 @@ PLAIN: Final[Mapping[str, Any]] = {
     "summary": "mean",
     "sharpness": 5.0,
 }
-"""Of :data:`~lichen_lab.benchmarks.studies.tactfl.names.OURS`, without what the paper does not have."""
+"""Options of :data:`~lichen_lab.benchmarks.studies.tactfl.names.OURS` without our additions to the paper."""
 SETTING_OF: Final[Mapping[str, Mapping[str, Any]]] = {
     n.LABELLED: {"tune": {"lr": 0.002, "rotate_deg": 20.0, "gain": 0.2}},
 }
-"""Fields of the setting that suit a method better than those of :data:`BASE`."""
+"""Method -> fields of the setting that suit it better than :data:`BASE`."""
 ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {UCI_HAR: {}, HAPT: {}}
-"""Likewise, on one fleet alone."""
+"""Fleet -> method -> options on that fleet."""
 LSTM: Final[Mapping[str, Any]] = {"encoder": "lstm", "width": 32, "depth": 2}
-"""The paper's encoder, of both modalities."""
+"""The paper's encoder, for both modalities."""
 FEDADAM: Final[Mapping[str, Any]] = {"kind": "fedadam", "lr": 0.003, "tau": 0.001}
 FEDYOGI: Final[Mapping[str, Any]] = {**FEDADAM, "kind": "fedyogi"}
 
 
 @dataclass(frozen=True)
 class MethodSetup:
-    """A method as tables name it.
+    """The run behind a line of a table.
 
     Attributes:
-        method: its run.
+        method: the run's method.
         end: of the run.
-        options: over those of :data:`OPTIONS`.
+        options: override those of :data:`OPTIONS`.
     """
 
     method: str
@@ -128,9 +128,9 @@ TUNED_AHEAD: Final = ((n.TACTFL_TUNED, n.LABELLED_ONLY), (n.TACTFL_TUNED, n.NO_C
 AHEAD: Final = (*TUNED_AHEAD, (n.TACTFL, n.BASELINES[n.RANDOM]))
 SIMILARITY: Final = tuple(zip(OURS, EQUAL, strict=True))
 OF_ALL: Final = frozenset({"labelled", "shift"})
-"""Conditions that are not of the devices alone."""
+"""Conditions that affect more than the devices."""
 ALONE: Final = frozenset({n.RANDOM, n.LABELLED})
-"""Methods that ask nothing of devices: what these hold and lack is the same to them."""
+"""Methods without training on devices, which device conditions do not affect."""
 
 
 def spec(
@@ -143,7 +143,7 @@ def spec(
     seed: int = 0,
     **options: Any,
 ) -> TactflRun:
-    """A method's run on a fleet, as tuned but for what is named here.
+    """A method's run on a fleet with its tuned options, apart from those given here.
 
     Args:
         fleet: :data:`UCI_HAR` or :data:`HAPT`.
@@ -151,8 +151,8 @@ def spec(
         conditions: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.DealConditions`.
         setting: fields of :class:`~lichen_lab.benchmarks.studies.tactfl.settings.TactflSetting`; not
             ``options``.
-        tuning: judge on training people who are held out.
-        seed: of everything.
+        tuning: evaluate on held-out training people.
+        seed: of all random draws.
         options: of the method.
     """
     own = {**OPTIONS.get(method, {}), **ON_FLEET[fleet].get(method, {})}
@@ -163,7 +163,7 @@ def spec(
         options={**base.options, **own, **options},
     )
     given = dict(conditions or {})
-    # One run serves all devices' conditions where nothing is asked of devices.
+    # Without training on devices, one run serves all device conditions.
     who = replace(CONDITIONS[fleet], **{k: x for k, x in given.items() if method not in ALONE or k in OF_ALL})
     return TactflRun(fleet, method, whole, who, seed, tuning)
 
@@ -197,9 +197,9 @@ TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     n.MOON: ({"moon": 0.1}, {"moon": 5.0}),
     n.AUTOENCODER: ({"decoder_dim": 128.0},),
 }
-"""Options of its own that a method is tried with beside those it has."""
+"""Method -> other options that are tried."""
 LEARNING_RATES: Final = (0.0005, 0.001, 0.002, 0.004)
-"""Of the devices; every method is tried with each."""
+"""Learning rates of devices, tried with every method."""
 TUNES: Final[Sequence[Mapping[str, Any]]] = (
     {"tune": {"lr": 0.001}},
     {"tune": {"lr": 0.002}},
@@ -209,4 +209,4 @@ TUNES: Final[Sequence[Mapping[str, Any]]] = (
     {"tune": {"lr": 0.002, "rotate_deg": 30.0, "gain": 0.2}},
     {"tune_epochs": 60, "tune": {"lr": 0.002}},
 )
-"""Ways to train encoders and head together at the coordinator."""
+"""Settings of the fine-tuning at the coordinator, tried with every method."""

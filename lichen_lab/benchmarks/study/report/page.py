@@ -1,4 +1,4 @@
-"""Runs and rows in, one self-contained HTML file out: the page of every study."""
+"""Makes the report of a study: one self-contained HTML file."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,20 +17,20 @@ from lichen_lab.simulation.reporting import style
 from runtime.outputs import writing
 
 Figures = tuple[tuple[str, Markup], ...]
-"""Words and drawing of each."""
+"""Caption and drawing of each figure."""
 _PACKAGE: Final = "lichen_lab.benchmarks.study.report"
 
 
 @dataclass(frozen=True)
 class ReportGroup:
-    """Figures and tables that stand together.
+    """Figures and tables shown together.
 
     Attributes:
-        figures: side by side, a lone one over the whole width.
+        figures: side by side; a single one has the whole width.
         tables: one a condition.
-        sheets: below them.
-        name: above all; empty: nothing.
-        wide: each figure has the whole width.
+        sheets: shown below the tables.
+        name: heading; may be empty.
+        wide: whether each figure has the whole width.
     """
 
     figures: Figures
@@ -56,21 +56,21 @@ class ReportSection:
 
 
 def drawings(made: Iterable[tuple[str, str]]) -> Figures:
-    """Figures of words and SVG that matplotlib wrote."""
+    """Make figures from captions and SVG that matplotlib wrote."""
     return tuple((words, Markup(svg)) for words, svg in made)  # noqa: S704 - our own SVG, texts escaped
 
 
 @dataclass(frozen=True)
 class Page:
-    """What one study says around its figures.
+    """Texts and layout of one study's report.
 
     Attributes:
-        study: its name.
+        study: name of the study.
         title: of the page.
-        lead: what runs have in common; ends with a full stop.
-        footer: what figures mean.
-        groups: a part's runs and rows as they are shown.
-        widest_px: of a figure that has the whole width.
+        lead: what all runs share; ends with a full stop.
+        footer: meaning of the figures.
+        groups: makes the groups of a part from its runs and rows.
+        widest_px: maximum width of a figure over the whole width.
     """
 
     study: str
@@ -81,11 +81,11 @@ class Page:
     widest_px: int = 760
 
     def html(self, results: Sequence[PartResults[Any, Any]], rows: Sequence[ResultRow]) -> str:
-        """The page.
+        """Render the page.
 
         Args:
-            results: by part.
-            rows: all, for the goals.
+            results: of each part.
+            rows: all rows, for the goals.
         """
         goals = [goal for one in results for goal in one.part.goals]
         with style.context():
@@ -117,7 +117,7 @@ class Page:
         """Write the page.
 
         Raises:
-            NotWritten: it cannot be.
+            NotWritten: the file cannot be written.
         """
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)

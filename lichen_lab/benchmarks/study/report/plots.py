@@ -1,4 +1,4 @@
-"""Drawings that several studies have, each from runs or rows alone."""
+"""Drawings that several studies use, made from runs or rows."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -26,12 +26,12 @@ def look(place: int) -> tuple[str, str]:
 
 
 def below(axes: Axes, columns: int = 2) -> None:
-    """The legend under the figure, where it hides no line."""
+    """Put the legend below the figure, where it hides no line."""
     axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.17), ncols=columns, fontsize=9.5)
 
 
 def mean_curve(runs: Sequence[Curve]) -> tuple[list[int], Values, Values]:
-    """Rounds that all seeds looked at, the mean of their figures, and its standard error."""
+    """Rounds that all seeds evaluated, the mean over seeds, and its standard error."""
     rounds = sorted(set.intersection(*(set(one) for one in runs)))
     table = np.array([[one[round_] for round_ in rounds] for one in runs])
     error = table.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(len(rounds))
@@ -41,13 +41,13 @@ def mean_curve(runs: Sequence[Curve]) -> tuple[list[int], Values, Values]:
 def curves(
     lines: Iterable[tuple[str, Sequence[Curve]]], figure: str, name: str, room: float | None = None
 ) -> str:
-    """A figure by round: of each method the mean over seeds, and the band of one standard error about it.
+    """A figure by round: for each method the mean over seeds with a band of one standard error.
 
     Args:
-        lines: methods with a curve a seed.
-        figure: what it is, with its unit.
+        lines: methods with a curve for each seed.
+        figure: label of the axis, with the unit.
         name: of the drawing.
-        room: free about what is shown of all rounds but the first third; None: all of every line is shown.
+        room: margin around the values after the first third of the rounds; None: show all values.
     """
     made, (axes,) = style.figure(6.4, 4.3)
     lowest, highest = np.inf, -np.inf
@@ -79,18 +79,18 @@ def by_round(
     room: float | None = None,
     line: str = "method",
 ) -> str:
-    """Runs by round: :func:`curves` of the variants on a data set, under a condition, of some methods.
+    """Runs by round: :func:`curves` of the matching lines of a part.
 
     Args:
         results: of a part.
-        curve: of a run.
-        figure: what it is, with its unit.
+        curve: makes the curve of an outcome.
+        figure: label of the axis, with the unit.
         name: of the drawing.
-        dataset: None: all of them.
-        under: likewise.
-        methods: likewise.
+        dataset: only this data set; None: all.
+        under: only these conditions; None: all.
+        methods: only these methods; None: all.
         room: see :func:`curves`.
-        line: what a line is named by: ``method`` or ``under``.
+        line: attribute that names a line: ``method`` or ``under``.
     """
     lines = [
         (getattr(variant, line), [curve(one) for one in runs.values()])
@@ -103,12 +103,12 @@ def by_round(
 
 
 def conditions(rows: Sequence[ResultRow], metric: str, figure: str, name: str) -> str:
-    """A metric under each condition, in their order: a line a method, a bar for one standard error each way.
+    """A metric under each condition: a line for each method, with bars of one standard error.
 
     Args:
-        rows: others of them are passed over.
-        metric: of the rows that are shown.
-        figure: its words at the axis.
+        rows: all rows.
+        metric: only rows of this metric are shown.
+        figure: label of the axis.
         name: of the drawing.
     """
     found = [row for row in rows if row.metric == metric]
@@ -130,13 +130,13 @@ def conditions(rows: Sequence[ResultRow], metric: str, figure: str, name: str) -
 
 
 def bars(rows: Sequence[ResultRow], name: str) -> str:
-    """One figure by condition and method: a dot for the mean, a line for one standard deviation each way."""
+    """One figure by condition and method: dots for means, lines for one standard deviation."""
     settings = list(dict.fromkeys(row.setting for row in rows))
     made, (axes,) = style.figure(7.4, 1.2 + 0.24 * len(rows) + 0.34 * len(settings))
     level = 0.0
     ticks: list[tuple[float, str]] = []
     for setting in settings:
-        # Above the methods' names, which stand left of the axis.
+        # Above the methods' names left of the axis.
         left: Any = axes.get_yaxis_transform()
         axes.text(
             -0.4, level, setting, transform=left, fontsize=9.5, weight="bold", va="center", in_layout=False
@@ -157,7 +157,7 @@ def bars(rows: Sequence[ResultRow], name: str) -> str:
 
 
 def margins(rows: Sequence[ResultRow], name: str) -> str:
-    """Paired differences of one method: a dot for the mean, a line for one standard error each way."""
+    """Paired differences of one method: dots for means, lines for one standard error."""
     made, (axes,) = style.figure(6.8, 1.1 + 0.3 * len(rows))
     for level, row in enumerate(rows):
         colour = style.GREEN if row.mean > 0 else style.RED

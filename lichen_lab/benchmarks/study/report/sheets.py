@@ -1,4 +1,4 @@
-"""Tables of means alone, in which one figure of many conditions is read at a look."""
+"""Compact tables of means: one figure under many conditions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,20 +7,20 @@ from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.tables import figure
 
 Pivot = Callable[[ResultRow], tuple[str, str]]
-"""Where a row stands: its line and its column."""
+"""Maps a row to its line and column."""
 _LARGE = 1000
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """Means, line by line.
+    """A table of means.
 
     Attributes:
-        title: above it.
-        columns: their names.
-        lines: each one's name and its values, None where there is none.
-        local: the column that the others are coloured by; None: none.
-        digits: after the point.
+        title: heading.
+        columns: names of the columns.
+        lines: name and values of each line; a value may be None.
+        local: index of the column that the others are compared with; None: no colours.
+        digits: decimal places.
     """
 
     title: str
@@ -30,7 +30,7 @@ class Sheet:
     digits: int = 1
 
     def colour(self, values: Sequence[float | None], place: int) -> str:
-        """CSS class of a value: above or below the column that is compared with."""
+        """CSS class of a value: above or below the value in column ``local``."""
         if self.local is None or place == self.local:
             return ""
         value, other = values[place], values[self.local]
@@ -39,14 +39,14 @@ class Sheet:
         return "good" if value > other else "bad"
 
     def words(self, value: float | None) -> str:
-        """A value as it is written; nothing where there is none."""
+        """A value as text; empty for None."""
         if value is None:
             return ""
         return f"{value:.{self.digits}f}" if value < _LARGE else figure(value)
 
 
 def pivot(rows: Sequence[ResultRow], place: Pivot, title: str = "", digits: int = 1) -> Sheet:
-    """Rows as a sheet; of two in one place the last."""
+    """Arrange rows as a sheet; a later row replaces an earlier one in the same place."""
     found = {place(row): row.mean for row in rows}
     lines, columns = (tuple(dict.fromkeys(names)) for names in zip(*found, strict=True))
     values = tuple((line, tuple(found.get((line, column)) for column in columns)) for line in lines)

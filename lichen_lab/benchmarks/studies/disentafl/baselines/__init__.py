@@ -1,4 +1,4 @@
-"""The six methods that DisentAFL is compared with, as the paper's appendix describes them.
+"""The six baselines of the DisentAFL study, after the paper's appendix.
 
 Encoders (without domain experts) and decoders are DisentAFL's, of the same sizes; local epochs, batches,
 rounds and the criterion by which each gets a learning rate of its own are the same; every device takes part
@@ -6,7 +6,7 @@ in every round. Blocks of the same name and shape begin alike. Means are weighte
 goes on with its moments of the round before (``keep_adam``): beginning anew in each round costs FedAvg
 several points where a round is two steps.
 
-Where the appendix leaves a choice, what makes the baseline stronger stands here:
+Where the appendix leaves a choice, the stronger option is used:
 
 - **Local**: nothing is shared. Every decoder reads all encoded inputs (so too with FedAvg).
 - **FedAvg**: all of the network, within the group of devices that read and predict the same.
@@ -82,4 +82,4 @@ BASELINES: Final[Mapping[str, SharingBaseline]] = {
 RUNS: Final[Mapping[str, Run[TargetFleet, DisentAflSetting, DisentAflOutcome]]] = {
     name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()
 }
-"""By name: each runs it on a fleet."""
+"""Name -> function that runs the baseline on a fleet."""

@@ -1,4 +1,4 @@
-"""A baseline's device: its windows as its network reads them, its training and predictions. Imports torch."""
+"""A device of a baseline: its windows, training and predictions. Imports torch."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from protocol.tasks.task import Target, Task
 
 
 class BaselineDevice:
-    """A member at work."""
+    """A device with its network."""
 
     def __init__(
         self, member: TargetDevice, task: Task, network: BaselineNetwork, config: DisentAflConfig
@@ -36,7 +36,7 @@ class BaselineDevice:
         )
 
     def take(self, blocks: Blocks) -> None:
-        """Go on from copies of these."""
+        """Copy these blocks into the network."""
         with torch.no_grad():
             for name, w_N in blocks.items():
                 block = self.blocks[name]
@@ -46,17 +46,17 @@ class BaselineDevice:
                     parameter.copy_(part_N.view_as(parameter))
 
     def held(self) -> Blocks:
-        """What it holds now."""
+        """The network's current blocks."""
         return {name: parameters_to_vector(block).detach() for name, block in self.blocks.items()}
 
     def train(self, round_: int, seed: int, weight: float, *, keep_adam: bool) -> distil.Sums:
-        """One round's epochs; the features seen in the last one.
+        """Train one round; returns sums of the features of the last epoch.
 
         Args:
-            round_: from 1; the learning rate decays by it.
+            round_: from 1; determines the learning rate.
             seed: of the order of windows.
             weight: of the distillation.
-            keep_adam: go on with the last round's.
+            keep_adam: keep Adam's moments of the last round.
         """
         order = start_deterministic(seed)
         if not keep_adam:
@@ -82,7 +82,7 @@ class BaselineDevice:
         return sums
 
     def _classes(self, segment: str) -> Target | None:
-        """The classification whose classes are the segment's rows."""
+        """The classification target whose classes are the segment's rows, if any."""
         return next((t for t in self.network.targets if t.labels and segment.endswith(f".{t.name}")), None)
 
     def _row_count(self, segment: str) -> int:
@@ -97,7 +97,7 @@ class BaselineDevice:
         return truth.y.where(truth.labelled_B, -1)
 
     def outputs(self) -> dict[str, FloatArray]:
-        """Of the test windows, by target, in raw units."""
+        """Predictions on the test windows by target, in raw units."""
         with torch.no_grad():
             made = self.network(self.test_on.present_BM, *self.test_on.x).made
         return {target.name: self._raw(target, made[target.name]) for target in self.network.targets}

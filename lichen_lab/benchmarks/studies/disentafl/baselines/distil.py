@@ -1,4 +1,4 @@
-"""Distillation of features: devices send mean features, and pull their own towards the fleet's.
+"""Distillation of features: devices send mean features and pull theirs towards the fleet's means.
 
 A segment is a part of a network's features that devices have in common, ``z_BF``, with K rows: the classes of
 its target, or one row where it has none (regression, generation, or no target at all).
@@ -13,13 +13,13 @@ from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import Linked
 from models.contract import Profile
 
 Rows = dict[str, Tensor]
-"""Segment -> ``row_KF``, mean features by class; NaN where nobody has any."""
+"""Segment -> ``row_KF``, mean features by class; NaN without any window."""
 Sums = dict[str, tuple[Tensor, Tensor]]
 """Segment -> ``sum_KF`` and ``count_K``."""
 
 
 def add(sums: Sums, z: Mapping[str, Tensor], y: Mapping[str, Tensor], classes: Mapping[str, int]) -> None:
-    """Take a batch into the sums.
+    """Add a batch to the sums.
 
     Args:
         sums: changed.
@@ -37,7 +37,7 @@ def add(sums: Sums, z: Mapping[str, Tensor], y: Mapping[str, Tensor], classes: M
 
 
 def exchanged(sums: Mapping[str, Sums], profiles: Mapping[str, Profile], linked: Linked) -> dict[str, Rows]:
-    """By device: the mean rows of the devices that it is linked with by a segment."""
+    """Device -> mean rows over the devices linked with it, for each segment."""
     made: dict[str, Rows] = {name: {} for name in sums}
     for name, mine in sums.items():
         for segment in mine:

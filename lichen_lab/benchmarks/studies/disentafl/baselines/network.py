@@ -1,4 +1,4 @@
-"""The baselines' networks: DisentAFL's encoders and decoders, with other things between them. Imports torch.
+"""The baselines' networks: DisentAFL's encoders and decoders with another fusion. Imports torch.
 
 Shapes: B windows, C channels, T samples, M modalities of the device, D features of an encoder, F of a part.
 """

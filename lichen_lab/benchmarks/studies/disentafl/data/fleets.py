@@ -18,13 +18,13 @@ BUILDERS: Final[Mapping[str, Callable[[int], TargetFleet]]] = {
     "uci-har-xm": uci_har_xm,
     "merge-fa": merge_fa,
 }
-"""The tables' fleets, at their usual sizes."""
+"""The fleets of the tables."""
 SMALL: Final[Mapping[str, Callable[[int], TargetFleet]]] = {
     "vehicle-xm": lambda seed: vehicle(seed, each=1, samples=40),
     "uci-har-xm": lambda seed: uci_har_xm(seed, each=1, train=24, test=24),
     "merge-fa": lambda seed: merge_fa(seed, each=1, train=30, test=20),
 }
-"""The same with one small device of a kind: shows that it runs, not what it is worth."""
+"""The fleets with one small device of each kind: check that runs work, not their figures."""
 _TUNED_ON: Final = 0.3
 
 
@@ -41,9 +41,9 @@ def fleet(name: str, seed: int, *, small: bool = False) -> TargetFleet:
 
 
 def tuning(fleet: TargetFleet, seed: int = 0) -> TargetFleet:
-    """The same fleet without its test windows: what it trains on, cut into train and test.
+    """The fleet with its training windows split into train and test, and without its test windows.
 
-    Learning rates are chosen on this, so that no table's test windows are looked at.
+    Learning rates are chosen on it, so that the tables' test windows stay unused.
     """
     return replace(fleet, members=tuple(_tuned(m, at, seed) for at, m in enumerate(fleet.members)))
 

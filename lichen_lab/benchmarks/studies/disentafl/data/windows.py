@@ -1,4 +1,4 @@
-"""Windows as a device of the study has them: without what it lacks."""
+"""Windows of a device: without modalities and targets that it lacks."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from protocol.tasks.task import LABEL, Task
 
 
 def seen_by(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
-    """The same windows without modalities that a device neither reads nor generates, nor targets it has not.
+    """Remove modalities that a device neither reads nor generates, and targets that it does not have.
 
     Args:
         task: what the windows are of.
@@ -19,7 +19,7 @@ def seen_by(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
         windows: with everything.
 
     Returns:
-        A modality that is not the device's is zeros and not present; a target that is not, unlabelled.
+        Removed modalities are zeros and not present; removed targets are unlabelled.
     """
     made = {t.modality for t in task.objectives if t.name in profile.targets and t.modality is not None}
     has_M = np.array([name in profile.modalities or name in made for name in task.modality_names])
@@ -38,7 +38,7 @@ def seen_by(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
 def truths(
     task: Task, profile: Profile, classes: Mapping[str, NDArray[np.int64]]
 ) -> dict[str, NDArray[np.int64]]:
-    """Of the generations that a device has, the class each window should show.
+    """The class that each window should show, for each generated target of a device.
 
     Args:
         task: its objectives.

@@ -30,12 +30,12 @@ _BEST: Final = _ours("int4", 4).method
 
 
 def same(theirs: str) -> str:
-    """The metric of bytes until theirs' final accuracy is reached."""
+    """Metric: bytes until the final accuracy of ``theirs`` is reached."""
     return f"bytes to the accuracy of {theirs}, % of its own"
 
 
 def reached(theirs: str) -> str:
-    """The metric of whether it is."""
+    """Metric: whether that accuracy is reached."""
     return f"reaches the accuracy of {theirs} (1: yes)"
 
 
@@ -49,12 +49,12 @@ def smoothed(outcomes: Mapping[int, QqrOutcome]) -> dict[int, float]:
 
 
 def bytes_at(outcomes: Mapping[int, QqrOutcome], round_: int) -> float:
-    """Bytes sent up until then: mean over the seeds."""
+    """Mean bytes sent up to a round, over the seeds."""
     return fmean(one.bytes_at[round_] for one in outcomes.values())
 
 
 def bytes_to(outcomes: Mapping[int, QqrOutcome], accuracy: float) -> float | None:
-    """Bytes after which the smoothed curve first stands at that accuracy (%); None: it never does."""
+    """Bytes until the smoothed curve first reaches an accuracy (%), or None."""
     for round_, reached in smoothed(outcomes).items():
         if reached >= accuracy:
             return bytes_at(outcomes, round_)
@@ -72,7 +72,7 @@ def _rows(results: Results) -> list[ResultRow]:
 
 
 def _compared(results: Results, variant: Line, name: str) -> list[ResultRow]:
-    """Bytes until the last point of theirs' smoothed curve, ours over theirs."""
+    """Our bytes to the final smoothed accuracy of another line, relative to its bytes."""
     ours, theirs = results.of(variant.method, variant.under), results.of(name, HALF)
     if not theirs:
         return []

@@ -1,4 +1,4 @@
-"""One sensor dead at inference, no label: what stands for it, beside a model of the other sensor alone."""
+"""One sensor dead at inference, without labels: fillings, and a model of the other sensor only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ ACCURACY: Final = "accuracy with one sensor dead, %"
 OURS: Final = "posterior-weighted prototypes"
 _WHOLE: Final = "whole windows"
 _ALONE: Final = "the other sensor alone, trained on whole windows"
-"""Wherever it is shown: such a model has lacked nothing while it was trained, whatever the others have."""
+"""Shown under every training condition: this model is always trained on whole windows."""
 SENSORS: Final = ("accelerometer", "gyroscope")
 _TRAINED: Final[Mapping[str, tuple[StreamConditions, tuple[str, ...]]]] = {
     _WHOLE: (v.CLEAN, (v.FC,)),
     quantity.HALF: (v.HALF, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
     quantity.EVERY: (v.EVERY, (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.MEAN, v.DROPOUT)),
 }
-"""What training saw -> its stream, and the methods that were trained so."""
+"""Training windows -> their stream, and the methods trained on it."""
 
 
 @dataclass(frozen=True)
 class _Contestant:
-    """One line: a run, and where its figure stands in it. ``figure`` takes the dead sensor's name too."""
+    """One line: a run, and its figure for a dead sensor."""
 
     name: str
     method: str
@@ -50,7 +50,7 @@ def _filled(words: str) -> Callable[[QqrOutcome, str], float]:
 
 
 def _contestants(training: str, dead: str) -> list[_Contestant]:
-    """The first is ours."""
+    """The lines to compare; ours is the first."""
     other = next(name for name in SENSORS if name != dead)
     alone = _Contestant(_ALONE, _single(other), _WHOLE, _final)
     if training == _WHOLE:

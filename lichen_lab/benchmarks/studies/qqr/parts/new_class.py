@@ -1,4 +1,4 @@
-"""A class that no training device holds: two devices without torch teach it to the fleet by prototypes."""
+"""A class without training devices, which two devices without torch add by prototypes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ _RECALL: Final = "recall of the class, %"
 _OTHERS: Final = "accuracy on the other classes, %"
 _FLOW: Final = StreamConditions(devices=4)
 _ROUNDS: Final = 20
-"""Enough to see it, in half of the time."""
+"""Enough rounds for the effect, in half of the time."""
 
 
 def under(label: str) -> str:

@@ -1,8 +1,8 @@
-"""The methods that TACTFL is compared with, in its setting: no label on a device, some elsewhere.
+"""The baselines of the TACTFL study: no labels on devices, some at the coordinator.
 
 All have TACTFL's network, initial values, rounds, batches, local epochs and Adam on the devices; after a
 round the coordinator trains with the product's own code. Where the papers leave open how they learn without
-labels, what makes the baseline stronger stands here:
+labels, the stronger option is used:
 
 - **random encoders**: nothing is trained but the head, in every round; BatchNorm statistics are measured on
   the labelled windows once, without which the features of fresh encoders tell little. This is TACTFL without
@@ -53,4 +53,4 @@ RUNS: Final[Mapping[str, Run[UnlabelledFleet, TactflSetting, TactflOutcome]]] = 
     n.LABELLED: labelled_only,
     **{name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()},
 }
-"""By name: each runs it on a fleet."""
+"""Name -> function that runs the baseline on a fleet."""

@@ -1,8 +1,8 @@
-"""How windows are dealt out: which are labelled, who has which, who lacks a modality. NumPy, seeded.
+"""Distributes windows: labelled ones, each device's, and missing modalities. NumPy, seeded.
 
-Each matter has chance of its own, so that fleets of one seed that differ in one condition are the same in all
-others; a larger share of labelled windows holds those of a smaller one, and a device that lacks a modality at
-one rate lacks it at a larger one.
+Each purpose has a random generator of its own, so that fleets of one seed that differ in one condition are
+equal in all others. A larger share of labelled windows includes a smaller one, and a device that lacks a
+modality at one rate lacks it at a larger rate.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ BROKEN: Final = 14
 
 
 def rng_of(seed: int, purpose: int, *more: int) -> np.random.Generator:
-    """Chance of its own for a purpose."""
+    """A random generator for one purpose."""
     return np.random.default_rng([seed, purpose, *more])
 
 
 def labelled_places(count: int, share: float, seed: int) -> tuple[Places, Places]:
-    """Which of so many windows the coordinator holds, and which are left; both ascending.
+    """Places of the coordinator's windows among ``count``, and the others; both ascending.
 
     Raises:
-        Misconfigured: the share leaves nobody any.
+        Misconfigured: the share leaves one side without windows.
     """
     order = rng_of(seed, LABELLED).permutation(count)
     cut = round(share * count)
@@ -41,14 +41,14 @@ def labelled_places(count: int, share: float, seed: int) -> tuple[Places, Places
 
 
 def dirichlet_shares(y_B: NDArray[np.int64], devices: int, alpha: float, seed: int) -> list[Places]:
-    """Each class divided among the devices in shares drawn from Dirichlet(``alpha``); no window twice.
+    """Divide each class among the devices by Dirichlet(``alpha``); every window goes to one device.
 
     Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification (2019).
 
     Args:
         y_B: class of every window.
-        devices: how many; some may get nothing.
+        devices: number of devices; some may get nothing.
         alpha: small is uneven, large is even.
         seed: of the shares, and of who gets which window.
     """
@@ -63,10 +63,10 @@ def dirichlet_shares(y_B: NDArray[np.int64], devices: int, alpha: float, seed: i
 
 
 def lacking(devices: int, modalities: int, missing: float, seed: int) -> NDArray[np.bool_]:
-    """(devices, M): whether a device lacks a modality, drawn for each pair by itself.
+    """(devices, M): whether a device lacks a modality, drawn independently.
 
-    Where a modality would be on no device, the one that would lose it last keeps it: an encoder that nobody
-    trains shows nothing.
+    A modality that no device would have stays on the device that would lose it last, so that its encoder is
+    trained.
     """
     chance_DM = rng_of(seed, LACKING).random((devices, modalities))
     lacks_DM: NDArray[np.bool_] = chance_DM < missing
@@ -75,14 +75,14 @@ def lacking(devices: int, modalities: int, missing: float, seed: int) -> NDArray
 
 
 def some(places: Places, most: int | None) -> Places:
-    """All of the places, or so many spread over them."""
+    """All places, or at most ``most``, spread evenly."""
     count = len(places)
     spread = np.linspace(0, count - 1, min(count, most or count))
     return places[np.unique(spread.round().astype(np.int64))]
 
 
 def without(windows: WindowSet, lacks_M: Sequence[bool] | NDArray[np.bool_]) -> WindowSet:
-    """The same windows, of which those modalities are not there."""
+    """The windows without those modalities."""
     kept_M = ~np.asarray(lacks_M)
     context = windows.context
     if context is not None:
@@ -100,5 +100,5 @@ def without(windows: WindowSet, lacks_M: Sequence[bool] | NDArray[np.bool_]) -> 
 
 
 def unlabelled(windows: WindowSet) -> WindowSet:
-    """The same windows without a label."""
+    """The windows without labels."""
     return replace(windows, y_B=np.full_like(windows.y_B, -1))

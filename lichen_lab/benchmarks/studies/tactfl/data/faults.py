@@ -1,4 +1,4 @@
-"""What a broken device delivers. NumPy, seeded.
+"""Windows of broken devices. NumPy, seeded.
 
 A fault changes what is measured, and nothing says so: the device trains on it as on anything else, and its
 quality scores stay 1.
@@ -13,35 +13,35 @@ import numpy as np
 from models.contract import FloatArray, WindowSet
 
 Fault = Callable[[FloatArray, np.random.Generator], FloatArray]
-"""Of one modality's windows ``x_BCT``, what the broken sensor gives instead."""
+"""Replaces the windows ``x_BCT`` of one modality by those of a broken sensor."""
 
 
 def noise(x_BCT: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Nothing but white noise, each channel as strong as its signal was."""
+    """White noise, each channel as strong as its signal."""
     deviation_C = x_BCT.std(axis=(0, 2)) if len(x_BCT) else np.zeros(x_BCT.shape[1], np.float32)
     made: FloatArray = (rng.standard_normal(x_BCT.shape) * deviation_C[None, :, None]).astype(np.float32)
     return made
 
 
 def flipped(x_BCT: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Axes with the wrong sign: one of the three, or two, the same ones in all windows."""
+    """One or two of the three axes with the wrong sign, the same in all windows."""
     sign_C = np.ones(x_BCT.shape[1], np.float32)
     sign_C[rng.permutation(x_BCT.shape[1])[: rng.integers(1, max(2, x_BCT.shape[1]))]] = -1
     return x_BCT * sign_C[None, :, None]
 
 
 def stuck(x_BCT: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Every window holds its first sample: a sensor that repeats itself."""
+    """A stuck sensor: every window repeats its first sample."""
     del rng
     return np.ascontiguousarray(np.broadcast_to(x_BCT[:, :, :1], x_BCT.shape))
 
 
 FAULTS: Final[Mapping[str, Fault]] = {"noise": noise, "flipped": flipped, "stuck": stuck}
-"""By name."""
+"""Name -> fault."""
 
 
 def broken(windows: WindowSet, fault: str, rng: np.random.Generator) -> WindowSet:
-    """The same windows as that fault makes them, in all modalities that are present; without context.
+    """Apply a fault to all present modalities of the windows; drops the context.
 
     Raises:
         KeyError: there is no such fault.

@@ -33,10 +33,10 @@ def fleet(
 
     Args:
         name: a key of :data:`BUILDERS`.
-        seed: of everything that is drawn.
+        seed: of all random draws.
         conditions: of the run.
-        tuning: judge on training people who are held out, and look at no test person.
-        small: a few devices with a few windows: shows that it runs, not what it is worth.
+        tuning: evaluate on held-out training people instead of test people.
+        small: a few devices with a few windows: checks that the run works, not its figures.
 
     Raises:
         Misconfigured: there is none, or its data set is not here.

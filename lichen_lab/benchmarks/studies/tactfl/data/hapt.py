@@ -61,7 +61,7 @@ Keys = NDArray[np.int64]
 
 
 def task(context_s: float | None = None) -> Task:
-    """What is learned; its network and options are set by a run."""
+    """The task; a run sets its network and options."""
     return Task(
         name=NAME,
         method="tactfl",
@@ -112,7 +112,7 @@ def build(
 
 
 def _people(seed: int, *, tuning: bool) -> tuple[list[int], list[int]]:
-    """Who trains, in a drawn order, and who is judged on."""
+    """Training people in a random order, and test people."""
     train = [person for person in hapt.PEOPLE if person not in uci_har.TEST_PEOPLE]
     order = dealing.rng_of(seed, _PEOPLE).permutation(train).tolist()
     return (order[_TUNED_ON:], order[:_TUNED_ON]) if tuning else (order, list(uci_har.TEST_PEOPLE))
@@ -142,7 +142,7 @@ def _judged(
 
 @dataclass(frozen=True)
 class Worn:
-    """How a device is worn.
+    """The way in which a device is worn.
 
     Attributes:
         turn_33: applied to the axes of both sensors.
@@ -156,7 +156,7 @@ class Worn:
 
 
 def _worn(seed: int, person: int, shifts: tuple[str, ...]) -> Worn:
-    """Drawn for each shift by itself."""
+    """Draw each shift independently."""
     turn_33, strength, step = np.eye(3), 1.0, 1
     if "placement" in shifts:
         rng = dealing.rng_of(seed, _SHIFT, person, 0)
@@ -174,7 +174,7 @@ def _worn(seed: int, person: int, shifts: tuple[str, ...]) -> Worn:
 
 
 def _rotation(axis: NDArray[np.float64], angle_deg: float) -> NDArray[np.float64]:
-    """About a unit vector (Rodrigues)."""
+    """Rotation about a unit vector (Rodrigues)."""
     x, y, z = axis
     cross_33 = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     angle = np.deg2rad(angle_deg)

@@ -40,7 +40,7 @@ _HOP: Final = uci_har.SAMPLES // 2
 
 
 def task(context_s: float | None = None) -> Task:
-    """What is learned; its network and options are set by a run."""
+    """The task; a run sets its network and options."""
     return Task(
         name=NAME,
         method="tactfl",
@@ -62,8 +62,8 @@ def build(
     Args:
         seed: of which windows are labelled, of who has which, and of who lacks what.
         conditions: how many, how uneven, what is missing or broken.
-        tuning: judge on some of the training people, who then train nothing, and not on the test people.
-        tests: judge on so many windows; None: on all.
+        tuning: evaluate on some training people, who then do not train, instead of the test people.
+        tests: number of test windows; None: all.
 
     Raises:
         Misconfigured: the data set is not here, or a condition does not fit it.
@@ -98,7 +98,7 @@ def _split(part: Part) -> DataSplit:
 
 
 def _people(seed: int) -> tuple[DataSplit, DataSplit]:
-    """Training people without some, and those."""
+    """The training people without the held-out ones, and the held-out ones."""
     whole = _split("train")
     people = dealing.rng_of(seed, _PEOPLE).permutation(np.unique(whole.person_B))
     held_B = np.isin(whole.person_B, people[:_TUNED_ON])
@@ -107,7 +107,7 @@ def _people(seed: int) -> tuple[DataSplit, DataSplit]:
 
 @cache
 def _before() -> NDArray[np.int64]:
-    """By official training window, how many windows before it its stream goes on through."""
+    """For each official training window, the number of windows before it in its stream."""
     arrays: dict[str, NDArray[Any]] = read_arrays(uci_har.packed("train"), "UCI-HAR")
     if "continues_previous" not in arrays:
         raise Misconfigured(
@@ -121,7 +121,7 @@ def _before() -> NDArray[np.int64]:
 
 
 def _contexts(learned: Task, train: DataSplit) -> Context:
-    """What went before each window: windows of one stream lie half a window apart, in the official order."""
+    """The context of each window: windows of one stream overlap by half, in the official order."""
     whole, runs_B = _split("train").windows, _before()
     at_B = np.flatnonzero(np.isin(_split("train").person_B, np.unique(train.person_B)))
     x, points = {}, []

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from lichen_lab.benchmarks import cli, registry
 from lichen_lab.benchmarks.study.part import Part, PartResults
-from lichen_lab.benchmarks.study.study import Study, Wish
+from lichen_lab.benchmarks.study.study import Study, StudyRequest
 from tests.support.lab import disentafl_study, mmfed3_study, qqr_study, tactfl_study
 
 SEEDS = (0, 1, 2)
@@ -109,11 +109,11 @@ def test_bench_study_goals_and_help_name_every_part(study: Study[Any, Any]) -> N
 def test_bench_study_the_command_measures_what_it_was_asked(
     study: Study[Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[Wish] = []
+    asked: list[StudyRequest] = []
     name = study.parts.names()[0]
     case = CASES[f"{study.name}-{name}"]
 
-    def results(_study: object, wish: Wish, _say: object) -> list[PartResults[Any, Any]]:
+    def results(_study: object, wish: StudyRequest, _say: object) -> list[PartResults[Any, Any]]:
         asked.append(wish)
         return [case.finished()]
 
@@ -122,7 +122,7 @@ def test_bench_study_the_command_measures_what_it_was_asked(
     words = ["--part", name, "--seeds", "3", "--workers", "2", "--resume", str(runs)]
     done = CliRunner().invoke(cli.app, [study.name, *words, "--format", "json"])
     assert done.exit_code == 0, done.output
-    assert asked == [Wish((name,), 3, 0, 2, runs)]
+    assert asked == [StudyRequest((name,), 3, 0, 2, runs)]
     assert all(line.method in done.stdout for line in case.part.variants if line.method.isascii())
 
 

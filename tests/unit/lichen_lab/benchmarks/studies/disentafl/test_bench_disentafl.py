@@ -15,7 +15,7 @@ from lichen_lab.benchmarks.studies.disentafl.parts import table
 from lichen_lab.benchmarks.studies.disentafl.run_spec import run
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, DisentAflSetting
 from lichen_lab.benchmarks.study.part import above, in_errors, paired
-from lichen_lab.benchmarks.study.study import Wish
+from lichen_lab.benchmarks.study.study import StudyRequest
 from models.methods.disentafl import DisentAflConfig
 from protocol.errors import Misconfigured
 from tests.support.lab.disentafl_study import made_up
@@ -128,7 +128,7 @@ def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: 
         return made_up(one)
 
     study = replace(STUDY, run=noting)
-    wish = Wish(("table",), seeds=1, workers=1, resume=tmp_path / "runs.jsonl")
+    wish = StudyRequest(("table",), seeds=1, workers=1, resume=tmp_path / "runs.jsonl")
     study.results(wish, quiet)
     once = len(made)
     assert once == len(parts.part("table").variants)

@@ -16,7 +16,7 @@ from lichen_lab.benchmarks.studies.qqr.parts.bytes import FLOAT32, bytes_to, smo
 from lichen_lab.benchmarks.studies.qqr.report import PAGE
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
 from lichen_lab.benchmarks.study.part import Part, paired, standard_error
-from lichen_lab.benchmarks.study.study import Study, Wish
+from lichen_lab.benchmarks.study.study import Study, StudyRequest
 from lichen_lab.benchmarks.tables import tables
 from protocol.errors import Misconfigured
 from tests.support.lab.pages import check_whole
@@ -158,9 +158,9 @@ def test_bench_qqr_a_goal_speaks_about_its_method_alone() -> None:
 def test_bench_qqr_the_command_measures_what_it_was_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[Wish] = []
+    asked: list[StudyRequest] = []
 
-    def results(_study: object, wish: Wish, _say: object) -> list[Results]:
+    def results(_study: object, wish: StudyRequest, _say: object) -> list[Results]:
         asked.append(wish)
         return [finished(parts.part("bits"))]
 
@@ -169,7 +169,7 @@ def test_bench_qqr_the_command_measures_what_it_was_asked(
     words = ["--part", "bits", "--seeds", "3", "--workers", "2", "--report", str(page), "--resume", str(runs)]
     done = CliRunner().invoke(cli.app, ["qqr", *words, "--format", "json"])
     assert done.exit_code == 0, done.output
-    assert asked == [Wish(("bits",), 3, 0, 2, runs, any_code=False, report=page, quick=False)]
+    assert asked == [StudyRequest(("bits",), 3, 0, 2, runs, any_code=False, report=page, quick=False)]
     assert "2-bit prototypes" in page.read_text()
 
 
