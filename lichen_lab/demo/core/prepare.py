@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lichen_lab.demo.core.scenario import Layout, Options, PreparedDemo
+from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes.embedded_broker import free_port
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.contract import WindowSet
@@ -75,6 +76,13 @@ def begin(options: Options, data: Callable[[], T]) -> tuple[Layout, T]:
     root = options.out.absolute()
     clear_folder(root)
     return Layout(root, free_port()), found
+
+
+def save_recordings(layout: Layout, recordings: Mapping[str, spar.Recording]) -> dict[str, float]:
+    """Write the recordings that devices play; returns their lengths in seconds, by device."""
+    for name, recorded in recordings.items():
+        spar.save(layout.recording(name), recorded)
+    return {name: spar.seconds(recorded) for name, recorded in recordings.items()}
 
 
 def write_configurations(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT:

@@ -1,4 +1,4 @@
-"""Which data sets lichen can read, and where each is on this machine."""
+"""The data sets that lichen can read, and their places on this machine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,10 @@ class KnownDataSet:
     """A data set that has a loader.
 
     Attributes:
-        name: as commands call it.
+        name: in commands.
         title: what it is.
         files: by folder, what must be in it (or the same with ``.gz``).
-        otherwise: what to do where it is not here.
+        otherwise: what to do if it is missing.
     """
 
     name: str
@@ -39,11 +39,11 @@ class KnownDataSet:
 
 @dataclass(frozen=True)
 class FoundDataSet:
-    """Where a data set is.
+    """The place of a data set.
 
     Attributes:
         known: which.
-        paths: the files that make it up; empty where one is missing.
+        paths: its files; empty if one is missing.
         size: bytes of them.
     """
 
@@ -53,11 +53,11 @@ class FoundDataSet:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """In which they lie, each once."""
+        """Folders of its files, each once."""
         return tuple(dict.fromkeys(path.parent for path in self.paths))
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """The place as JSON values."""
         return {
             "name": self.known.name,
             "title": self.known.title,
@@ -117,7 +117,7 @@ KNOWN: Final = (
 
 
 def find(known: KnownDataSet) -> FoundDataSet:
-    """Where it is, if it is complete.
+    """The data set's place, if it is complete.
 
     Raises:
         Misconfigured: ``LICHEN_DATA`` names no folder, or another variable no file.
@@ -126,7 +126,7 @@ def find(known: KnownDataSet) -> FoundDataSet:
         return FoundDataSet(known, (path,), path.stat().st_size)
     if known.name == "small-graphs" and (path := small_graphs.wheel()) is not None:
         return FoundDataSet(known, (path,), path.stat().st_size)
-    tuple(places.roots())  # a wrong LICHEN_DATA is no missing data set
+    tuple(places.roots())  # a wrong LICHEN_DATA is not a missing data set
     try:
         paths = tuple(
             places.file(folder, f"{name}.gz", name) for folder, names in known.files.items() for name in names

@@ -1,4 +1,4 @@
-"""The tasks that the studies train: a data set's modalities and classes, and the network chosen for it.
+"""Tasks of the studies: a data set's modalities and classes, and a network for it.
 
 The same task serves ``lichen simulate --dataset`` and ``lichen bench qqr``, so that both mean the same by a
 data set's name.
@@ -40,7 +40,7 @@ class DatasetStudy:
     """One data set.
 
     Attributes:
-        title: as people know it.
+        title: for people.
         load: a part of it, for a seed (which decides who trains or what is paired, where that is left open).
         task: what is learned.
         setting: the devices and what they hold, unless told otherwise; without faults.

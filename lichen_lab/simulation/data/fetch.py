@@ -1,4 +1,4 @@
-"""``lichen data fetch uci-har``: the official archive into the packed form, which lies in the cache.
+"""``lichen data fetch uci-har``: bring the official archive into the packed form in the cache.
 
 Nothing is kept of a download that is cut, damaged or not the data set: the archive goes into a file without a
 name, and the packed form appears whole, by one rename.
@@ -28,7 +28,7 @@ PAGE: Final = "https://archive.ics.uci.edu/dataset/240/human+activity+recognitio
 URL: Final = "https://archive.ics.uci.edu/static/public/240/human+activity+recognition+using+smartphones.zip"
 LIMITS: Final = DownloadLimits(max_bytes=archive.MAX_ARCHIVE)
 Say = Callable[[str, int, int | None], None]
-"""Told of progress: what is done, how much of it, of how much (None: not known)."""
+"""Called with progress: stage, amount done, amount in all (None: unknown)."""
 Parts = dict[Part, dict[str, NDArray[Any]]]
 _LOCK: Final = ".fetch.lock"
 _STAGING: Final = ".tmp-fetch"
@@ -37,12 +37,12 @@ _OLD: Final = ".tmp-replaced"
 
 @dataclass(frozen=True)
 class FetchedData:
-    """What is there now.
+    """The packed form after a fetch.
 
     Attributes:
         folder: of the packed form.
         windows: of each part.
-        fresh: False where it was there before.
+        fresh: False if it was there before.
     """
 
     folder: Path
@@ -58,7 +58,7 @@ def fetch_uci_har(
     limits: DownloadLimits = LIMITS,
     say: Say = lambda _what, _done, _all: None,
 ) -> FetchedData:
-    """Make sure that UCI-HAR is here, as it was published.
+    """Bring UCI-HAR here, unless it is here as published.
 
     Args:
         given: an archive at hand (nested or not) or an unpacked folder; None: it is downloaded.
@@ -125,7 +125,7 @@ def _source(
             yield source
         return
     say("fetching", 0, None)
-    with tempfile.TemporaryFile(dir=cache) as file:  # without a name: gone whatever happens
+    with tempfile.TemporaryFile(dir=cache) as file:  # without a name: removed in any case
         try:
             download(url, file, limits, lambda got, total: say("fetching", got, total))
         except (Misconfigured, Transient) as error:
@@ -150,7 +150,7 @@ def _keep(cache: Path, parts: Parts) -> Path:
 
 
 def _sweep(cache: Path) -> None:
-    """Remove what a fetch left that was killed. Only under the lock."""
+    """Remove files of a killed fetch. Only under the lock."""
     for stray in (cache / _STAGING, cache / _OLD):
         remove_tree(stray)
 

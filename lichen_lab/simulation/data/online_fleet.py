@@ -27,12 +27,12 @@ class HasWindows(Protocol):
 
     @property
     def windows(self) -> WindowSet:
-        """All its windows."""
+        """All windows."""
 
 
 @dataclass(frozen=True)
 class OnlineSetting:
-    """What devices hold, and what befalls it; see :func:`online_fleet` and ``streams.Evolving``.
+    """Windows of devices and their faults; see :func:`online_fleet` and ``streams.Evolving``.
 
     ``missing_share``, ``affected_rounds`` and ``noisy_rounds`` are the paper's lambda_p (the share
     *missing*), lambda_r and delta_r.

@@ -1,4 +1,4 @@
-"""Sensor faults put into recordings, seeded, with the truth of what was done kept.
+"""Injects seeded sensor faults into recordings, and keeps their truth.
 
 The setting of QQR (Wang et al., section on quantity and quality imbalance): in part of the time most
 windows lack one modality; in part of the time one modality is noisy. At most one modality is hurt at any
@@ -33,7 +33,7 @@ Values = NDArray[Any]
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """What goes wrong on one device.
+    """The sensor faults of one device.
 
     Attributes:
         outage_time: share of the time in which outages happen.
@@ -62,7 +62,7 @@ class FaultPlan:
 
 @dataclass(frozen=True)
 class SensorFault:
-    """One fault: what, where, from when to when (seconds of the recording), how severe."""
+    """One fault: kind, modality, begin and end (seconds of the recording), severity."""
 
     kind: FaultKind
     modality: str
@@ -87,7 +87,7 @@ def modalities_of(recorded: Recording) -> list[str]:
 def _blocks(
     length_s: float, block_s: float, shares: Sequence[float], rng: np.random.Generator
 ) -> list[list[int]]:
-    """Disjoint blocks for each share, drawn without putting back."""
+    """Disjoint blocks for each share, drawn without replacement."""
     count = max(1, int(np.ceil(length_s / block_s)))
     order = [int(i) for i in rng.permutation(count)]
     drawn: list[list[int]] = []
@@ -99,7 +99,7 @@ def _blocks(
 
 
 def plan_faults(recorded: Recording, plan: FaultPlan, seed: int) -> list[SensorFault]:
-    """Decide what fails and when, without touching the recording.
+    """Plan faults and their times; the recording stays unchanged.
 
     Raises:
         ValueError: the plan names a modality that the recording lacks, or its shares of time exceed 1.
@@ -163,7 +163,7 @@ def plan_kind(
     Args:
         recorded: where; it is not touched.
         kind: of all the faults.
-        modality: that is hurt.
+        modality: with the fault.
         amount: the severity.
         seed: decides which blocks.
         share: of the time from ``from_s`` on.
@@ -183,14 +183,14 @@ def plan_kind(
     if count < 1:
         raise ValueError(f"{kind}: no block of {block_s:g} s fits into the {room_s:g} s from {from_s:g} s on")
     rng = np.random.default_rng(seed)
-    first_s = from_s + rng.uniform(0, room_s - count * block_s)  # no grid in common with the windows
+    first_s = from_s + rng.uniform(0, room_s - count * block_s)  # not on the windows' grid
     drawn = sorted(rng.permutation(count)[: max(1, round(share * count))].tolist())
     starts = [first_s + index * block_s for index in drawn]
     return [SensorFault(kind, modality, start, start + block_s, amount=amount) for start in starts]
 
 
 def inject(recorded: Recording, faults: Sequence[SensorFault], seed: int) -> Recording:
-    """A copy of the recording in which these faults happened. Labels are untouched."""
+    """A copy of the recording with these faults. Labels stay unchanged."""
     out = {key: value.copy() for key, value in recorded.items()}
     rng = np.random.default_rng(seed)
     for name in modalities_of(recorded):

@@ -1,16 +1,18 @@
-"""A fleet on SPAR: who takes part, what goes wrong with whose sensors, and the task."""
+"""A fleet on SPAR: devices, their sensor faults, and the task."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.simulation.data.sensor_faults import (
+    FaultKind,
     FaultPlan,
     SensorFault,
     inject,
     modalities_of,
     plan_faults,
+    share_of,
 )
 from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
@@ -93,13 +95,13 @@ BASELINES: Final[Mapping[str, Mapping[str, Any]]] = {
     "zero feature": {"impute": "zero_feature", "pce_on_incomplete": False},
     "complete samples only": {"impute": "complete_only", "pce_on_incomplete": False},
 }
-"""What else can be done with a window that lacks a modality: options over :func:`task`'s. The prototype loss
+"""Other treatments of a window that lacks a modality: options over :func:`task`'s. The prototype loss
 does not help the baselines (docs/methods/qqr.md), so they go without."""
 
 
 @dataclass(frozen=True)
 class FaultyRecording:
-    """What one device's sensors deliver, and the truth about their faults."""
+    """One device's recording, and the truth about its faults."""
 
     recorded: spar.Recording
     faults: tuple[SensorFault, ...]
@@ -108,6 +110,15 @@ class FaultyRecording:
     def seconds(self) -> float:
         """Its length."""
         return spar.seconds(self.recorded)
+
+    def fault_shares(
+        self, modalities: Iterable[str], kinds: Iterable[FaultKind]
+    ) -> dict[str, dict[str, float]]:
+        """Modality -> kind of fault -> share of the time with that fault."""
+        return {
+            modality: {kind: share_of(self.faults, kind, modality, self.seconds) for kind in kinds}
+            for modality in modalities
+        }
 
 
 def device_recording(series: tuple[spar.Series, ...], device: DemoDevice, seed: int) -> FaultyRecording:
@@ -120,7 +131,7 @@ def device_recording(series: tuple[spar.Series, ...], device: DemoDevice, seed: 
 
 
 def unseen(series: tuple[spar.Series, ...]) -> spar.Recording:
-    """What the fleet is judged on: whole sensors, people no training device has met."""
+    """The recording that judges the fleet: whole sensors, unseen people."""
     return spar.recording(spar.on_one_wrist(spar.of_person(series, *UNSEEN)))
 
 
@@ -134,7 +145,7 @@ def observer_recording(series: tuple[spar.Series, ...], seed: int) -> FaultyReco
 
 
 def windows(chosen: Task, recorded: spar.Recording) -> WindowSet:
-    """The windows of a recording, cut and judged as on a device."""
+    """The windows of a recording, as on a device."""
     names = modalities_of(recorded)
     streams = {m: Stream(recorded[f"{m}/t"], recorded[f"{m}/values"]) for m in names}
     return windows_of_recording(chosen, Recording(streams, recorded["label/t"], recorded["label/values"]))

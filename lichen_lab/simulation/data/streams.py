@@ -44,7 +44,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A device that holds the windows of another stream, and knows the class of none."""
+    """A device with the windows of another stream, without their classes."""
 
     stream: RoundStream
 
@@ -55,7 +55,7 @@ class Unlabelled:
 
 
 def rng_of(*keys: int) -> np.random.Generator:
-    """A generator of its own for a tuple of non-negative integers (seed, device, round, purpose)."""
+    """An independent generator for a tuple of non-negative integers (seed, device, round, purpose)."""
     return np.random.default_rng(np.random.SeedSequence(keys))
 
 
@@ -118,7 +118,7 @@ def with_noise(
     """Quality imbalance: white Gaussian noise on one modality, each channel at that signal-to-noise ratio.
 
     Args:
-        windows: what the sensor would have seen. Its dictionary of modalities must be in the task's order.
+        windows: without noise. Its dictionary of modalities must be in the task's order.
         modality: the noisy one.
         snr_db: power of the signal about its mean, over the power of the noise, in decibels.
         rng: where chance comes from.
@@ -197,7 +197,7 @@ class Evolving:
         return held
 
     def held(self, round_: int) -> Indices:
-        """Places in the pool of the windows held at that round, the oldest first."""
+        """Indices in the pool of the windows held at that round, the oldest first."""
         length = len(self.pool) if self.order is None else len(self.order)
         first = (round_ - 1) * self.step
         at = np.arange(first, first + self.size, dtype=np.int64) % length

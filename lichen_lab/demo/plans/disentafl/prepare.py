@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from edge_agent.windows.window_sets import windows_of_recording
-from lichen_lab.demo.core.prepare import begin, labelled_windows, write_configurations
+from lichen_lab.demo.core.prepare import begin, labelled_windows, save_recordings, write_configurations
 from lichen_lab.demo.core.scenario import Layout, Options, PreparedDemo, coordinator_config
 from lichen_lab.demo.plans.disentafl import devices, recordings
 from lichen_lab.demo.plans.disentafl.results import DisentaflResults, WatchResults
@@ -24,16 +24,11 @@ def prepare(options: Options, version: str) -> PreparedDemo[DisentaflResults]:
     """
     layout, series = begin(options, spar.load)
     task = devices.task(options.rounds, seed=options.seed)
-    lengths: dict[str, float] = {}
+    recorded = {devices.OBSERVED.name: recordings.observer_recording(series, options.seed)}
     for watch in devices.DEVICES:
-        own, later = recordings.device_recordings(series, watch, options.seed)
-        spar.save(layout.recording(watch.name), own)
+        recorded[watch.name], later = recordings.device_recordings(series, watch, options.seed)
         if watch.later:
             spar.save(layout.recording(devices.later(watch.name)), later)
-        lengths[watch.name] = spar.seconds(own)
-    watched = recordings.observer_recording(series, options.seed)
-    spar.save(layout.recording(devices.OBSERVED.name), watched)
-    lengths[devices.OBSERVED.name] = spar.seconds(watched)
     window_set.save(layout.unseen, unseen(task, series, layout))
     watches = {watch.name: watch for watch in devices.DEVICES}
     stage = PreparedDemo(
@@ -42,7 +37,7 @@ def prepare(options: Options, version: str) -> PreparedDemo[DisentaflResults]:
         results=initial_results(task, options, version),
         people={name: f"{watch.person}: {watch.kind}" for name, watch in watches.items()},
         agent=lambda name: devices.watch_config(layout, watches[name], options),
-        lengths_s=lengths,
+        lengths_s=save_recordings(layout, recorded),
     )
     observing = devices.observing_config(layout)
     others = {devices.OBSERVED.name: observing, "coordinator": coordinator_config(layout)}

@@ -2,14 +2,13 @@
 
 import json
 
-from lichen_lab.demo.core.prepare import begin, labelled_windows, write_configurations
+from lichen_lab.demo.core.prepare import begin, labelled_windows, save_recordings, write_configurations
 from lichen_lab.demo.core.results import DeviceResults
 from lichen_lab.demo.core.scenario import Options, PreparedDemo, agent_config
 from lichen_lab.demo.plans.qqr.results import QqrResults
 from lichen_lab.demo.rollout import devices as cast
 from lichen_lab.demo.rollout.results import RolloutResults, Watcher
 from lichen_lab.simulation.data import spar_fleet
-from lichen_lab.simulation.data.sensor_faults import share_of
 from lichen_lab.simulation.data.sets import spar
 from models.data import window_set
 from protocol.errors import Misconfigured
@@ -32,22 +31,12 @@ def prepare(options: Options, version: str) -> PreparedDemo[QqrResults]:
     task = spar_fleet.task(options.rounds, seed=options.seed)
     window_set.save(layout.unseen, labelled_windows(spar_fleet.windows(task, spar_fleet.unseen(series))))
     results = initial_results(task, options, version)
-    lengths: dict[str, float] = {}
+    played = {d.name: spar_fleet.device_recording(series, d, options.seed) for d in spar_fleet.DEVICES}
+    watched = {watch.name: cast.watch_recording(series, watch, options.seed) for watch in cast.WATCHES}
+    recorded = {name: one.recorded for name, one in {**played, **watched}.items()}
     for device in spar_fleet.DEVICES:
-        played = spar_fleet.device_recording(series, device, options.seed)
-        spar.save(layout.recording(device.name), played.recorded)
-        lengths[device.name] = played.seconds
-        one = DeviceResults(device.name, device.people, device.trouble)
-        for modality in task.modality_names:
-            one.injected[modality] = {
-                kind: share_of(played.faults, kind, modality, played.seconds)
-                for kind in ("outage", "noise", "stuck")
-            }
-        results.devices.append(one)
-    for watch in cast.WATCHES:
-        watched = cast.watch_recording(series, watch, options.seed)
-        spar.save(layout.recording(watch.name), watched.recorded)
-        lengths[watch.name] = watched.seconds
+        shares = played[device.name].fault_shares(task.modality_names, ("outage", "noise", "stuck"))
+        results.devices.append(DeviceResults(device.name, device.people, device.trouble, injected=shares))
     injected = {device.name: device.injected for device in results.devices}
     (layout.root / "faults.json").write_text(json.dumps(injected, indent=1))
     stage = PreparedDemo(
@@ -56,8 +45,8 @@ def prepare(options: Options, version: str) -> PreparedDemo[QqrResults]:
         results=results,
         people={d.name: ", ".join(map(str, d.people)) for d in spar_fleet.DEVICES},
         agent=lambda name: agent_config(layout, name, options.speed),
-        lengths_s=lengths,
-        fault=cast.fault_of(cast.watch_recording(series, cast.CANARY, options.seed)),
+        lengths_s=save_recordings(layout, recorded),
+        fault=cast.fault_of(watched[cast.CANARY.name]),
     )
     watches = {watch.name: cast.config(layout, watch) for watch in cast.WATCHES}
     return write_configurations(stage, {**watches, "coordinator": cast.coordinator(layout, options.rounds)})

@@ -1,11 +1,10 @@
 """Files of the demo without labels: recordings, labelled windows, all configurations."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from lichen_lab.demo.core.prepare import begin, write_configurations
+from lichen_lab.demo.core.prepare import begin, save_recordings, write_configurations
 from lichen_lab.demo.core.prepare import labelled_windows as with_labels
 from lichen_lab.demo.core.results import DeviceResults
 from lichen_lab.demo.core.scenario import (
@@ -19,7 +18,6 @@ from lichen_lab.demo.core.scenario import (
 from lichen_lab.demo.plans.tactfl import devices, recordings
 from lichen_lab.demo.plans.tactfl.results import TactflResults
 from lichen_lab.simulation.data import spar_fleet
-from lichen_lab.simulation.data.sensor_faults import share_of
 from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from models.data import window_set
@@ -39,17 +37,20 @@ def prepare(options: Options, version: str) -> PreparedDemo[TactflResults]:
     window_set.save(labelled_file(layout), labelled)
     window_set.save(layout.unseen, with_labels(spar_fleet.windows(task, spar_fleet.unseen(series))))
     results = initial_results(task, options, version, labelled)
-    lengths = _devices(layout, series, options, results)
+    played = {
+        watch.name: recordings.device_recording(series, watch, options.seed) for watch in devices.DEVICES
+    }
+    for watch, device in zip(devices.DEVICES, results.devices, strict=True):
+        device.injected = played[watch.name].fault_shares(watch.sensors, ("outage", "noise"))
     watched = spar_fleet.observer_recording(series, options.seed)
-    spar.save(layout.recording(spar_fleet.OBSERVER), watched.recorded)
-    lengths[spar_fleet.OBSERVER] = watched.seconds
+    recorded = {name: one.recorded for name, one in {**played, spar_fleet.OBSERVER: watched}.items()}
     stage = PreparedDemo(
         layout=layout,
         task=task,
         results=results,
         people={watch.name: f"{watch.person}: {watch.trouble}" for watch in devices.DEVICES},
         agent=lambda name: agent_config(layout, name, options.speed),
-        lengths_s=lengths,
+        lengths_s=save_recordings(layout, recorded),
         fault=(watched.faults[0].start_s, watched.faults[0].end_s),
     )
     observing = observer_config(layout, spar_fleet.OBSERVER, spar_fleet.OBSERVER_SPEED)
@@ -60,25 +61,6 @@ def prepare(options: Options, version: str) -> PreparedDemo[TactflResults]:
 def labelled_file(layout: Layout) -> Path:
     """The coordinator's labelled windows."""
     return layout.root / "labelled.npz"
-
-
-def _devices(
-    layout: Layout,
-    series: Sequence[spar.Series],
-    options: Options,
-    results: TactflResults,
-) -> dict[str, float]:
-    """Each training device's recording; returns their lengths in seconds."""
-    lengths: dict[str, float] = {}
-    for watch, device in zip(devices.DEVICES, results.devices, strict=True):
-        played = recordings.device_recording(series, watch, options.seed)
-        spar.save(layout.recording(watch.name), played.recorded)
-        lengths[watch.name] = played.seconds
-        for modality in watch.sensors:
-            device.injected[modality] = {
-                kind: share_of(played.faults, kind, modality, played.seconds) for kind in ("outage", "noise")
-            }
-    return lengths
 
 
 def initial_results(task: Task, options: Options, version: str, labelled: WindowSet) -> TactflResults:

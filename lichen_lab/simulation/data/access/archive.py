@@ -1,4 +1,4 @@
-"""Files of a data set as it is published: in a folder, in a ZIP archive, or in one that lies within another.
+"""Files of a data set as it is published: in a folder, in a ZIP archive, or in a nested one.
 
 An archive is not believed: an entry that claims more than its compressed bytes can become, or more than a
 bound, is refused before it is unpacked. Nothing is ever unpacked to a name that stands in the archive.
@@ -17,9 +17,9 @@ from models.npz import BROKEN
 from protocol.errors import Misconfigured, Reason, Refused
 
 MAX_FILE: Final = 64 * 1024**2
-"""Bytes of one file; the largest of UCI-HAR has 16 MB."""
+"""Largest file, bytes; the largest of UCI-HAR has 16 MB."""
 MAX_ARCHIVE: Final = 256 * 1024**2
-"""Bytes of an archive, outer or inner; the published one has 60 MB."""
+"""Largest archive, outer or inner, bytes; the published one has 60 MB."""
 MAX_ENTRIES: Final = 10_000
 MAX_NESTED: Final = 2
 _DEFLATE_MOST: Final = 1032
@@ -39,13 +39,13 @@ class ArchiveSource(Protocol):
         """For messages."""
 
     def has(self, name: str) -> bool:
-        """Whether that file is there."""
+        """Whether that file exists."""
 
     def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
         """Its bytes, at most ``MAX_FILE``.
 
         Raises:
-            Refused: it is not there, or too large, or damaged.
+            Refused: it is missing, too large or damaged.
         """
 
 
@@ -193,7 +193,7 @@ def within(
         raise Refused(
             Reason.MALFORMED, f"{where}: neither {sample} nor one archive that could hold it is in it"
         )
-    with tempfile.TemporaryFile(dir=scratch) as unpacked:  # without a name: gone whatever happens
+    with tempfile.TemporaryFile(dir=scratch) as unpacked:  # without a name: removed in any case
         archive.unpack(inner[0], unpacked)
         with within(unpacked, f"{where}: {inner[0].filename[:200]}", scratch, sample, depth + 1) as source:
             yield source

@@ -1,4 +1,4 @@
-"""What is computed from data, kept in the cache. A cache that cannot be used costs only time."""
+"""Cache of values computed from data. A cache that cannot be used costs only time."""
 
 import contextlib
 import math
@@ -21,19 +21,19 @@ _HEADERS: Final = 4096
 
 
 def cached(key: str, shape: tuple[int, ...], compute: Callable[[], FloatArray]) -> FloatArray:
-    """The array that was kept under ``key``, else what ``compute`` gives, which is then kept.
+    """The array stored under ``key``, else the result of ``compute``, which is then stored.
 
     Args:
         key: a file name that changes with all that the values depend on.
         shape: of the array. What is kept in another shape or type, or is damaged, is not used.
         compute: float32 of that shape.
     """
-    with contextlib.suppress(OSError, npz.BadNpz, LichenError):  # not there, or damaged: computed again
+    with contextlib.suppress(OSError, npz.BadNpz, LichenError):  # missing or damaged: computed again
         values = npz.read(_path(key), max_bytes=4 * math.prod(shape) + _HEADERS).get(_VALUES)
         if values is not None and values.shape == shape and values.dtype == np.float32:
             return values
     values = compute()
-    with contextlib.suppress(OSError, LichenError):  # closed to us, or full: only slower the next time
+    with contextlib.suppress(OSError, LichenError):  # not writable, or full: only slower the next time
         write_atomic(_path(key), npz_bytes({_VALUES: values}))
     return values
 

@@ -1,4 +1,4 @@
-"""One file over HTTP, with a bound on everything: bytes, silence, slowness, attempts.
+"""Downloads one file over HTTP, with bounds on bytes, silence, slowness and attempts.
 
 A transfer that was cut goes on where it ended, if the server can say that the file is still the same one
 (ETag or Last-Modified with a range request, RFC 9110); else it begins again.
@@ -17,7 +17,7 @@ from typing import IO, Any, Final, NoReturn
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 
 Progress = Callable[[int, int | None], None]
-"""Told the bytes that are here, and how many there will be (None: not known)."""
+"""Called with the bytes so far, and the bytes in all (None: unknown)."""
 _BLOCK: Final = 1 << 16
 _WAIT_AND_RETRY: Final = frozenset({408, 425, 429})
 _CLIENT_ERRORS: Final = range(400, 500)
@@ -28,7 +28,7 @@ _MAX_DIGITS: Final = 18
 
 @dataclass(frozen=True)
 class DownloadLimits:
-    """How patient a transfer is.
+    """Bounds of a transfer.
 
     Attributes:
         max_bytes: of the file.
@@ -59,7 +59,7 @@ def download(
     Args:
         url: http or https.
         into: open for writing, seekable; left at its end.
-        limits: how patient to be.
+        limits: of the transfer.
         progress: told after each block.
 
     Returns:
@@ -88,7 +88,7 @@ def download(
 
 @dataclass
 class _Transfer:
-    """What is here so far, and how to get the rest."""
+    """The bytes so far, and the request for the rest."""
 
     url: str
     into: IO[bytes]
@@ -97,10 +97,10 @@ class _Transfer:
     got: int = 0
     total: int | None = None
     validator: str | None = None
-    """By which the server knows the file again of which we have a part."""
+    """Validator by which the server recognises the file of which a part is here."""
 
     def attempt(self) -> None:
-        """Get the rest, or as much of it as comes.
+        """Get the rest, or as much of it as arrives.
 
         Raises:
             _Cut: another attempt may do better.
@@ -121,7 +121,7 @@ class _Transfer:
         except urllib.error.HTTPError as error:
             with error:
                 code, words = error.code, f"the server answers {error.code} {error.reason}"
-            if code == _RANGE:  # what is here is no part of what is there now
+            if code == _RANGE:  # the part here does not belong to the present file
                 self.got = 0
             elif code in _CLIENT_ERRORS and code not in _WAIT_AND_RETRY:
                 raise Misconfigured(f"{self.url}: {words}") from None
@@ -150,7 +150,7 @@ class _Transfer:
         self.validator = strong or headers.get("Last-Modified")
 
     def _take(self, response: Any) -> None:
-        """The body; what was written counts also where it is cut."""
+        """Write the body; bytes before a cut count too."""
         since, before = time.monotonic(), self.got
         while block := _read(response):
             self.into.write(block)

@@ -1,4 +1,4 @@
-"""Where packed data sets lie: ``LICHEN_DATA``, ``../shared/data`` beside a checkout, or the cache.
+"""Places of packed data sets: ``LICHEN_DATA``, ``../shared/data`` beside a checkout, or the cache.
 
 A packed data set is a folder of npz (or idx) files with the names that docs/data.md lists.
 """
@@ -17,7 +17,7 @@ FETCHABLE: Final = {"uci_har": "uci-har"}
 
 
 def cache_folder() -> Path:
-    """Where fetched data and what is computed from data go; may not be there yet, or not be writable.
+    """Folder of fetched data and computed values; it may not exist yet, or not be writable.
 
     Raises:
         Misconfigured: the user has no home, and ``XDG_CACHE_HOME`` is not set.
@@ -39,7 +39,7 @@ def beside_checkout() -> Path:
 
 
 def roots() -> Iterator[Path]:
-    """Folders of data sets that are there, in the order in which they are asked.
+    """Existing folders of data sets, in the order of search.
 
     Raises:
         Misconfigured: ``LICHEN_DATA`` names no folder.
@@ -58,7 +58,7 @@ def folder(name: str) -> Path:
     """The folder of a packed data set, as ``uci_har``, ``hapt_raw``, ``mnist``, ``fsdd``.
 
     Raises:
-        Misconfigured: it is in none of the places; the message says what to do.
+        Misconfigured: it is in none of these places; the message says what to do.
     """
     for root in roots():
         if (root / name).is_dir():

@@ -21,7 +21,7 @@ RANGE_DB: Final = 80.0
 FRAMES: Final = round(SECONDS * RATE_HZ) // HOP
 FRAMES_HZ: Final = RATE_HZ / HOP
 VERSION: Final = 1
-"""Counts up when the same clip gives other values: cached results of another version are not used."""
+"""Raised when the values of a clip change, so that older cached results are not used."""
 _BLOCK: Final = 256
 
 

@@ -1,4 +1,4 @@
-"""One part of a data set: labelled windows, and whose they are."""
+"""One part of a data set: labelled windows with their persons."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Real data sets as labelled windows and recordings: where they lie, how they are fetched, how they are read.
+"""Real data sets as labelled windows and recordings: places, downloads and loaders.
 
 Nothing here is shipped with the data itself; docs/data.md has sources, licences and citations.
 """

@@ -103,7 +103,7 @@ def _partners(
     candidates: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """For each image the place of a recording of its digit, any as likely as another."""
+    """For each image the index of a recording of its digit, drawn uniformly."""
     partner_B = np.zeros(len(digit_B), np.int64)
     for digit in np.unique(digit_B):
         members = candidates[said_S[candidates] == digit]

@@ -65,7 +65,7 @@ def load(text_width: int = 128) -> KnowledgeGraphSet:
 
 
 def _facts(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[KnowledgeGraph, tuple[int, int]]:
-    """The bare graph; how many facts are in the first two parts."""
+    """The graph without features, and the number of facts in the first two parts."""
     names = {key: _names(arrays, key, path) for key in ("entities", "relations")}
     parts = []
     for key in PARTS:
@@ -90,7 +90,7 @@ def _names(arrays: Mapping[str, NDArray[Any]], key: str, path: Path) -> tuple[st
 
 
 def read_texts(path: Path, entities: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
-    """Of each entity the name, and the name with its description.
+    """Each entity's name, and its name with description.
 
     Raises:
         Misconfigured: it cannot be read, or is not about these entities in this order; names the line.
@@ -127,7 +127,7 @@ def _encoded(texts: list[str], width: int) -> FloatArray:
 
 
 def _numeric(path: Path, entities: int) -> tuple[FloatArray, BoolArray]:
-    """Features of the numeric facts, and whose they are; see :func:`ranked`."""
+    """Features of the numeric facts, and their entities; see :func:`ranked`."""
     arrays = read_arrays(path, f"{_WHAT}'s numbers")
     kinds = {"entity": "iu", "attribute": "iu", "value": "f", "attributes": "U"}
     for key, kind in kinds.items():

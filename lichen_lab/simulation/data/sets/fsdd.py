@@ -33,7 +33,7 @@ _PER_SOUND: Final = ("start", "length", "digit", "speaker", "index")
 
 @dataclass(frozen=True)
 class Sounds:
-    """Spectrograms, and what was said by whom.
+    """Spectrograms with digits and speakers.
 
     Attributes:
         mel: (S, bands, frames) float32, see :mod:`lichen_lab.simulation.data.access.log_mel`.
@@ -48,7 +48,7 @@ class Sounds:
     index: NDArray[np.int64]
 
     def of(self, part: Part) -> NDArray[np.int64]:
-        """The places of the recordings of that part."""
+        """Indices of the recordings of that part."""
         test_S = self.index < _TEST_RECORDINGS
         return np.flatnonzero(test_S if part == "test" else ~test_S)
 

@@ -84,7 +84,7 @@ def sessions(*people: int, transitions: bool = True) -> tuple[HaptSession, ...]:
 
 
 def recordings(*people: int, transitions: bool = True) -> list[Recording]:
-    """As :func:`sessions`, without who it was."""
+    """As :func:`sessions`, without persons."""
     return [one.recorded for one in sessions(*people, transitions=transitions)]
 
 

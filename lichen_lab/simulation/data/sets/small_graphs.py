@@ -48,7 +48,7 @@ SHA256: Final[dict[Name, tuple[str, str, str]]] = {
 """Of the text files, in the order of :data:`PARTS`."""
 TEXT: Final = "text"
 _WITH_WORDS: Final = frozenset[Name]({"umls"})
-"""Whose names mean something; a person's number does not."""
+"""Graphs with meaningful names; a person's number has no meaning."""
 _FETCH_S: Final = 300.0
 
 
@@ -82,12 +82,12 @@ def load(name: Name, text_width: int = 32) -> KnowledgeGraphSet:
 
 
 def available() -> bool:
-    """Whether both graphs are found, as they were published.
+    """Whether both graphs are here as published.
 
     Raises:
         Misconfigured: a variable names something that is not there.
     """
-    tuple(locations.roots())  # a wrong LICHEN_DATA is no missing data set
+    tuple(locations.roots())  # a wrong LICHEN_DATA is not a missing data set
     wheel()
     try:
         return all(_published(name) for name in SHA256)
@@ -143,7 +143,7 @@ def _published(name: Name) -> list[bytes]:
 
 
 def _found(name: Name) -> tuple[str, list[bytes]]:
-    """The first place that has it, and what is there."""
+    """The first place that has the graph, and its files."""
     if (path := wheel()) is not None:
         try:
             return str(path), _from_wheel(path, name)
@@ -180,7 +180,7 @@ def _from_wheel(path: Path, name: Name) -> list[bytes]:
 
 
 def _differs(name: Name, contents: list[bytes]) -> str:
-    """Which part is not the published one, in words; "" where all are."""
+    """The part that differs from the published one, in words; empty if none does."""
     for part, data, wanted in zip(PARTS, contents, SHA256[name], strict=True):
         if (found := hashlib.sha256(data).hexdigest()) != wanted:
             return f"SHA-256 of {name}/{part}.txt is {found}, not that of the published one, {wanted}"

@@ -107,7 +107,7 @@ def load(path: Path | None = None) -> tuple[Series, ...]:
             f"{source}: SHA-256 is {found}, the published file's is {SHA256}; "
             "it is a pickle and is not opened (reinstall: pip install --force-reinstall seglearn==1.2.5)"
         )
-    content = np.load(io.BytesIO(data), allow_pickle=True).item()  # its bytes are the published ones
+    content = np.load(io.BytesIO(data), allow_pickle=True).item()  # its digest was compared
     rows = zip(content["X"], content["subject"], content["side"], content["y"], strict=True)
     return tuple(
         Series(int(person), int(side), int(label), np.asarray(x, dtype=np.float32))
@@ -170,7 +170,7 @@ def recording(
 
 
 def seconds(recorded: Recording) -> float:
-    """When its last sample or label lies."""
+    """Time of its last sample or label."""
     return max((float(v[-1]) for k, v in recorded.items() if k.endswith("/t") and len(v)), default=0.0)
 
 

@@ -45,7 +45,7 @@ def load(part: Part, seed: int = 0) -> DataSplit:
 
 
 def people(part: Part, seed: int = 0) -> tuple[int, ...]:
-    """Who trains and who tests under a seed, sorted."""
+    """Training and test persons of a seed, sorted."""
     dealt = np.random.default_rng(seed).permutation(spar.PEOPLE).tolist()
     return tuple(sorted(dealt[-TEST_PEOPLE:] if part == "test" else dealt[:-TEST_PEOPLE]))
 
@@ -68,7 +68,7 @@ def cut(series: Sequence[spar.Series]) -> DataSplit:
 
 
 def series() -> tuple[spar.Series, ...]:
-    """All 140 series, from whichever form is here.
+    """All 140 series, from either form.
 
     Raises:
         Misconfigured: neither is, or a file is not what it should be.
