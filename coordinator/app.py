@@ -23,7 +23,7 @@ from runtime.mqtt.link import Link
 
 
 def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Link) -> RunningLink:
-    """The link to the broker; ``make`` is called as the constructor of ``runtime.mqtt.link.Link``."""
+    """Makes the link to the broker, as the constructor of ``runtime.mqtt.link.Link``."""
     return make(
         settings.mqtt,
         f"coordinator-{settings.fleet}",
@@ -33,7 +33,7 @@ def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Li
 
 
 def jobs_of(settings: CoordinatorSettings, task: Task, storage: Storage) -> Jobs:
-    """Work for child processes."""
+    """Makes the jobs for child processes."""
     test = settings.evaluation
     return WorkerJobs(
         task,
@@ -63,22 +63,22 @@ async def open_coordinator(
     Args:
         settings: where and how.
         task: what the fleet learns.
-        server: the method's half.
-        jobs: work for child processes; None makes the real thing.
+        server: the method's server half.
+        jobs: work for child processes; None: real child processes.
         clock: the time.
-        link: the broker; None makes one.
-        rng: makes the id of a training run; None takes the system's random numbers.
-        wires: by which parts wake each other; None makes them.
+        link: the broker; None: a real link.
+        rng: draws the id of a training run; None takes the system's random numbers.
+        wires: the signals between parts; None creates them.
 
     Raises:
-        Misconfigured: the state folder cannot be written or belongs to another task, or the labelled windows
+        Misconfigured: the state folder is not writable or belongs to another task, or the labelled windows
             cannot be used.
         Transient: the disk is full.
     """
     clock = clock or SystemClock()
     keeps_messages = routing(server) is not None
     with open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng) as storage:
-        task = labelled_data.announced(task)  # from here on: what devices may know
+        task = labelled_data.announced(task)  # from here on: the part of the task that devices may see
         jobs = jobs or jobs_of(settings, task, storage)
         coordinator = build(
             settings,
@@ -98,7 +98,7 @@ async def open_coordinator(
 
 
 async def run(settings: CoordinatorSettings, task: Task, server: Server, *, jobs: Jobs | None = None) -> int:
-    """Run a coordinator until a signal, or until all is done where the settings say so; the exit status."""
+    """Run a coordinator until a signal, or until the end if the settings say so; the exit status."""
     async with open_coordinator(settings, task, server, jobs=jobs) as coordinator:
         return await coordinator.run()
 

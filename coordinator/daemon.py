@@ -1,4 +1,4 @@
-"""A coordinator that was built: its parts, and how they run together."""
+"""The coordinator daemon: its parts, and how they run together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +40,7 @@ Service = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinator:
-    """As :func:`coordinator.wiring.build` makes it; its parts are here for who looks inside."""
+    """Made by :func:`coordinator.wiring.build`; its parts are attributes for tests and tools."""
 
     settings: CoordinatorSettings
     storage: Storage
@@ -75,7 +75,7 @@ class Coordinator:
     """Parts with metrics."""
 
     async def run(self) -> int:
-        """Run until a signal, or until all is done where the settings say so; the exit status."""
+        """Run until a signal, or until all rounds are over if the settings say so; the exit status."""
         await self.driver.open()
         return await self.serve()
 
@@ -85,13 +85,13 @@ class Coordinator:
             return await supervise(self.services(), on_stop=self._goodbye)
 
     def services(self) -> dict[str, Service]:
-        """All that is to be run; the port where devices enrol is taken now."""
+        """All services to run; the enrolment port is taken now."""
         return {**self.always, **self.admission.services()}
 
     async def _goodbye(self) -> None:
         await asyncio.to_thread(self.traffic.save)
 
     def close(self) -> None:
-        """End the threads, and let the book of identities go."""
+        """End the threads, and close the identity store."""
         self.admission.close()
         self.driver.threads.close()

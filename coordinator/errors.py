@@ -1,4 +1,4 @@
-"""Errors: in one line for people, and faults of this program that a peer's bytes reach."""
+"""Errors: as one line for people, and containment of internal errors that a peer's bytes cause."""
 
 import errno
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_ROOM_WORDS: Final = ("no space left on device", "disk quota exceeded", "disk is full")
-"""As the system, Python and SQLite say it in a worker's last words."""
+"""The words of the system, Python and SQLite in a worker's last line."""
 _LINE: Final = 400
 _FAULTS: Final = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError)
 
@@ -28,7 +28,7 @@ def no_room(error: Exception) -> bool:
 
 
 def in_words(error: LichenError | OSError) -> str:
-    """What went wrong, in one line."""
+    """An error as one line."""
     if isinstance(error, OSError) and no_room(error):
         where = f" of {Path(error.filename).parent}" if isinstance(error.filename, str) else ""
         return f"the disk{where} is full"
@@ -46,9 +46,9 @@ def _line(text: str) -> str:
 
 @contextmanager
 def contain_faults(where: str) -> Iterator[None]:
-    """Turn a fault of the wrapped code, which reads a peer's bytes, into a refusal, and log it.
+    """Turn an internal error of the wrapped code, which reads a peer's bytes, into a refusal, and log it.
 
-    The fault is ours, but must not stop the fleet.
+    The error is ours, but must not stop the fleet.
 
     Raises:
         Refused: the code failed with an error that it does not declare.

@@ -1,4 +1,4 @@
-"""The end of a coordinator that is to end (``exit_when_done``): after the last round, and not too early."""
+"""The end of a coordinator with ``exit_when_done``: after the last round and its downloads."""
 
 from typing import Final
 
@@ -28,21 +28,21 @@ async def exit_when_done(  # noqa: PLR0917 - each of another type: no two can be
     linger_s: float,
     clock: Clock,
 ) -> None:
-    """After the last round: say so, let the fleet pull the last bundles, and end with status 0.
+    """After the last round: announce the end, let devices pull the last bundles, and end with status 0.
 
-    A rollout that goes on by itself is waited for; one that is paused goes on after the next start.
+    An active rollout is awaited; a paused one goes on after the next start.
 
     Args:
-        driver: says when the rounds are over.
-        announcer: says so to the fleet.
-        delivery: says what devices should run.
+        driver: knows when the rounds are over.
+        announcer: announces the end.
+        delivery: which bundles devices should run.
         blobs: serves the bundles.
-        rollouts: whether one goes on by itself; None: there are none.
-        linger_s: nobody has asked for a blob for so long: all have what they need.
+        rollouts: whether one is active; None: there are none.
+        linger_s: end when no device has asked for a blob for this long.
         clock: the time.
 
     Raises:
-        Finished: that is done.
+        Finished: everything is done.
     """
     await driver.finished.wait()
     while rollouts is not None and rollouts.busy:

@@ -24,7 +24,7 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     """Read the task and check it, its method and the method's options.
 
     Raises:
-        Misconfigured: naming the task file and key, a line for every one that is wrong.
+        Misconfigured: the message names the task file, and each wrong key in a line.
     """
     task = load_toml(Task, settings.task)
     wrong = problems(task)
@@ -35,7 +35,7 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
 
 
 def problems(task: Task) -> list[str]:
-    """What a coordinator cannot do of a task, in words that name the key; empty: nothing."""
+    """What a coordinator cannot do for a task, naming the key; empty: nothing."""
     checks: list[Callable[[], object]] = [
         lambda: policy(task.rounds.selection),
         lambda: _check_draw(task),
@@ -59,7 +59,7 @@ def _complaints(checks: Iterable[Callable[[], object]]) -> list[str]:
 
 
 def _check_size(task: Task, spec: MethodSpec[Any]) -> None:
-    """The method's options, and whether a device can read back what it may own (two bytes a number)."""
+    """Check the method's options, and whether a device can read back what it may own (two bytes a number)."""
     spec.configure(task)
     size, most = 2 * spec.beyond(task), DEFAULT_LIMITS.max_bytes
     if size > most:
@@ -70,7 +70,7 @@ def _check_size(task: Task, spec: MethodSpec[Any]) -> None:
 
 
 def _check_announcement(task: Task) -> None:
-    """Devices refuse a message that is too large, so a fleet would never learn of such a task."""
+    """Check the size of the announcement: devices refuse a larger one, and would never learn of the task."""
     try:
         size = len(encode(TaskAnnouncement.of(task)))
     except ValidationError:
@@ -92,7 +92,7 @@ def _check_draw(task: Task) -> None:
 
 
 def _check_evaluation(data: Path | None, task: Task) -> None:
-    """Now, and not after the worker has made a model that nothing can judge."""
+    """Check the evaluation data now, not after the worker has made a model that nothing can evaluate."""
     if data is None:
         return
     if task.graph is not None:
@@ -113,5 +113,5 @@ def _check_evaluation(data: Path | None, task: Task) -> None:
 
 
 def _labelled(task: Task) -> tuple[str, ...]:
-    """The targets of which one must have labels, for a version to be judged."""
+    """The targets of which one must have labels, for a version to be evaluated."""
     return tuple(target.name for target in task.objectives if target.kind == "classification")

@@ -1,4 +1,4 @@
-"""By which parts of a coordinator wake each other, without knowing each other."""
+"""Signals and queues between parts of a coordinator that do not know each other."""
 
 from dataclasses import dataclass, field
 
@@ -8,12 +8,12 @@ from runtime.concurrency.signals import KeyedQueue, Signal
 
 @dataclass(frozen=True)
 class Wires:
-    """Signals and queues that several parts share; who brings their own sees what passes.
+    """Signals and queues that several parts share; a test that brings its own sees their traffic.
 
     Attributes:
-        changes: there is something new to say of the round.
+        changes: the round has changed.
         offers: devices that the open round is to be offered to now.
-        answers: what is to be sent to devices.
+        answers: messages to be sent to devices.
     """
 
     changes: Signal = field(default_factory=Signal)

@@ -1,7 +1,7 @@
-"""Every part of a coordinator, made in the order in which they need each other.
+"""Builds every part of a coordinator, in the order in which they need each other.
 
-Nothing is handed to a part after it was made. Who changes something sets a signal that whoever waits for it
-was given as well (:mod:`coordinator.wires`); what is only called while a service runs is an argument of its
+No part gets anything after its construction. A part that changes something sets a signal, which the waiting
+part has as well (:mod:`coordinator.wires`); what is only called while a service runs is an argument of its
 ``run``.
 """
 
@@ -70,20 +70,20 @@ def build(
     clock: Clock,
     wires: Wires,
 ) -> Coordinator:
-    """Make a coordinator; nothing runs yet.
+    """Build a coordinator; nothing runs yet.
 
     Args:
         settings: where and how.
-        task: what devices may know of what they learn.
-        server: the method's half.
+        task: what devices may see of the task.
+        server: the method's server half.
         storage: open.
         jobs: work for child processes.
         link: the broker.
         clock: the time.
-        wires: by which parts wake each other.
+        wires: the signals between parts.
 
     Raises:
-        Misconfigured: there is a root of trust, and the online key is not here.
+        Misconfigured: there is a root of trust, but the online key is missing.
     """
     store, journal, blobs, ledger = storage.store, storage.journal, storage.blobs, storage.ledger
     routed, rollouts, changes, offers = routing(server), storage.rollouts, wires.changes, wires.offers
@@ -93,7 +93,7 @@ def build(
         Traffic(store, link.counters),
     )
 
-    # Who the devices are, and who is heard.
+    # Registry and access control.
     admission = OperatorDecisions(settings, clock)
     bounds = roster_bounds(enrolled=OperatorDecisions.enabled_by(settings), most=settings.devices.most)
     roster = DeviceRegistry(store, clock.wall, clock.now, bounds)
@@ -103,12 +103,12 @@ def build(
         clock.wall,
         settings.quarantine,
         released_at=admission.released_at,
-        # Whoever the operator let in counts before its first state too; made-up names are in neither list.
+        # A device that the operator admitted counts before its first state; invented names do not.
         known=lambda device: device in roster or admission.active(device),
     )
     access = AccessControl(
         clock, (admission.denial, quarantine.denial)
-    )  # a certificate taken back before bad conduct
+    )  # a revoked certificate before offences
     receipts = ReceiptSender(post, ledger, quarantine, task.name, wires.answers, clock.now)
 
     # Rounds.
@@ -131,7 +131,7 @@ def build(
         clock=clock,
     )
 
-    # What devices run.
+    # Delivery of bundles.
     pointer_signer = pointer_signer_of(settings, blobs, clock)
     delivery = build_delivery(
         settings,
@@ -197,7 +197,7 @@ def build(
     state_requester = StateRequester(link, roster, receipts, clock)
     audit = IntegrityCheck(driver, journal, round_worker, link, clock)
 
-    # What devices send.
+    # Receiving messages.
     quota, secrets = settings.uploads, SecretMismatchMonitor(roster)
     receiver = UpdateReceiver(
         task=task,

@@ -1,4 +1,4 @@
-"""Counts updates that arrived together, one after the other, as if each had come alone. Pure."""
+"""Counts updates of one group in order, as if each had come alone. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class ReceivedUpdate:
-    """An update whose frame is on disk: ``file`` of the round's folder (or one of its own), from byte ``at``.
+    """An update whose frame is on disk: ``file`` of the round's folder (or its own file), from byte ``at``.
 
-    ``blobs``: names of those that it moves.
+    ``blobs``: names of the blobs that it changes.
     """
 
     header: UpdateHeader
@@ -29,19 +29,19 @@ class ReceivedUpdate:
 
     @property
     def key(self) -> Key:
-        """What it is counted under, once."""
+        """The key under which it is counted, once."""
         return self.header.round, self.header.device
 
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What came of a group.
+    """Result for a group.
 
     Attributes:
         state: after the last one.
         events: of those that count, each with its update, in order.
         commands: of all events, in order.
-        answers: for each offered update None (counted, now or before) or why not.
+        answers: for each update None (counted, now or before) or why not.
     """
 
     state: RoundState
@@ -53,13 +53,13 @@ class BatchResult:
 def accept_batch(
     rules: Rules, state: RoundState, group: Sequence[ReceivedUpdate], known: Mapping[Key, str], now: float
 ) -> BatchResult:
-    """Count what may be counted. The one that closes the round is the last that is; the rest is too late.
+    """Count the updates that may be counted, up to the one that closes the round; the rest is too late.
 
     Args:
         rules: of the round machine.
         state: before.
         group: in order of arrival.
-        known: digests of what is counted already, by round and device.
+        known: digests of updates that are counted already, by round and device.
         now: on the driver's time line.
     """
     counted = dict(known)
@@ -76,7 +76,7 @@ def accept_batch(
             continue
         event = UpdateAccepted(device=one.header.device, round=one.header.round)
         after, asked = table.apply(rules, state, event, now)
-        if after == state:  # never a receipt for what no round counts
+        if after == state:  # no receipt for an update that no round counts
             words = f"{one.header.device} is counted in round {one.header.round} already"
             answers.append(Refused(Reason.DUPLICATE, words))
             continue
@@ -91,7 +91,7 @@ def check_update(state: RoundState, one: ReceivedUpdate, known: Mapping[Key, str
     """Whether exactly this update is counted already.
 
     Raises:
-        Refused: another update of the device is, the round is not open to it, or its base is another.
+        Refused: another update of the device is counted, the round is not open to it, or its base differs.
     """
     before = known.get(one.key)
     if before == one.digest:

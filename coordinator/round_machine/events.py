@@ -1,4 +1,4 @@
-"""What the round machine knows, what happens to it, and what it asks for. All frozen, all JSON.
+"""State, events and commands of the round machine. All frozen, all JSON.
 
 Times are seconds on the driver's time line (it starts at the wall clock and then runs monotonically).
 """
@@ -13,7 +13,7 @@ from protocol.tasks.task import Task
 
 
 class RoundPhase(StrEnum):
-    """Where the task stands. The value travels in ``RoundAnnouncement.phase``."""
+    """Phase of the task. The value travels in ``RoundAnnouncement.phase``."""
 
     INITIALISING = "initialising"
     WAITING = "waiting_for_devices"
@@ -33,9 +33,9 @@ class Rules(Wire):
     quorum: float = 1.0
     min_devices: int = 1
     spread_s: float = 0.0
-    """Once enough devices are there, wait this long for more before selecting."""
+    """Once enough devices are online, wait this long for more before selecting."""
     away_grace_s: float = 20.0
-    """Where all devices that lack have gone away, wait so long for one to come back, then close without."""
+    """If all missing devices are offline, wait this long for one to return, then close without them."""
     evaluate: bool = False
     evaluate_every: int = 1
     export: bool = False
@@ -58,11 +58,11 @@ class Rules(Wire):
         )
 
     def evaluates(self, version: int) -> bool:
-        """Whether that version is judged; the initial and the last one always are."""
+        """Whether that version is evaluated; the initial and the last one always are."""
         return self.evaluate and (version % self.evaluate_every == 0 or version == self.rounds)
 
     def exports(self, version: int) -> bool:
-        """Whether that version becomes a bundle; the last one always does."""
+        """Whether that version is exported; the last one always is."""
         if not self.export:
             return False
         return version == self.rounds or (
@@ -71,7 +71,7 @@ class Rules(Wire):
 
 
 class RoundState(Wire):
-    """All that the machine remembers. Device tuples are sorted sets."""
+    """The state of the machine. Device tuples are sorted sets."""
 
     phase: RoundPhase = RoundPhase.INITIALISING
     round: int = 0
@@ -89,14 +89,15 @@ class RoundState(Wire):
     until: float | None = None
     enough_since: float | None = None
     away_since: float | None = None
-    """Since when every device that lacks in the open round is away; None: one of them is here."""
+    """Since when every missing device of the open round is offline; None: one of them is online."""
     failures: int = 0
     retry_at: float | None = None
     closed_by: Literal["", "quorum", "deadline", "away"] = ""
     refused: tuple[tuple[str, str], ...] = ()
-    """Devices whose update of this round can never be taken, and why: not selected in its next attempts."""
+    """Devices whose update of this round can never be accepted, and why: not selected in its next attempts.
+    """
     trouble: str = ""
-    """What went wrong last, for people."""
+    """The last failure, for people."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -112,7 +113,7 @@ class Begin(Wire):
 
 
 class Resumed(Wire):
-    """The process started again: time may have jumped, and work in hand is lost."""
+    """The process started again: time may have jumped, and running work is lost."""
 
     type: Literal["resumed"] = "resumed"
 
@@ -120,7 +121,7 @@ class Resumed(Wire):
 class RoundTick(Wire):
     """Time passed.
 
-    ``able``: devices that are online and have data enough. ``settled``: none joined for ``spread_s``.
+    ``able``: devices that are online and have enough data. ``settled``: none joined for ``spread_s``.
     """
 
     type: Literal["tick"] = "tick"
@@ -134,11 +135,11 @@ class DeviceOnline(Wire):
     type: Literal["device_online"] = "device_online"
     device: str
     came: bool = False
-    """It was away before: whoever mends a device starts it again, so it may try again."""
+    """It was offline before: a repaired device restarts, so it may be selected again."""
 
 
 class Presence(Wire):
-    """Of an open round: whether one of the devices that lack is here, so that waiting has a use."""
+    """For an open round: whether one of the missing devices is online, so that waiting is useful."""
 
     type: Literal["presence"] = "presence"
     here: bool
@@ -162,7 +163,7 @@ class UpdateAccepted(Wire):
 
 
 class UpdateRefused(Wire):
-    """An update was refused for what it is: the same bytes would be refused again."""
+    """An update was refused for its content: the same bytes would be refused again."""
 
     type: Literal["update_refused"] = "update_refused"
     device: str
@@ -171,13 +172,13 @@ class UpdateRefused(Wire):
 
 
 class UpdatesLost(Wire):
-    """Updates of these devices turned out unusable when they were folded; they have been told."""
+    """Updates of these devices were unusable in the fold; the devices have been told."""
 
     type: Literal["updates_lost"] = "updates_lost"
     round: int
     devices: tuple[str, ...]
     outliers: tuple[str, ...] = ()
-    """As ``refused``, of outliers: so older journals say it."""
+    """Like ``refused``, for outliers, in older journals."""
     refused: tuple[tuple[str, str], ...] = ()
     """Those among them that would send the same again, and the reason: not asked again in this round."""
 
@@ -191,7 +192,7 @@ class VersionMade(Wire):
 
 
 class EvaluationDone(Wire):
-    """A version has been judged."""
+    """A version has been evaluated."""
 
     type: Literal["evaluation_done"] = "evaluation_done"
     version: int
@@ -205,7 +206,7 @@ class ExportDone(Wire):
 
 
 class WorkFailed(Wire):
-    """Work that the machine asked for failed; ``phase`` and ``version`` say which."""
+    """Work that the machine asked for failed; ``phase`` and ``version`` identify it."""
 
     type: Literal["work_failed"] = "work_failed"
     phase: RoundPhase
@@ -218,7 +219,7 @@ class WorkFailed(Wire):
 class Checkpoint(Wire):
     """The whole state, and the rules from then on: replay starts at the last one.
 
-    Written at every start, and whenever a round or an attempt is over.
+    Written at every start, and at the end of each round or attempt.
     """
 
     type: Literal["checkpoint"] = "checkpoint"
@@ -250,7 +251,7 @@ class Initialise(Wire):
 
 
 class Select(Wire):
-    """Choose devices for this attempt and answer with ``Selected``."""
+    """Select devices for this attempt and answer with ``Selected``."""
 
     round: int
     attempt: int
@@ -270,7 +271,7 @@ class Aggregate(Wire):
 
 
 class Evaluate(Wire):
-    """Judge that version."""
+    """Evaluate that version."""
 
     version: int
 

@@ -14,7 +14,7 @@ from coordinator.round_machine.events import (
 
 
 def pending(state: RoundState) -> tuple[Command, ...]:
-    """The work that the present phase waits for; asked for again after a restart or a failure."""
+    """The command that the present phase waits for; repeated after a restart or a failure."""
     work: dict[RoundPhase, Command] = {
         RoundPhase.INITIALISING: Initialise(),
         RoundPhase.COLLECTING: SendOffers(devices=state.missing),

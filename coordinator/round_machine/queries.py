@@ -1,4 +1,4 @@
-"""Read from the round machine: the state that a journal leads to, and whether it takes an update."""
+"""Queries of the round machine: the state of a journal, and whether an update is acceptable."""
 
 from coordinator.round_machine import table
 from coordinator.round_machine.events import Checkpoint, Event, RoundPhase, RoundState, Rules
@@ -6,7 +6,7 @@ from protocol.errors import Reason, Refused
 
 
 def replay(events: list[tuple[float, Event | Checkpoint]]) -> tuple[RoundState, Rules | None]:
-    """The state that a journal leads to, and the rules it was made under."""
+    """The state that a journal leads to, and the rules in force."""
     state, rules = RoundState(), None
     for now, event in events:
         if isinstance(event, Checkpoint):

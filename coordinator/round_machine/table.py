@@ -1,6 +1,6 @@
 """The round machine: pure, and a table. ``apply(rules, state, event, now) -> (state, commands)``.
 
-What is not in the table is ignored, so an event that comes late, twice or never asked for does no harm.
+Events that are not in the table are ignored, so a late, repeated or unexpected event does no harm.
 ``docs/rounds.md`` shows the table.
 """
 
@@ -34,16 +34,16 @@ Handler = Callable[[Rules, RoundState, Any, float], Outcome]
 
 
 def apply(rules: Rules, state: RoundState, event: Event, now: float) -> Outcome:
-    """What follows from an event.
+    """Apply an event.
 
     Args:
-        rules: what the task allows.
-        state: the state before.
+        rules: of the task.
+        state: before.
         event: what happened.
         now: seconds on the driver's time line.
 
     Returns:
-        The state after, and what to do about it. The same state object where the event changes nothing.
+        The state after, and the commands. The same state object if the event changes nothing.
     """
     handler = TABLE.handler(state.phase, event)
     return (state, ()) if handler is None else handler(rules, state, event, now)

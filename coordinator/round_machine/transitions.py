@@ -1,4 +1,4 @@
-"""The steps of the round machine: one pure function an event, each giving the state after and what to do."""
+"""Transitions of the round machine: one pure function an event, returning state and commands."""
 
 from typing import Any, Final
 
@@ -33,11 +33,11 @@ from runtime.text import first_few
 Outcome = tuple[RoundState, tuple[Command, ...]]
 
 _FORGIVE_S: Final = 300.0
-"""A round that waits so long for devices asks also those whose update was refused."""
+"""A round that has waited this long for devices also asks those whose update was refused."""
 
 
 def _enter(state: RoundState, phase: RoundPhase, now: float, **changes: Any) -> Outcome:
-    """The state in its next phase, and the work of that phase."""
+    """The state in its next phase, and the command of that phase."""
     fresh = {"since": now, "until": None, "enough_since": None, "away_since": None}
     fresh |= {"failures": 0, "retry_at": None}
     entered = state.model_copy(update={**fresh, "phase": phase, **changes})
@@ -50,7 +50,7 @@ def begin(_rules: Rules, state: RoundState, _: Begin, now: float) -> Outcome:
 
 
 def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
-    """Clamp times to what they can honestly be: the clock may have jumped while the machine was off."""
+    """Clamp times to a plausible range: the clock may have jumped while the machine was off."""
     until = None if state.until is None else min(state.until, now + rules.deadline_s)
     changes = {"since": min(state.since, now), "until": until, "enough_since": None}
     changes |= {"away_since": None, "retry_at": None}
@@ -61,13 +61,13 @@ def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
 
 
 def wait(rules: Rules, state: RoundState, event: RoundTick, now: float) -> Outcome:
-    """Wait until enough devices are able, then ``spread_s`` for more, then ask for a selection."""
+    """Wait until enough devices are eligible, then ``spread_s`` for more, then ask for a selection."""
     askable = set(event.able) - {device for device, _ in state.refused}
     able = len(askable | set(state.delivered))
     if able < max(1, rules.min_devices) or not askable:
         changes: dict[str, Any] = {} if state.enough_since is None else {"enough_since": None}
         if state.refused and now - state.since >= _FORGIVE_S:
-            changes["refused"] = ()  # without them nothing goes on, and what was wrong may be over
+            changes["refused"] = ()  # without them nothing goes on, and the fault may be over
         return (state.model_copy(update=changes) if changes else state), ()
     if state.enough_since is None:
         state = state.model_copy(update={"enough_since": now})
@@ -79,7 +79,7 @@ def wait(rules: Rules, state: RoundState, event: RoundTick, now: float) -> Outco
 
 
 def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> Outcome:
-    """Who delivered in an attempt that was given up stays counted: same round, same base, same update."""
+    """Open a round; deliveries of a failed attempt still count: same round, same base, same update."""
     selected = joined(event.devices, state.delivered)
     if (event.round, event.attempt) != (state.round, state.attempt) or len(selected) < max(
         1, rules.min_devices
@@ -111,14 +111,14 @@ def _close(state: RoundState, now: float, by: str) -> Outcome:
 
 
 def _counts(state: RoundState, event: UpdateAccepted) -> bool:
-    """Whether an update is of this round, of an invited device, and its first."""
+    """Whether an update is of this round, of a selected device, and its first."""
     device = event.device
     invited = event.round == state.round and holds(state.invited, device)
     return invited and not holds(state.delivered, device)
 
 
 def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
-    """Count a device once. One that was invited in an earlier attempt joins the selected."""
+    """Count a device once. One that was selected in an earlier attempt joins the selected."""
     if not _counts(state, event):
         return state, ()
     changes: dict[str, Any] = {
@@ -131,7 +131,7 @@ def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -
 
 
 def accept_late(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
-    """Between two attempts: an invited device's update still counts, and may be the one that was lacking."""
+    """Between two attempts: a selected device's update still counts, and may complete the quorum."""
     if not _counts(state, event):
         return state, ()
     delivered = joined_by(state.delivered, event.device)
@@ -147,7 +147,7 @@ def _without(refused: tuple[tuple[str, str], ...], device: str) -> tuple[tuple[s
 
 
 def refuse(_: Rules, state: RoundState, event: UpdateRefused, _now: float) -> Outcome:
-    """Remember whom to ask no more in this round; once a device and attempt, however often it sends."""
+    """Exclude a device from further attempts of this round; recorded once, however often it sends."""
     known = {device for device, _ in state.refused} | set(state.delivered)
     if event.round != state.round or event.device not in state.invited or event.device in known:
         return state, ()
@@ -156,7 +156,7 @@ def refuse(_: Rules, state: RoundState, event: UpdateRefused, _now: float) -> Ou
 
 
 def forgive(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
-    """A device that was started again may have been mended: it may be selected again."""
+    """A restarted device may have been repaired: it may be selected again."""
     rest = _without(state.refused, event.device)
     if not event.came or rest == state.refused:
         return state, ()
@@ -164,14 +164,14 @@ def forgive(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Ou
 
 
 def presence(_: Rules, state: RoundState, event: Presence, now: float) -> Outcome:
-    """The grace for devices that are away begins when the last one has gone, and ends when one is back."""
+    """The grace period begins when the last missing device goes offline, and ends when one returns."""
     if event.here == (state.away_since is None):
         return state, ()
     return state.model_copy(update={"away_since": None if event.here else now}), ()
 
 
 def collect(rules: Rules, state: RoundState, _: RoundTick, now: float) -> Outcome:
-    """Look at the deadline, and at the grace."""
+    """Check the deadline and the grace period."""
     ends = closes_at(rules, state)
     if state.until is None or ends is None or now < ends:
         return state, ()
@@ -190,13 +190,13 @@ def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
 
 
 def reoffer(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
-    """Offer the open round again to a device that lacks."""
+    """Offer the open round again to a missing device."""
     lacks = event.device in state.selected and event.device not in state.delivered
     return state, ((SendOffers(devices=(event.device,)),) if lacks else ())
 
 
 def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Outcome:
-    """Fold again without the unusable ones, or open the round again when too few are left."""
+    """Fold again without the unusable updates, or open the round again if too few are left."""
     lost = set(event.devices) & set(state.delivered)
     if event.round != state.round or not lost:
         return state, ()
@@ -212,7 +212,7 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
 
 
 def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> Outcome:
-    """Before the round closes: the device is missing again, and is offered the round again."""
+    """Before the round closes: the device is missing again, and gets the offer again."""
     lost = set(event.devices) & set(state.delivered)
     if event.round != state.round or not lost:
         return state, ()
@@ -224,7 +224,7 @@ def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> O
 
 
 def made(rules: Rules, state: RoundState, event: VersionMade, now: float) -> Outcome:
-    """A version is in the registry: judge it, export it, or go on."""
+    """A version is in the registry: evaluate it, export it, or go on."""
     if event.version != state.round:
         return state, ()
     new = state.model_copy(update={"version": event.version, "manifest": event.manifest, "trouble": ""})
@@ -265,12 +265,12 @@ def exported(rules: Rules, state: RoundState, event: ExportDone, now: float) -> 
 
 
 def _worked(state: RoundState) -> RoundState:
-    """Without the trouble of the tries before."""
+    """Clear the failures of earlier attempts."""
     return state.model_copy(update={"trouble": ""}) if state.failures else state
 
 
 def failed(rules: Rules, state: RoundState, event: WorkFailed, now: float) -> Outcome:
-    """Try again after a pause, or go on without what failed."""
+    """Try again after a pause, or go on without the failed work."""
     of = state.version if state.phase in (RoundPhase.EVALUATING, RoundPhase.EXPORTING) else state.round
     if event.phase is not state.phase or event.version != of:
         return state, ()
@@ -285,7 +285,7 @@ def failed(rules: Rules, state: RoundState, event: WorkFailed, now: float) -> Ou
 
 
 def retry(_rules: Rules, state: RoundState, _: RoundTick, now: float) -> Outcome:
-    """Ask again for work that failed, when its wait is over."""
+    """Repeat failed work when its delay is over."""
     if state.retry_at is None or now < state.retry_at:
         return state, ()
     again = state.model_copy(update={"retry_at": None})

@@ -1,1 +1,1 @@
-"""The life of a round: ``states`` says what there is, ``machine`` decides, ``driver`` acts."""
+"""Runs rounds: :mod:`coordinator.round_machine` decides, ``driver`` acts, ``worker`` does slow work."""

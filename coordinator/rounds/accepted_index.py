@@ -1,4 +1,4 @@
-"""Which updates of the open round are accepted, in memory: each update that comes is compared with them."""
+"""Index of accepted updates of the open round, in memory: each arriving update is compared with it."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from runtime.concurrency.threads import Threads
 
 
 class AcceptedIndex:
-    """Round and device -> digest: of the open round from memory, of rounds before from the journal.
+    """Digest by round and device: of the open round from memory, of earlier rounds from the journal.
 
     Args:
         journal: has all rounds.
@@ -31,10 +31,10 @@ class AcceptedIndex:
         self._round, self._digests = round_, await self._threads.run(self._journal.digests_of, round_)
 
     def follow(self, round_: int, events: Iterable[Event], counted: Mapping[Key, str]) -> None:
-        """Something is on disk now; a round that has just been opened has no updates yet.
+        """Update the index after a transaction; a round that has just been opened has no updates yet.
 
         Args:
-            round_: the one that is open.
+            round_: the open round.
             events: of the round machine.
             counted: updates that count from now on.
         """
@@ -51,7 +51,7 @@ class AcceptedIndex:
         return self._digests.get(device) == digest
 
     async def digests(self, keys: Iterable[Key]) -> dict[Key, str]:
-        """What these devices delivered in these rounds, without withdrawn updates.
+        """The digests that these devices delivered in these rounds, without withdrawn updates.
 
         Raises:
             Transient: the journal cannot be read now.

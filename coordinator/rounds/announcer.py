@@ -1,4 +1,4 @@
-"""What the coordinator says by itself: task, round, offers. Desired state is retained or said again."""
+"""Announcements of the coordinator: task, round, offers. Desired state is retained or repeated."""
 
 import asyncio
 import contextlib
@@ -35,12 +35,12 @@ from runtime.waits import Wait
 log = structlog.get_logger(__name__)
 
 _MIN_SPACING_S: Final = 0.5
-"""Between two round announcements; what lies between is skipped, the last one is always said."""
+"""Shortest interval of two round announcements; changes between are skipped, the last one is always sent."""
 _MAX_ANNOUNCED_NAMES: Final = 64
-"""Devices named in an announcement, which every onlooker gets at each change; of more, their number."""
+"""Devices named in an announcement, which every subscriber gets at each change; of more, their number."""
 _TASKLESS: Final = 500
 REPEAT_S: Final = 30.0
-"""The round is said again so often: the words hold durations, and silence means that nobody is there."""
+"""Interval of the repeated round announcement: it holds durations, and silence means that nothing runs."""
 _TASK_PAUSE_MOST_S: Final = 3600.0
 _FAREWELL_S: Final = 2.0
 _MAX_WAITING_FOR: Final = 1000
@@ -48,24 +48,24 @@ _MAX_WAITING_FOR: Final = 1000
 
 
 class Announcer:
-    """What ``b/task``, ``b/round`` and ``down/offer`` say.
+    """Publishes ``b/task``, ``b/round`` and ``down/offer``.
 
     Args:
-        post: to the devices.
-        driver: where the round stands.
-        store: keeps the words for the history.
+        post: sends to devices.
+        driver: the state of the round.
+        store: holds the sentence for the history.
         roster: the devices.
-        registry: versions, and what was measured of them.
-        deployment: what devices should run.
+        registry: versions and their metrics.
+        deployment: which bundles devices should run.
         rollouts: what a rollout waits for; None: there are none.
         traffic: bytes so far.
         encoder_models: those that offers name.
         signer: signs the task and offers.
-        changes: set when there is something new to say of the round.
+        changes: set when the round has changed.
         offers: devices that the open round is to be offered to now.
         clock: the time.
-        offer_every_s: the open round is offered so often to who has not delivered.
-        repeat_s: the round is said so often.
+        offer_every_s: interval of offers to devices that have not delivered.
+        repeat_s: interval of the repeated announcement.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class Announcer:
         self._offers = offers
 
     def will(self) -> Will:
-        """What the broker says when we vanish; where the round stands is that of the last connect."""
+        """The will, which the broker publishes if we vanish; its round is that of the last connect."""
         said = offline_announcement(self._driver.task, self._driver.rules, self._driver.state)
         return Will(broadcast_topic(self._post.fleet, Kind.ROUND), encode(said))
 
     async def publish_all(self) -> None:
-        """At every connect: all that is retained, said again.
+        """At every connect: publish all retained messages again.
 
         Raises:
             Transient: the broker is gone again.
@@ -125,7 +125,7 @@ class Announcer:
         self._offers.add(*self._driver.state.missing)
 
     async def renew_signatures(self) -> bool:
-        """Say what devices should run again; task and offers too, where another key signs than before.
+        """Publish bundle pointers again; task and offers, too, if the signing key has changed.
 
         Returns:
             Whether there is nothing left to announce.
@@ -138,7 +138,7 @@ class Announcer:
         return await self._deployment.announce(again=True)
 
     def on_device_without_task(self, device: str) -> None:
-        """A device is here without the task; if it says so again, the announcement was lost or damaged."""
+        """A device reports that it has no task; if it does again, the announcement was lost or damaged."""
         if device in self._taskless:
             self._task_again = True
             self._changes.set()
@@ -146,17 +146,17 @@ class Announcer:
             self._taskless.add(device)
 
     async def _repeat_task(self) -> None:
-        """Say the task once more, where a device lacks it; ever less often, for some can never do it."""
+        """Publish the task again if a device lacks it, at growing intervals: some can never run it."""
         if not self._task_again or self._clock.now() - self._task_said < self._task_pause_s:
             return
         self._task_again, self._task_said = False, self._clock.now()
         self._task_pause_s = min(_TASK_PAUSE_MOST_S, 2 * self._task_pause_s)
         self._taskless.clear()
-        with contextlib.suppress(LichenError):  # the greeting of the next connect says it
+        with contextlib.suppress(LichenError):  # the next connect publishes it
             await self._tasks.say(self._driver.task)
 
     async def run_rounds(self) -> None:
-        """Announce each change of the round at a bounded rate, and where it stands every ``repeat_s``."""
+        """Announce each change of the round at a bounded rate, and the round every ``repeat_s``."""
         while True:
             await self._changes.wait(self._repeat_s, self._clock)
             await self._repeat_task()
@@ -164,31 +164,33 @@ class Announcer:
             await self._clock.sleep(_MIN_SPACING_S)
 
     async def publish_round(self) -> bool:
-        """Publish where the round stands, and keep the words for the history; whether the first worked."""
+        """Publish the round, and store the sentence for the history; returns whether the former worked."""
         try:
             said = await self.announcement()
-        except LichenError as error:  # the disk does not say what is announced; it is asked again soon
+        except (
+            LichenError
+        ) as error:  # an error of the disk changes no announcement; the next attempt comes soon
             log.warning("round_not_announced", why=str(error))
             return False
         try:
             await self._post.broadcast(Kind.ROUND, said)
         except LichenError as error:
-            log.info("round_not_announced", why=str(error))  # the greeting of the next connect says it
+            log.info("round_not_announced", why=str(error))  # the next connect publishes it
             return False
         finally:
-            with contextlib.suppress(LichenError):  # a full disk: there are others soon
+            with contextlib.suppress(LichenError):  # a full disk: the next announcement comes soon
                 await asyncio.to_thread(self._save_words, said.waiting_for)
         return True
 
     async def publish_stopped(self) -> None:
-        """Leave ``stopped`` with the broker; after the last round ``done`` stays there. Bounded."""
+        """Leave ``stopped`` with the broker; after the last round ``done`` stays there. Bounded in time."""
         self._leaving = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FAREWELL_S):
                 await self.publish_round()
 
     async def announcement(self) -> RoundAnnouncement:
-        """Where the round stands; or that nobody is there to let it go on."""
+        """The round announcement; after the end one that nothing will continue it."""
         said = await self._standing()
         if not self._leaving or self._driver.state.phase is RoundPhase.DONE:
             return said
@@ -234,35 +236,35 @@ class Announcer:
         )
 
     def _rollout(self) -> str:
-        """What a rollout waits for, in words."""
+        """What a rollout waits for, as text."""
         return "" if self._rollouts is None else self._rollouts.waiting_for(self._roster.get)
 
     def _save_words(self, words: str) -> None:
-        """For ``history``: also where no broker can carry them."""
+        """Store the sentences for ``history``, also while no broker is connected."""
         wear = json.dumps(DISK.get().wear())
         told = {"why": words, "why_wall": str(self._clock.wall()), "disk_writes": wear}
         told["rounds_now"] = str(self._driver.now())
         self._store.put_meta(told | {"broker": json.dumps(self._broker())})
 
     def _broker(self) -> list[dict[str, object]]:
-        """The wait for the broker, where there is one."""
+        """The wait for the broker; None if it is connected."""
         link = self._post.link
         if link.connected:
             return []
         return [asdict(Wait("broker", link.why, link.since, link.until, "it is tried again"))]
 
     async def run_offers(self) -> None:
-        """Offer the open round to those who have not delivered: at once when asked, else every so often."""
+        """Offer the open round to devices that have not delivered: at once on request, else at intervals."""
         while True:
             asked = await self._offers.take_all(self._offer_every_s, self._clock)
             try:
                 await self._offering.offer_round(self._driver, set(asked) or None)
-            except (LichenError, OSError) as error:  # the next turn says it again
+            except (LichenError, OSError) as error:  # the next pass repeats it
                 log.info("not_offered", why=str(error))
 
 
 def _left(driver: RoundDriver) -> float | None:
-    """Seconds until something happens by itself; None where only others can end the wait."""
+    """Seconds until the wait ends by itself; None if only a device or the operator can end it."""
     state = driver.state
     spread = None if state.enough_since is None else state.enough_since + driver.rules.spread_s
     ends = closes_at(driver.rules, state)
@@ -271,7 +273,7 @@ def _left(driver: RoundDriver) -> float | None:
 
 
 async def stay_connected(link: RunningLink, announcer: Announcer) -> None:
-    """Run the link; however this process ends in order, it takes leave before it disconnects."""
+    """Run the link; however this process ends in order, it announces its end before it disconnects."""
     running = asyncio.ensure_future(link.run(on_connect=announcer.publish_all, will=announcer.will))
     try:
         await asyncio.shield(running)

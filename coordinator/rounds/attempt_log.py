@@ -1,4 +1,4 @@
-"""Every opening of a round, for the history: who was selected and why, and how it ended."""
+"""Log of attempts, for the history: the selected devices and why, and the outcome."""
 
 from itertools import islice
 from typing import Final
@@ -11,11 +11,11 @@ from coordinator.storage.device_lists import MOST_NAMED, listed
 from runtime.clock import Clock
 
 _MAX_ATTEMPTS: Final = 100
-"""Of one round: one without quorum may be tried for ever."""
+"""Attempts stored of one round: one without quorum may be tried for ever."""
 
 
 class Attempts:
-    """Writes ``schema.attempts``. Thread-safe. A row names 256 devices at most, of any fleet."""
+    """Writes ``schema.attempts``. Thread-safe. A row names 256 devices at most, whatever the fleet."""
 
     def __init__(self, store: Database, clock: Clock) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""Acts for the round machine: keeps its state and journal, applies events one by one, carries commands out.
+"""Runs the round machine: keeps its state and journal, applies events one by one, executes commands.
 
 Order of durability: an event that changes the state is on disk before the state is used. One lock makes
 events sequential, so an update is either counted before a round closes or refused after it.
@@ -57,25 +57,25 @@ from runtime.pacing import TokenBucket
 from runtime.text import MAX_NAMES
 
 TICK_S: Final = 0.5
-_EVENTS: Final = 2000  # of a phase that goes on for long: then the journal begins anew
+_EVENTS: Final = 2000  # events of one long phase, after which a checkpoint is written
 _LINES: Final = 20.0
 _LINES_A_SECOND: Final = 0.05
 Write = Callable[[], None]
 Steps = Sequence[tuple[Event, Write | None]]
-"""Events, each with what is written in the same transaction."""
+"""Events, each with the writes for its transaction."""
 WorkCommand = Initialise | Aggregate | Evaluate | Export
 
 log = structlog.get_logger(__name__)
 
 
 class RoundDriver:
-    """The machine at work. :meth:`open` first, then :meth:`run`.
+    """The running machine. Call :meth:`open`, then :meth:`run`.
 
     Args:
-        store, journal: keep the machine's events, and the updates.
-        fleet: the devices that a round could have.
+        store, journal: hold the machine's events, and the updates.
+        fleet: the devices that a round could select.
         chooser: selects among them.
-        changes: set when the state is another one.
+        changes: set when the state has changed.
         offers: gets the devices that the open round is to be offered to now.
     """
 
@@ -104,20 +104,20 @@ class RoundDriver:
         self._changes, self._offers = changes, offers
         self._lock, self._journaled = asyncio.Lock(), 0
         self.threads = Threads("journal", 2)
-        """Of commits alone: none waits for other work in threads (hashing, decoding, backups)."""
+        """For commits alone: they must not wait for other work in threads (hashing, decoding, backups)."""
         self.accepted = AcceptedIndex(journal, self.threads)
         self._offset = clock.wall() - clock.now()
         self._lookout = Lookout(self.able, rules.spread_s, self.now())
         self._voice = TokenBucket(_LINES, _LINES_A_SECOND)
         self._trouble_said, self._disk_trouble = False, ""
-        """Why the last event could not be written; empty where it could."""
+        """Why the last event could not be written; empty if it could."""
 
     def now(self) -> float:
         """Seconds on a line that starts at the wall clock and is monotonic from then on."""
         return self._clock.now() + self._offset
 
     def why(self) -> str:
-        """What the coordinator waits for, in words."""
+        """What the coordinator waits for, as text."""
         seen = self._fleet.outlook(self.state, self._disk_trouble)
         return explain(self.rules, self.state, self.now(), seen)
 
@@ -126,14 +126,14 @@ class RoundDriver:
         return self._fleet.able(self.state)
 
     async def open(self) -> None:
-        """Rebuild the state from the journal, and ask again for the work that was in hand."""
+        """Rebuild the state from the journal, and repeat the command that was running."""
         async with self._lock:
             events = await self.threads.run(self._store.journal)
             state, rules = replay(events)
             start: Event = Resumed() if events else Begin()
             self.state, commands = table.apply(self.rules, state, start, self.now())
             await self.accepted.load(self.state.round)
-            # The task file's rules may have changed: what follows is judged, and replayed, by the new ones.
+            # The task file's rules may have changed: the new ones apply from here on, also in a replay.
             begun = Checkpoint(state=self.state, rules=self.rules)
             await self.threads.run(self._store.append, begun, self.now())
             if rules is not None and rules != self.rules:
@@ -154,11 +154,11 @@ class RoundDriver:
             await self._clock.sleep(TICK_S)
 
     async def _look_at_missing(self) -> None:
-        """Tell the machine when the devices that an open round waits for are all away, or one is back."""
+        """Report to the machine whether the devices that an open round waits for are all offline."""
         state = self.state
         if (
             state.phase is RoundPhase.COLLECTING and self._fleet.may_select()
-        ):  # without a broker nobody is heard
+        ):  # without a broker no device is heard
             await self.post(Presence(here=self._fleet.has_any(state.missing)))
 
     def _look_at_broker(self) -> None:
@@ -169,19 +169,19 @@ class RoundDriver:
             self._changes.set()
 
     def fleet_changed(self) -> None:
-        """A device said something of itself: the next tick looks at the fleet."""
+        """A device's state changed: the next tick checks the fleet."""
         self._lookout.changed()
 
     def _tick(self) -> RoundTick:
         return self._lookout.tick(self.now())
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
-        """Something happened; ``write`` joins its transaction. False: it changed nothing, not written."""
+        """Apply an event; ``write`` joins its transaction. False: it changed nothing and was not written."""
         async with self._lock:
             return await self._post(event, write)
 
     async def device_online(self, device: str, *, came: bool = False) -> None:
-        """A device (re)appeared: it may be owed an offer, or be the one that was lacking."""
+        """A device came online: it may get an offer, or may have been the missing one."""
         self.fleet_changed()
         async with self._lock:
             await self._post(DeviceOnline(device=device, came=came))
@@ -190,11 +190,11 @@ class RoundDriver:
         """Count updates whose frames are on disk, in order and in one transaction.
 
         Returns:
-            For each None: it is in the journal and synced; or why not: the round closed meanwhile, the device
-            was never invited or delivered another update.
+            For each None: it is in the journal and synced; or why not: the round closed meanwhile, or the
+            device was not selected or delivered another update.
 
         Raises:
-            Transient: the disk did not take it; none of them is counted.
+            Transient: the disk failed; none of them is counted.
         """
         async with self._lock:
             known = await self.accepted.digests({one.key for one in group})
@@ -206,7 +206,7 @@ class RoundDriver:
             return found.answers
 
     async def refuse(self, device: str, round_: int, reason: Reason) -> None:
-        """An update of this device was refused; where the same bytes would be again, do not wait for it."""
+        """An update of this device was refused; if the same bytes would be again, do not wait for it."""
         if reason in OFFENCES:
             await self.post(UpdateRefused(device=device, round=round_, reason=reason.value))
 
@@ -224,7 +224,7 @@ class RoundDriver:
         commands: tuple[Command, ...],
         counted: Mapping[Key, str],
     ) -> None:
-        """Make events (those that changed something) durable, then go by them."""
+        """Write events that changed something, then use the new state."""
         if steps:
             await self._write(steps, state, now, commands)
             before, self.state = self.state, state
@@ -237,7 +237,7 @@ class RoundDriver:
             await self._post(self._tick())  # the next round need not wait for the clock
 
     def _say(self, before: RoundState) -> None:
-        """A line for each phase; of what comes within one only some: a large fleet sends much."""
+        """Log each phase; of the events within one only some, because a large fleet sends many."""
         state = self.state
         new = (before.phase, before.round, before.attempt) != (state.phase, state.round, state.attempt)
         if self._voice.take(self._clock.now()) or new:
@@ -246,7 +246,7 @@ class RoundDriver:
     async def _write(
         self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]
     ) -> None:
-        """What keeps events from the disk is part of :meth:`explain` until one could be written."""
+        """Store an error of the disk, for :meth:`explain`, until an event could be written."""
         before, self._disk_trouble = self._disk_trouble, ""
         try:
             await self.threads.run(self._persist, steps, state, now, commands)
@@ -257,7 +257,7 @@ class RoundDriver:
             raise
 
     def _persist(self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]) -> None:
-        """The events and all that belongs to them: on disk together, or not at all."""
+        """Write the events and everything that belongs to them in one transaction."""
         with self._store.transaction():
             for event, write in steps:
                 self._store.append(event, now)
@@ -268,7 +268,7 @@ class RoundDriver:
                     self._attempts.closed(command)
             over = state.phase is RoundPhase.WAITING and self.state.phase is not RoundPhase.WAITING
             self._journaled += len(steps)
-            if over or self._journaled >= _EVENTS:  # what led here need not be replayed, nor kept for ever
+            if over or self._journaled >= _EVENTS:  # earlier events need not be replayed, nor kept for ever
                 self._journaled = 0
                 self._store.append(Checkpoint(state=state, rules=self.rules), now)
 

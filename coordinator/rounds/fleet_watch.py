@@ -1,4 +1,4 @@
-"""Looks at the fleet for the round machine, when there is news: to look at a large one takes long."""
+"""Checks the fleet for the round machine only after changes, because checking a large one takes long."""
 
 import math
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from typing import Final
 from coordinator.round_machine.events import RoundTick
 
 _POLL_S: Final = 2.0
-"""The fleet is looked at so often where nobody says anything: quarantines end by time."""
+"""Interval of the check without changes: quarantines end by time."""
 
 
 class Lookout:
     """Makes ticks.
 
     Args:
-        able: whom a round could select now; sorted.
-        spread_s: when so long nobody joined, the fleet has settled.
+        able: devices that a round could select now; sorted.
+        spread_s: when none joined for this long, the fleet has settled.
     """
 
     def __init__(self, able: Callable[[], tuple[str, ...]], spread_s: float, now: float) -> None:
@@ -27,11 +27,11 @@ class Lookout:
         self._joined_at = now
 
     def changed(self) -> None:
-        """A device said something of itself: the next tick looks at the fleet, once for all that came."""
+        """A device's state changed: the next tick checks the fleet, once for all changes."""
         self._changed = True
 
     def tick(self, now: float) -> RoundTick:
-        """Whom a round could select, as of now or of a moment ago.
+        """Devices that a round could select, as of now or of a moment ago.
 
         Args:
             now: seconds on the driver's time line.

@@ -1,8 +1,8 @@
-"""Bundles for devices that came too late for an export, where a method is routed.
+"""Bundles for devices that came too late for an export, for routed methods.
 
-An export makes one for each kind of device that is known then. A device that reads and predicts something
-else and comes after the last round would wait for ever: so, once all rounds are over, a bundle of the newest
-version is made for it. What cannot be made is said, in ``lichen coordinator status``.
+An export makes one for each kind of device that is known then. A device of another kind that comes after the
+last round would wait for ever: so, once all rounds are over, a bundle of the newest version is made for it.
+``lichen coordinator status`` shows what cannot be made.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from runtime.waits import Wait
 log = structlog.get_logger(__name__)
 
 META: Final = "late_bundles"
-"""The key of the table ``meta``: what such devices wait for, in words."""
+"""The key of the table ``meta``: what such devices wait for, as text."""
 _POLL_S: Final = 5.0
 _RETRY_S: Final = 300.0
-"""After a bundle that could not be made."""
+"""Delay after a bundle that could not be made."""
 
 
 class LateBundles:
-    """One service, for ever.
+    """A service.
 
     Args:
-        export: makes the bundles of the newest version that lack; None: a rollout decides what devices run.
+        export: makes the missing bundles of the newest version; None: a rollout decides what devices run.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class LateBundles:
         self._again_at = 0.0
 
     async def run(self) -> None:
-        """Look for devices without a bundle, and make what can be made."""
+        """Look for devices without a bundle, and make those bundles, for ever."""
         while True:
             await self._clock.sleep(_POLL_S)
             if self._driver.state.version > 0:
                 try:
                     await self._look()
-                except LichenError as error:  # the next look is soon
+                except LichenError as error:  # the next pass is soon
                     log.warning("late_bundles_not_looked_at", why=str(error))
 
     async def _look(self) -> None:
@@ -105,6 +105,6 @@ class LateBundles:
 
 
 def wait_kept(store: Database) -> list[Wait]:
-    """What the daemon wrote last, for people who look from outside."""
+    """What the daemon wrote last, for the status command."""
     words = store.get_meta(META) or ""
     return [Wait("bundles", words[:1000], None, None, "until there is one")] if words else []

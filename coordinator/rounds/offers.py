@@ -1,4 +1,4 @@
-"""Offers the open round to devices that have not delivered: some at a time, so one slow answer delays few."""
+"""Offers the open round to missing devices: several at a time, so one slow answer delays few."""
 
 import asyncio
 from typing import Final
@@ -15,11 +15,11 @@ from protocol.messages import Offer
 from protocol.topics import Kind
 
 AT_ONCE: Final = 32
-"""Offers that wait for the broker together: alone, 10,000 of them would take longer than a round."""
+"""Concurrent offers: one at a time, 10,000 of them would take longer than a round."""
 
 
 class Offering:
-    """Of one coordinator."""
+    """The offers of one coordinator."""
 
     def __init__(
         self,
@@ -36,16 +36,16 @@ class Offering:
         self._signer = signer
 
     async def offer_round(self, driver: RoundDriver, only: set[str] | None) -> None:
-        """Offer the open round to those who are here and lack; ``only``: to those among them.
+        """Offer the open round to online devices that have not delivered; ``only``: to those among them.
 
         Raises:
-            Transient: the broker is gone, or the disk is full; the others of the same group were offered it.
+            Transient: the broker is gone, or the disk is full; the others of the same group got the offer.
             Misconfigured: it cannot be signed.
         """
         asked = driver.state.missing if only is None else sorted(only)
         for start in range(0, len(asked), AT_ONCE):
             group = asked[start : start + AT_ONCE]
-            state = driver.state  # it may move while the publishes wait
+            state = driver.state  # the state may change during the publishes
             if state.phase is not RoundPhase.COLLECTING:
                 return
             lacking = set(state.missing)

@@ -1,4 +1,4 @@
-"""What ``b/round`` says while the coordinator is away."""
+"""``b/round`` while the coordinator is offline."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ STOPPED: Final = "the coordinator was stopped; the rounds go on when it is start
 
 
 def offline_announcement(task: Task, rules: Rules, state: RoundState) -> RoundAnnouncement:
-    """What the broker says in the coordinator's place when it vanishes: the payload of its will."""
+    """The payload of the will, which the broker publishes when the coordinator vanishes."""
     return RoundAnnouncement(
         task=task.name,
         round=state.round,

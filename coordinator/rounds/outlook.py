@@ -1,4 +1,4 @@
-"""What is to be seen of the fleet: the daemon and ``lichen coordinator status`` look at it alike."""
+"""Status of the fleet, for the daemon and ``lichen coordinator status``."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,19 +15,19 @@ from protocol.tasks.task import Task
 from runtime.metrics import MetricFamily
 
 ANY_LABEL: Final = ""
-"""The label of ``lichen_coverage`` where devices learn without labels: windows of any class, or of none; of
+"""The label of ``lichen_coverage`` if devices learn without labels: windows of any class, or of none; of
 knowledge graphs, triples."""
 
 
 def able(
     roster: DeviceRegistry, state: RoundState, terms: Requirements, barred: DenialCheck
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Whom a round could select; and who would be among them, if only there were a device that trains."""
+    """Devices that a round could select; and those it could if there were a device that trains."""
     return _sorted_out(roster, state, terms, barred, roster.eligible(terms))
 
 
 def anybody(roster: DeviceRegistry, devices: Iterable[str], barred: DenialCheck) -> bool:
-    """Whether one of these devices is here, and heard."""
+    """Whether one of these devices is online and not denied."""
     known = ((device, roster.get(device)) for device in devices)
     return any(one is not None and one.online and barred(device) is None for device, one in known)
 
@@ -53,14 +53,14 @@ def fleet_status(
     barred: DenialCheck,
     broker: str = "",
 ) -> FleetStatus:
-    """Whom a round could select, and what keeps others out of it; ``MAX_NAMES`` of each kind are named.
+    """The eligible devices, and what keeps others out; ``MAX_NAMES`` of each kind are named.
 
     Args:
         roster: the devices.
-        state: where the round stands.
+        state: of the round.
         terms: what a device needs.
-        barred: why a device is not heard now (quarantined, revoked). It comes before all else that a device
-            lacks: whatever else happens, it ends only by time or by the operator.
+        barred: why a device is denied now (quarantined, revoked). It comes before everything else that a
+            device lacks, because only time or the operator ends it.
         broker: why there is no connection to it.
     """
     refused = dict(state.refused)
@@ -87,8 +87,8 @@ class RoundView:
         task: what is learned.
         roster: the devices.
         terms: what a device needs for a round now.
-        barred: why a device is not heard now, and so not selected.
-        link: without a broker nobody can be selected.
+        barred: why a device is denied now, and so not selected.
+        link: without a broker no device can be selected.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class RoundView:
         self._link = link
 
     def broker_trouble(self) -> str:
-        """Why there is no connection to the broker; empty where there is one."""
+        """Why there is no connection to the broker; empty if there is one."""
         return "" if self._link.connected else self._link.why
 
     def may_select(self) -> bool:
-        """Whether opening a round makes sense now: not without a broker."""
+        """Whether opening a round is useful now: not without a broker."""
         return self._link.connected
 
     def able(self, state: RoundState) -> tuple[str, ...]:
@@ -118,16 +118,16 @@ class RoundView:
         return able(self._roster, state, self.terms(), self._barred)[0] if self.may_select() else ()
 
     def has_any(self, devices: Iterable[str]) -> bool:
-        """Whether one of these devices is here, and heard."""
+        """Whether one of these devices is online and not denied."""
         return anybody(self._roster, devices, self._barred)
 
     def outlook(self, state: RoundState, disk: str) -> FleetStatus:
-        """What there is to say of the fleet; ``disk``: why nothing can be written, if so."""
+        """The status of the fleet; ``disk``: why nothing can be written, if so."""
         seen = fleet_status(self._roster, state, self.terms(), self._barred, self.broker_trouble())
         return replace(seen, disk=disk)
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """Of how many online devices there is data, by modality and label."""
+        """How many online devices have data, by modality and label."""
         labelled = self.terms().needs_labels
         labels = self._task.labels if labelled else (ANY_LABEL,)
         table = self._roster.coverage(self._task.modality_names, len(labels), labelled=labelled)

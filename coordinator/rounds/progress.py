@@ -1,6 +1,6 @@
-"""Sentences on what the coordinator waits for, since when, until when (docs/reliability.md).
+"""The sentence on what the coordinator waits for, since when, until when (docs/reliability.md).
 
-One line, at most ``_MAX_SENTENCE`` characters: each part has its own bound, so that none crowds out another.
+One line, at most ``_MAX_SENTENCE`` characters: each part has its own limit, so that none crowds out another.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,12 +20,12 @@ _MAX_PART: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """What is to be seen of fleet and broker.
+    """Status of fleet and broker.
 
-    ``able``: whom a round could select. ``lacks``: others, and what each lacks (``MAX_NAMES`` are enough).
-    ``known``: devices in the roster. ``broker``: why there is no connection to it; empty where there is one.
-    ``heard``: of devices that are waited for, when they were last heard: a will that the broker lost leaves a
-    dead device ``online``. ``disk``: why the last event could not be written; empty where it could.
+    ``able``: devices that a round could select. ``lacks``: others, and what each lacks (``MAX_NAMES`` are
+    enough). ``known``: registered devices. ``broker``: why there is no connection to it; empty if there is
+    one. ``heard``: of devices that are awaited, when they were last heard: a will that the broker lost leaves
+    a dead device ``online``. ``disk``: why the last event could not be written; empty if it could.
     """
 
     able: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class FleetStatus:
 
 
 def explain_phase(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
-    """What the phase waits for, alone: without trouble, broker and times of its own."""
+    """What the phase waits for, without failures, broker and times."""
     return _WHY[state.phase](rules, state, now, seen)
 
 
@@ -56,7 +56,7 @@ def _part(text: str) -> str:
 
 
 def _names(devices: Iterable[str], count: int, lacks: Mapping[str, str]) -> str:
-    """Some of ``count`` devices, whole names as far as there is room, and what each lacks where there is."""
+    """Some of ``count`` devices, as far as there is room, and what each lacks, if anything."""
     named: list[str] = []
     for device in islice(devices, MAX_NAMES):
         forms = (_named(device, lacks.get(device, "")), device)
@@ -75,7 +75,7 @@ def _named(device: str, lack: str) -> str:
 
 
 def lacking(seen: FleetStatus, device: str) -> str:
-    """What a device that is waited for lacks, else that it is online; and when it was last heard."""
+    """What an awaited device lacks, else that it is online; and when it was last heard."""
     lack, heard = seen.lacks.get(device, ""), seen.heard.get(device, "")
     if lack.startswith("was "):
         return lack

@@ -1,4 +1,4 @@
-"""Publishes the task on ``b/task``, signed where there is a root."""
+"""Publishes the task on ``b/task``, signed if there is a root."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 class TaskAnnouncer:
-    """Of one coordinator."""
+    """The announcer of one coordinator's task."""
 
     def __init__(self, post: Sender, signer: WorkSigner) -> None:
         self._post = post
@@ -23,11 +23,11 @@ class TaskAnnouncer:
         self._published: TaskAnnouncement | None = None
 
     async def say(self, task: Task, *, unless_published: bool = False) -> bool:
-        """Publish it; not where it cannot be signed, because devices would refuse it.
+        """Publish the task, unless it cannot be signed, because devices would refuse it.
 
         Args:
             task: as it is announced.
-            unless_published: do nothing where the very same announcement was published last.
+            unless_published: do nothing if the very same announcement was published last.
 
         Returns:
             Whether it was published.

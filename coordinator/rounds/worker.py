@@ -1,4 +1,4 @@
-"""Carries out the machine's slow commands, one at a time: make, fold, judge, export."""
+"""Executes the machine's slow commands, one at a time: make, fold, evaluate, export."""
 
 import asyncio
 from collections.abc import Callable
@@ -57,7 +57,7 @@ log = structlog.get_logger(__name__)
 class RoundWorker:
     """The global state in memory, and the work on it. ``current`` is what updates are checked against.
 
-    ``back_up`` copies the databases, in a thread; ``held`` gives further blobs that stay.
+    ``back_up`` copies the databases, in a thread; ``held`` returns further blobs to retain.
     """
 
     def __init__(
@@ -103,19 +103,19 @@ class RoundWorker:
         return model_of(await self._whole())
 
     async def _shared(self) -> Blobs:
-        """The same as jobs see it: without what belongs to single devices."""
+        """The same for jobs: without blobs of single devices."""
         return without_private_blobs(self._driver.task, await self.state())
 
     async def _whole(self) -> Blobs:
-        """The newest version's tensors, the optimizer's moments among them; read once a version.
+        """The newest version's tensors, with the optimizer's moments; read once a version.
 
         Raises:
-            Transient: the registry cannot give them; the message says which blob is gone or damaged.
+            Transient: the registry cannot read them; the message says which blob is gone or damaged.
         """
         async with self._loading:
             manifest = self._driver.state.manifest
             if self._loaded is None or self._loaded[0] != manifest:
-                self._loaded = None  # before the next one comes: never two whole models in memory for this
+                self._loaded = None  # before the next one is read: never two whole models in memory
                 try:
                     self._loaded = (manifest, await asyncio.to_thread(self._registry.state, manifest))
                 except (KeyError, Refused) as error:
@@ -125,11 +125,11 @@ class RoundWorker:
             return self._loaded[1]
 
     def limits(self, state: Blobs) -> Limits:
-        """What an update of this model may need."""
+        """Limits of an update of this model."""
         return limits_for(state, self._max_update_bytes, self._driver.task)
 
     async def run(self) -> None:
-        """Work for ever."""
+        """Execute commands, for ever."""
         while True:
             command = await self._driver.work.get()
             try:
@@ -137,15 +137,15 @@ class RoundWorker:
             except (LichenError, OSError) as error:
                 lasting = isinstance(error, Misconfigured) and not isinstance(error, Transient)
                 if lasting and isinstance(command, Initialise):
-                    raise  # nothing can ever work: the operator must look
+                    raise  # a permanent failure: the operator must act
                 passing = isinstance(error, (Transient, OSError)) and not isinstance(error, WorkerFailed)
                 await self._fail(command, in_words(error), passing=passing)
             await self._back_up_and_prune()
 
     async def _back_up_and_prune(self) -> None:
-        """A round is over: back the database up; only then may the frames go that it was made of."""
+        """A round is over: back the database up; only then remove the frames that it was made of."""
         state = self._driver.state
-        over = state.phase is RoundPhase.DONE or state.round > state.version  # judged and exported, too
+        over = state.phase is RoundPhase.DONE or state.round > state.version  # evaluated and exported, too
         if not over or state.version == self._secured or not await self._is_backup_due(state.phase):
             return
         try:
@@ -164,7 +164,7 @@ class RoundWorker:
         )
 
     async def _fail(self, command: WorkCommand, detail: str, *, passing: bool) -> None:
-        """Tell the machine; it tries again, or goes on without."""
+        """Report a failure; the machine tries again, or goes on without."""
         phase, version = _identity(command)
         failed = WorkFailed(phase=phase, version=version, detail=detail, passing=passing)
         given_up = retry_delay_s(self._driver.state, failed) is None
@@ -197,7 +197,7 @@ class RoundWorker:
                 await self._export(command)
 
     def note(self, digest: str, measures: Magnitudes) -> None:
-        """What was measured of an update when it was checked: folding need not read it for that."""
+        """Store the norms of an update, measured when it was checked: the fold need not read it for them."""
         if len(self._measures) < _MAX_MEASURES:
             self._measures[digest] = measures
 
@@ -221,7 +221,7 @@ class RoundWorker:
         await asyncio.to_thread(self._tidy, version)
 
     def _reported(self, round_: int, devices: tuple[str, ...]) -> dict[str, float]:
-        """What the devices of a round say of it, where the method goes by that."""
+        """The metrics that the devices of a round report, if the method uses them."""
         names = reported_metric_names(self._driver.task)
         return sound(weighted_mean(names, self._journal.told(round_, devices))) if names else {}
 
@@ -238,7 +238,7 @@ class RoundWorker:
         await self._made(round_, made, tuple(entry.device for entry in entries))
 
     async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
-        """Promise 1: an accepted update that cannot be counted is reported as refused."""
+        """Report accepted updates that cannot be counted as refused (docs/reliability.md)."""
         digests = {
             device: await asyncio.to_thread(self._journal.digest_of, round_, device)
             for device in unusable.lost
@@ -252,14 +252,14 @@ class RoundWorker:
         again = tuple((d, lost[d].reason.value) for d in sorted(lost) if lost[d].reason in OFFENCES)
         event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), refused=again)
         if not await self._driver.post(event, mark):
-            return  # the round went on meanwhile: whoever counts in it was sound when it was folded
+            return  # the round went on meanwhile: the updates that count in it were sound when folded
         await asyncio.to_thread(self._mark_void, round_, [d for d in digests.values() if d is not None])
         for device, refused in unusable.lost.items():
             log.error("accepted_update_unusable", device=device, round=round_, why=str(refused))
             self._receipts.send_refused(device, round_, digests[device], refused)
 
     def _mark_void(self, round_: int, digests: list[str]) -> None:
-        with suppress(OSError, LichenError):  # only a salvage would miss it
+        with suppress(OSError, LichenError):  # only a rebuild of the database would need it
             for digest in digests:
                 self._journal.mark_void(round_, digest)
 
@@ -269,7 +269,7 @@ class RoundWorker:
         await self._deployment.announce()
 
     async def export_newest(self) -> None:
-        """Once all rounds are over: make the bundles that devices lack, and point them there."""
+        """Once all rounds are over: make the missing bundles, and send devices their pointers."""
         await self._bundle(self._driver.state.version)
         await self._deployment.announce()
 
@@ -281,7 +281,7 @@ class RoundWorker:
         await self._deployment.export(self._jobs, await self._shared(), lineage)
 
     def _tidy(self, version: int) -> None:
-        """Blobs of old versions and headers of old rounds go; failing to tidy fails no round."""
+        """Remove blobs of old versions and headers of old rounds; an error here fails no round."""
         with suppress(OSError, LichenError):
             with self._held() as graphs, self._pointer_signer.held() as vouchers:
                 also = (*self._deployment.retained_digests(), *graphs, *vouchers)

@@ -1,1 +1,1 @@
-"""What operators see: waits, history, metrics, device lists."""
+"""Status for operators: waits, history, metrics, device lists."""

@@ -1,4 +1,4 @@
-"""One list of devices out of two books: what the operator decided, what the coordinator has seen of them."""
+"""The list of devices: the operator's decisions and the last states, joined."""
 
 import datetime as dt
 import time
@@ -19,7 +19,7 @@ _DATABASE: Final = "coordinator.sqlite3"
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """What the coordinator knows of one device."""
+    """The coordinator's record of one device."""
 
     status: str
     wall: float
@@ -27,7 +27,7 @@ class LastSeen:
 
 
 def seen_devices(state_dir: Path) -> dict[str, LastSeen]:
-    """Devices that ever reported; none where the coordinator never ran.
+    """Devices that ever reported; empty if the coordinator never ran.
 
     Raises:
         Misconfigured: its database is damaged.
@@ -73,7 +73,7 @@ def _row(name: str, row: DeviceRow | None, seen: LastSeen | None, released: floa
 
 
 def _now(row: DeviceRow | None, seen: LastSeen | None) -> str | None:
-    """What it last said of itself; of a revoked one nothing is believed: not even its end is heard."""
+    """Its last state; nothing is reported of a revoked device: not even its end is heard."""
     if row is not None and row.status == "revoked":
         return None if seen is None else "not heard"
     return None if seen is None else seen.status
@@ -89,7 +89,7 @@ def _note(row: DeviceRow | None, conduct: OffenceRecord | None) -> str:
     if row.status == "active" and row.serial is None:
         return "has not fetched its certificate yet"
     if row.status == "active" and row.not_after is not None and row.not_after < time.time():
-        return "its certificate has run out; it may still renew"
+        return "its certificate has expired; it may still renew"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What happened so far, read from the database alone: works while the coordinator runs, and after."""
+"""The history, read from the database alone: works while the coordinator runs, and after."""
 
 import json
 from pathlib import Path
@@ -110,7 +110,7 @@ def _read(store: Database, last: int | None) -> dict[str, Any]:
 
 
 def _rounds(store: Database, versions: dict[int, dict[str, Any]], since: int) -> list[dict[str, Any]]:
-    """Each round with how it was opened, who delivered what, and what came of it."""
+    """Each round with its attempts, its deliveries, and its outcome."""
     attempts, updates = schema.attempts, schema.updates
     rounds: dict[int, dict[str, Any]] = {}
     tried = sa.select(attempts).where(attempts.c.round > since)

@@ -1,4 +1,4 @@
-"""Parts of the windows that a version was judged on, and how many those are, for people."""
+"""Parts of the windows that a version was evaluated on, and their numbers, as text."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -26,7 +26,7 @@ def judged_on(confusion: Mapping[str, Any]) -> str:
 
 
 def print_parts(found: Mapping[str, Any], kind: str) -> None:
-    """The last version that was judged on such parts, a row for each; words where there is none."""
+    """The last version that was evaluated on such parts, a row for each; a message if there is none."""
     console, judged = Console(), [row for row in found["versions"] if row["by"].get(kind)]
     if not judged:
         words = f'no version was judged by {kind}: evaluation.by = ["{kind}"] in coordinator.toml asks for it'

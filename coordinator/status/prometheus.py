@@ -1,4 +1,4 @@
-"""Prometheus metrics, where ``metrics.prometheus_port`` is set: read from the parts when they are scraped."""
+"""Prometheus metrics, if ``metrics.prometheus_port`` is set: read from the parts at each scrape."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from runtime.storage.disk import DISK
 
 
 class DiskWear:
-    """What this process has written since it started."""
+    """Writes of this process since its start."""
 
     def metrics(self) -> Iterable[MetricFamily]:
         """Counters of commits, syncs and bytes."""
@@ -25,20 +25,20 @@ def serve_metrics(settings: MetricsSettings, parts: Sequence[HasMetrics]) -> Ite
 
     Args:
         settings: where.
-        parts: what is measured.
+        parts: the sources of metrics.
 
     Yields:
-        The port; 0 where none is set.
+        The port; 0 if none is set.
 
     Raises:
-        Misconfigured: prometheus-client is not installed, or the port is taken.
+        Misconfigured: prometheus-client is not installed, or the port is in use.
     """
     port = settings.prometheus_port
     if not port:
         yield 0
         return
     try:
-        import prometheus_client  # noqa: PLC0415 - optional: only where a port is set
+        import prometheus_client  # noqa: PLC0415 - optional: only if a port is set
     except ImportError:
         raise Misconfigured(
             "metrics.prometheus_port is set, but prometheus-client is missing: "
@@ -59,7 +59,7 @@ def serve_metrics(settings: MetricsSettings, parts: Sequence[HasMetrics]) -> Ite
 
 
 class _Collector:
-    """What ``prometheus_client`` asks at each scrape."""
+    """The collector that ``prometheus_client`` calls at each scrape."""
 
     def __init__(self, parts: Sequence[HasMetrics]) -> None:
         self._parts = parts

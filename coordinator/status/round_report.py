@@ -1,4 +1,4 @@
-"""Why a round has the devices that it has, and what each counted: as data and in words. Pure."""
+"""Report on a round: why it has its devices, and the weight of each: as data and as text. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from coordinator.aggregation.device_weights import NEAREST, shares
 
 MAX_NAMES: Final = 20
-"""Devices that are explained in words; the data has all."""
+"""Devices that the text explains; the data has all."""
 
 
 def explained(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _update(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:
-    """The same in words."""
+    """The report as text."""
     for attempt in told["attempts"]:
         policy = f", chosen by {attempt['policy']}" if attempt["policy"] else ""
         yield f"round {told['round']}, attempt {attempt['attempt']}: {attempt['outcome']}{policy}"
@@ -67,7 +67,7 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _weighed(weighing: Mapping[str, Any]) -> Iterator[str]:
-    """What each device counted, the lightest first, and whom it resembles."""
+    """The weight of each device, the lightest first, and the devices most similar to it."""
     for part, weights in weighing["weights"].items():
         yield f"weights of {part} (1 is an equal share; the lightest first):"
         lightest = list(shares({part: weights}))

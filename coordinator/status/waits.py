@@ -1,4 +1,4 @@
-"""What the coordinator waits for, from what it keeps on disk (``lichen coordinator status --why``)."""
+"""What the coordinator waits for, from its files (``lichen coordinator status --why``)."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from coordinator.rounds.progress import FleetStatus, explain_phase, lacking
 from runtime.waits import Wait
 
 _DEVICES: Final = 20
-"""Missing devices that are named one by one."""
+"""Missing devices named one by one."""
 _WORK: Final = frozenset(
     {RoundPhase.INITIALISING, RoundPhase.AGGREGATING, RoundPhase.EVALUATING, RoundPhase.EXPORTING}
 )
@@ -19,7 +19,7 @@ _WORK: Final = frozenset(
 
 @dataclass(frozen=True)
 class CoordinatorStatus:
-    """All that the waits follow from. ``worker_s``: the most a worker's job takes; ``now``: unix seconds."""
+    """Everything that the waits follow from. ``worker_s``: longest job of a worker; ``now``: Unix seconds."""
 
     rules: Rules
     state: RoundState
@@ -30,13 +30,13 @@ class CoordinatorStatus:
     quarantines: tuple[Wait, ...] = ()
     encoder_models: Wait | None = None
     secrets: str = ""
-    """That devices have different fleet secrets, in words; empty where they have not."""
+    """That devices have different fleet secrets, as text; empty if they have not."""
     chosen: Mapping[str, str] = field(default_factory=dict)
-    """Why the open attempt has the devices that it has."""
+    """Why the open attempt has its devices."""
 
 
 def waits(seen: CoordinatorStatus) -> list[Wait]:
-    """All of it, the most pressing first."""
+    """All waits, the most pressing first."""
     return [
         *_broker(seen),
         *_trouble(seen),
@@ -86,18 +86,18 @@ def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
 
 
 def _encoder_models(seen: CoordinatorStatus) -> Iterator[Wait]:
-    """Of the encoder models, while there are rounds that they are for."""
+    """The wait for encoder models, while there are rounds that need them."""
     if seen.encoder_models is not None and seen.state.phase is not RoundPhase.DONE:
         yield seen.encoder_models
 
 
 def _secrets(seen: CoordinatorStatus) -> Iterator[Wait]:
-    """No round waits for it, and what the rounds are for does."""
+    """Devices that are not eligible, which rounds do not wait for."""
     if seen.secrets:
         yield Wait("secrets", seen.secrets, None, None, "until they are one")
 
 
 def _quarantines(seen: CoordinatorStatus) -> Iterator[Wait]:
-    """Of devices that a round could have otherwise."""
+    """Devices that a round could select otherwise."""
     if seen.state.phase in {RoundPhase.WAITING, RoundPhase.COLLECTING}:
         yield from seen.quarantines
