@@ -7,7 +7,7 @@ stage's devices the candidate. If the method is routed, each device has a ``down
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -15,26 +15,19 @@ from typing import Final
 import structlog
 
 from coordinator.delivery.exporters import FleetExporter, RouteExporter
+from coordinator.delivery.pointers import Decision, decision_of, pointer_of, stable_pointer, targets
 from coordinator.fleet.device_registry import DeviceRegistry
-from coordinator.fleet.serving_routes import (
-    ReleaseBundle,
-    RouteGroup,
-    ServingNeed,
-    best_bundle,
-    group_by_route,
-)
+from coordinator.fleet.routes import RouteGroup, ServingNeed, best_bundle, group_by_route
 from coordinator.messaging.sender import Sender
 from coordinator.rollout import releases
 from coordinator.rollout.model import Release, RolloutState, StableRelease
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.storage.database import Database
-from coordinator.trust.repository import BundleTarget
 from coordinator.trust.signer import PointerSigner
 from coordinator.workers.jobs import ExportLineage, Jobs
 from models.contract import Blobs
 from protocol.errors import LichenError, Transient
 from protocol.messages import ModelPointer
-from protocol.rollout import Trial
 from protocol.topics import Kind
 from runtime.clock import Clock
 from runtime.storage.blob_store import BlobStore
@@ -44,8 +37,6 @@ log = structlog.get_logger(__name__)
 _MAX_CONCURRENT_SENDS: Final = 32
 _RESEND_INTERVAL_S: Final = 60.0
 """A device that states its state and does not run its bundle is sent the same pointer so often at most."""
-_Decision = tuple[str, int]
-"""Digest and serial: tells two pointers of one device apart."""
 
 
 class BundleDelivery:
@@ -92,7 +83,7 @@ class BundleDelivery:
         self._roster = roster
         self._clock = clock
         self._pointer_signer = pointer_signer
-        self._pointed: dict[str, tuple[_Decision, float]] = {}
+        self._pointed: dict[str, tuple[Decision, float]] = {}
         """Device -> the decision that it was sent last, and when."""
         self._missing: set[str] = set()
         self._announcing = asyncio.Lock()
@@ -196,7 +187,7 @@ class BundleDelivery:
         if self._routes is None:
             if course.stable is not None:
                 stable = course.stable
-                pointer = self._pointer(stable.release.pieces[0], stable.serial, stable.trial)
+                pointer = stable_pointer(self._task, stable)
                 await self._post.broadcast(Kind.FLEET_MODEL, await self._signed(course, pointer))
             members = () if over is None else over.members
             # A rollout may end, and the next one begin, between two announcements.
@@ -230,8 +221,8 @@ class BundleDelivery:
         return [
             (device, pointer)
             for device, need in needs.items()
-            if (pointer := self._pointer_of(course, device, need)) is not None
-            and (device in online or self._pointed.get(device, (None, 0.0))[0] != _decision(pointer))
+            if (pointer := pointer_of(self._task, course, device, need)) is not None
+            and (device in online or self._pointed.get(device, (None, 0.0))[0] != decision_of(pointer))
         ]
 
     async def _send(self, course: RolloutState, pointers: Sequence[tuple[str, ModelPointer]]) -> bool:
@@ -247,7 +238,7 @@ class BundleDelivery:
         except LichenError as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
             return False
-        self._pointed[device] = (_decision(pointer), self._clock.now())
+        self._pointed[device] = (decision_of(pointer), self._clock.now())
         return True
 
     async def _take_back(self, names: Sequence[str]) -> None:
@@ -275,7 +266,7 @@ class BundleDelivery:
             course, pointer = self._of_stage(device)
         if known is None or pointer is None:
             return None
-        wanted, now = _decision(pointer), self._clock.now()
+        wanted, now = decision_of(pointer), self._clock.now()
         decision, at = self._pointed.get(device, (wanted, -inf))
         runs = self._routes is not None and known.state.model == pointer.bundle.digest
         if decision == wanted and (runs or (not reconnected and now - at < _RESEND_INTERVAL_S)):
@@ -289,7 +280,7 @@ class BundleDelivery:
     def _look_up(self, device: str) -> tuple[RolloutState, ModelPointer | None]:
         course = self._decided()
         need = self._routes.one(device) if self._routes is not None and course.running else None
-        return course, None if need is None else self._pointer_of(course, device, need)
+        return course, None if need is None else pointer_of(self._task, course, device, need)
 
     def _of_stage(self, device: str) -> tuple[RolloutState, ModelPointer | None]:
         """Of a stage's device that has not answered yet; ``b/model`` is for the others."""
@@ -297,52 +288,11 @@ class BundleDelivery:
         member = None if course.open is None else course.open.members.get(device)
         if member is None or member.phase not in {"waiting", "trial"}:
             return course, None
-        return course, self._pointer_of(course, device, None)
-
-    def _pointer_of(self, course: RolloutState, device: str, need: ServingNeed | None) -> ModelPointer | None:
-        """The candidate if the device is in a stage and there is a bundle for it, else the stable release."""
-        rollout, stable = course.open, course.stable
-        member = None if rollout is None else rollout.members.get(device)
-        if rollout is not None and member is not None:
-            bundle = _choose(need, rollout.release)
-            if bundle is not None:
-                return self._pointer(bundle, member.serial, rollout.plan.trial)
-        bundle = None if stable is None else _choose(need, stable.release)
-        if stable is None or bundle is None:
-            return None
-        return self._pointer(bundle, stable.serial, stable.trial)
-
-    def _pointer(self, one: ReleaseBundle, serial: int, trial: Trial | None) -> ModelPointer:
-        return ModelPointer(
-            task=self._task,
-            version=one.version,
-            bundle=one.bundle,
-            metrics=one.metrics,
-            serial=serial,
-            trial=trial,
-        )
+        return course, pointer_of(self._task, course, device, None)
 
     async def _signed(
         self, course: RolloutState, pointer: ModelPointer, device: str | None = None
     ) -> ModelPointer:
         """With signatures of all bundles that may run."""
-        targets = _targets(self._task, course.running)
-        return await asyncio.to_thread(self._pointer_signer.vouched, pointer, targets, device)
-
-
-def _choose(need: ServingNeed | None, release: Release) -> ReleaseBundle | None:
-    return release.pieces[0] if need is None else best_bundle(need, release.pieces)
-
-
-def _decision(pointer: ModelPointer) -> _Decision:
-    return pointer.bundle.digest, pointer.serial
-
-
-def _targets(task: str, running: Iterable[Release]) -> list[BundleTarget]:
-    """Each bundle once, in an order that does not depend on the device."""
-    found = {
-        (piece.version, piece.bundle.digest): BundleTarget(task=task, version=piece.version, ref=piece.bundle)
-        for release in running
-        for piece in release.pieces
-    }
-    return [found[key] for key in sorted(found)]
+        signed = targets(self._task, course.running)
+        return await asyncio.to_thread(self._pointer_signer.vouched, pointer, signed, device)

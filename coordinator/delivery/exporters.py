@@ -13,14 +13,8 @@ import sqlalchemy as sa
 import structlog
 
 from coordinator.errors import in_words
-from coordinator.fleet.serving_routes import (
-    UNSERVED,
-    RouteGroup,
-    ServingRoutes,
-    best_bundle,
-    group_by_route,
-    served,
-)
+from coordinator.fleet.routes import RouteGroup, best_bundle, group_by_route
+from coordinator.fleet.serving_routes import UNSERVED, ServingRoutes, served
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from coordinator.config.rollout import Mode, Plan
-from coordinator.fleet.serving_routes import ReleaseBundle
+from coordinator.fleet.routes import ReleaseBundle
 from coordinator.rollout.device_record import DeviceReport, Refuser
 from coordinator.rollout.stage_devices import Fact
 from protocol.base import Count, Digest, Name, Share, Wire

@@ -6,7 +6,8 @@ from typing import Final
 import sqlalchemy as sa
 
 from coordinator.config.rollout import Mode
-from coordinator.fleet.serving_routes import ReleaseBundle, served
+from coordinator.fleet.routes import ReleaseBundle
+from coordinator.fleet.serving_routes import served
 from coordinator.rollout.model import Release, RolloutState
 from coordinator.storage import schema
 from coordinator.storage.database import Database

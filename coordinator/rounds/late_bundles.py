@@ -13,7 +13,7 @@ import structlog
 
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
-from coordinator.fleet.serving_routes import RouteGroup
+from coordinator.fleet.routes import RouteGroup
 from coordinator.round_machine.events import RoundPhase
 from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.database import Database

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from coordinator.cli.rollout import app
 from coordinator.config.rollout import Plan
-from coordinator.fleet.serving_routes import ReleaseBundle
+from coordinator.fleet.routes import ReleaseBundle
 from coordinator.rollout.device_record import DeviceReport
 from coordinator.rollout.model import Release, RolloutState, RolloutTick
 from coordinator.rollout.stage_devices import Fact

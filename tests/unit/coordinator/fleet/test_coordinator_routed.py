@@ -6,16 +6,8 @@ import sqlalchemy as sa
 
 from coordinator.cli.status import look
 from coordinator.fleet.device_registry import DeviceRegistry
-from coordinator.fleet.serving_routes import (
-    ReleaseBundle,
-    ServingNeed,
-    ServingRoutes,
-    TrainingRoutes,
-    best_bundle,
-    group_by_route,
-    routing,
-    served,
-)
+from coordinator.fleet.routes import ReleaseBundle, ServingNeed, best_bundle, group_by_route
+from coordinator.fleet.serving_routes import ServingRoutes, TrainingRoutes, routing, served
 from coordinator.status.history import read as history
 from coordinator.storage import schema
 from coordinator.storage.database import Database

@@ -14,7 +14,7 @@ from coordinator.cli import rollout as command
 from coordinator.cli.rollout_view import OpenedState, told
 from coordinator.config.coordinator import load_settings
 from coordinator.config.rollout import Plan
-from coordinator.fleet.serving_routes import ReleaseBundle
+from coordinator.fleet.routes import ReleaseBundle
 from coordinator.rollout.model import Abort, Create, RolloutState
 from coordinator.rollout.model import Release as ReleaseOf
 from coordinator.rollout.table import apply
