@@ -1,7 +1,7 @@
-"""One agent: its parts, and their lives.
+"""One agent: its parts, and their start and end.
 
 Queues: the link's inbox is bounded by the link; offers, pointers and wants keep the newest; chunks and
-windows have the bounds that their services state. A message is acknowledged after it was handled.
+windows have the bounds stated by their services. A message is acknowledged after it was handled.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Service = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Agent:
-    """One device, as :func:`edge_agent.wiring.build` makes it; ``first_task``: with which it begins."""
+    """One device, as :func:`edge_agent.wiring.build` makes it; ``first_task`` is the task to begin with."""
 
     settings: AgentSettings
     sources: list[Source]
@@ -70,12 +70,12 @@ class Agent:
     first_task: Task | None = None
 
     async def start(self) -> None:
-        """Begin with the task that is known, if any."""
+        """Begin with the known task, if any."""
         await asyncio.to_thread(self.storage.blobs.collect, (), self.settings.blob_budget_bytes)
         await self.tasks.start(self.first_task)
 
     def services(self) -> dict[str, Service]:
-        """Name -> run, for the one TaskGroup."""
+        """Name -> coroutine function, for the one TaskGroup."""
         publishing, executor, status = self.publishing, self.deployment.executor, self.report
         return {
             "link": partial(self.link.run, on_connect=self._on_connect, will=will(self.settings)),
@@ -117,17 +117,17 @@ class Agent:
         self.fetcher.on_connected(resumed=self.link.resumed)
 
     async def stop(self) -> None:
-        """Say goodbye while the link is up."""
+        """Send the last state while the link is up."""
         if self.publishing is not None:
             await self.publishing.send_offline()
         await self.deployment.executor.stop()
         await self.reporter.send_stopped()
 
     def close(self) -> None:
-        """After all services have ended."""
+        """Close everything, after all services have ended."""
         self.tasks.close()
         self.storage.close()
 
     def status(self) -> dict[str, Any]:
-        """What it does, and what it waits for."""
+        """What the agent does, and what it waits for."""
         return self.report.status()

@@ -1,4 +1,4 @@
-"""From a configuration file to an exit status."""
+"""Starts an agent from its configuration file, and returns its exit status."""
 
 import os
 import random
@@ -35,11 +35,11 @@ from runtime.storage.files import disk_errors
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S: Final = 5.0
-"""With a model that is under way in a thread, when all else has ended."""
+"""Seconds to wait at exit for a model that still computes in a thread."""
 
 
 def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSettings, Agent]:
-    """Read and check everything, and make the agent; ``zygote`` makes its models' processes.
+    """Read and check everything, and make the agent; ``zygote`` starts the model processes.
 
     Raises:
         Misconfigured: names file and key.
@@ -71,20 +71,20 @@ def open_agent(
     zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
 ) -> Agent:
-    """Open what the agent keeps on its disk, and make its parts; :meth:`Agent.close` closes it.
+    """Open the agent's files, and make its parts; :meth:`Agent.close` closes them.
 
     Args:
         settings: checked.
         sources: opened.
         clock: of all services.
-        storage: opened for it; None opens it.
+        storage: opened for this agent; None opens it.
         make_link: makes a link, as the constructor of ``runtime.mqtt.link.Link``.
         worker: as for :func:`edge_agent.wiring.build`, and so are the others.
         zygote: see there.
         rng: see there.
 
     Raises:
-        Misconfigured: another agent runs on this state_dir, or a folder or file of it is not as it must be.
+        Misconfigured: another agent runs on this state_dir, or a folder or file of it is invalid.
     """
     task = first_task(settings, sources)
     storage = storage or open_storage(settings, clock)
@@ -120,10 +120,10 @@ async def main(config: Path, zygote: ZygoteClient | None = None) -> int:
 
 
 async def live(agent: Agent) -> int:
-    """One life of an agent, from its start to its exit status."""
+    """Run one agent from its start to its exit status."""
     try:
         await agent.start()
-        trim_memory()  # what imports and the reading of files left behind: 6 MB
+        trim_memory()  # free what imports and reading old files left behind: 6 MB
         return await daemon.supervise(
             agent.services(),
             on_stop=agent.stop,
@@ -136,23 +136,23 @@ async def live(agent: Agent) -> int:
 def run(config: Path) -> int:
     """``lichen agent run``."""
     one_arena()
-    logs.configure(LogSettings())  # until the file was read; what is wrong with it goes to stderr too
+    logs.configure(LogSettings())  # until the file has been read; errors in it go to stderr too
     zygote = fork_zygote(config)
     try:
         status = daemon.run(lambda: main(config, zygote))
     finally:
         zygote.close()
     if not all_ended(_PATIENCE_S):
-        _log.warning("model_thread_left_behind", detail="a model is still at work in a thread")
+        _log.warning("model_thread_left_behind", detail="a model still computes in a thread")
         sys.stderr.flush()
         os._exit(status)
     return status
 
 
 def fork_zygote(config: Path) -> ZygoteClient:
-    """What makes the processes of models; forked before there is a thread, a lock or a socket to share.
+    """Fork the process that starts model processes, before any thread, lock or socket exists to be shared.
 
-    It may be forked before it is known that anything else is right: what is wrong is said later.
+    The rest of the configuration may be invalid; that is reported later.
     """
     try:
         settings = read(config)

@@ -1,4 +1,4 @@
-"""What the services need of the MQTT link and of the worker, so that others can stand in for them."""
+"""What the services need of the MQTT link and of the worker, as protocols that tests can implement."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from runtime.mqtt.link import LinkCounters, Message, OnConnect, WillNow
 
 
 class Publisher(Protocol):
-    """The part of ``runtime.mqtt.link.Link`` that sends."""
+    """The sending part of ``runtime.mqtt.link.Link``."""
 
     @property
     def connected(self) -> bool:
@@ -26,54 +26,54 @@ class Publisher(Protocol):
 
 
 class AgentLink(Publisher, Protocol):
-    """The part of ``runtime.mqtt.link.Link`` that the agent runs."""
+    """The part of ``runtime.mqtt.link.Link`` that the agent uses."""
 
     counters: LinkCounters
     why: str
 
     @property
     def since(self) -> float:
-        """When :attr:`why` began to be so, unix seconds."""
+        """When :attr:`why` became true, unix seconds."""
 
-    """When ``why`` began, unix seconds."""
+    """When ``why`` became true, unix seconds."""
     until: float | None
-    """When it tries again, unix seconds."""
+    """Time of the next attempt, unix seconds."""
 
     @property
     def resumed(self) -> bool:
-        """Whether the broker kept our session: what was on its way to us still comes."""
+        """Whether the broker kept our session, with the messages queued for us."""
 
     async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
-        """Keep connected for ever; ``on_connect`` after each connect, a callable ``will`` asked before it."""
+        """Keep connected for ever; call ``on_connect`` after each connect, and ``will`` before it."""
 
     def reconnect(self, because: str) -> None:
-        """End the connection, if there is one, and begin another, with the TLS files as they are then."""
+        """Close the connection, if there is one, and open another with the present TLS files."""
 
     def messages(self) -> AsyncIterator[Message]:
-        """What arrives; every message must be acknowledged."""
+        """Received messages; each must be acknowledged."""
 
 
 class ReportsModels(Protocol):
-    """What the state message says of models."""
+    """What the state message reports about models."""
 
     @property
     def digest(self) -> str | None:
-        """Of the bundle of the model that answers."""
+        """Of the active model's bundle."""
 
     @property
     def trial(self) -> TrialReport | None:
-        """How the model on trial does, or the last one did."""
+        """State of the present trial, or of the last one."""
 
     @property
     def blocked(self) -> Hindrance | None:
-        """What keeps the device from the model that it is pointed to."""
+        """Why the device does not run the announced model."""
 
 
 class Trainer(Protocol):
     """The part of ``runtime.process.worker.Worker`` that the learner uses."""
 
     async def run(self, job_dir: Path, timeout_s: float) -> None:
-        """Do one job. Raises WorkerFailed."""
+        """Run one job. Raises WorkerFailed."""
 
     async def close(self) -> None:
-        """End what runs."""
+        """Stop the running job."""

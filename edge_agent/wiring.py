@@ -1,4 +1,4 @@
-"""The parts of one agent, in the order in which they need each other."""
+"""The parts of one agent, in order of their dependencies."""
 
 import random
 from collections import Counter
@@ -54,7 +54,7 @@ def build(
     zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
 ) -> Agent:
-    """Make every part, each after those that it reads.
+    """Make every part, after the parts it depends on.
 
     Args:
         settings: checked.
@@ -62,14 +62,14 @@ def build(
         clock: of all services.
         storage: opened for this agent.
         link: to the coordinator.
-        publish_link: to the broker of predictions; None: they are not published.
+        publish_link: to the broker for predictions; None: predictions are not published.
         first_task: the task to begin with; None waits for an announcement.
-        worker: trains; None makes the child process of the settings.
-        zygote: makes the processes of models; None starts one when it is needed.
-        rng: jitter; None takes any.
+        worker: trains; None uses a child process as configured.
+        zygote: starts model processes; None starts one when needed.
+        rng: jitter; None creates one.
 
     Raises:
-        Misconfigured: ``trust_file`` is not there, or no root.
+        Misconfigured: ``trust_file`` is missing, or no root.
     """
     changed, state_wanted, progress, metrics = Signal(), Signal(), Progress(), RoundMetrics()
     contact, learning, refused = (
@@ -79,7 +79,7 @@ def build(
     )
     zygote = zygote or ZygoteClient(settings.log)
 
-    # From sensors or files to the data of the present task.
+    # From sensors or files to the current task's data.
     inference = Inference(settings.infer, clock, storage.private, zygote)
     collector = Collector(
         settings, sources, clock=clock, listener=inference.offer, changed=changed, progress=progress
@@ -90,7 +90,7 @@ def build(
         task_mismatch=saved_task_mismatch(settings.state_dir / TASK_FILE),
     )  # fmt: skip
 
-    # From an offer to an update that has a receipt.
+    # From an offer to an update with a receipt.
     fetcher = Fetcher(
         link.publish, settings.fleet, settings.device, storage.blobs, lambda: link.chunk_bytes,
         window=settings.mqtt.window,
@@ -104,7 +104,7 @@ def build(
         metrics=metrics, contact=contact, worker=worker, zygote=zygote,
     )  # fmt: skip
 
-    # From a pointer to the model that answers.
+    # From a pointer to the active model.
     trust = trust_of(settings, fetcher, clock)
     deployment = DeploymentService(
         settings.state_dir / "models", fetcher, inference, tasks, fetch_timeout_s=settings.fetch_timeout_s,
@@ -114,7 +114,7 @@ def build(
     publishing = _publishing(settings, publish_link, clock, rng)
     questions = _questions(settings, inference, storage, tasks, clock)
 
-    # What comes from the coordinator, and what is reported to it.
+    # Messages from the coordinator, and reports to it.
     verifier = WorkVerifier(trust, settings.state_dir, clock)
     work = WorkReceiver(verifier, tasks, learner, deployment, changed=changed, refused=refused)
     reporter = StateReporter(
@@ -166,7 +166,7 @@ def _handlers(
     deployment: DeploymentService,
     reporter: StateReporter,
 ) -> dict[Kind, Handler]:
-    """Who handles which kind of message."""
+    """The handler of each kind of message."""
 
     async def on_chunk(route: Route, payload: bytes) -> None:
         fetcher.on_chunk(route.digest or "", route.index or 0, payload)

@@ -1,4 +1,4 @@
-"""Tasks and offers: verified, where this device has a root, and then acted on."""
+"""Tasks and offers: verified, if this device has a trust root, and then acted on."""
 
 from collections import Counter
 
@@ -25,9 +25,9 @@ class WorkReceiver:
         verifier: verifies signatures.
         tasks: takes announcements.
         learner: takes offers.
-        deployment: looks again at its model when the task is another one.
-        changed: set when the device has something to say.
-        refused: counts what is refused, by reason.
+        deployment: checks its model again when the task changes.
+        changed: set when the device has something to report.
+        refused: counts refusals by reason.
     """
 
     def __init__(
@@ -48,28 +48,28 @@ class WorkReceiver:
         self._refused = refused
 
     async def on_task(self, _route: Route, payload: bytes) -> None:
-        """A task is announced. Raises Refused."""
+        """Handle an announced task. Raises Refused."""
         try:
             announcement = decode(payload, TaskAnnouncement)
         except Refused as error:
-            if _is_json(payload):  # of a newer release; what is no JSON was damaged on the way
+            if _is_json(payload):  # valid JSON is a newer release's; anything else was damaged on the way
                 self._tasks.refuse(error.words)
             raise
         await self._verified(announcement)
 
     async def on_offer(self, _route: Route, payload: bytes) -> None:
-        """A round is offered. Raises Refused."""
+        """Handle an offered round. Raises Refused."""
         await self._verified(decode(payload, Offer))
 
     async def _verified(self, work: Work) -> None:
-        """Act on it; with a root, :meth:`run` does so after its signature was verified."""
+        """Act on it; with a trust root, :meth:`run` does so after its signature was verified."""
         if self._verifier.active:
             self._verifier.give(work)
         else:
             await self.act_on(work)
 
     async def run(self) -> None:
-        """Act on tasks and offers that were verified, for ever."""
+        """Act on verified tasks and offers, for ever."""
         while True:
             try:
                 await self.act_on(await self._verifier.next())
@@ -80,7 +80,7 @@ class WorkReceiver:
             self._changed.set()
 
     async def act_on(self, work: Work) -> None:
-        """Offers go to the learner; for another task than before everything begins anew.
+        """Hand an offer to the learner; for a new task restart all that depends on it.
 
         Raises:
             Refused: this device cannot do the task.
@@ -91,7 +91,7 @@ class WorkReceiver:
         task = await self._tasks.accept(work)
         if task is None:
             return
-        self._learner.cancel()  # what is trained for the one before is of no use
+        self._learner.cancel()  # an update for the former task is of no use
         await self._tasks.use(task)
         _log.info("task_started", name=task.name, method=task.method)
         self._changed.set()

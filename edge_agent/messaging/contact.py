@@ -1,4 +1,4 @@
-"""When the coordinator was heard last: for those who wait for an answer of it."""
+"""When the coordinator was last heard, for services that wait for its answer."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ from runtime.clock import Clock
 from runtime.waits import stamp
 
 _PATIENCE: Final = 2.5
-"""Times ``resend_s``, to the next sending: so long without an answer, somebody should look."""
+"""Multiple of ``resend_s``: silence that lasts longer is reported."""
 
 
 class Contact:
-    """Written by whoever receives messages.
+    """Written when a message arrives.
 
     Args:
         clock: of the times.
@@ -19,21 +19,21 @@ class Contact:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.started = clock.wall()
-        """When the agent started, unix seconds."""
+        """Start of the agent, unix seconds."""
         self.last_heard: float | None = None
-        """When something came from the coordinator; what the broker retained tells nothing."""
+        """Last message of the coordinator, unix seconds; retained messages do not count."""
 
     def note_heard(self) -> None:
-        """Something came."""
+        """Record that a message came."""
         self.last_heard = self._clock.wall()
 
     def silence_text(self, since: float | None, again_at: float | None, resend_s: float) -> str:
-        """Words where too long nothing came.
+        """Text about a silence that is too long, else empty.
 
         Args:
-            since: when an answer was asked for first; unix seconds, as the next one.
-            again_at: when it is asked for again; None: it is not.
-            resend_s: between two times.
+            since: when an answer was first requested; unix seconds, as the next one.
+            again_at: time of the next request; None: there is none.
+            resend_s: interval between requests.
         """
         heard = max(self.last_heard or self.started, since or 0.0)
         if again_at is None or again_at - heard < _PATIENCE * resend_s:
@@ -42,7 +42,7 @@ class Contact:
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The last contact as text."""
         if self.last_heard is None:
             return f"nothing was heard of it since the agent started, {stamp(self.started)}"
         return f"it was last heard {stamp(self.last_heard)}"

@@ -1,4 +1,4 @@
-"""Where each message goes: to the handler of its kind. It is acknowledged after it was handled."""
+"""Hands each message to the handler of its kind, and acknowledges it after it was handled."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +19,7 @@ from runtime.waits import StatusPart
 
 _log = structlog.get_logger(__name__)
 _POINTERS: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL})
-"""Their handlers are given an empty payload, too: the topic says nothing any more."""
+"""Handlers of these kinds also get an empty payload: the topic's message was deleted."""
 Handler = Callable[[Route, bytes], Awaitable[None]]
 
 
@@ -27,11 +27,11 @@ class MessageDispatcher(StatusPart):
     """One service.
 
     Args:
-        link: where messages come from.
-        handlers: by kind of message; of another kind nothing is done.
-        contact: noted at each message that the broker did not retain.
-        refused: counts what is refused, by reason.
-        progress: each message is a piece of work.
+        link: source of the messages.
+        handlers: by kind of message; other kinds are ignored.
+        contact: noted at each message that is not retained.
+        refused: counts refusals by reason.
+        progress: each message counts as a piece of work.
         clock: paces the log.
     """
 
@@ -50,11 +50,11 @@ class MessageDispatcher(StatusPart):
         self._contact = contact
         self._progress = progress
         self.refused = refused
-        """Messages that were refused, by reason."""
+        """Refused messages, by reason."""
         self._sparing = LineRateLimiter(clock.now)
 
     async def run(self) -> None:
-        """Handle what comes, for ever."""
+        """Handle messages for ever."""
         async for message in self._link.messages():
             with self._progress.work("a message"):
                 await self._take(message)
@@ -69,7 +69,7 @@ class MessageDispatcher(StatusPart):
                 _log.debug("message_refused", topic=message.topic, why=str(error))
             else:
                 self._warn("message_refused", message.topic, error)
-        except Transient as error:  # the peer sends again what matters
+        except Transient as error:  # the peer resends what matters
             self._warn("message_not_handled", message.topic, error)
 
     def _warn(self, event: str, topic: str, error: Exception) -> None:
@@ -77,17 +77,17 @@ class MessageDispatcher(StatusPart):
             _log.warning(event, topic=topic, why=str(error), **unsaid)
 
     async def handle(self, message: Message) -> None:
-        """Give one message to whom it concerns.
+        """Hand one message to its handler.
 
         Raises:
-            Refused: it is not for us, or malformed.
+            Refused: it is for another device, or malformed.
             Transient: the disk is full.
         """
         route = parse(message.topic)
         if not message.retain:
             self._contact.note_heard()
         if not message.payload and message.retain and route.kind not in _POINTERS:
-            return  # a retained topic says nothing any more
+            return  # the retained message was deleted
         handler = self._handlers.get(route.kind)
         if handler is None:
             _log.debug("message_ignored", topic=route.kind)
@@ -95,12 +95,12 @@ class MessageDispatcher(StatusPart):
             await handler(route, message.payload)
 
     def status(self) -> dict[str, Any]:
-        """What was refused."""
+        """Counts of refused messages."""
         return {"refused_messages": self.refused}
 
 
 def commands(known: Mapping[str, Callable[[Command], None]]) -> Handler:
-    """The handler of commands, by their name."""
+    """The handler of commands, by command name."""
 
     async def handle(_route: Route, payload: bytes) -> None:
         command = decode(payload, Command)

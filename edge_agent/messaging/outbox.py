@@ -1,9 +1,9 @@
 """Keeps updates in the spool, and sends them until a ``Receipt`` clears them. A PUBACK is not a receipt.
 
 A frame of at most one chunk goes to ``up/update`` as it is. A larger one is announced by a ``BlobPointer``;
-the coordinator's ``Want`` names the chunks that it lacks. Frame or pointer are sent again every
-``resend_s`` (with jitter), and at every connect. What waits is on disk, under the spool's budget: when it
-is full, the oldest goes.
+the coordinator's ``Want`` names the missing chunks. Frame or pointer are sent again every ``resend_s`` (with
+jitter), and at every connect. Waiting updates are on disk, within the spool's budget: when it is full, the
+oldest is dropped.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from runtime.waits import StatusPart, StatusText, Wait
 
 _log = structlog.get_logger(__name__)
 _CHUNK_S: Final = 120.0
-"""For a chunk's PUBACK: on a slow link the last of a window waits for the others."""
+"""For a chunk's PUBACK: on a slow link the last chunk of a window waits for the others."""
 MAX_WANTS: Final = 16
-"""Answers kept while chunks are on their way, the newest of each update; more are dropped and come again."""
+"""Wants kept while chunks are being sent, the newest of each update; more are dropped, and come again."""
 _MAX_CONFIRMED: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PackedUpdate:
-    """What one round came to: ``frame`` answers ``offer``, ``carry`` what quantizing left over (float32)."""
+    """The update of one round: ``frame`` answers ``offer``; ``carry`` is the quantization error (float32)."""
 
     offer: Offer
     digest: str
@@ -51,19 +51,19 @@ class PackedUpdate:
 
 
 class Outbox(StatusPart):
-    """One service: look at what waits, send what is due, wait for news.
+    """One service: check waiting updates, send those that are due, wait for news.
 
     Args:
         link: to the coordinator.
-        spool: keeps what waits.
-        ledger: of the rounds that were dealt with.
+        spool: stores waiting updates.
+        ledger: of handled rounds.
         settings: of the agent.
         clock: paces it.
-        learning: told what an answer means for the learner.
-        contact: says when the coordinator was heard.
-        state_wanted: set where the coordinator must hear that a refusal has come.
+        learning: is told what a receipt means for the learner.
+        contact: knows when the coordinator was last heard.
+        state_wanted: set if the coordinator must hear that a refusal has come.
         changed: set with it.
-        rng: jitter; None takes any.
+        rng: jitter; None creates one.
     """
 
     def __init__(
@@ -98,29 +98,30 @@ class Outbox(StatusPart):
         self._random = rng or random.Random()  # noqa: S311 - jitter
         self.waiting = 0
         self.oldest: float | None = None
-        """Since when the oldest update waits, unix seconds."""
+        """Since when the oldest update has waited, unix seconds."""
         self.again_at: float | None = None
-        """When something is sent again, unix seconds."""
+        """Time of the next sending, unix seconds."""
         self.accepted = 0
         self.refused = 0
         self.withdrawn = 0
-        """Updates that were accepted and refused afterwards."""
+        """Updates that were accepted, and refused later."""
         self.last_refusal = ""
         self.confirmed: deque[str] = deque(maxlen=_MAX_CONFIRMED)
-        """Digests of updates whose refusal came after they had left; the state message says so."""
+        """Digests of updates that were refused after they had left the spool; the state message lists them.
+        """
 
     async def submit(
         self, update: PackedUpdate, together: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """Keep an update on the disk until its receipt, and send it.
+        """Store an update until its receipt, and send it.
 
         Args:
             update: of one round.
-            together: entered in the thread that writes; what it writes comes before the update.
+            together: entered in the writing thread; it writes before the update is written.
 
         Raises:
             Transient: the disk is full; nothing is sent.
-            asyncio.CancelledError: we were cancelled; the update is kept and sent all the same.
+            asyncio.CancelledError: the caller was cancelled; the update is stored and sent all the same.
         """
         try:
             await finished(asyncio.to_thread(self._keep, update, together))
@@ -130,7 +131,7 @@ class Outbox(StatusPart):
         self.send_all()
 
     def _keep(self, update: PackedUpdate, together: Callable[[], AbstractContextManager[None]]) -> None:
-        """The ledger first: it may claim an update that the spool lacks, and then training runs again."""
+        """Write the ledger first: if only its entry is written, the round is trained again."""
         offer = update.offer
         with together():
             self._ledger.record_spooled(offer, update.digest)
@@ -138,18 +139,18 @@ class Outbox(StatusPart):
             self._spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)
 
     def send_all(self) -> None:
-        """Connected, or something new in the spool: all is due now."""
+        """After a connect, or a new update: make all of them due."""
         self._due.clear()
         self._news.set()
 
     def on_want(self, want: Want) -> None:
-        """The coordinator lacks chunks."""
+        """Record the chunks that the coordinator lacks."""
         if want.digest in self._wants or len(self._wants) < MAX_WANTS:
             self._wants[want.digest] = want
             self._news.set()
 
     async def on_answer(self, _route: Route, payload: bytes) -> None:
-        """A ``Receipt`` or a ``Want`` came. Raises Refused; Transient where the disk is full."""
+        """Handle a ``Receipt`` or a ``Want``. Raises Refused; Transient if the disk is full."""
         answer = decode(payload, Receipt, Want)
         if isinstance(answer, Want):
             self.on_want(answer)
@@ -157,9 +158,9 @@ class Outbox(StatusPart):
             await self.on_receipt(answer)
 
     async def on_receipt(self, receipt: Receipt) -> bool:
-        """The update is journaled, or refused for good: it leaves the spool. True when it was there.
+        """Remove an update that is journaled or refused for good. True if it was in the spool.
 
-        The ledger first: cut off in between, the update is sent once more and not trained once more.
+        The ledger is written first: after an interruption the update is sent again, but not trained again.
         """
         waiting = await asyncio.to_thread(self._spool.pending)
         if any(entry.digest == receipt.digest for entry in waiting):
@@ -182,9 +183,9 @@ class Outbox(StatusPart):
         return True
 
     async def _on_withdrawn(self, receipt: Receipt) -> None:
-        """Refused after it had left the spool: accepted before, as far as the ledger knows it."""
+        """The update was refused after it had left the spool; the ledger knows if it was accepted before."""
         if await asyncio.to_thread(self._ledger.withdraw, receipt):
-            if self._learning.until is None:  # no round is at work, or waits to be tried again
+            if self._learning.until is None:  # no round is being trained, or waits to be tried again
                 self._learning.say(self._ledger.describe(receipt))
             self.withdrawn += 1
             self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
@@ -195,7 +196,7 @@ class Outbox(StatusPart):
         self._changed.set()
 
     def status(self) -> dict[str, Any]:
-        """Updates that wait, and what became of the others."""
+        """Waiting updates, and the outcome of the others."""
         return {
             "outbox": {
                 "waiting": self.waiting,
@@ -209,7 +210,7 @@ class Outbox(StatusPart):
         }
 
     def waits(self) -> Iterator[Wait]:
-        """Receipts."""
+        """The wait for receipts."""
         if self.waiting:
             words = (
                 f"{self.waiting} updates have no receipt" if self.waiting > 1 else "an update has no receipt"
@@ -233,7 +234,7 @@ class Outbox(StatusPart):
             await self._news.wait(pause if entries else None)
 
     def _forget_all_but(self, waiting: set[str]) -> None:
-        """An update that was dropped or replaced in the spool: answers about it would hold up others."""
+        """Forget updates that were dropped or replaced in the spool: their wants would delay others."""
         for known in (self._due, self._chunk_bytes, self._wants):
             for digest in known.keys() - waiting:
                 del known[digest]
@@ -247,7 +248,7 @@ class Outbox(StatusPart):
                 await self._clock.sleep(self._resend_s)
 
     async def _send_if_due(self, entry: SpoolEntry) -> float:
-        """Send what is due of one update. Returns the seconds until it is due again."""
+        """Send an update if it is due. Returns the seconds until it is due again."""
         try:
             want = self._wants.pop(entry.digest, None)
             if want is not None:
@@ -260,7 +261,7 @@ class Outbox(StatusPart):
             _log.debug("update_not_sent", round=entry.round, why=str(error))
         except Refused as error:
             _log.error("update_unsendable", round=entry.round, why=str(error))
-        except KeyError:  # its receipt came while we looked
+        except KeyError:  # its receipt has come meanwhile
             return self._resend_s
         pause = self._resend_s * self._random.uniform(0.8, 1.2)
         self._due[entry.digest] = self._clock.now() + pause
@@ -279,9 +280,9 @@ class Outbox(StatusPart):
         await self._link.publish(topic, encode(pointer))
 
     async def _send_chunks(self, entry: SpoolEntry, want: Want) -> None:
-        """Send the wanted chunks, ``window`` in flight; a receipt for the update stops it."""
+        """Send the wanted chunks, ``window`` at a time; a receipt for the update stops it."""
         chunk = self._chunk_bytes.get(entry.digest)
-        if chunk is None:  # a late answer to a pointer of our last life: announce it anew
+        if chunk is None:  # an answer to a pointer of an earlier process: announce it again
             await self._announce(entry)
             return
         payload = await asyncio.to_thread(self._spool.payload, entry.digest)

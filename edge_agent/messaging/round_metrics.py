@@ -1,4 +1,4 @@
-"""Numbers of rounds on their way to the coordinator, for people."""
+"""Metrics of rounds that wait to be sent to the coordinator."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ MAX_WAITING: Final = 16
 
 
 class RoundMetrics:
-    """A queue of ``MAX_WAITING`` places; when all are taken new numbers are dropped."""
+    """A queue of ``MAX_WAITING`` places; when it is full, new metrics are dropped."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[int, dict[str, float]]] = asyncio.Queue(MAX_WAITING)
@@ -18,12 +18,12 @@ class RoundMetrics:
         return self._queue.qsize()
 
     def add(self, round_: int, metrics: Mapping[str, float]) -> None:
-        """Those of a round, as far as they are finite."""
+        """Queue the finite metrics of a round."""
         if not self._queue.full():
             self._queue.put_nowait(
                 (round_, {key: value for key, value in metrics.items() if isfinite(value)})
             )
 
     async def take(self) -> tuple[int, dict[str, float]]:
-        """The oldest; waits where there are none."""
+        """Remove and return the oldest; wait if there are none."""
         return await self._queue.get()

@@ -1,11 +1,11 @@
-"""What the device says about itself.
+"""Sends the device's state.
 
 ``up/state`` is retained: ``online`` at every connect, ``stopped`` on a clean exit, ``offline`` by the will.
-It is sent when it changed, at most every ``state_every_s``. What matters to the coordinator (status, model,
-roles, modalities, targets, the secret's print, why the task is refused or a pointer not followed, enough
-windows to train, a quarter more windows) is sent then; small changes wait ``state_idle_s``. An idle device
-with two modalities and seven classes sends about 700 bytes every 10 minutes: 101 KB a day; the link adds its
-pings (docs/transport.md).
+It is sent when it has changed, at most every ``state_every_s``. Changes that matter to the coordinator
+(status, model, roles, modalities, targets, the secret's fingerprint, why the task is refused or a pointer not
+followed, enough windows to train, a quarter more windows) are sent then; small ones wait ``state_idle_s``. An
+idle device with two modalities and seven classes sends about 700 bytes every 10 minutes: 101 KB a day; the
+link adds its pings (docs/transport.md).
 """
 
 import asyncio
@@ -40,19 +40,19 @@ _TASKLESS_MOST_S: Final = 3600.0
 
 
 def state_topic(settings: AgentSettings) -> str:
-    """Where this device's state is."""
+    """Topic of this device's state."""
     return device_topic(settings.fleet, settings.device, Kind.STATE)
 
 
 def will(settings: AgentSettings) -> Will:
-    """What the broker says when the device vanishes."""
+    """The state that the broker publishes when the connection is lost."""
     state = State(status="offline", device=settings.device, roles=roles_of(settings), modalities={})
     return Will(state_topic(settings), encode(state))
 
 
 @functools.cache
 def _version() -> str:
-    """Ours; to look it up reads files."""
+    """The installed version; cached, because the look-up reads files."""
     return metadata.version("lichen")
 
 
@@ -62,13 +62,13 @@ class StateReporter:
     Args:
         settings: of the agent.
         link: to the coordinator.
-        tasks: knows the task, and what is there for it.
-        models: says what runs.
-        verifier: says whose tasks and offers are not acted on.
+        tasks: knows the task and its data.
+        models: know the active model.
+        verifier: knows why tasks and offers are not acted on.
         clock: paces it.
-        withdrawn: digests of updates whose refusal after their receipt is confirmed.
-        changed: set by all whose state is in the message.
-        wanted: set where the state is to be sent although nothing has changed.
+        withdrawn: digests of updates whose late refusal is confirmed in the state.
+        changed: set by every part whose state is in the message.
+        wanted: set if the state is to be sent although nothing has changed.
         metrics: of rounds, to be sent.
     """
 
@@ -104,7 +104,7 @@ class StateReporter:
         self.states_sent = 0
 
     def state(self) -> State:
-        """What is true now."""
+        """The present state."""
         settings, now = self._settings, self._tasks.readiness()
         return State(
             status="online",
@@ -126,17 +126,17 @@ class StateReporter:
         )
 
     async def send_online(self) -> None:
-        """At every connect. Raises Transient."""
+        """Send the state, at every connect. Raises Transient."""
         await self._send(self.state())
 
     async def send_stopped(self) -> None:
-        """On a clean exit; the link is still up."""
+        """Send ``stopped``, on a clean exit while the link is still up."""
         self._leaving = True
         if not self._link.connected:
             return
         state = self.state().model_copy(update={"status": "stopped"})
         try:
-            async with self._one_at_a_time:  # an `online` that is on its way must not come after it
+            async with self._one_at_a_time:  # an `online` that is being sent must not follow it
                 await self._link.publish(
                     state_topic(self._settings), encode(state), retain=True, timeout_s=2.0
                 )
@@ -144,12 +144,12 @@ class StateReporter:
             _log.info("stopped_not_sent", why=str(error))
 
     def on_request(self, _command: Command) -> None:
-        """The coordinator asks for the state."""
+        """Send the state because the coordinator asks for it."""
         self._wanted.set()
         self._changed.set()
 
     async def run_metrics(self) -> None:
-        """Send what rounds have measured, for ever; not again when it fails."""
+        """Send metrics of rounds for ever; a failed sending is not repeated."""
         topic = device_topic(self._settings.fleet, self._settings.device, Kind.METRIC)
         while True:
             round_, metrics = await self._metrics.take()
@@ -176,22 +176,22 @@ class StateReporter:
             await self._clock.sleep(min(1.0, self._settings.state_every_s / _TRIES))
 
     def _request_missing_task(self) -> None:
-        """The announced task is retained and comes once a connection: where it got lost, connect anew."""
+        """The announced task is retained and comes once a connection: reconnect if it was lost."""
         since, patience = self._taskless
         if self._tasks.workspace is not None or self._tasks.task_mismatch:
             self._taskless = self._clock.now(), _TASKLESS_S
-        elif not self._link.connected:  # our own asking is no reason to ask more often
+        elif not self._link.connected:  # perhaps by our own reconnect: keep the longer interval
             self._taskless = self._clock.now(), patience
         elif self._clock.now() - since >= patience:
             self._taskless = self._clock.now(), min(_TASKLESS_MOST_S, 2 * patience)
-            self._link.reconnect("no task came; the broker is asked once more")
+            self._link.reconnect("no task came; subscribing again for the retained one")
 
     def is_due(self, state: State) -> bool:
         """Whether a state should be sent now."""
         before, age = self._sent, self._clock.now() - self._sent_at
         if before is None:
             return True
-        if state == before:  # said again now and then: the coordinator may have lost it
+        if state == before:  # repeated at intervals, because the coordinator may have lost it
             return age >= self._settings.state_idle_s
         work = self._tasks.workspace
         enough = 0 if work is None else work.task.rounds.min_windows
@@ -213,7 +213,7 @@ class StateReporter:
 
 
 def _kind(state: State) -> tuple[object, ...]:
-    """What the coordinator should hear of soon when it changes."""
+    """The fields whose change the coordinator should hear of soon."""
     broken = any(BROKEN in modality.reasons for modality in state.modalities.values())
     trial = None if state.trial is None else state.trial.model_copy(update={"measures": {}})
     known = state.targets, state.fleet_secret, state.refuses, state.labels, trial, state.hindered

@@ -1,1 +1,1 @@
-"""What an agent keeps on its disk beside its windows."""
+"""The agent's files, except its windows."""

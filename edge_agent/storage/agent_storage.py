@@ -1,4 +1,4 @@
-"""What an agent keeps on its disk."""
+"""The files of an agent."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ from runtime.waits import StatusPart
 
 LOCK_FILE: Final = "agent.lock"
 SPOOL: Final = "spool.sqlite3"
-"""In the state folder: updates that wait for their receipt."""
+"""In the state folder: updates without a receipt."""
 
 
 @dataclass(frozen=True)
 class AgentStorage(StatusPart):
-    """The open files of one agent; :func:`open_storage` opens them, and nobody else may meanwhile."""
+    """The open files of one agent; :func:`open_storage` opens them for one process at a time."""
 
     lock: FolderLock
     blobs: BlobStore
@@ -37,22 +37,22 @@ class AgentStorage(StatusPart):
     privacy: PrivacyAccount
 
     def status(self) -> dict[str, Any]:
-        """What this process wrote to the disk."""
+        """Bytes this process wrote to the disk."""
         return {"disk_writes": DISK.get().wear()}
 
     @contextmanager
     def saving(self, task: str, private: Tensors, account: DeviceAccount | None) -> Iterator[None]:
-        """Write what a method keeps, before what is written within; an error there takes it back.
+        """Write a method's private tensors, then run the body; an error in it restores the former ones.
 
-        The privacy account comes first: it may count an update that is never sent, but must not miss one that
-        is. Where the disk is full nothing was sent, and nothing is counted.
+        The privacy account is written first: it may count an update that is never sent, but must not miss one
+        that is. If the disk is full, nothing is sent and nothing is counted.
         """
         with self.privacy.saved(account), self.private.restored_on_error(task, by=LichenError):
             self.private.write(task, private)
             yield
 
     def close(self) -> None:
-        """After all services have ended."""
+        """Close the files, after all services have ended."""
         self.spool.close()
         self.lock.close()
 
@@ -60,15 +60,15 @@ class AgentStorage(StatusPart):
 def open_storage(
     settings: AgentSettings, clock: Clock, make_spool: Callable[..., Spool] = Spool
 ) -> AgentStorage:
-    """Lock the state folder, remove what interrupted writes left behind, and open the files.
+    """Lock the state folder, remove the remains of interrupted writes, and open the files.
 
     Args:
-        settings: say where.
-        clock: of the times in them.
+        settings: give the paths.
+        clock: of the times in the files.
         make_spool: as the constructor of ``runtime.storage.spool.Spool``.
 
     Raises:
-        Misconfigured: another agent runs on this state_dir, or a folder is closed to us.
+        Misconfigured: another agent runs on this state_dir, or access to a folder is denied.
     """
     root = settings.state_dir
     lock = FolderLock(root / LOCK_FILE, "agent")

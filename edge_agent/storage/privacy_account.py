@@ -1,9 +1,9 @@
 """The device's account of differential privacy on disk.
 
-One account for all tasks, for they learn from the same streams: it outlives the tasks' names, their noise and
-the windows. It is written before the update that it counts. What cannot be read is not zero: no task that
-protects its windows by noise, and none on a device with limits of its own, sends anything until a person has
-looked.
+One account for all tasks, because they learn from the same streams: it outlives the tasks' names, their noise
+and the windows. It is written before the update that it counts. An unreadable account does not count as zero:
+until a person has resolved it, no task that protects its windows by noise sends anything, and no task at all
+on a device with limits of its own.
 """
 
 import json
@@ -34,11 +34,11 @@ PRIVACY_FILE: Final = "privacy.json"
 
 
 class PrivacyAccount:
-    """The file. Synchronous, but for :attr:`words`.
+    """The account's file. Synchronous, except :attr:`words`.
 
     Args:
         path: of the file.
-        learn: the device's floors.
+        learn: the device's limits.
     """
 
     def __init__(self, path: Path, learn: LearnSettings) -> None:
@@ -46,7 +46,7 @@ class PrivacyAccount:
         self._learn = learn
         self._lock = threading.Lock()
         self.words: dict[str, Any] | None = None
-        """For ``lichen agent status``; None while nothing was released."""
+        """For ``lichen agent status``; None before the first release."""
         try:
             self._read()
         except LichenError as error:
@@ -66,14 +66,14 @@ class PrivacyAccount:
         account = self._read()
         if learn.max_epsilon is not None and account.without_noise:
             raise Misconfigured(
-                f"without noise was sent before what {', '.join(account.without_noise)} learned here, so "
+                f"updates of {', '.join(account.without_noise)} were sent without noise, so "
                 f"epsilon is infinite; this device allows {learn.max_epsilon:g} (learn.max_epsilon). "
-                f"Remove {self._path} and the windows collected so far to begin anew"
+                f"Remove {self._path} and the windows collected so far to start again"
             )
         return own | account.given(_store_of(task), task, learn.max_epsilon, learn.dp_delta)
 
     def charge(self, task: Task, result: LocalResult) -> tuple[LocalResult, DeviceAccount | None]:
-        """A result without the account's tensors, and the account after it; None: it stays as it is.
+        """A result without the account's tensors, and the new account; None if it does not change.
 
         Raises:
             Misconfigured: the account is damaged, or this release would exceed the device's limit.
@@ -87,17 +87,17 @@ class PrivacyAccount:
         except Misconfigured:
             if noise or learn.min_dp_noise or learn.max_epsilon is not None:
                 raise
-            return replace(result, private=own), None  # it is left for a person to look at
+            return replace(result, private=own), None  # left for a person to repair
         after = before.after(_store_of(task), task, spent, noised=noise > 0)
         if learn.max_epsilon is not None:
             most = rho_within(learn.max_epsilon, learn.dp_delta)
             if not after.rho_of_moment <= most * SLACK:
                 raise Misconfigured(
-                    f"task {task.name!r}: this update would take a moment of the streams beyond epsilon "
+                    f"task {task.name!r}: this update would raise a moment of the streams above epsilon "
                     f"{learn.max_epsilon:g} (learn.max_epsilon); it is not sent"
                 )
         metrics = result.metrics
-        if noise:  # over all tasks; infinite ones are left out, for metrics are finite
+        if noise:  # over all tasks; infinite ones are left out, because metrics are finite
             bounds = {"epsilon": after.rho_of_window, "epsilon_moment": after.rho_of_moment}
             bounds = {key: epsilon_of(rho, learn.dp_delta) for key, rho in bounds.items()}
             metrics = {**{key: value for key, value in metrics.items() if key not in bounds}, **bounds}
@@ -106,10 +106,10 @@ class PrivacyAccount:
 
     @contextmanager
     def saved(self, account: DeviceAccount | None) -> Iterator[None]:
-        """Within, the account is on disk; an error of ours brings back what was there before.
+        """Write the account, then run the body; a LichenError in it restores the former account.
 
         Raises:
-            Transient, Misconfigured: the disk does not take it.
+            Transient, Misconfigured: the account cannot be written.
         """
         if account is None:
             yield
@@ -124,10 +124,10 @@ class PrivacyAccount:
             raise
 
     def _read(self) -> DeviceAccount:
-        """What is on disk; an empty account where there is none.
+        """The account on disk; an empty one if there is none.
 
         Raises:
-            Misconfigured: it is damaged, or closed to us.
+            Misconfigured: it is damaged, or access is denied.
             Transient: it cannot be read now.
         """
         try:
@@ -138,7 +138,7 @@ class PrivacyAccount:
             raise Transient(f"{self._path}: {error}") from None
         except (ValueError, TypeError, KeyError):
             words = (
-                f"{self._path}: the privacy account is damaged; what was released so far is not known: no "
+                f"{self._path}: the privacy account is damaged; earlier releases are unknown: no "
                 "task that adds noise, and none here with learn.min_dp_noise or learn.max_epsilon, sends "
                 "anything. Put the file back from a backup; or remove it and the windows collected so far"
             )
@@ -148,7 +148,7 @@ class PrivacyAccount:
         return account
 
     def _in_words(self, account: DeviceAccount) -> dict[str, Any]:
-        """For people."""
+        """The account for people."""
         delta = self._learn.dp_delta
         words: dict[str, Any] = {
             unit: f"epsilon {epsilon_of(rho, delta):.3g} at delta {delta:g}, at most"

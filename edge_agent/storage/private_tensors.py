@@ -1,4 +1,4 @@
-"""What a method keeps on the device between rounds (its private tensors), one file a task."""
+"""Tensors that a method keeps on the device between rounds (its private tensors), one file a task."""
 
 import threading
 from collections.abc import Collection, Iterator
@@ -16,14 +16,14 @@ _log = structlog.get_logger(__name__)
 
 
 class PrivateTensors:
-    """Files in one folder. Synchronous."""
+    """The files in one folder. Synchronous."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = self.folder = folder
         self._lock = threading.Lock()
 
     def read(self, task: str) -> Tensors:
-        """Those of a task; empty where there are none, or where the file was damaged."""
+        """The tensors of a task; empty if there are none, or if the file was damaged."""
         path = self._path(task)
         if not path.exists():
             return {}
@@ -35,16 +35,16 @@ class PrivateTensors:
             return {}
 
     def read_some(self, task: str, names: Collection[str]) -> Tensors:
-        """Some of a task's, as far as they are there; nothing else is read, and the file is left alone.
+        """Those of the named tensors that exist; reads nothing else, and does not change the file.
 
         Raises:
-            Misconfigured: it is damaged.
+            Misconfigured: the file is damaged.
         """
         path = self._path(task)
         return read_npz(path, names) if path.exists() else {}
 
     def revision(self, task: str) -> tuple[int, int, int] | None:
-        """Another one after every write; None where there is nothing. One look at the folder, no reading."""
+        """Changes with every write; None if there is no file. Costs one stat, no reading."""
         try:
             found = self._path(task).stat()
         except OSError:
@@ -52,7 +52,7 @@ class PrivateTensors:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
     def write(self, task: str, tensors: Tensors) -> None:
-        """Replace those of a task.
+        """Replace the tensors of a task.
 
         Raises:
             Transient: the disk is full.
@@ -61,12 +61,12 @@ class PrivateTensors:
 
     @contextmanager
     def restored_on_error(self, task: str, by: type[Exception]) -> Iterator[None]:
-        """Within, those of a task may be written; an error of this kind brings back what was there before.
+        """Run a body that may write a task's tensors; an error of type ``by`` restores the former file.
 
-        Where that fails too, what was written stays.
+        If restoring fails too, the new file stays.
 
         Raises:
-            Transient, Misconfigured: the disk does not say what was there.
+            Transient, Misconfigured: the former file cannot be read.
         """
         with restored_on_error(self._path(task), self._lock, by):
             yield
@@ -77,14 +77,14 @@ class PrivateTensors:
 
 @contextmanager
 def restored_on_error(path: Path, lock: threading.Lock, by: type[Exception]) -> Iterator[None]:
-    """Within, a file may be written; an error of this kind brings back what was there before.
+    """Run a body that may write the file; an error of type ``by`` restores the former content.
 
-    Where that fails too, what was written stays.
+    If restoring fails too, the new content stays.
 
     Raises:
-        Transient, Misconfigured: the disk does not say what was there.
+        Transient, Misconfigured: the former content cannot be read.
     """
-    with lock:  # a round that was called off may still be at its disk: its undoing comes first
+    with lock:  # a cancelled round may still be writing: it is undone first
         with disk_errors(path):
             before = path.read_bytes() if path.exists() else None
         try:

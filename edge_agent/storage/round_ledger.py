@@ -1,4 +1,4 @@
-"""Which rounds this device has dealt with, on disk: the same offer twice trains once, whatever restarts."""
+"""Rounds that this device has handled, on disk: an offer is trained once, even after a restart."""
 
 import threading
 from pathlib import Path
@@ -17,23 +17,24 @@ from runtime.storage.files import write_atomic
 _log = structlog.get_logger(__name__)
 MAX_ENTRIES: Final = 32
 GRACE_S: Final = 30.0
-"""An offer this long after its update was accepted says that the coordinator has lost it: train again."""
+"""Seconds after acceptance; an offer that still comes then means that the coordinator lost the update: train
+again."""
 RETRY_S: Final = 10.0
 MAX_RETRY_S: Final = 120.0
 FINAL_RETRY_S: Final = 600.0
-"""An offer that still comes so long after a final refusal: bits may have been damaged on the way."""
+"""Seconds after a final refusal until the offer is tried again: its bits may have been damaged on the way."""
 FINAL: Final = frozenset(
     {
         *(Reason.MALFORMED, Reason.TOO_LARGE, Reason.WRONG_TENSORS, Reason.WRONG_MODALITY),
         *(Reason.NON_FINITE, Reason.OUT_OF_BOUNDS, Reason.WRONG_DEVICE, Reason.OUTLIER),
     }
 )
-"""What the update itself causes: it would meet the same again. Any other refusal is about the moment."""
+"""Refusals caused by the update itself, which would recur. All others depend on the moment."""
 _AGAIN: Final = "tried again when the offer comes again"
 
 
 class Entry(Wire):
-    """One round: ``spooled`` until its receipt."""
+    """One round; ``spooled`` until its receipt."""
 
     task: Name
     round: Count
@@ -43,16 +44,16 @@ class Entry(Wire):
     reason: ReasonWord | None = None
     detail: Annotated[str, Field(max_length=500)] = ""
     refusals: Count = 0
-    """How often this offer's updates were refused."""
+    """Refused updates of this offer."""
 
     @property
     def is_final(self) -> bool:
-        """Refused, and it would be again."""
+        """Whether the update was refused, and would be again."""
         return self.status == "refused" and self.reason in FINAL
 
     @property
     def why(self) -> str:
-        """The refusal in words."""
+        """The refusal as text."""
         return f"{self.reason or 'refused'}: {self.detail or 'no detail given'}"
 
 
@@ -65,12 +66,12 @@ class RoundLedger:
 
     Args:
         path: the file.
-        clock: paces what is tried again.
-        retry_s: first pause after a refusal that is not final; it doubles at each one up to two minutes.
+        clock: paces repeated attempts.
+        retry_s: first pause after a refusal that is not final; it doubles with each one, up to two minutes.
     """
 
     def __init__(self, path: Path, clock: Clock, retry_s: float = RETRY_S) -> None:
-        self._lock = threading.Lock()  # a receipt may come while the next update is spooled
+        self._lock = threading.Lock()  # a receipt may come while the next update is being spooled
         self._path = path
         self._clock = clock
         self._retry_s = retry_s
@@ -78,16 +79,16 @@ class RoundLedger:
         self._settled = dict.fromkeys((e.digest for e in self._entries), clock.now())
 
     def find(self, offer: Offer) -> Entry | None:
-        """What was done about an offer."""
+        """The entry of an offer, if any."""
         for entry in reversed(self._entries):
             if (entry.task, entry.round, entry.base) == (offer.task, offer.round, offer.base):
                 return entry
         return None
 
     def reason_to_skip(self, offer: Offer) -> str:
-        """Why an offer needs no training now, in words; empty when it does.
+        """Why an offer needs no training now; empty if it does.
 
-        What is still in the spool is the caller's question.
+        The caller checks the spool.
         """
         entry = self.find(offer)
         if entry is None or entry.status == "spooled":
@@ -102,7 +103,7 @@ class RoundLedger:
         return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""
 
     def first_status(self) -> str:
-        """What a learner that has just started says: a refusal of its last life may be why nobody asks."""
+        """Status of a learner that has just started: an earlier refusal may explain why no offer comes."""
         last = self._entries[-1] if self._entries else None
         if last is None or last.status != "refused":
             return "no offer yet"
@@ -113,7 +114,7 @@ class RoundLedger:
         return bool(self.reason_to_skip(offer))
 
     def record_spooled(self, offer: Offer, digest: str) -> None:
-        """An update for this offer is in the spool."""
+        """Record that an update for this offer is in the spool."""
         with self._lock:
             kept = [e for e in self._entries if (e.task, e.round) != (offer.task, offer.round)]
             before = self.find(offer)
@@ -123,7 +124,7 @@ class RoundLedger:
             self._write()
 
     def settle(self, receipt: Receipt) -> None:
-        """The receipt of an update came."""
+        """Record the receipt of an update."""
         with self._lock:
             self._entries = [_with(e, receipt) if e.digest == receipt.digest else e for e in self._entries]
             self._settled[receipt.digest] = self._clock.now()
@@ -131,7 +132,7 @@ class RoundLedger:
             self._write()
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """An update that was accepted before is refused; False where that is known, or it is not ours."""
+        """Record the refusal of an accepted update; False if it is known already, or not ours."""
         with self._lock:
             known = any(e.digest == receipt.digest and e.status == "accepted" for e in self._entries)
         if known:
@@ -139,7 +140,7 @@ class RoundLedger:
         return known
 
     def describe(self, receipt: Receipt) -> str:
-        """What a receipt means for the learner, in words."""
+        """The learner's status after a receipt."""
         if receipt.status == "accepted":
             return f"round {receipt.round} was accepted; waiting for the next offer"
         for entry in self._entries:
