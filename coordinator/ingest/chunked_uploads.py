@@ -27,7 +27,7 @@ IDLE_S: Final = 60.0
 class _Upload:
     pointer: BlobPointer
     partial: Partial
-    touched: float = 0.0
+    touched: float
     """Monotonic seconds, when its last chunk came."""
     complete: bool = False
     """Every chunk is here, and a thread computes its digest."""

@@ -136,8 +136,8 @@ _WEIRD = """        if device == "d1" and not self._spoiled.get("weird"):
             raise Refused(Reason.TOO_WEIRD, "this device is too weird for the next release")
 """
 _COUNTED = "        self.accepted += 1\n"
-_GREETED = """        self.say(device, Kind.CMD, Greeting(words="hello"))
-        self.say(device, Kind.CMD, Command(command="dance"))
+_GREETED = """        self.enqueue(device, Kind.CMD, Greeting(words="hello"))
+        self.enqueue(device, Kind.CMD, Command(command="dance"))
 """
 _FETCH = "class Fetch(Wire):\n"
 _GREETING_KIND = """class Greeting(Wire):

@@ -122,6 +122,12 @@ def test_too_many_files_are_not_packed():
         pack(MANIFEST, {f"f{i}": b"" for i in range(MAX_FILES + 1)})
 
 
+def test_more_files_than_may_be_packed_are_refused():
+    for number, reason in ((MAX_FILES, Reason.MALFORMED), (MAX_FILES + 1, Reason.TOO_LARGE)):
+        more = {f"f{i}": b"" for i in range(number - len(FILES))}
+        assert refused(rewritten(lambda entries, more=more: entries.update(more))).reason is reason
+
+
 def test_a_changed_file_is_refused_by_name():
     error = refused(rewritten(lambda entries: entries.update({"labels.txt": b"wave\nrest\n"})))
     assert error.reason is Reason.WRONG_DIGEST

@@ -250,6 +250,31 @@ async def test_an_upload_larger_than_the_model_needs_is_refused_at_its_pointer(t
         late = pointer_to(b"x", round_=9)
         await made.give("a", Kind.UPDATE, messages.encode(late))
         assert made.link.receipts("a")[1].reason is Reason.WRONG_ROUND
+        foreign = pointer_to(b"x").model_copy(update={"task": "other"})
+        await made.give("a", Kind.UPDATE, messages.encode(foreign))
+        assert made.link.receipts("a")[2].reason is Reason.UNKNOWN_TASK
+
+
+async def test_uploads_of_a_round_that_is_over_are_forgotten_with_the_next_message(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(min_devices=2)) as made:
+        base, uploads = await open_round(made, "a", "b"), made.app.receiver._uploads
+        for device in "ab":
+            await made.give(device, Kind.UPDATE, messages.encode(pointer_to(device.encode() * 3000)))
+        assert uploads.announced_bytes == 6000
+        for device in "ab":
+            await made.give(device, Kind.UPDATE, frame(header(device, 1, base)))
+        await made.until(lambda: made.app.driver.state.round == 2)
+        await made.give("a", Kind.UPDATE, b"nonsense")
+        assert uploads.announced_bytes == 0
+
+
+async def test_a_pointer_to_an_update_that_is_here_is_receipted_and_nothing_is_asked_for(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(min_devices=2)) as made:
+        update = frame(header("a", 1, await open_round(made, "a", "b")))
+        await made.give("a", Kind.UPDATE, update)
+        await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
+        assert [r.status for r in made.link.receipts("a")] == ["accepted"] * 2
+        assert made.link.wants("a") == []
 
 
 async def test_a_device_speaks_for_itself_alone(tmp_path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config.rollout import planned
+from coordinator.config.rollout import Gates, planned
 from coordinator.rollout.device_record import DeviceReport
 from coordinator.rollout.model import (
     Abort,
@@ -19,7 +19,7 @@ from coordinator.rollout.model import (
     RolloutState,
 )
 from coordinator.rollout.stage_devices import Fact, chosen, rank
-from coordinator.rollout.stage_gate import StageCounts
+from coordinator.rollout.stage_gate import StageCounts, evaluate_stage
 from coordinator.rollout.table import TABLE
 from coordinator.rollout.transitions import BACK
 from coordinator.rollout.view import waits
@@ -263,6 +263,7 @@ def test_a_newer_export_waits_and_the_newest_one_wins():
     fleet.play(Exported(release=release(4), mode="staged", plan=plan()))
     assert fleet.course.waiting.release.version == 4
     assert fleet.course.rollout.release == NEW
+    assert [one.version for one in fleet.course.named] == [1, 2, 4, 4], "stable, candidate, newest, waiting"
     fleet.says("a", "rolled_back", "bad")
     fleet.tick()
     assert fleet.phase() == "failed"
@@ -328,6 +329,44 @@ def test_who_fails_while_it_is_paused_ends_it():
     fleet.says("a", "rolled_back", "bad")
     fleet.tick()
     assert fleet.phase() == "failed"
+
+
+def test_who_commits_while_it_is_paused_is_noted_and_nothing_else_is():
+    fleet = begun()
+    fleet.play(Pause())
+    fleet.says("a", "committed")
+    fleet.tick()
+    assert fleet.phase() == "paused"
+    assert fleet.course.rollout.members["a"].phase == "committed"
+    before = fleet.course
+    fleet.tick()
+    assert fleet.course is before, "what has not changed is not written"
+
+
+def test_a_report_shows_that_its_device_was_here_also_when_it_has_left():
+    fleet = Fleet("a")
+    fleet.said["a"] = DeviceReport(online=False)
+    fleet.play(Create(release=NEW, plan=plan()))
+    fleet.tick()
+    member = fleet.course.rollout.members["a"]
+    assert not member.seen
+    fleet.said["a"] = DeviceReport(online=False, trial=report(NEW, member.serial, "trial"))
+    fleet.tick()
+    assert fleet.course.rollout.members["a"].seen
+
+
+def test_a_stage_of_which_the_only_device_is_left_out_is_enough():
+    rollout = begun().course.rollout
+    members = {"a": rollout.members["a"].model_copy(update={"left_out": True})}
+    assert evaluate_stage(rollout.model_copy(update={"members": members})).enough
+    assert not evaluate_stage(rollout.model_copy(update={"members": {}})).enough
+
+
+def test_as_many_may_fail_as_fail_anyway_and_the_gates_share_besides():
+    gates = Gates(max_failed_share=0.1)
+    assert [gates.allowed(100, share) for share in (0.0, 0.05)] == [10, 15]
+    assert gates.allowed(3, 0.0) == 1
+    assert Gates(max_failed_share=0).allowed(100, 0.5) == 0
 
 
 def test_a_canary_that_nobody_matches_is_waited_for_and_then_paused():
@@ -404,6 +443,7 @@ def test_a_share_takes_those_that_are_here_first_and_the_same_ones_every_time():
     [
         ({"canary": "share:0"}, "canary: 'share:0': write label:KEY=VALUE"),
         ({"canary": "barn"}, "canary: 'barn'"),
+        ({"canary": "label:a b=barn"}, "canary: 'label:a b=barn'"),
         ({"canary": "device:a b"}, "canary: 'device:a b'"),
         ({"waves": (0.5, 0.25, 1)}, "waves: shares that grow, the last one 1"),
         ({"waves": (0.5,)}, "waves: shares that grow"),

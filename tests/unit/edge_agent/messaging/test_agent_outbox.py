@@ -9,6 +9,7 @@ from protocol.errors import Reason
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
 from runtime.clock import ManualClock
+from runtime.concurrency.signals import Signal
 from runtime.storage.spool import Spool
 from tests.support.agent.link import FakeLink
 from tests.support.agent.parts import outbox_of
@@ -72,12 +73,15 @@ async def test_a_refusal_clears_too_and_is_told(spool):
 
 async def test_an_update_that_was_accepted_and_then_withdrawn_is_counted_by_itself(spool, tmp_path):
     ledger = settled(tmp_path, ManualClock())
-    outbox = outbox_of(FakeLink(), spool, settings(), ledger)
+    state_wanted, changed = Signal(), Signal()
+    outbox = outbox_of(FakeLink(), spool, settings(), ledger, state_wanted=state_wanted, changed=changed)
     late = receipt("b" * 64, round=3, status="refused", reason=Reason.OUTLIER, detail="too far")
     assert not await outbox.on_receipt(late)
     assert (outbox.withdrawn, outbox.refused, outbox.accepted) == (1, 0, 0)
     assert outbox.last_refusal == "outlier: too far"
     assert [*outbox.confirmed] == ["b" * 64]
+    assert state_wanted.is_set()
+    assert changed.is_set()
 
 
 async def test_a_large_one_is_announced_and_only_wanted_chunks_go_with_a_window_in_flight(spool):
