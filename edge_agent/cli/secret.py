@@ -29,6 +29,6 @@ def secret(
     print_result(
         output,
         {"file": str(file), "made": made, "print": shown},
-        f"{file} {'holds a new secret' if made else 'was there already'}; its print is {shown}.\n"
+        f"{file} {'holds a new secret' if made else 'was there already'}; its fingerprint is {shown}.\n"
         "Give it to each device by hand (lichen agent enroll --fleet-secret), never to the coordinator.",
     )

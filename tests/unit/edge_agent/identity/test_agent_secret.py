@@ -28,7 +28,7 @@ def test_a_secret_is_made_once_for_its_owner_alone_and_its_print_tells_it_apart(
     assert len(secrets.read(path)) == 32
     again = make(path)
     assert again.exit_code == 0
-    assert f"was there already; its print is {made['print']}" in again.stdout
+    assert f"was there already; its fingerprint is {made['print']}" in again.stdout
     assert path.read_text().strip() not in again.stdout
     assert secrets.fingerprint(secrets.make(tmp_path / "other")) != made["print"]
 
