@@ -33,7 +33,7 @@ def found(sysfs: Path, dev: Path) -> dict[str, Any]:
     return {
         "iio": [_iio(device, alone=taken.count(device.name) == 1, roots=(sysfs, dev)) for device in every],
         "serial": [_serial(path) for path in _ports(dev)],
-        "plugins": [_plugin(name) for name in sorted(plugins.found())],
+        "plugins": [_plugin(name) for name in sorted(plugins.entry_points_by_kind())],
         "system": {"readings": sorted(readings()), "toml": _SYSTEM},
         "kinds": list(REGISTRY.kinds()),
     }
@@ -106,7 +106,7 @@ def _serial(port: Path) -> dict[str, Any]:
 
 
 def _plugin(name: str) -> dict[str, Any]:
-    point = plugins.found()[name]
+    point = plugins.entry_points_by_kind()[name]
     entry = {"kind": name, "package": plugins.package(point), "object": point.value}
     if name in REGISTRY.kinds():
         return entry | {"error": f"lichen has a kind {name!r} of its own, which is used"}

@@ -1,4 +1,4 @@
-"""Sources of samples, found by kind: one module each."""
+"""Sources of samples: one module for each kind."""
 
 from edge_agent.sources.base import REGISTRY, Source
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch

@@ -1,8 +1,8 @@
-"""What a source is, and the registry that finds sources by their kind.
+"""Interface of a source, and the registry of the kinds of sources.
 
 A new kind is a new module in this folder that ends with ``REGISTRY.add(...)``; nothing else names it. Kinds
-of other packages come by entry point (:mod:`edge_agent.sources.plugins`).
-Times are seconds as float64 on one axis for all sources of a device; values are float32 in the task's unit.
+of other packages come by entry point (:mod:`edge_agent.sources.plugins`). Times are seconds as float64 on one
+axis for all sources of a device; values are float32 in the task's unit.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -29,14 +29,14 @@ class Source(Protocol):
 
     name: str
     channels: dict[str, int]
-    """What it delivers: channels by task modality."""
+    """Number of channels by task modality."""
 
     def samples(self) -> AsyncIterator[Batch]:
         """Yield batches until the stream ends.
 
         Raises:
-            OSError: the hardware or file went away; the agent waits and calls again.
-            Transient: the same, in words.
+            OSError: the hardware or file is gone; the agent waits and calls again.
+            Transient: the same, with a reason.
         """
 
 
@@ -45,39 +45,39 @@ class ChecksTask(Protocol):
     """A source that can be compared with a task before it runs."""
 
     def doubts(self, task: Task) -> list[str]:
-        """What hardly fits, in words; it is said and not refused."""
+        """Mismatches with the task; they are reported and do not refuse the source."""
 
 
 @runtime_checkable
 class ReportsStatus(Protocol):
-    """A source that can be asked how it is; for ``status`` and ``lichen agent sensors test``."""
+    """A source that reports its status, for ``status`` and ``lichen agent sensors test``."""
 
     @property
     def state(self) -> str:
-        """In words, what it does or waits for."""
+        """A text: the present activity, or the thing waited for."""
 
     @property
     def counters(self) -> Mapping[str, float]:
-        """What went wrong since it was made, by name; names end with their unit where there is one."""
+        """Problems since the start, by name; a name ends with its unit if it has one."""
 
 
 def source_status(source: ReportsStatus) -> dict[str, Any]:
-    """How a source is, in words and in counts of what went wrong."""
+    """The status of a source: its state, and the counters that are not 0."""
     counted = {name: round(float(value), 3) for name, value in source.counters.items() if value}
     return {"state": source.state, **counted}
 
 
 @runtime_checkable
 class FollowsTask(Protocol):
-    """A source that wants to know the task, as for the names of its labels."""
+    """A source that needs the task, for example the names of its labels."""
 
     def follow(self, task: Task) -> None:
-        """The agent collects for this task from now on."""
+        """Use this task from now on."""
 
 
 @dataclass(frozen=True)
 class SourceKind:
-    """One kind of source: its settings model, and how to make one from checked settings."""
+    """One kind of source: its settings model, and a factory for checked settings."""
 
     settings: type[BaseModel]
     make: Callable[[Any, Sequence[str] | None, Clock], Source]
@@ -91,11 +91,11 @@ class Registry:
         self._kinds: dict[str, SourceKind] = {}
 
     def add(self, name: str, kind: SourceKind) -> None:
-        """Make a kind known."""
+        """Register a kind."""
         self._kinds[name] = kind
 
     def kinds(self) -> dict[str, SourceKind]:
-        """All kinds, after every module of this folder was imported."""
+        """All kinds, after importing every module of this folder."""
         package = import_module("edge_agent.sources")
         for module in iter_modules(package.__path__):
             import_module(f"edge_agent.sources.{module.name}")
@@ -106,14 +106,14 @@ REGISTRY = Registry()
 
 
 def require_known(modalities: Iterable[str], known: Sequence[str] | None) -> None:
-    """Whether the task has these modalities.
+    """Check that the task has these modalities.
 
     Args:
         modalities: as the table of the source names them, under ``modalities``.
-        known: the task's; None while no task is known, which takes any.
+        known: the task's; None while no task is known, which accepts any.
 
     Raises:
-        Misconfigured: names the key, and the name that was perhaps meant.
+        Misconfigured: names the key, and a similar name.
     """
     for name in modalities:
         if known is not None and name not in known:
@@ -128,7 +128,7 @@ _SAME_UNIT = {"m/s^2": "m/s2", "dps": "deg/s", "lux": "lx", "C": "degC", "°C": 
 
 
 def unit_doubts(name: str, units: Mapping[str, str], task: Task) -> list[str]:
-    """Modalities whose unit is not the task's, in words; ``units``: by modality, empty where not known."""
+    """Messages about modalities in a unit other than the task's; ``units``: by modality, empty if unknown."""
     words = []
     for modality, unit in units.items():
         if modality not in task.modality_names or not unit:

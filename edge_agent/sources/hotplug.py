@@ -1,7 +1,7 @@
-"""The ``hotplug`` source: the recording of a sensor that is plugged in, and pulled out, while the agent runs.
+"""The ``hotplug`` source: a recording of a sensor that is plugged in and unplugged while the agent runs.
 
-It delivers while the file ``when`` exists, labels too: they end when it is pulled out. Time passes all the
-same: what was recorded while the sensor was out is lost, so that it stays in step with a ``replay`` source of
+It delivers samples and labels while the file ``when`` exists; labels end when the sensor is unplugged. Time
+goes on meanwhile, and samples of that time are lost, so the source stays in step with a ``replay`` source of
 the same span and speed. For demonstrations and for trying out a fleet.
 """
 
@@ -18,14 +18,14 @@ from runtime.settings.load import ConfigPath
 
 
 class HotplugSettings(ReplaySettings):
-    """Keys of ``[[source]] kind = "hotplug"``: those of ``replay``, and one more."""
+    """Keys of ``[[source]] kind = "hotplug"``: those of ``replay``, and ``when``."""
 
     when: ConfigPath
     """The sensor is plugged in while this file exists."""
 
 
 class Hotplug(Replay):
-    """A :class:`Replay` that can be silent. A recording without labels says nothing of labels."""
+    """A :class:`Replay` that can pause. A recording without labels sends no end of labels."""
 
     def __init__(self, settings: HotplugSettings, known: Sequence[str] | None, clock: Clock) -> None:
         super().__init__(settings, known, clock)
@@ -35,14 +35,14 @@ class Hotplug(Replay):
 
     @property
     def plugged(self) -> bool:
-        """Whether it delivers now."""
+        """Whether the source delivers now."""
         return self._when.exists()
 
     async def samples(self) -> AsyncIterator[Batch]:
-        """Yield what is recorded while it is plugged in; see :class:`edge_agent.sources.base.Source`."""
+        """Yield the recording while the sensor is plugged in; see :class:`edge_agent.sources.base.Source`."""
         now, moment = False, (float("nan"), 0.0)
         async for batch in super().samples():
-            if moment != (self._position, self._offset):  # batches of one moment belong together
+            if moment != (self._position, self._offset):  # batches of the same time belong together
                 moment, was, now = (self._position, self._offset), now, self.plugged
                 for label in self._labels_in_force() if now != was else ():
                     yield label if now else _ended(label)
@@ -51,7 +51,7 @@ class Hotplug(Replay):
 
 
 def _ended(label: LabelBatch) -> LabelBatch:
-    """From then on nothing is known: a label holds until the next one, and other sensors go on."""
+    """The batch that ends all labels: a label holds until the next one, and other sensors go on."""
     return LabelBatch(label.t, np.full(1, np.nan), label.target)
 
 

@@ -1,4 +1,4 @@
-"""Numbers and times out of what sensors send: JSON with paths, plain numbers, words. Pure."""
+"""Parses numbers and times in sensor payloads: JSON with paths, plain numbers, words. Pure."""
 
 import json
 import math
@@ -16,33 +16,33 @@ TimeUnit = Literal["s", "ms", "us", "ns", "iso8601"]
 _SECONDS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PART: Final = re.compile(r"\.?([^.\[\]]+)|\[(\d{1,6})\]")
 ON_OFF: Final = {"on": 1.0, "off": 0.0, "true": 1.0, "false": 0.0, "open": 1.0, "closed": 0.0}
-"""Words that are numbers where the table names no others; compared without case."""
+"""Words that stand for numbers if the table defines no others; case is ignored."""
 MAX_SHOWN: Final = 60
 
 
-class BadPayload(ValueError):  # noqa: N818 - reads as what happened, as protocol.errors do
-    """What came is not what was configured; the words say what it is."""
+class BadPayload(ValueError):  # noqa: N818 - named after its cause, as in protocol.errors
+    """The payload does not match the configuration; the message says how."""
 
 
 class Missing(BadPayload):
-    """Nothing stands where a value should."""
+    """A value is missing."""
 
 
 def parse_path(text: str) -> Path:
     """``wind.speed``, ``$.list[0].value``; an empty one is the whole payload.
 
     Raises:
-        ValueError: it is no path.
+        ValueError: it is not a path.
     """
     rest = text.removeprefix("$")
     parts: list[str | int] = []
     at = 0
     while at < len(rest):
-        found = _PART.match(rest, at)
-        if found is None or (found[1] is not None and at > 0 and rest[at] != "."):
-            raise ValueError(f"{text!r} is no path; write it as wind.speed, or list[0].value")
-        parts.append(found[1] if found[1] is not None else int(found[2]))
-        at = found.end()
+        part = _PART.match(rest, at)
+        if part is None or (part[1] is not None and at > 0 and rest[at] != "."):
+            raise ValueError(f"{text!r} is not a path; write it as wind.speed, or list[0].value")
+        parts.append(part[1] if part[1] is not None else int(part[2]))
+        at = part.end()
     return tuple(parts)
 
 
@@ -56,7 +56,7 @@ JsonPath = Annotated[str, Field(max_length=256), AfterValidator(_checked)]
 
 
 def loads(payload: bytes) -> Any:
-    """JSON; what is none is the text itself, so that a plain word or number needs no quotes.
+    """Parse JSON; other text is returned as it is, so that a plain word or number needs no quotes.
 
     Raises:
         BadPayload: not UTF-8, or nested too deep.
@@ -74,10 +74,10 @@ def loads(payload: bytes) -> Any:
 
 
 def at(value: Any, path: Path) -> Any:
-    """What stands at a path.
+    """The value at a path.
 
     Raises:
-        Missing: nothing does.
+        Missing: there is none.
     """
     for part in path:
         match part, value:
@@ -91,7 +91,7 @@ def at(value: Any, path: Path) -> Any:
 
 
 def number(value: Any, words: Mapping[str, float]) -> float:
-    """A number, a number as text, a word of the table; null and the empty text are NaN, a gap.
+    """A number, a number as text, or a word of the table; null and empty text are NaN, a gap.
 
     Raises:
         BadPayload: none of these.
@@ -116,38 +116,38 @@ def seconds(value: Any, unit: TimeUnit) -> float:
     """Unix seconds of a time in a payload.
 
     Raises:
-        BadPayload: it is none; a date without its zone is none either.
+        BadPayload: it is not a time; a date without a time zone is not one.
     """
     if unit == "iso8601":
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:
-            raise BadPayload(f"{shown(value)} is no ISO 8601 time") from None
+            raise BadPayload(f"{shown(value)} is not an ISO 8601 time") from None
         if moment.tzinfo is None:
             raise BadPayload(f"{shown(value)} has no time zone")
         return moment.timestamp()
-    found = number(value, {}) if not isinstance(value, bool) else math.nan
-    if not math.isfinite(found):
-        raise BadPayload(f"{shown(value)} is no time")
-    return found * _SECONDS[unit]
+    seconds = number(value, {}) if not isinstance(value, bool) else math.nan
+    if not math.isfinite(seconds):
+        raise BadPayload(f"{shown(value)} is not a time")
+    return seconds * _SECONDS[unit]
 
 
 def linear(
     values: Sequence[float] | NDArray[np.float64], factor: float, offset: float
 ) -> NDArray[np.float32]:
-    """``values`` * factor + offset; what is beyond float32 becomes infinite, which windows count as a gap."""
+    """``values`` * factor + offset; a value beyond float32 becomes infinite, which windows count as a gap."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found: NDArray[np.float32] = (np.asarray(values, np.float64) * factor + offset).astype(np.float32)
-    return found
+        scaled: NDArray[np.float32] = (np.asarray(values, np.float64) * factor + offset).astype(np.float32)
+    return scaled
 
 
 def dotted(path: Iterable[str | int]) -> str:
-    """A path as it is written."""
+    """A path as text."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
 
 def shown(value: object) -> str:
-    """A value in an error: short, and with nothing that a terminal would act on."""
+    """A value in an error message: short, without control characters."""
     text = ascii(value)
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."

@@ -1,14 +1,13 @@
-"""Kinds of sources that other packages bring, by entry point.
+"""Kinds of sources from other packages, by entry point.
 
 A package names them in its ``pyproject.toml``::
 
     [project.entry-points."lichen.sources"]
     radar = "lichen_radar:KIND"
 
-``KIND`` is an :class:`edge_agent.sources.base.SourceKind`: a settings model and how to make a source of it,
-the
-same contract as for the kinds of this folder. It is imported only where a ``[[source]]`` names it. What it
-does wrong is said with the package's name, and stops no other source.
+``KIND`` is an :class:`edge_agent.sources.base.SourceKind`: a settings model and a factory, the same contract
+as for the kinds of this folder. It is imported only if a ``[[source]]`` names it. Its faults are reported
+with the package's name, and stop no other source.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -32,22 +31,23 @@ GROUP: Final = "lichen.sources"
 _MAX_CHANNELS: Final = 64
 
 
-def found() -> dict[str, EntryPoint]:
+def entry_points_by_kind() -> dict[str, EntryPoint]:
     """Entry points by the name of the kind; of two with one name the first, in the order of packages."""
     every = sorted(entry_points(group=GROUP), key=lambda point: (package(point), point.value))
     return {point.name: point for point in reversed(every)}
 
 
 def package(point: EntryPoint) -> str:
-    """The distribution that brings it, with its version."""
+    """The distribution that provides it, with its version."""
     return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
 def load(point: EntryPoint) -> SourceKind:
-    """Import what an entry point names.
+    """Import the object of an entry point.
 
     Raises:
-        Misconfigured: it cannot be imported, or is no ``SourceKind``; names the package and the entry point.
+        Misconfigured: it cannot be imported, or is not a ``SourceKind``; names the package and the entry
+            point.
     """
     origin = f"{point.name!r} comes from {package(point)} ({point.value})"
     try:
@@ -59,13 +59,13 @@ def load(point: EntryPoint) -> SourceKind:
         isinstance(settings, type) and issubclass(settings, BaseModel)
     ):
         raise Misconfigured(
-            f"{origin}, which is a {type(kind).__name__} and no edge_agent.sources.base.SourceKind"
+            f"{origin}, which is a {type(kind).__name__}, not an edge_agent.sources.base.SourceKind"
         )
     return SourceKind(kind.settings, _guarded(kind.make, origin))
 
 
 def _guarded(make: Callable[..., Source], origin: str) -> Callable[..., Source]:
-    def made(settings: Any, known: Sequence[str] | None, clock: Clock) -> Source:
+    def make_guarded(settings: Any, known: Sequence[str] | None, clock: Clock) -> Source:
         try:
             source = make(settings, known, clock)
             return GuardedSource(source, origin)
@@ -74,11 +74,11 @@ def _guarded(make: Callable[..., Source], origin: str) -> Callable[..., Source]:
         except Exception as error:
             raise Misconfigured(f"{origin}, which failed: {type(error).__name__}: {error}") from error
 
-    return made
+    return make_guarded
 
 
 class GuardedSource:
-    """A stranger's source: whatever it raises costs this source alone, and what it yields is looked at."""
+    """A source of another package: its exceptions stop only this source, and its batches are checked."""
 
     def __init__(self, source: Source, origin: str) -> None:
         self._source = source
@@ -90,53 +90,53 @@ class GuardedSource:
     @property
     def state(self) -> str:
         """See :class:`edge_agent.sources.base.ReportsStatus`."""
-        return self._asked(lambda one: str(one.state) if isinstance(one, ReportsStatus) else "", "")
+        return self._call(lambda source: str(source.state) if isinstance(source, ReportsStatus) else "", "")
 
     @property
     def counters(self) -> Mapping[str, float]:
-        """See :class:`edge_agent.sources.base.ReportsStatus`; and batches that were none."""
+        """See :class:`edge_agent.sources.base.ReportsStatus`; also counts invalid batches."""
         nothing: dict[str, float] = {}
-        own = self._asked(_counts, nothing)
+        own = self._call(_counts, nothing)
         return own | {"malformed_batches": self._refused}
 
     def doubts(self, task: Task) -> list[str]:
         """See :class:`edge_agent.sources.base.ChecksTask`."""
-        return self._asked(
-            lambda one: list(map(str, one.doubts(task))) if isinstance(one, ChecksTask) else [], []
+        return self._call(
+            lambda source: list(map(str, source.doubts(task))) if isinstance(source, ChecksTask) else [], []
         )
 
     def follow(self, task: Task) -> None:
         """See :class:`edge_agent.sources.base.FollowsTask`."""
-        self._asked(lambda one: one.follow(task) if isinstance(one, FollowsTask) else None, None)
+        self._call(lambda source: source.follow(task) if isinstance(source, FollowsTask) else None, None)
 
-    def _asked(self, question: Callable[[Source], T], instead: T) -> T:
-        """What it answers; where it fails at that, something else, and a line in the log."""
+    def _call(self, question: Callable[[Source], T], instead: T) -> T:
+        """The result of a call; if it fails, a default and a log line."""
         try:
             return question(self._source)
-        except Exception as error:  # noqa: BLE001 - a stranger's fault must not end the agent; it is said
+        except Exception as error:  # noqa: BLE001 - a fault of a plugin must not end the agent; it is logged
             _log.warning("source_status_failed", kind=self._origin, error=f"{type(error).__name__}: {error}")
             return instead
 
     async def samples(self) -> AsyncIterator[Batch]:
-        """What it yields, as far as it is what it should be."""
+        """Yield its batches, without the invalid ones."""
         try:
             stream: Any = self._source.samples()
             async with aclosing(stream):
                 async for batch in stream:
-                    if self._sound(batch):
+                    if self._is_batch(batch):
                         yield batch
                     else:
                         self._refused += 1
         except (OSError, Transient):
             raise
-        except Exception as error:  # noqa: BLE001 - a stranger's fault must not end the agent; it is counted
+        except Exception as error:  # noqa: BLE001 - a fault of a plugin must not end the agent; it is counted
             self._fail(error)
 
     def _fail(self, error: Exception) -> NoReturn:
         raise Transient(f"kind {self._origin} failed: {type(error).__name__}: {error}") from error
 
-    def _sound(self, batch: object) -> bool:
-        """Whether it is a batch as :mod:`models.data.streams.batches` says."""
+    def _is_batch(self, batch: object) -> bool:
+        """Whether it is a batch as defined in :mod:`models.data.streams.batches`."""
         if isinstance(batch, LabelBatch):
             return _is_times(batch.t) and np.shape(batch.label) == batch.t.shape
         if not isinstance(batch, SampleBatch) or not _is_times(batch.t):
@@ -158,7 +158,7 @@ def _channels(channels: Mapping[str, int], origin: str) -> dict[str, int]:
     """Channels by modality.
 
     Raises:
-        Misconfigured: they are none.
+        Misconfigured: they are invalid.
     """
     pairs: Iterable[tuple[Any, Any]] = channels.items()
     found_ = dict(pairs)

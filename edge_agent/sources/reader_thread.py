@@ -1,8 +1,8 @@
-"""From a thread that waits for hardware to the event loop: bounded, stamped where it was read.
+"""Passes samples from a thread that waits for hardware to the event loop; bounded, stamped at the read.
 
-A read of a sensor may block (a slow bus, a driver that hangs), and a time of arrival is only right where it
-is taken at once. So each such source reads in a thread of its own. The thread never waits for the event loop:
-when the loop is behind and the room is full, the oldest rows go and are counted.
+A read of a sensor may block (a slow bus, a driver that hangs), and an arrival time is only right if it is
+taken at once. So each such source reads in a thread of its own. The thread never waits for the event loop: if
+the loop is slow and the buffer is full, the oldest rows are dropped and counted.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ from runtime.mqtt.inbox import post
 MAX_VALUES: Final = 1 << 18
 """Values that may wait for the event loop (3 MB with their times): a minute of 6 channels at 700 Hz."""
 PAUSE_S: Final = 0.1
-"""The loop is woken at most so often: rows that come one by one travel together."""
-_GOODBYE_S: Final = 2.0
+"""The loop is woken at most this often, so that single rows are handed over together."""
+_STOP_TIMEOUT_S: Final = 2.0
 
 
 class ThreadOutlet:
-    """The thread's side of a pump.
+    """The thread's end of the buffer.
 
     Args:
-        loop: that reads.
+        loop: the reader.
         counters: ``dropped_samples`` counts here.
         limit: values that may wait.
     """
@@ -53,37 +53,37 @@ class ThreadOutlet:
 
     @property
     def stopped(self) -> bool:
-        """Whether the thread is to end."""
+        """Whether the thread must end."""
         return self._stop.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; True where the thread is to end."""
+        """Sleep; True if the thread must end."""
         return self._stop.wait(max(0.0, seconds))
 
     def readable(self, fd: int, seconds: float) -> bool:
-        """Wait for bytes on ``fd``; a peer that is gone counts as readable: the read says so."""
+        """Wait for bytes on ``fd``. A closed peer counts as readable: the read reports it."""
         poll = select.poll()
         poll.register(fd, select.POLLIN | select.POLLPRI)
         poll.register(self._wake_r, select.POLLIN)
-        return any(one == fd for one, _ in poll.poll(max(0.0, seconds) * 1000))
+        return any(ready == fd for ready, _ in poll.poll(max(0.0, seconds) * 1000))
 
     def put(self, modality: str, t: NDArray[np.float64], values: NDArray[np.float32]) -> None:
-        """Hand over rows: ``t`` (n,) s and ``values`` (n, C), which nobody writes to any more."""
+        """Hand over rows: ``t`` (n,) s and ``values`` (n, C), which must not be written to any more."""
         if not len(t):
             return
         with self._lock:
             self._rows.append((modality, t, values))
             self._waiting += values.size
             while self._waiting > self._limit and len(self._rows) > 1:
-                _, old, gone = self._rows.popleft()
-                self._waiting -= gone.size
-                self._counters["dropped_samples"] = self._counters.get("dropped_samples", 0) + len(old)
+                _, old_t, old_values = self._rows.popleft()
+                self._waiting -= old_values.size
+                self._counters["dropped_samples"] = self._counters.get("dropped_samples", 0) + len(old_t)
             first = len(self._rows) == 1
         if first:
             post(self._loop, self.filled.set)
 
     def take(self) -> Iterator[Batch]:
-        """What waits, one batch a modality."""
+        """The waiting rows, one batch for each modality."""
         with self._lock:
             rows, self._rows, self._waiting = self._rows, deque(), 0
         by_name: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float32]]]] = {}
@@ -109,17 +109,17 @@ class ThreadOutlet:
             post(self._loop, self.filled.set)
 
     def stop(self) -> None:
-        """Make the thread end, also where it waits in :meth:`readable`."""
+        """Make the thread end, also if it waits in :meth:`readable`."""
         self._stop.set()
         with self._lock:
             if self._open:
                 os.write(self._wake_w, b"x")
 
-    async def goodbye(self) -> None:
-        """Stop, and wait a while for the end of the thread: a driver may hang in it for ever."""
+    async def stop_and_wait(self) -> None:
+        """Stop, and wait a limited time for the end of the thread: a driver may hang in it for ever."""
         self.stop()
         try:
-            async with asyncio.timeout(_GOODBYE_S):
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
                 while not self.ended:
                     await self.filled.wait()
                     self.filled.clear()
@@ -127,7 +127,7 @@ class ThreadOutlet:
             return
 
     def result(self) -> None:
-        """Raise what the thread ended with."""
+        """Raise the error of the thread, if any."""
         if self._error is not None:
             raise self._error
 
@@ -138,13 +138,13 @@ async def read_in_thread(
     counters: MutableMapping[str, float],
     limit: int = MAX_VALUES,
 ) -> AsyncGenerator[Batch, None]:
-    """Run blocking ``work`` in a thread, and yield what it puts, until it ends or the generator is closed.
+    """Run blocking ``work`` in a thread, and yield its rows, until it ends or the generator is closed.
 
     Raises:
-        BaseException: what ``work`` raised, after the rows before it.
+        BaseException: the error of ``work``, after the rows before it.
     """
     outlet = ThreadOutlet(asyncio.get_running_loop(), counters, limit)
-    # A daemon: a driver that hangs in a read must not hold up the end of the process.
+    # A daemon thread: a driver that hangs in a read must not delay the end of the process.
     thread = threading.Thread(target=outlet.run, args=(work,), name=name[:15], daemon=True)
     thread.start()
     try:
@@ -159,4 +159,4 @@ async def read_in_thread(
                 return
             await asyncio.sleep(PAUSE_S)
     finally:
-        await outlet.goodbye()
+        await outlet.stop_and_wait()

@@ -1,4 +1,4 @@
-"""The sources of a configuration, opened: a kind of this folder, or one that another package brings."""
+"""Opens the sources of a configuration, of the kinds in this folder or in other packages."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -17,12 +17,12 @@ from runtime.settings.load import check_table
 def open_source(
     table: dict[str, Any], where: str, folder: Path, modalities: Sequence[str] | None, clock: Clock
 ) -> Source:
-    """Make the source that a ``[[source]]`` table of the configuration describes.
+    """Create the source of a ``[[source]]`` table in the configuration.
 
     Args:
-        table: the table, ``kind`` included.
+        table: the table, including ``kind``.
         where: its path for messages, as ``source[0]``.
-        folder: where relative paths begin: the folder of the configuration.
+        folder: base of relative paths: the folder of the configuration.
         modalities: the task's modality names; None while no task is known.
         clock: paces the source.
 
@@ -31,7 +31,7 @@ def open_source(
     """
     kinds = REGISTRY.kinds()
     name = table.get("kind")
-    foreign = {} if isinstance(name, str) and name in kinds else plugins.found()
+    foreign = {} if isinstance(name, str) and name in kinds else plugins.entry_points_by_kind()
     if not isinstance(name, str) or name not in {*kinds, *foreign}:
         known = [*kinds, *sorted(foreign.keys() - kinds.keys())]
         near = get_close_matches(str(name), known, 1)
@@ -52,7 +52,7 @@ def open_source(
 
 
 def open_sources(settings: AgentSettings, config: Path, task: Task | None, clock: Clock) -> list[Source]:
-    """All sources of the configuration, which was read from ``config``.
+    """All sources of the configuration file ``config``.
 
     Raises:
         Misconfigured: names the file, the table and the key.

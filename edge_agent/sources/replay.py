@@ -1,4 +1,4 @@
-"""The ``replay`` source: a recording as if it came from the sensors, at recorded speed or faster."""
+"""The ``replay`` source: a recording as if it came from sensors, at recorded speed or faster."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from runtime.settings.load import ConfigPath, Section
 MIN_BATCH_S: Final = 0.2
 MAX_BATCH_S: Final = 1.0
 BATCH_SAMPLES: Final = 50
-"""A batch covers 0.2 s of real time, or up to 1 s where that is fewer than 50 samples: wake-ups cost CPU."""
+"""A batch covers 0.2 s of real time, or up to 1 s if that is fewer than 50 samples: wake-ups cost CPU."""
 
 
 class ReplaySettings(Section):
@@ -30,26 +30,26 @@ class ReplaySettings(Section):
     speed: Annotated[float, Field(gt=0, le=10_000)] = 1.0
     """Recorded seconds per real second."""
     loop: bool = False
-    """Begin again at the end; time goes on, so that the windows of the second turn are new ones."""
+    """Start again at the end; time goes on, so that the windows of the second pass are new ones."""
     loop_gap_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
-    """Recorded seconds without samples between two turns: no window spans the seam."""
+    """Recorded seconds without samples between two passes: no window spans the gap."""
     start_s: Annotated[float, Field(ge=0)] = 0.0
-    """Skip this much of the recording, at the first turn alone."""
+    """Skip this much of the recording, in the first pass alone."""
     modalities: dict[str, str] | None = None
-    """Task modality -> name in the recording. Absent: the same names."""
+    """Task modality -> name in the recording. Empty: the same names."""
 
 
 class Replay:
-    """Plays a recording. Calling :meth:`samples` again goes on where it stopped."""
+    """Plays a recording. Calling :meth:`samples` again continues."""
 
     def __init__(self, settings: ReplaySettings, known: Sequence[str] | None, clock: Clock) -> None:
         self._settings = settings
         self._clock = clock
         whole = read(settings.file)
         self.recording = chosen(whole, settings, known)
-        none, left = np.empty(0), settings.modalities is None
-        self._unused = {n: Stream(none, none[:, None].astype(np.float32)) for n in whole.streams if left}
-        """Names of the recording that nobody chose to leave out; their samples are not held."""
+        none, unmapped = np.empty(0), settings.modalities is None
+        self._unused = {n: Stream(none, none[:, None].astype(np.float32)) for n in whole.streams if unmapped}
+        """All streams of the file, without samples, if ``modalities`` is not set; for :meth:`doubts`."""
         self._doubts: tuple[Task, tuple[str, ...]] | None = None
         self.name = f"replay {settings.file.name}"
         self.channels = {name: s.values.shape[1] for name, s in self.recording.streams.items()}
@@ -63,15 +63,17 @@ class Replay:
         self._tracks = label_tracks(of_task(task, self.recording))
 
     def doubts(self, task: Task) -> list[str]:
-        """What ``lichen data check`` finds in the recording, in words; kept for the task asked of last.
+        """The findings of ``lichen data check`` in the recording; cached for the last task.
 
-        A modality that it lacks is left out: another source may deliver it.
+        A modality that the recording lacks is left out: another source may deliver it.
         """
         if self._doubts is None or self._doubts[0] != task:
-            found = of_recording(
+            findings = of_recording(
                 task, replace(self.recording, streams={**self._unused, **self.recording.streams})
             )
-            words = (f"{self.name}: {one.words}" for one in found if one.kind != "missing-modality")
+            words = (
+                f"{self.name}: {finding.words}" for finding in findings if finding.kind != "missing-modality"
+            )
             self._doubts = task, tuple(words)
         return [*self._doubts[1]]
 
@@ -97,9 +99,7 @@ class Replay:
                 self._position = until
                 due += step
                 await self._clock.sleep(max(0.0, due - self._clock.now()))
-                due = max(
-                    due, self._clock.now() - step
-                )  # after a stall: go on at speed, do not rush to catch up
+                due = max(due, self._clock.now() - step)  # after a stall: continue at speed, do not catch up
             end = np.array([self._last + self._offset])
             yield LabelBatch(end, np.array([-1], np.int64))
             for name in self.recording.targets:
@@ -112,7 +112,7 @@ class Replay:
             await self._clock.sleep(max(0.0, due - self._clock.now()))
 
     def _labels_in_force(self) -> Iterator[LabelBatch]:
-        """The labels that hold where a turn begins: they may be older than the first sample of the turn."""
+        """The labels that are active at the start of a pass: they may be older than its first sample."""
         begin = np.array([self._position + self._offset])
         for name, t, label in self._tracks:
             at = int(np.searchsorted(t, self._position)) - 1
@@ -120,7 +120,7 @@ class Replay:
                 yield LabelBatch(begin, label[at : at + 1], name)
 
     def _between(self, begin: float, end: float) -> list[Batch]:
-        """Batches of [begin, end), labels first so that the windows which close now know theirs."""
+        """Batches of [begin, end), labels first, so that windows which close now get theirs."""
         batches: list[Batch] = []
         for name, t, label in self._tracks:
             part = slice(*np.searchsorted(t, (begin, end)))
@@ -142,7 +142,7 @@ def chosen(recording: Recording, settings: ReplaySettings, known: Sequence[str] 
         known: the task's modality names; None while no task is known.
 
     Raises:
-        Misconfigured: a name is not in the recording or not in the task, or nothing is left.
+        Misconfigured: a name is not in the recording or not in the task, or nothing remains.
     """
     have = ", ".join(recording.streams)
     mapping = settings.modalities

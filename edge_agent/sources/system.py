@@ -30,7 +30,7 @@ class SystemSettings(Section):
         dict[str, tuple[str, ...]],
         Field(min_length=1, default_factory=lambda: {"cpu": ("cpu.percent", "load.1")}),
     ]
-    """Task modality -> names of readings, one a channel."""
+    """Task modality -> names of readings, one for each channel."""
 
 
 def _rate(counter: Callable[[], float]) -> Reading:
@@ -56,7 +56,7 @@ def _temperature(chip: str, index: int) -> Reading:
 
 def readings() -> dict[str, Reading]:
     """All readings of this machine by name. A reading that fails later gives NaN, which becomes a gap."""
-    found: dict[str, Reading] = {
+    available: dict[str, Reading] = {
         "cpu.percent": lambda: psutil.cpu_percent(None),
         "load.1": lambda: psutil.getloadavg()[0],
         "load.5": lambda: psutil.getloadavg()[1],
@@ -66,23 +66,21 @@ def readings() -> dict[str, Reading]:
         "net.sent_bytes_s": _rate(lambda: float(psutil.net_io_counters().bytes_sent)),
         "net.received_bytes_s": _rate(lambda: float(psutil.net_io_counters().bytes_recv)),
     }
-    if (
-        psutil.disk_io_counters() is not None
-    ):  # None where the machine has no disks of its own, as in a container
-        found["disk.read_bytes_s"] = _rate(
+    if psutil.disk_io_counters() is not None:  # None if the machine has no disks, as in a container
+        available["disk.read_bytes_s"] = _rate(
             lambda: float(getattr(psutil.disk_io_counters(), "read_bytes", NAN))
         )
-        found["disk.write_bytes_s"] = _rate(
+        available["disk.write_bytes_s"] = _rate(
             lambda: float(getattr(psutil.disk_io_counters(), "write_bytes", NAN))
         )
     for chip, entries in psutil.sensors_temperatures().items():
         for index, entry in enumerate(entries):
-            found[f"temperature.{chip}.{entry.label or index}"] = _temperature(chip, index)
-    return found
+            available[f"temperature.{chip}.{entry.label or index}"] = _temperature(chip, index)
+    return available
 
 
 class SystemSource:
-    """Reads on a fixed beat; the time axis is Unix time, as the wall clock says."""
+    """Reads at fixed intervals; the time axis is Unix time by the wall clock."""
 
     def __init__(self, settings: SystemSettings, known: Sequence[str] | None, clock: Clock) -> None:
         available = readings()
@@ -106,11 +104,11 @@ class SystemSource:
     def _read(self, name: str) -> float:
         try:
             return float(self._readings[name]())
-        except (OSError, psutil.Error):  # a chip that went away: a gap in this channel, the others go on
+        except (OSError, psutil.Error):  # a chip was removed: a gap in this channel, the others continue
             return NAN
 
     async def samples(self) -> AsyncIterator[Batch]:
-        """Yield one row a modality and beat; see :class:`edge_agent.sources.base.Source`."""
+        """Yield one row for each modality and interval; see :class:`edge_agent.sources.base.Source`."""
         due = self._clock.now()
         while True:
             t = np.array([self._clock.wall()])

@@ -1,4 +1,4 @@
-"""How sources and a task fit together."""
+"""Checks whether sources and a task fit together."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...
 
 
 def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
-    """In words, what sources deliver that the task cannot use."""
+    """Messages about delivered modalities that the task cannot use."""
     words = []
     for source in sources:
         for name, channels in source.channels.items():
@@ -33,7 +33,7 @@ def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
 
 
 def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
-    """What sources know about themselves that hardly fits the task; nothing for knowledge graphs."""
+    """The sources' own mismatches with the task; none for knowledge graphs."""
     if task.graph is not None:
         return []
     return [words for source in sources if isinstance(source, ChecksTask) for words in source.doubts(task)]

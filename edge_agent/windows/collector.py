@@ -1,7 +1,7 @@
-"""From sources to judged windows: the store gets them, and whoever listens.
+"""Cuts the samples of the sources into windows, scores them, stores them and passes them to a listener.
 
-Sources feed the windower directly (it bounds what it keeps); one loop cuts, judges and stores. When the
-task's grid changes, windower, meter and store are replaced together, between two windows.
+Sources feed the windower directly (it limits what it buffers); one loop cuts, scores and stores. If the grid
+of the task changes, windower, meter and store are replaced together, between two windows.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ _LAST_BACKOFF_S: Final = 60.0
 
 
 class Collector(StatusPart):
-    """Makes the workspace of a task on windows, and feeds it.
+    """Creates the workspace of a task on windows, and fills it.
 
     Args:
         settings: of the agent.
         sources: opened.
-        clock: of arrivals.
-        listener: given the windows after the store.
-        changed: set at each of them.
-        progress: each cutting of windows is a piece of work.
+        clock: stamps the arrival of samples.
+        listener: gets the windows after the store.
+        changed: set for each of them.
+        progress: each cutting of windows is one unit of work.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Collector(StatusPart):
         """Failures at run time, by source."""
         self.finished: set[str] = set()
         self.doubts: tuple[str, ...] = ()
-        """What hardly fits the task in what the sources say of themselves, in words."""
+        """Mismatches between the sources' descriptions and the task."""
 
     async def use(self, task: Task) -> WindowWorkspace:
-        """Collect for this task from now on; windows of the same grid are kept, others are left behind."""
+        """Collect for this task from now on. A store of the same grid is kept, another one is replaced."""
         old, learn = self.workspace, self._settings.learn
         for source in self._sources:
             if isinstance(source, FollowsTask):
@@ -92,7 +92,7 @@ class Collector(StatusPart):
                 old.windower.use(task, names)
             old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
             return old
-        store = await asyncio.to_thread(_opened, self._settings, task)
+        store = await asyncio.to_thread(_open_store, self._settings, task)
         work = self.workspace = WindowWorkspace(
             task,
             profile.modalities,
@@ -105,19 +105,19 @@ class Collector(StatusPart):
         if old is not None:
             await asyncio.to_thread(old.store.close)
         if others := await asyncio.to_thread(_remove_others, store):
-            _log.warning("old_windows_removed", detail="the task has another grid", windows=others)
+            _log.warning("old_windows_removed", detail="the grid of the task changed", windows=others)
         self._has_task.set()
         _log.info("collecting", task=task.name, modalities=names, reads=profile.modalities)
         return work
 
     async def leave(self) -> None:
-        """The present task is not on windows: what was collected stays, for one of the same grid."""
+        """Stop collecting: the task is not on windows. Stored windows stay for a task of the same grid."""
         old, self.workspace = self.workspace, None
         if old is not None:
             await asyncio.to_thread(old.close)
 
     async def run_source(self, source: Source) -> None:
-        """Feed one source for ever; a failure waits and begins again (a gap is a mask)."""
+        """Feed one source for ever; after a failure, wait and start again (the gap is masked)."""
         await self._has_task.wait()
         failures = 0
         while True:
@@ -138,7 +138,7 @@ class Collector(StatusPart):
                 return
 
     async def run(self) -> None:
-        """Cut, judge, store; commit now and then."""
+        """Cut, score and store windows; commit at intervals."""
         await self._has_task.wait()
         self._committed = self._clock.now()
         try:
@@ -154,7 +154,7 @@ class Collector(StatusPart):
                 self.workspace.store.close()
 
     def status(self) -> dict[str, Any]:
-        """How the sources are."""
+        """The status of the sources."""
         return {
             "data_warnings": list(self.doubts),
             "source_failures": self.restarts,
@@ -163,7 +163,7 @@ class Collector(StatusPart):
         }
 
     async def _wait(self) -> None:
-        """Until samples came, or until what is late or uncommitted may be due."""
+        """Wait for samples, or until late or uncommitted windows may be due."""
         pause = min(self._settings.windows.lateness_s / 2, self._settings.store.commit_every_s)
         await self._wake.wait(pause)
 
@@ -185,26 +185,26 @@ class Collector(StatusPart):
             await asyncio.to_thread(work.store.commit)
 
 
-def _opened(settings: AgentSettings, task: Task) -> WindowSink:
-    """The store on disk; where this device learns nothing, one that keeps nothing."""
+def _open_store(settings: AgentSettings, task: Task) -> WindowSink:
+    """The store on disk, or a counting store if this device stores no windows."""
     folder, why = settings.state_dir / "store", ""
     if settings.store.enabled is False:
         why = "store.enabled is false"
     elif settings.store.enabled is None and learning_role(settings) is None:
-        why = "this device does not learn (roles); store.enabled = true keeps its windows all the same"
+        why = "this device does not learn (roles); store.enabled = true stores its windows anyway"
     if not why:
         return Store(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
-    if left := sorted(folder.glob("windows-*.sqlite3")):
-        _log.warning("old_windows_left", files=[str(path) for path in left], why=why)
+    if unused := sorted(folder.glob("windows-*.sqlite3")):
+        _log.warning("old_windows_left", files=[str(path) for path in unused], why=why)
     return CountingStore(folder / "none", task, why)
 
 
 def _remove_others(store: WindowSink) -> list[str]:
-    """Windows of other grids go: the budget is of one store. Names of the files that went."""
+    """Remove the windows of other grids (the budget is for one store); returns the names of removed files."""
     if store.disabled_reason:
         return []
-    found = sorted(store.path.parent.glob("windows-*.sqlite3*"))
-    others = [path for path in found if not path.name.startswith(store.path.name)]
+    files = sorted(store.path.parent.glob("windows-*.sqlite3*"))
+    others = [path for path in files if not path.name.startswith(store.path.name)]
     for path in others:
         path.unlink(missing_ok=True)
     return [path.name for path in others]

@@ -1,6 +1,6 @@
-"""The store of a device that learns nothing: its windows are counted, and none is kept.
+"""The store of a device that does not learn: it counts windows and keeps no values.
 
-Nothing of such a device reads a stored window: a model is measured on windows that the inference keeps in
+Such a device never reads a stored window: a model is benchmarked on windows that the inference keeps in
 memory (``edge_agent.inference.serving.variants.benchmark``).
 """
 
@@ -18,16 +18,16 @@ from protocol.errors import Transient
 from protocol.tasks.task import Task
 
 COUNTED: Final = 2048
-"""The newest so many windows are counted: what the device is like now."""
+"""The newest windows that are counted: they show the present state of the device."""
 
 
 class WindowSink(Protocol):
-    """Where windows go; :class:`edge_agent.windows.store.WindowSink` keeps them on disk."""
+    """Interface of a window store; :class:`edge_agent.windows.store.WindowStore` stores windows on disk."""
 
     trouble: tuple[float, str] | None
-    """Since when (Unix seconds) and why the disk takes nothing; None while it does."""
+    """Since when (Unix seconds) and why windows cannot be written; None if they can."""
     disabled_reason: str
-    """Why no window is kept, in words; empty where they are."""
+    """Why no window is stored; empty if windows are stored."""
 
     @property
     def path(self) -> Path:
@@ -39,16 +39,16 @@ class WindowSink(Protocol):
 
     @property
     def is_due(self) -> bool:
-        """Whether so many wait that they should be committed at once."""
+        """Whether enough windows wait for an immediate commit."""
 
     def use(self, task: Task) -> None:
-        """Another task on the same grid."""
+        """Switch to another task on the same grid."""
 
     def add(self, windows: WindowSet) -> None:
-        """Take windows. Touches no disk."""
+        """Add windows. Does not touch the disk."""
 
     def commit(self) -> bool:
-        """Write what waits. False when the disk refuses."""
+        """Write the waiting windows. False if the disk refuses."""
 
     def recent(
         self, limit: int, *, labelled: bool = True, wanted: Callable[[RowKind], bool] | None = None
@@ -56,7 +56,7 @@ class WindowSink(Protocol):
         """The newest windows, oldest first.
 
         Raises:
-            Transient: they cannot be read now, or none are kept.
+            Transient: they cannot be read now, or none are stored.
         """
 
     def snapshot(self) -> StoreSnapshot:
@@ -67,12 +67,12 @@ class WindowSink(Protocol):
 
 
 class CountingStore:
-    """Counts the newest windows, and keeps the values of none.
+    """Counts the newest windows, without their values.
 
     Args:
-        path: where a store would lie.
+        path: where a store would be.
         task: of the windows.
-        why: it keeps nothing, in words.
+        why: the reason for storing nothing.
     """
 
     pending = 0
@@ -88,20 +88,20 @@ class CountingStore:
 
     @property
     def path(self) -> Path:
-        """The file that is not there."""
+        """The file; it does not exist."""
         return self._path
 
     def _empty(self) -> StoreStatistics:
         return StoreStatistics(len(self._task.modalities), len(self._task.labels), keys_of(self._task))
 
     def use(self, task: Task) -> None:
-        """Another task on the same grid: what was counted counts for its targets."""
+        """Switch to another task on the same grid: counted windows count for its targets."""
         self._task, self._tally = task, self._empty()
         for row in self._rows:
             self._tally.take(row)
 
     def add(self, windows: WindowSet) -> None:
-        """Count windows; the oldest are forgotten."""
+        """Count windows; the oldest are dropped."""
         for row in rows_of(self._task, windows):
             bare = replace(row, x=b"", context=None)
             self._rows.append(bare)
@@ -111,26 +111,26 @@ class CountingStore:
                 self._tally.add(old.y, old.present, old.quality, 0, old.targets, sign=-1)
 
     def commit(self) -> bool:
-        """Nothing waits."""
+        """Does nothing."""
         return True
 
     def recent(
         self,
-        limit: int,  # noqa: ARG002 - as a store is asked
+        limit: int,  # noqa: ARG002 - part of the WindowSink interface
         *,
         labelled: bool = True,  # noqa: ARG002 - likewise
         wanted: Callable[[RowKind], bool] | None = None,  # noqa: ARG002 - likewise
     ) -> WindowSet:
-        """There are none.
+        """Not available.
 
         Raises:
             Transient: always.
         """
-        raise Transient(f"no window is kept here: {self.disabled_reason}")
+        raise Transient(f"this device stores no windows: {self.disabled_reason}")
 
     def snapshot(self) -> StoreSnapshot:
-        """Counts; in bytes nothing."""
+        """The counts; the size is 0 bytes."""
         return replace(snapshot_of(self._tally, self._task, {}, 0), bytes=0)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""

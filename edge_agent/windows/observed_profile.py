@@ -1,9 +1,9 @@
-"""What this device reads and predicts as its windows show it: within its permitted profile. Pure.
+"""The profile that the windows show: what this device reads and predicts, within its permitted profile. Pure.
 
-A modality counts from the first window on in which it is present, a target from the first that has its label
-(of a generation: its modality). So a sensor that begins to deliver, or labels of a target that begin to come,
-change the profile of the next round, and nothing restarts. A device that only observes, or has no label yet,
-is served a model all the same.
+A modality counts as soon as it is present in one window, a target as soon as one window has its label (a
+generated target: its modality). So if a sensor or the labels of a target begin to arrive, the profile of the
+next round changes without a restart. A device that only observes, or has no label yet, is still served a
+model.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,61 +22,61 @@ from protocol.tasks.task import LABEL, Task
 
 
 def collected_modalities(task: Task, delivered: Iterable[str], profile: Profile) -> tuple[str, ...]:
-    """The modalities that windows are cut of: what is read, and what is to be generated."""
-    used = {*profile.modalities, *_made(task, profile)}
+    """The modalities that windows contain: those to read, and those to generate."""
+    used = {*profile.modalities, *_generated(task, profile)}
     have = set(delivered)
     return tuple(m for m in task.modality_names if m in have and m in used)
 
 
 def follows_windows(task: Task) -> bool:
-    """Whether the profile is what the windows show; else it is what the device may read, and ``label``."""
+    """Whether the profile follows the windows; else it is what the device may read, and ``label``."""
     return bool(task.targets) or registry.method(task.method).routed
 
 
 def is_useful(task: Task, profile: Profile) -> Callable[[RowKind], bool]:
-    """Whether a window of that kind teaches anything of the profile: something to read, something to say."""
+    """Whether a window of that kind helps to learn the profile: it has an input and a target."""
 
     def useful(kind: RowKind) -> bool:
-        return all(_shown(task, profile, kind))
+        return all(_profile_part(task, profile, kind))
 
     return useful
 
 
 def is_readable(task: Task, profile: Profile) -> Callable[[RowKind], bool]:
-    """Whether a window of that kind has something of the profile to read, labelled or not."""
+    """Whether a window of that kind has an input of the profile, labelled or not."""
 
     def has_input(kind: RowKind) -> bool:
-        return bool(_shown(task, profile, kind)[0])
+        return bool(_profile_part(task, profile, kind)[0])
 
     return has_input
 
 
 def count_readable(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> int:
-    """How many windows have something to read, labelled or not."""
-    return sum(count for kind, count in kinds.items() if _shown(task, profile, kind)[0])
+    """Number of windows with an input of the profile, labelled or not."""
+    return sum(count for kind, count in kinds.items() if _profile_part(task, profile, kind)[0])
 
 
 def observed_profile(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> tuple[Profile, int]:
-    """What windows show of a profile, and how many of them are useful."""
-    useful = {kind: found for kind in kinds if all(found := _shown(task, profile, kind))}
+    """The part of a profile that windows show, and the number of useful windows."""
+    useful = {kind: found for kind in kinds if all(found := _profile_part(task, profile, kind))}
     inputs = {m for found, _ in useful.values() for m in found}
     targets = {t for _, found in useful.values() for t in found}
     return _ordered(profile, inputs, targets), sum(kinds[kind] for kind in useful)
 
 
 def served_profile(task: Task, profile: Profile, kinds: Mapping[RowKind, int]) -> Profile:
-    """What a device is served that learns nothing: whatever it may predict, from all that it delivers."""
-    here = {m for kind in kinds for m in _shown(task, profile, kind)[0]}
-    return _ordered(profile, here, set(profile.targets) if here else set())
+    """The profile of a device that does not learn: every permitted target, from all delivered modalities."""
+    inputs = {m for kind in kinds for m in _profile_part(task, profile, kind)[0]}
+    return _ordered(profile, inputs, set(profile.targets) if inputs else set())
 
 
 def profile_of_windows(task: Task, profile: Profile, windows: WindowSet) -> Profile:
-    """What these windows show of a profile; all of them are useful."""
+    """The part of a profile that these windows show; all of them are useful."""
     columns = dict(zip(task.modality_names, np.atleast_1d(windows.present_BM.any(axis=0)), strict=True))
-    made = {target.name: target.modality for target in task.targets}
+    generated = {target.name: target.modality for target in task.targets}
 
     def is_labelled(name: str) -> bool:
-        modality = made.get(name)
+        modality = generated.get(name)
         if modality is not None:
             return bool(columns[modality])
         return bool(np.isfinite(window_set.target(windows, name)).any())
@@ -86,8 +86,8 @@ def profile_of_windows(task: Task, profile: Profile, windows: WindowSet) -> Prof
 
 
 def restrict_to_profile(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
-    """Windows without what is neither read nor predicted: masked, and unlabelled."""
-    used = {*profile.modalities, *_made(task, profile)}
+    """The windows, with modalities and labels outside the profile masked."""
+    used = {*profile.modalities, *_generated(task, profile)}
     keep_M = np.array([name in used for name in task.modality_names])
     if not (windows.present_BM & ~keep_M).any():
         x, present_BM, quality_BM, context = (
@@ -103,38 +103,38 @@ def restrict_to_profile(task: Task, profile: Profile, windows: WindowSet) -> Win
         context = contexts.masked(windows.context, keep_M[None], task.modality_names)
     y_B = windows.y_B if LABEL in profile.targets else np.full_like(windows.y_B, -1)
     targets = {name: value_B for name, value_B in windows.targets.items() if name in profile.targets}
-    kept = replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM, context=context)
-    return replace(kept, y_B=y_B, targets=targets)
+    restricted = replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM, context=context)
+    return replace(restricted, y_B=y_B, targets=targets)
 
 
 def training_windows(task: Task, may: Profile | None, windows: WindowSet) -> tuple[Profile, WindowSet]:
-    """The profile that windows show, and the useful ones of them, restricted to it.
+    """The profile that the windows show, and the useful windows, restricted to it.
 
     Args:
-        task: what there is.
-        may: what the device may read and predict at all; None: everything.
-        windows: that it holds.
+        task: defines modalities and targets.
+        may: what the device may read and predict; None: everything.
+        windows: of the device.
 
     Raises:
-        Transient: none of them has something to read and a label of a target.
+        Transient: none of them has both an input and a label of a target.
     """
     may = may or Profile(task.input_names, task.target_names)
     useful_B = _useful(task, may, windows)
     if not useful_B.any():
-        raise Transient("no window has something to read and a label of a target")
+        raise Transient("no window has both an input and a label of a target")
     windows = windows if useful_B.all() else window_set.select(windows, useful_B)
     profile = profile_of_windows(task, may, windows)
     return profile, restrict_to_profile(task, profile, windows)
 
 
-def _made(task: Task, profile: Profile) -> set[str]:
+def _generated(task: Task, profile: Profile) -> set[str]:
     return {t.modality for t in task.targets if t.modality is not None and t.name in profile.targets}
 
 
-def _shown(task: Task, profile: Profile, kind: RowKind) -> tuple[set[str], set[str]]:
-    here = {name for name, byte in zip(task.modality_names, kind.present, strict=True) if byte}
-    targets = {*kind.labelled, *(t.name for t in task.targets if t.modality in here)}
-    return here.intersection(profile.modalities), targets.intersection(profile.targets)
+def _profile_part(task: Task, profile: Profile, kind: RowKind) -> tuple[set[str], set[str]]:
+    present = {name for name, byte in zip(task.modality_names, kind.present, strict=True) if byte}
+    targets = {*kind.labelled, *(t.name for t in task.targets if t.modality in present)}
+    return present.intersection(profile.modalities), targets.intersection(profile.targets)
 
 
 def _ordered(profile: Profile, inputs: set[str], targets: set[str]) -> Profile:
@@ -144,12 +144,14 @@ def _ordered(profile: Profile, inputs: set[str], targets: set[str]) -> Profile:
 
 
 def _useful(task: Task, may: Profile, windows: WindowSet) -> NDArray[np.bool_]:
-    """Which windows teach anything of a profile: something to read, something to say."""
-    here = dict(zip(task.modality_names, windows.present_BM.T, strict=True))
-    reads_B, says_B = np.zeros((2, len(windows)), np.bool_)
+    """Which windows help to learn a profile: they have an input and a target."""
+    present = dict(zip(task.modality_names, windows.present_BM.T, strict=True))
+    has_input_B, has_target_B = np.zeros((2, len(windows)), np.bool_)
     for name in may.modalities:
-        reads_B |= here[name]
+        has_input_B |= present[name]
     for name in may.targets:
-        made = task.target(name).modality
-        says_B |= np.isfinite(window_set.target(windows, name)) if made is None else here[made]
-    return reads_B & says_B
+        modality = task.target(name).modality
+        has_target_B |= (
+            np.isfinite(window_set.target(windows, name)) if modality is None else present[modality]
+        )
+    return has_input_B & has_target_B

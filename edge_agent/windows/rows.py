@@ -1,13 +1,13 @@
-"""A window as a row of the store's file: to bytes and back. Pure.
+"""Converts windows to rows of the store's file and back. Pure.
 
-``x`` holds the values of the modalities that are present. ``context`` holds what came before the window,
-where the task keeps contexts: M counts of points (uint32), then the values of each modality, as in ``x``;
-None where nothing is known, as in every file of a release that kept windows alone. So a task may come to want
-longer contexts, shorter ones or none, and its windows stay.
+``x`` holds the values of the present modalities. ``context`` holds the samples before the window, if the task
+has contexts: M counts of points (uint32), then the values of each modality, as in ``x``; None if no sample is
+known, as in every file of a release without contexts. So the stored windows stay valid if a task changes the
+length of its contexts.
 
 ``y`` is the class of ``label``; -1: the window has no label at all; -2: it has none, but labels of further
-targets. ``targets`` holds those as JSON, by :func:`key_of`; None where there are none, as in every file of a
-release that knew no further targets.
+targets. ``targets`` holds those as JSON, by :func:`key_of`; None if there are none, as in every file of a
+release without further targets.
 
 Shapes: B windows, M modalities, C channels, T samples of a window, L of its context.
 """
@@ -29,19 +29,19 @@ ONLY_OTHERS: Final = -2
 
 
 class RowKind(NamedTuple):
-    """What a window has: a byte a modality of the task, and the targets that it is labelled for."""
+    """What a window contains: one byte for each modality of the task, and the targets that have a label."""
 
     present: bytes
     labelled: tuple[str, ...]
 
 
 def anything(_kind: RowKind) -> bool:
-    """Every window."""
+    """True for every window."""
     return True
 
 
 def has_label(kind: RowKind) -> bool:
-    """A window with a class of ``label``."""
+    """Whether a window has a class of ``label``."""
     return LABEL in kind.labelled
 
 
@@ -58,36 +58,36 @@ class WindowRow:
 
     @property
     def values_bytes(self) -> int:
-        """Of the window and what came before it."""
+        """Bytes of the values of the window and its context."""
         return len(self.x) + len(self.context or b"")
 
 
 def whole_bytes(task: Task) -> int:
-    """What a window of this task is in memory, all modalities and contexts whole."""
+    """Bytes of a window of this task in memory, with all modalities and contexts complete."""
     return 4 * sum(m.channels * task.context_samples(m.name) for m in task.modalities)
 
 
 def labelled_for(y: int, targets: str | None, keys: Mapping[str, str]) -> tuple[str, ...]:
-    """The targets that a window is labelled for.
+    """The targets that have a label in a window.
 
     Raises:
-        ValueError: ``targets`` is not what was written.
+        ValueError: ``targets`` is damaged.
     """
-    found = (LABEL,) if y >= 0 else ()
-    return found if targets is None else (*found, *_read(targets, keys))
+    names = (LABEL,) if y >= 0 else ()
+    return names if targets is None else (*names, *_read(targets, keys))
 
 
 def _read(targets: str, keys: Mapping[str, str]) -> dict[str, float]:
-    """Values by name; of targets that the task does not have (any more) none."""
-    found = json.loads(targets)
-    if not isinstance(found, dict) or not all(isinstance(value, float) for value in found.values()):
-        raise ValueError("labels of further targets: no JSON object of numbers")
-    return {keys[key]: value for key, value in found.items() if key in keys}
+    """Values by name; targets that the task does not have (any more) are left out."""
+    values = json.loads(targets)
+    if not isinstance(values, dict) or not all(isinstance(value, float) for value in values.values()):
+        raise ValueError("labels of further targets: not a JSON object of numbers")
+    return {keys[key]: value for key, value in values.items() if key in keys}
 
 
 def rows_of(task: Task, windows: WindowSet) -> list[WindowRow]:
-    """Windows as rows; values of missing modalities are left out."""
-    rows, named = [], {name: key for key, name in keys_of(task).items()}
+    """Convert windows to rows; values of missing modalities are left out."""
+    rows, keys = [], {name: key for key, name in keys_of(task).items()}
     for b in range(len(windows)):
         present = np.ascontiguousarray(windows.present_BM[b])
         quality = np.where(present, windows.quality_BM[b], np.float32(1)).astype(np.float32)
@@ -96,17 +96,17 @@ def rows_of(task: Task, windows: WindowSet) -> list[WindowRow]:
             for m, name in enumerate(task.modality_names)
             if present[m]
         )
-        given = {named[name]: float(y_B[b]) for name, y_B in windows.targets.items() if name in named}
-        given = {key: value for key, value in given.items() if np.isfinite(value)}
+        labels = {keys[name]: float(y_B[b]) for name, y_B in windows.targets.items() if name in keys}
+        labels = {key: value for key, value in labels.items() if np.isfinite(value)}
         y = int(windows.y_B[b])
-        targets, context = json.dumps(given) if given else None, _before(task, windows, b)
+        targets, context = json.dumps(labels) if labels else None, _context_bytes(task, windows, b)
         y = ONLY_OTHERS if targets and y < 0 else y
         rows.append(WindowRow(y, present.tobytes(), quality.tobytes(), x, targets, context))
     return rows
 
 
-def _before(task: Task, windows: WindowSet, b: int) -> bytes | None:
-    """What came before a window; None where nothing is known."""
+def _context_bytes(task: Task, windows: WindowSet, b: int) -> bytes | None:
+    """The context of a window; None if no sample is known."""
     if windows.context is None:
         return None
     counts_M, parts = np.zeros(len(task.modalities), "<u4"), []
@@ -119,25 +119,24 @@ def _before(task: Task, windows: WindowSet, b: int) -> bytes | None:
 
 
 def as_set(task: Task, rows: Sequence[WindowRow]) -> WindowSet:
-    """Rows as windows, in their order.
+    """Convert rows to windows, in their order.
 
     Raises:
-        ValueError, IndexError: a row is not what was written.
+        ValueError, IndexError: a row is damaged.
     """
-    found = window_set.empty(task)
     if not rows:
-        return found
+        return window_set.empty(task)
     shapes = [(m.name, m.channels, task.samples(m.name)) for m in task.modalities]
     x = {name: np.zeros((len(rows), c, t), np.float32) for name, c, t in shapes}
     present_BM = np.stack([np.frombuffer(row.present, np.bool_) for row in rows])
     keys = keys_of(task)
     targets = {name: np.full(len(rows), np.nan, np.float32) for name in keys.values()}
     for b, row in enumerate(rows):
-        at = 0
+        offset = 0
         for m, (name, c, t) in enumerate(shapes):
             if present_BM[b, m]:
-                x[name][b] = np.frombuffer(row.x, "<f4", c * t, at).reshape(c, t)
-                at += 4 * c * t
+                x[name][b] = np.frombuffer(row.x, "<f4", c * t, offset).reshape(c, t)
+                offset += 4 * c * t
         if keys and row.targets is not None:
             for name, value in _read(row.targets, keys).items():
                 targets[name][b] = value
@@ -150,7 +149,7 @@ def as_set(task: Task, rows: Sequence[WindowRow]) -> WindowSet:
 
 
 def _contexts(task: Task, rows: Sequence[WindowRow], windows: WindowSet) -> Context:
-    """Of rows that are these windows; as far back as the task wants and the row knows."""
+    """Contexts of these windows, as long as the task asks for and the row has samples."""
     x, points = {}, np.array([task.samples(name) for name in task.modality_names])
     points_BM = np.where(windows.present_BM, points, 0)
     for name, x_BCT in windows.x.items():
@@ -162,15 +161,15 @@ def _contexts(task: Task, rows: Sequence[WindowRow], windows: WindowSet) -> Cont
         counts_M = np.frombuffer(row.context, "<u4", len(task.modalities)).astype(np.int64)
         if (counts_M[~windows.present_BM[b]] > 0).any():
             raise ValueError("a context of a modality that its window does not have")
-        at = 4 * len(counts_M)
+        offset = 4 * len(counts_M)
         for m, (modality, count) in enumerate(zip(task.modalities, counts_M.tolist(), strict=True)):
             x_CL, size = x[modality.name][b], modality.channels * count
-            x_CN = np.frombuffer(row.context, "<f4", size, at).reshape(modality.channels, count)
-            at += x_CN.nbytes
+            x_CN = np.frombuffer(row.context, "<f4", size, offset).reshape(modality.channels, count)
+            offset += x_CN.nbytes
             end = x_CL.shape[-1] - task.samples(modality.name)
-            known = min(count, end)
-            x_CL[:, end - known : end] = x_CN[:, count - known :]
-            points_BM[b, m] += known
-        if at != len(row.context):
-            raise ValueError(f"a context of {len(row.context)} bytes, not {at}")
+            n = min(count, end)
+            x_CL[:, end - n : end] = x_CN[:, count - n :]
+            points_BM[b, m] += n
+        if offset != len(row.context):
+            raise ValueError(f"a context of {len(row.context)} bytes, not {offset}")
     return Context(x, points_BM)

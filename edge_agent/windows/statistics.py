@@ -1,4 +1,4 @@
-"""What the store holds, in numbers."""
+"""Statistics of the window store."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from edge_agent.windows.rows import ONLY_OTHERS, UNLABELLED, RowKind, WindowRow,
 from protocol.tasks.task import Task
 
 ROW_BYTES: Final = 96
-"""What a row costs beyond its values: key, index, masks, page slack."""
+"""Overhead of a row beyond its values: key, index, masks, page slack."""
 
 
 @dataclass
 class StoreStatistics:
-    """Sums over what the store holds.
+    """Sums over the stored windows.
 
     K classes of ``label``; column K is unlabelled, column K + 1 labelled for further targets alone. ``keys``:
     of those targets (``rows.keys_of``).
@@ -39,49 +39,49 @@ class StoreStatistics:
         self.kinds = Counter()
 
     def copy(self) -> "StoreStatistics":
-        """The same, apart from this one."""
+        """An independent copy."""
         other = StoreStatistics(self.modalities, self.classes, self.keys, size=self.size)
         other.count_K, other.present_MK = self.count_K.copy(), self.present_MK.copy()
         other.quality_M, other.kinds = self.quality_M.copy(), self.kinds.copy()
         return other
 
     def take(self, row: WindowRow) -> None:
-        """Count a window in."""
+        """Add a window."""
         self.add(row.y, row.present, row.quality, row.values_bytes, row.targets)
 
     def add(
         self, y: int, present: bytes, quality: bytes, x_bytes: int, targets: str | None, *, sign: int = 1
     ) -> None:
-        """Count a window in, or out with ``sign`` -1.
+        """Add a window, or subtract it with ``sign`` -1.
 
         Raises:
-            ValueError: the row is not what was written.
+            ValueError: the row is damaged.
         """
         if len(present) != self.modalities or y >= self.classes:
             raise ValueError(f"a window of class {y} with {len(present)} modalities is not of this task")
         k = y if y >= 0 else self.classes + (y == ONLY_OTHERS)
-        here = np.frombuffer(present, np.bool_)
+        present_M = np.frombuffer(present, np.bool_)
         kind = RowKind(present, labelled_for(y, targets, self.keys))
         self.kinds[kind] += sign
         if not self.kinds[kind]:
             del self.kinds[kind]
         self.count_K[k] += sign
-        self.present_MK[:, k] += sign * here
-        self.quality_M += sign * np.where(here, np.frombuffer(quality, np.float32), 0.0)
+        self.present_MK[:, k] += sign * present_M
+        self.quality_M += sign * np.where(present_M, np.frombuffer(quality, np.float32), 0.0)
         self.size += sign * (x_bytes + len(present) + len(quality) + len(targets or "") + ROW_BYTES)
 
     def most_frequent(self) -> int:
-        """``y`` of the rows that there are most of."""
+        """``y`` of the most frequent kind of row."""
         k = int(self.count_K.argmax())
         return k if k < self.classes else UNLABELLED if k == self.classes else ONLY_OTHERS
 
 
 @dataclass(frozen=True)
 class StoreSnapshot:
-    """What the store holds, for the state message.
+    """The content of the store in numbers, for the state message.
 
-    ``labelled``: windows with a class of ``label``. ``kinds``: windows by what is present and labelled.
-    ``dropped``: by class of ``label``; -1: unlabelled, -2: labelled for further targets alone.
+    ``labelled``: windows with a class of ``label``. ``kinds``: windows by present modalities and labelled
+    targets. ``dropped``: by class of ``label``; -1: unlabelled, -2: labelled for further targets alone.
     ``counts``: per modality, present labelled windows per class. ``missing`` and ``quality``: per modality,
     share of windows without it, and mean quality of those with it.
     """
@@ -99,16 +99,16 @@ class StoreSnapshot:
 
 
 def snapshot_of(tally: StoreStatistics, task: Task, dropped: Mapping[int, int], lost: int) -> StoreSnapshot:
-    """What a tally says of a store of that task, with what it dropped by class, and what never reached it."""
-    total, seen_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
+    """The snapshot of a store, from its tally, its drops by class and its windows lost to a full disk."""
+    total, windows_M = int(tally.count_K.sum()), tally.present_MK.sum(axis=1)
     names = task.modality_names
     return StoreSnapshot(
         labelled=int(tally.count_K[:-2].sum()),
         total=total,
         bytes=tally.size,
         counts={n: tuple(int(c) for c in tally.present_MK[m, :-2]) for m, n in enumerate(names)},
-        missing={n: float(1 - seen_M[m] / total) if total else 1.0 for m, n in enumerate(names)},
-        quality={n: _mean(tally.quality_M[m], seen_M[m]) for m, n in enumerate(names)},
+        missing={n: float(1 - windows_M[m] / total) if total else 1.0 for m, n in enumerate(names)},
+        quality={n: _mean(tally.quality_M[m], windows_M[m]) for m, n in enumerate(names)},
         dropped=dict(dropped),
         lost=lost,
         kinds=tally.kinds,

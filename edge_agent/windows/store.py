@@ -1,9 +1,9 @@
-"""The windows on disk: a SQLite file under a byte budget, written in batches to spare the SD card.
+"""The windows on disk: a SQLite file with a byte budget, written in batches to spare the SD card.
 
-A window is kept in memory until the next commit: SIGKILL or a power cut loses at most that batch. When the
-budget is full, the oldest windows of the most frequent class go, so that rare classes stay; drops are counted
-by class. A disk that is full, from the start or later, is logged and what it costs is counted: windows wait
-in memory, and the agent goes on.
+A window is kept in memory until the next commit: SIGKILL or a power cut loses at most that batch. If the
+budget is full, the oldest windows of the most frequent class are removed, so that rare classes stay; drops
+are counted by class. If the disk is full, at the start or later, this is logged and lost windows are counted:
+windows wait in memory, and the agent continues.
 """
 
 import sqlite3
@@ -28,10 +28,10 @@ from edge_agent.windows.rows import (
 )
 from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, snapshot_of
 from edge_agent.windows.store_file import (
-    begin_anew,
     evict_above,
     open_file,
-    rows_at_once,
+    replace_damaged,
+    rows_per_transaction,
     sorted_for,
 )
 from models.contract import WindowSet
@@ -44,23 +44,23 @@ from runtime.storage.sqlite_writer import used_bytes
 
 _log = structlog.get_logger(__name__)
 MAX_PENDING: Final = 2048
-"""Windows that wait for a commit. When full (the disk is), the oldest of them is dropped and counted."""
+"""Windows that wait for a commit. At the limit (on a full disk), the oldest is dropped and counted."""
 MAX_PENDING_BYTES: Final = 128 * 1024 * 1024
-"""And of large ones no more than would fill this, were they whole."""
+"""The same limit in bytes, for large windows, each counted as complete."""
 MAX_READ_BYTES: Final = 512 * 1024 * 1024
-"""Of windows with contexts, in one round: the worker reads a file of four times as much, and no larger."""
+"""Windows with contexts, in one round: the worker reads a file of at most four times as much."""
 _SLICE: Final = 16
 _COLUMNS: Final = "y, present, quality, x, targets, context"
 _COUNTED: Final = "y, present, quality, length(x) + coalesce(length(context), 0), targets"
 COMMIT_WINDOWS: Final = 256  # a batch of this size is committed at once
 _DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
-"""What reading rows raises that are not what was written."""
+"""Raised when damaged rows are read."""
 
 
 def grid_digest(task: Task) -> str:
-    """Names the shape of a task's windows: the same grid and labels (and any context), the same store.
+    """Identifies the shape of a task's windows: the same grid and labels (and any context), the same store.
 
-    Keys of the window that have their default do not count: a release that adds one keeps devices' stores.
+    Keys of the window with default values do not count: a release that adds one keeps devices' stores.
     """
     parts = [m.model_dump(include={"name", "channels", "rate_hz", "unit"}) for m in task.modalities]
     window = task.window.model_dump(exclude={"context_s"}, exclude_defaults=True)
@@ -71,7 +71,7 @@ class WindowStore:
     """Windows of one grid. Thread-safe; :meth:`add`, :meth:`snapshot` and ``pending`` do not touch the disk.
 
     Raises:
-        Misconfigured: its file is not writable for us.
+        Misconfigured: this user cannot write its file.
     """
 
     disabled_reason = ""
@@ -81,13 +81,13 @@ class WindowStore:
         self._task = task
         self._budget = budget_bytes
         self._disk = threading.RLock()  # taken before _lock: one user of the file at a time
-        self._lock = threading.Lock()  # what is in memory; held for no longer than it takes to copy it
+        self._lock = threading.Lock()  # guards the state in memory; held only while it is copied
         self._pending: list[WindowRow] = []
         self._writing: list[WindowRow] = []
         self._dropped: dict[int, int] = {}
         self._lost = 0
         self.trouble: tuple[float, str] | None = None
-        """Since when (Unix seconds) and why the disk takes nothing; None while it does."""
+        """Since when (Unix seconds) and why windows cannot be written; None if they can."""
         self._closed = False
         self._keys = keys_of(task)
         self._tally = StoreStatistics(len(task.modalities), len(task.labels), self._keys)
@@ -95,13 +95,13 @@ class WindowStore:
         self._connect()
 
     def use(self, task: Task) -> None:
-        """Another task on the same grid: what is here counts for its targets."""
+        """Switch to another task on the same grid: stored windows count for its targets."""
         with self._disk:
             self._task, keys = task, keys_of(task)
             if keys != self._keys and not self._closed:
                 self._keys = keys
                 self._disconnect()
-                self._connect()  # counts anew
+                self._connect()  # counts again
 
     @property
     def pending(self) -> int:
@@ -110,27 +110,27 @@ class WindowStore:
 
     @property
     def is_due(self) -> bool:
-        """Whether so many wait that they should be committed at once."""
-        return len(self._pending) >= min(COMMIT_WINDOWS, max(1, self._most_pending // 2))
+        """Whether enough windows wait for an immediate commit."""
+        return len(self._pending) >= min(COMMIT_WINDOWS, max(1, self._max_pending // 2))
 
     @property
-    def _most_pending(self) -> int:
+    def _max_pending(self) -> int:
         return max(1, min(MAX_PENDING, MAX_PENDING_BYTES // whole_bytes(self._task)))
 
     def add(self, windows: WindowSet) -> None:
-        """Take windows; they reach the disk at the next :meth:`commit`. Touches no disk."""
+        """Add windows; they reach the disk at the next :meth:`commit`. Does not touch the disk."""
         rows = rows_of(self._task, windows)
         with self._lock:
             self._pending += rows
             self._shed_excess()
 
     def _shed_excess(self) -> None:
-        excess = max(0, len(self._pending) - self._most_pending)
+        excess = max(0, len(self._pending) - self._max_pending)
         del self._pending[:excess]
         self._lost += excess
 
     def commit(self) -> bool:
-        """Write what waits and evict what is over the budget, at once. False when the disk refuses."""
+        """Write all waiting windows and evict those above the budget. False if the disk refuses."""
         with self._disk:
             while self._pending and not self._closed:
                 if not self._commit_some():
@@ -138,13 +138,13 @@ class WindowStore:
             return True
 
     def _commit_some(self) -> bool:
-        """As many windows in one transaction as the WAL has room for."""
+        """Write as many windows in one transaction as the WAL has room for."""
         with self._disk:
             db = self._connect()
             if db is None:
                 return False
             with self._lock:
-                count = rows_at_once((row.values_bytes for row in self._pending), self._budget)
+                count = rows_per_transaction((row.values_bytes for row in self._pending), self._budget)
                 self._writing, self._pending = self._pending[:count], self._pending[count:]
                 tally, dropped = self._tally.copy(), dict(self._dropped)
             written = False
@@ -155,9 +155,9 @@ class WindowStore:
                 after_commit(self.path, synced=False)
                 written = True
             except sqlite3.OperationalError as error:  # the disk is full, or read-only
-                self._say_full(str(sorted_for(self.path, error)))
-            except _DAMAGE as error:  # the file was damaged while we ran
-                self._begin_anew(error)
+                self._report_full(str(sorted_for(self.path, error)))
+            except _DAMAGE as error:  # the file was damaged while the agent ran
+                self._replace_damaged(error)
             finally:
                 with self._lock:
                     if written:
@@ -167,15 +167,15 @@ class WindowStore:
                         self._shed_excess()
                     self._writing = []
             if written:
-                self._say_recovered()
+                self._report_recovered()
             return written
 
-    def _say_full(self, why: str) -> None:
+    def _report_full(self, why: str) -> None:
         if self.trouble is None:
             _log.error("windows_not_written", file=str(self.path), error=why)
             self.trouble = time.time(), why
 
-    def _say_recovered(self) -> None:
+    def _report_recovered(self) -> None:
         if self.trouble is not None:
             since, self.trouble = self.trouble[0], None
             _log.info(
@@ -186,16 +186,16 @@ class WindowStore:
             )
 
     def _connect(self) -> sqlite3.Connection | None:
-        """The open file; tried again at each call while there is no room for it."""
+        """The open file; opening is tried again at each call while the disk has no room."""
         if self._db is None:
             try:
                 self._db = open_file(self.path, self._budget)
                 self._recount(self._db)
             except (Transient, OSError, sqlite3.OperationalError) as error:
                 self._disconnect()
-                self._say_full(str(error))
+                self._report_full(str(error))
             except _DAMAGE as error:
-                self._begin_anew(error)
+                self._replace_damaged(error)
         return self._db
 
     def _disconnect(self) -> None:
@@ -203,18 +203,18 @@ class WindowStore:
             self._db.close()
         self._db = None
 
-    def _begin_anew(self, error: Exception) -> None:
+    def _replace_damaged(self, error: Exception) -> None:
         self._disconnect()
         try:
-            self._db = begin_anew(self.path, self._budget, error)
+            self._db = replace_damaged(self.path, self._budget, error)
             self._recount(self._db)
         except (Transient, OSError, sqlite3.OperationalError) as full:
             self._disconnect()
-            self._say_full(str(full))
+            self._report_full(str(full))
 
     def _recount(self, db: sqlite3.Connection) -> None:
         tally = StoreStatistics(len(self._task.modalities), len(self._task.labels), self._keys)
-        for row in db.execute(f"SELECT {_COUNTED} FROM windows"):  # noqa: S608 - our words
+        for row in db.execute(f"SELECT {_COUNTED} FROM windows"):  # noqa: S608 - constant text
             tally.add(*row)
         dropped = dict(db.execute("SELECT y, n FROM dropped"))
         with self._lock:
@@ -224,7 +224,7 @@ class WindowStore:
         """Inside a transaction."""
         for row in self._writing:
             db.execute(
-                f"INSERT INTO windows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608 - our words
+                f"INSERT INTO windows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608 - constant text
                 (row.y, row.present, row.quality, row.x, row.targets, row.context),
             )
             tally.take(row)
@@ -233,12 +233,13 @@ class WindowStore:
     def recent(
         self, limit: int, *, labelled: bool = True, wanted: Callable[[RowKind], bool] | None = None
     ) -> WindowSet:
-        """The newest windows, oldest first, those that wait for a commit included.
+        """The newest windows, oldest first, including those that wait for a commit.
 
         Args:
-            limit: at most so many; with contexts, no more than fit the budget and :data:`MAX_READ_BYTES`.
-            labelled: only those with a class of ``label``; where ``wanted`` is given, it alone decides.
-            wanted: whether a window of that kind is taken.
+            limit: maximal number of windows; with contexts also limited by the budget and
+                :data:`MAX_READ_BYTES`.
+            labelled: only windows with a class of ``label``; ignored if ``wanted`` is given.
+            wanted: whether to take a window of that kind.
 
         Raises:
             Transient: the file cannot be read now, or the store was closed.
@@ -248,16 +249,16 @@ class WindowStore:
                 raise Transient("the window store is closed: the task has changed")
             self.commit()
             wanted = wanted or (has_label if labelled else anything)
-            if self._task.window.context_s is not None:  # in memory they are whole, whatever is known of them
+            if self._task.window.context_s is not None:  # complete in memory, also without samples
                 limit = min(limit, max(1, min(self._budget, MAX_READ_BYTES) // whole_bytes(self._task)))
             try:
-                found = as_set(self._task, self._rows(limit, wanted))
+                windows = as_set(self._task, self._rows(limit, wanted))
             except sqlite3.OperationalError as error:
                 raise sorted_for(self.path, error) from None
             except _DAMAGE as error:
-                self._begin_anew(error)
-                found = as_set(self._task, self._rows(limit, wanted))
-        return found
+                self._replace_damaged(error)
+                windows = as_set(self._task, self._rows(limit, wanted))
+        return windows
 
     def _rows(self, limit: int, wanted: Callable[[RowKind], bool]) -> list[WindowRow]:
         def is_wanted(row: WindowRow) -> bool:
@@ -265,10 +266,10 @@ class WindowStore:
 
         rows: list[WindowRow] = []
         if self._db is not None:
-            # Where a window that has all but a label is not wanted, none without a label is.
+            # If a window that lacks only a label is not wanted, no window without a label is.
             unlabelled = RowKind(b"\1" * len(self._task.modalities), ())
-            where = "" if wanted(unlabelled) else "WHERE +y <> -1"  # +: by id, not by the index
-            query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC"  # noqa: S608 - our words
+            where = "" if wanted(unlabelled) else "WHERE +y <> -1"  # + orders by id instead of the index
+            query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC"  # noqa: S608 - constant text
             newest = (WindowRow(*row) for row in self._db.execute(query))
             rows = [*islice(filter(is_wanted, newest), limit)][::-1]
         with self._lock:
@@ -276,7 +277,7 @@ class WindowStore:
         return rows[-limit:]
 
     def snapshot(self) -> StoreSnapshot:
-        """Counts; what waits for a commit is included."""
+        """Counts, including the windows that wait for a commit."""
         with self._lock:
             tally = self._tally.copy()
             for row in (*self._writing, *self._pending):
@@ -292,20 +293,20 @@ class WindowStore:
 
     def _evict(self, db: sqlite3.Connection, tally: StoreStatistics, dropped: dict[int, int]) -> None:
         """Inside a transaction: delete the oldest of the most frequent class until the budget holds."""
-        limit, gone = evict_above(self._budget), dict[int, int]()
+        limit, evicted = evict_above(self._budget), dict[int, int]()
         while (crowded := used_bytes(db) > limit) or tally.size > self._budget:
             y, ids = tally.most_frequent(), []
-            oldest = f"SELECT id, {_COUNTED} FROM windows WHERE y = ? ORDER BY id LIMIT ?"  # noqa: S608 - our words
+            oldest = f"SELECT id, {_COUNTED} FROM windows WHERE y = ? ORDER BY id LIMIT ?"  # noqa: S608 - constant text
             for row_id, *row in db.execute(oldest, (y, _SLICE)).fetchall():
                 if not crowded and tally.size <= self._budget:
                     break
                 tally.add(*row, sign=-1)
                 ids.append((row_id,))
             if not ids:
-                raise sqlite3.DatabaseError(f"no window of class {y} is there, though it was counted")
+                raise sqlite3.DatabaseError(f"the counts are wrong: no window of class {y} is stored")
             db.executemany("DELETE FROM windows WHERE id = ?", ids)
-            gone[y] = gone.get(y, 0) + len(ids)
-        for y, n in gone.items():
+            evicted[y] = evicted.get(y, 0) + len(ids)
+        for y, n in evicted.items():
             dropped[y] = dropped.get(y, 0) + n
             db.execute(
                 "INSERT INTO dropped VALUES (?, ?) ON CONFLICT (y) DO UPDATE SET n = n + excluded.n", (y, n)

@@ -1,4 +1,4 @@
-"""The SQLite file under the window store: open it, move a damaged one aside, know its size."""
+"""The SQLite file of the window store: opening, moving a damaged file aside, limits of its size."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -19,28 +19,28 @@ CREATE TABLE IF NOT EXISTS windows (
 CREATE INDEX IF NOT EXISTS by_class ON windows (y, id);
 CREATE TABLE IF NOT EXISTS dropped (y INTEGER PRIMARY KEY, n INTEGER NOT NULL);
 """
-_LATER: Final = {"targets": "TEXT", "context": "BLOB"}
-"""Labels of further targets, and what came before the window. A file of a release that knew none of it gets
-the columns, and still serves that release."""
+_ADDED_COLUMNS: Final = {"targets": "TEXT", "context": "BLOB"}
+"""Labels of further targets, and contexts. A file of a release without them gets the columns, and still works
+with that release."""
 _SLACK_BYTES: Final = 1024 * 1024
-_LEAST_WAL_BYTES: Final = 256 * 1024
-_MOST_WAL_BYTES: Final = 8 * 1024 * 1024
+_MIN_WAL_BYTES: Final = 256 * 1024
+_MAX_WAL_BYTES: Final = 8 * 1024 * 1024
 _PER_BYTE: Final = 2
 _PER_ROW: Final = 4096
-"""What a window costs in the WAL: its pages, those of one that goes for it, and of the index."""
+"""Cost of a window in the WAL: its pages, those of a window evicted for it, and those of the index."""
 _WAIT_S: Final = 5.0
 
 
 def evict_above(budget_bytes: int) -> int:
-    """Pages in use, in bytes, above which windows go although their values fit the budget.
+    """Used pages, in bytes, above which windows are evicted although their values fit the budget.
 
-    A page holds whole rows and an eviction leaves holes: the file is larger than what is in it.
+    A page holds whole rows and an eviction leaves holes: the file is larger than its content.
     """
     return budget_bytes + budget_bytes // 4 + _SLACK_BYTES // 2
 
 
 def values_within(disk_bytes: int, row_bytes: int) -> int:
-    """The budget of values whose file, WAL and index stay within so many bytes on the disk.
+    """The budget for values that keeps the file, WAL and index within a number of bytes on the disk.
 
     Args:
         disk_bytes: of all files of a store.
@@ -48,20 +48,20 @@ def values_within(disk_bytes: int, row_bytes: int) -> int:
     """
     wal = _wal_bytes(disk_bytes)
     wal = max(wal, wal // 2 + _PER_BYTE * row_bytes + _PER_ROW)
-    # The file: as evict_above, and the window that is written before others go for it.
+    # The file: as evict_above, plus the window that is written before others are evicted for it.
     file = disk_bytes - wal - INDEX_BYTES - _SLACK_BYTES // 2 - 2 * row_bytes - _PER_ROW
     return max(row_bytes, file * 4 // 5)
 
 
 def _wal_bytes(budget_bytes: int) -> int:
-    """What the WAL grows to; a half of it is one transaction's."""
-    return min(_MOST_WAL_BYTES, max(_LEAST_WAL_BYTES, budget_bytes // 8))
+    """Maximal size of the WAL; one transaction may use half of it."""
+    return min(_MAX_WAL_BYTES, max(_MIN_WAL_BYTES, budget_bytes // 8))
 
 
-def rows_at_once(sizes: Iterable[int], budget_bytes: int) -> int:
-    """How many windows of these bytes go into one transaction; at least one.
+def rows_per_transaction(sizes: Iterable[int], budget_bytes: int) -> int:
+    """How many windows of these sizes fit into one transaction; at least one.
 
-    A transaction's pages are in the WAL until its end, those of the windows that go for it too.
+    A transaction's pages stay in the WAL until its end, including those of the windows evicted in it.
     """
     room, count = _wal_bytes(budget_bytes) // 2, 0
     for size in sizes:
@@ -73,11 +73,11 @@ def rows_at_once(sizes: Iterable[int], budget_bytes: int) -> int:
 
 
 def open_file(path: Path, budget_bytes: int) -> sqlite3.Connection:
-    """Open the file; a damaged one is moved aside and a new one made.
+    """Open the file; move a damaged one aside and create a new one.
 
     Raises:
-        Transient: no room on the disk, or the file is locked; what is there may be fine.
-        Misconfigured: the folder or the file is not writable for us, or the disk is read-only.
+        Transient: no room on the disk, or the file is locked; its content may be intact.
+        Misconfigured: this user cannot write the folder or the file, or the disk is read-only.
     """
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,16 +87,16 @@ def open_file(path: Path, budget_bytes: int) -> sqlite3.Connection:
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
-            return begin_anew(path, budget_bytes, error)
+            return replace_damaged(path, budget_bytes, error)
 
 
 def sorted_for(path: Path, error: sqlite3.Error) -> LichenError:
-    """What an error of the file means."""
+    """The error of this package for an error of SQLite."""
     return sorted_error(error, path, waited_s=_WAIT_S)
 
 
-def begin_anew(path: Path, budget_bytes: int, error: Exception) -> sqlite3.Connection:
-    """Move a damaged file (closed before) aside and begin a new one. The one moved before it goes."""
+def replace_damaged(path: Path, budget_bytes: int, error: Exception) -> sqlite3.Connection:
+    """Move a damaged, closed file aside and start a new one. Removes the file that was moved aside before."""
     aside = move_aside(path, 1)
     _log.error("window_store_moved_aside", file=str(aside), error=str(error))
     return _open(path, budget_bytes)
@@ -108,9 +108,9 @@ def _open(path: Path, budget_bytes: int) -> sqlite3.Connection:
     with closed_on_error(db):
         page = int(db.execute("PRAGMA page_size").fetchone()[0])
         db.execute(f"PRAGMA wal_autocheckpoint = {wal // 2 // page}")
-        # A hard stop beside the budget: freed pages are used again, so the file stays near its peak.
+        # A hard limit besides the budget: freed pages are reused, so the file stays near its peak.
         db.execute(f"PRAGMA max_page_count = {(budget_bytes + budget_bytes // 2 + _SLACK_BYTES) // page}")
         db.executescript(_SCHEMA)
-        add_columns(db, "windows", _LATER)
+        add_columns(db, "windows", _ADDED_COLUMNS)
         db.execute("SELECT count(*), sum(length(x)) FROM windows").fetchone()
     return db

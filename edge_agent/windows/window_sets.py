@@ -1,4 +1,4 @@
-"""Recordings -> window sets, by the same windower and quality meter as on live streams."""
+"""Converts recordings to window sets, by the same windower and quality meter as for live streams."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from protocol.tasks.task import Task
 
 
 def to_window_set(windows: Windows, quality: Quality) -> WindowSet:
-    """Windows with their quality as what the models take."""
+    """Windows with their quality as a window set, the models' input."""
     return WindowSet(
         windows.x,
         windows.present_BM,
@@ -27,15 +27,16 @@ def to_window_set(windows: Windows, quality: Quality) -> WindowSet:
 def windows_of_recording(
     task: Task, recording: Recording, quality: QualitySettings | None = None
 ) -> WindowSet:
-    """All windows of a recording, those without a label included (-1).
+    """All windows of a recording, including those without a label (-1).
 
     Args:
-        task: the grid; modalities that the recording lacks are masked.
+        task: defines the grid; modalities that the recording lacks are masked.
         recording: streams named as in the task; others are left out.
         quality: thresholds of the quality indicator.
 
     Raises:
-        Misconfigured: a stream's number of channels is not the task's, or no stream is the task's.
+        Misconfigured: a stream's number of channels differs from the task's, or no stream belongs to the
+            task.
     """
     parts = [to_window_set(*judged) for judged in scored_windows(task, recording, quality)]
     return window_set.concat(parts) if parts else window_set.empty(task)

@@ -1,4 +1,4 @@
-"""The workspace of a task on windows: streams are cut, judged and stored for it."""
+"""The workspace of a task on windows: windower, quality meter and store."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ from runtime.waits import stamp
 _RECENT: Final = 50
 """Windows over which the reasons of the state message are counted."""
 _OFTEN: Final = 0.2
-"""A reason is reported when it was found in this share of them."""
+"""A reason is reported if it applies to this share of them."""
 
 EMPTY_STATUS: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -52,12 +52,12 @@ EMPTY_STATUS: Final[Mapping[str, Any]] = MappingProxyType(
         "samples": {},
     }
 )
-"""What :meth:`WindowWorkspace.status` is while no task is known."""
+""":meth:`WindowWorkspace.status` while no task is known."""
 
 
 @dataclass
 class WindowWorkspace:
-    """What belongs to one task on windows."""
+    """The state of one task on windows."""
 
     task: Task
     modalities: tuple[str, ...]
@@ -73,44 +73,44 @@ class WindowWorkspace:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether windows teach nothing without a label: prototypes are of classes, whatever the method."""
+        """Whether windows without a label are useless: prototypes need classes, whatever the method."""
         return registry.method(self.task.method).needs_labels or self.by == "prototype"
 
     @property
     def allowed(self) -> Profile:
-        """What it may read and predict."""
+        """What the device may read and predict."""
         return Profile(self.modalities, self.targets)
 
-    def standing(self, stock: StoreSnapshot) -> tuple[Profile, int]:
-        """What it reads and predicts as its windows are now, and how many of them it could learn from."""
+    def current_profile(self, snapshot: StoreSnapshot) -> tuple[Profile, int]:
+        """What the device reads and predicts by its present windows, and how many it can learn from."""
         if follows_windows(self.task):
-            profile, useful = observed_profile(self.task, self.allowed, stock.kinds)
+            profile, useful = observed_profile(self.task, self.allowed, snapshot.kinds)
             if self.by is not None and useful:
                 return profile, useful
-            return served_profile(self.task, self.allowed, stock.kinds), useful
+            return served_profile(self.task, self.allowed, snapshot.kinds), useful
         if self.needs_labels:
-            return Profile(self.modalities), stock.labelled
-        return Profile(self.modalities), count_readable(self.task, self.allowed, stock.kinds)
+            return Profile(self.modalities), snapshot.labelled
+        return Profile(self.modalities), count_readable(self.task, self.allowed, snapshot.kinds)
 
     def reasons(self) -> Mapping[str, tuple[str, ...]]:
-        """By modality, what was often found of late."""
+        """By modality, the frequent reasons in the recent windows."""
         if not self.recent:
             return {}
-        often_MR = np.mean(self.recent, axis=0) >= _OFTEN
+        frequent_MR = np.mean(self.recent, axis=0) >= _OFTEN
         return {
-            name: tuple(word for word, found in zip(REASONS, often_MR[m], strict=True) if found)
+            name: tuple(word for word, found in zip(REASONS, frequent_MR[m], strict=True) if found)
             for m, name in enumerate(self.task.modality_names)
         }
 
     def readiness(self) -> Readiness:
         """As :meth:`edge_agent.tasks.workspace.TrainingData.readiness`."""
-        stock, reasons = self.store.snapshot(), self.reasons()
-        profile, useful = self.standing(stock)
+        snapshot, reasons = self.store.snapshot(), self.reasons()
+        profile, useful = self.current_profile(snapshot)
         modalities = {
             name: ModalityState(
-                windows=stock.counts[name],
-                missing=round(stock.missing[name], 3),
-                quality=round(stock.quality[name], 3) if stock.missing[name] < 1 else None,
+                windows=snapshot.counts[name],
+                missing=round(snapshot.missing[name], 3),
+                quality=round(snapshot.quality[name], 3) if snapshot.missing[name] < 1 else None,
                 reasons=reasons.get(name, ()),
             )
             for name in profile.modalities
@@ -122,23 +122,23 @@ class WindowWorkspace:
         return material(self, limit, labelled=self.needs_labels)
 
     def problem(self) -> Problem | None:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.problem`: the disk takes no windows."""
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.problem`: the disk accepts no windows."""
         if self.store.trouble is None:
             return None
         since, words = self.store.trouble
-        then = "until the disk takes them; it is tried again at each commit"
+        then = "until the disk accepts them; each commit tries again"
         return Problem("disk", f"windows cannot be written: {words}", since, then)
 
     def status(self) -> dict[str, Any]:
         """As :meth:`edge_agent.tasks.workspace.TrainingData.status`."""
-        stock = self.store.snapshot()
+        snapshot = self.store.snapshot()
         return {
-            "windows_to_learn_from": self.standing(stock)[1],
-            "labelled_windows": stock.labelled,
-            "windows": stock.total,
-            "store_bytes": stock.bytes,
-            "dropped_by_class": stock.dropped,
-            "lost_windows": stock.lost,
+            "windows_to_learn_from": self.current_profile(snapshot)[1],
+            "labelled_windows": snapshot.labelled,
+            "windows": snapshot.total,
+            "store_bytes": snapshot.bytes,
+            "dropped_by_class": snapshot.dropped,
+            "lost_windows": snapshot.lost,
             "disk": _disk(self.store),
             "store": self.store.disabled_reason or "on disk",
             "reasons": dict(self.reasons()),
@@ -151,18 +151,18 @@ class WindowWorkspace:
 
 
 def require_windows(data: Material) -> WindowSet:
-    """What only windows are good for: prototypes, and the choice of a route.
+    """The windows, for code that cannot use a graph: prototypes, and the choice of a route.
 
     Raises:
-        Misconfigured: it is a knowledge graph.
+        Misconfigured: the data is a knowledge graph.
     """
     if isinstance(data, WindowSet):
         return data
-    raise Misconfigured("prototypes and routers are of windows, and the task is on a knowledge graph")
+    raise Misconfigured("prototypes and routers need windows, and the task is on a knowledge graph")
 
 
 def _disk(store: WindowSink) -> str:
-    """Whether windows can be written, in words."""
+    """Whether windows can be written, as text."""
     if store.trouble is None:
         return "ok"
     since, why = store.trouble
@@ -170,17 +170,16 @@ def _disk(store: WindowSink) -> str:
 
 
 def material(work: WindowWorkspace, limit: int, *, labelled: bool) -> tuple[Profile, WindowSet]:
-    """The newest windows to learn from, and what they show of the device's profile. Touches the disk.
+    """The newest windows to learn from, and the profile that they show. Touches the disk.
 
     Args:
         work: the task, and what this device may read and predict.
-        limit: at most so many windows.
-        labelled: only those with a class of ``label``; else all that have something to read. Not looked at
-            where the profile follows the windows: then those are taken that have anything to read and a label
-            of any target.
+        limit: maximal number of windows.
+        labelled: only windows with a class of ``label``; else all that have an input. Ignored if the profile
+            follows the windows: then all windows with an input and a label of any target are taken.
 
     Raises:
-        Transient: there is none, or the store cannot be read now.
+        Transient: there are none, or the store cannot be read now.
     """
     task, may = work.task, work.allowed
     if not follows_windows(task):

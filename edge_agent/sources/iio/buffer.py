@@ -1,7 +1,7 @@
-"""Scans of an IIO device from ``/dev/iio:deviceN``: the driver samples, nothing is lost between two reads.
+"""Scans of an IIO device from ``/dev/iio:deviceN``: the driver samples, so no sample is lost between reads.
 
-Set up through sysfs, and only what is not so yet is written: a device that a boot script has prepared needs
-no right to write. What was switched on here is switched off at the end.
+Set up through sysfs. Only attributes with another value are written: a device that a boot script has prepared
+needs no write permission. Attributes that were enabled here are disabled at the end.
 """
 
 import os
@@ -22,16 +22,16 @@ from protocol.errors import Transient
 from runtime.clock import Clock
 
 WAKE_S: Final = 0.1
-"""The driver says that there is something at least so often, where it can wait for more than one scan."""
+"""Longest time between two reads, if the driver can wait for more than one scan."""
 DEPTH_S: Final = 4.0
-"""What the kernel keeps while this process is busy."""
+"""Kernel buffer for the time in which this process is busy."""
 _READ_BYTES: Final = 1 << 16
 _SILENCE_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class BufferRequest:
-    """What is to be set up."""
+    """The requested setup."""
 
     modalities: Modalities
     rate_hz: float
@@ -40,20 +40,20 @@ class BufferRequest:
 
 
 def set_rate(device: IioDevice, channels: list[str], rate_hz: float) -> float:
-    """Set the device to ``rate_hz``, or the next rate above that it has; returns what it is then.
+    """Set the device to ``rate_hz``, or its next higher rate; returns the rate in effect.
 
     Raises:
         OSError: it cannot be written.
     """
     rates = [
         device.shared(channel, "sampling_frequency") for channel in channels
-    ]  # of each type, or of the device
+    ]  # of each channel type, or of the device
     now = rate_hz
     for channel, attribute in zip(channels, rates, strict=True):
         if attribute is None:
             continue
         can = device.frequencies(channel)
-        chosen = next((one for one in can if one >= rate_hz * 0.999), can[-1] if can else rate_hz)
+        chosen = next((rate for rate in can if rate >= rate_hz * 0.999), can[-1] if can else rate_hz)
         have = device.number(attribute)
         if have is None or abs(have - chosen) > 1e-3 * chosen:
             device.write(attribute, f"{chosen:g}")
@@ -62,12 +62,12 @@ def set_rate(device: IioDevice, channels: list[str], rate_hz: float) -> float:
 
 
 class Buffer:
-    """One capture, from :meth:`start` to :meth:`stop`; blocking, for a thread of its own.
+    """One capture, from :meth:`start` to :meth:`stop`; blocking, so it needs a thread of its own.
 
     Args:
-        device: found.
+        device: the IIO device.
         node: ``/dev/iio:deviceN``.
-        wish: what to read.
+        request: the requested setup.
         clock: of the agent.
         counters: see :class:`edge_agent.sources.timestamps.ClockMapping`.
     """
@@ -76,43 +76,43 @@ class Buffer:
         self,
         device: IioDevice,
         node: Path,
-        wish: BufferRequest,
+        request: BufferRequest,
         clock: Clock,
         counters: MutableMapping[str, float],
     ) -> None:
         self._device = device
         self._node = node
-        self._wish = wish
+        self._request = request
         self._clock = clock
         self._counters = counters
         self._started = False
         self._fd: int | None = None
-        self.rate_hz = wish.rate_hz
-        """What the device was set to."""
+        self.rate_hz = request.rate_hz
+        """The rate in effect."""
 
     @property
     def runs(self) -> bool:
-        """Whether :meth:`start` came to its end."""
+        """Whether :meth:`start` succeeded."""
         return self._fd is not None
 
     def start(self) -> None:
-        """Set it up and switch it on.
+        """Set up the buffer and enable it.
 
         Raises:
-            OSError: it cannot be written or opened, or the driver refuses.
+            OSError: an attribute cannot be written or opened, or the driver refuses.
             Transient: the device has no buffer, or not with these channels.
         """
-        device, wish = self._device, self._wish
+        device, request = self._device, self._request
         scan, buffer = device.scan_folder, device.buffer_folder
         if scan is None or buffer is None:
             raise Transient(f"{device.name} has no buffer: set mode = 'poll'")
-        channels = names(wish.modalities)
-        for attribute, value in wish.write.items():
+        channels = names(request.modalities)
+        for attribute, value in request.write.items():
             device.write(attribute, value)
-        rate = set_rate(device, channels, wish.rate_hz)
-        if wish.trigger is not None:
-            set_trigger_rate(device, wish.trigger, wish.rate_hz)
-            device.write("trigger/current_trigger", wish.trigger)
+        rate = set_rate(device, channels, request.rate_hz)
+        if request.trigger is not None:
+            set_trigger_rate(device, request.trigger, request.rate_hz)
+            device.write("trigger/current_trigger", request.trigger)
         stamped = device.text(f"{scan}/in_timestamp_en") is not None
         have = device.scanned()
         if missing := [channel for channel in channels if channel not in have]:
@@ -126,10 +126,12 @@ class Buffer:
             self._switch_on(buffer)
         on = [name for name in have if device.text(f"{scan}/in_{name}_en") == "1"]
         if off := [name for name in channels if name not in on]:
-            raise Transient(f"{device.name}: its buffer runs without {', '.join(off)}: who switched it on?")
+            raise Transient(
+                f"{device.name}: its buffer runs without {', '.join(off)}: did another program enable it?"
+            )
         stamped = stamped and device.text(f"{scan}/in_timestamp_en") == "1"
         self._layout = ScanLayout(device.element(name) for name in [*on, *["timestamp"] * stamped])
-        self._rows = SampleRows(device, wish.modalities, buffered=True)
+        self._rows = SampleRows(device, request.modalities, buffered=True)
         clock = device.text("current_timestamp_clock") or "realtime"
         self._map = ClockMapping(clock, self._clock.wall, self._counters) if stamped else None
         self._blocks = BlockTimestamps(rate)
@@ -147,14 +149,14 @@ class Buffer:
         self._started = True
 
     def _choose(self, scan: str, wanted: list[str], have: list[str], *, stamped: bool) -> None:
-        """The channels of the scan; those that are not wanted cost time on the bus."""
+        """Select the channels of the scan; unused channels cost bus time."""
         for name in have:
             self._device.write(f"{scan}/in_{name}_en", "1" if name in wanted else "0")
         if stamped:
             self._device.write(f"{scan}/in_timestamp_en", "1")
 
     def stop(self) -> None:
-        """Switch it off, where it was switched on here; a device that is gone is off."""
+        """Disable the buffer if it was enabled here; a device that is gone is already off."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
@@ -167,7 +169,7 @@ class Buffer:
                 return
 
     def run(self, outlet: ThreadOutlet) -> None:
-        """Read until the outlet stops; after :meth:`start`.
+        """Read until the outlet stops; to be called after :meth:`start`.
 
         Raises:
             OSError: the device is gone.
@@ -187,7 +189,7 @@ class Buffer:
             rest = self._hand_over(rest + block, outlet)
 
     def _hand_over(self, block: bytes, outlet: ThreadOutlet) -> bytes:
-        """Put all whole scans; returns what is left."""
+        """Put all whole scans; returns the remaining bytes."""
         whole = len(block) // self._layout.size * self._layout.size
         if whole:
             now = self._clock.wall()
@@ -198,21 +200,21 @@ class Buffer:
         return block[whole:]
 
     def _times(self, numbers: dict[str, NDArray[Any]], n: int, now: float) -> NDArray[np.float64]:
-        """Unix seconds of ``n`` scans: their own stamps, else that they were read at ``now``."""
+        """Unix seconds of ``n`` scans: from their stamps, else estimated from the read at ``now``."""
         stamps = numbers.get("timestamp")
-        found = None if self._map is None or stamps is None else self._map.unix(stamps[:, 0])
-        return self._blocks.times(n, now) if found is None else found
+        unix = None if self._map is None or stamps is None else self._map.unix(stamps[:, 0])
+        return self._blocks.times(n, now) if unix is None else unix
 
 
 def set_trigger_rate(device: IioDevice, trigger: str, rate_hz: float) -> None:
-    """A trigger by timer (``iio-trig-hrtimer``) has a rate of its own; others have none.
+    """Set the rate of a timer trigger (``iio-trig-hrtimer``); other triggers have none.
 
     Raises:
-        Transient: there is no such trigger; lists those that there are.
+        Transient: there is no such trigger; lists the existing ones.
         OSError: its rate cannot be written.
     """
     folder = device.path.parent
-    every = {one.name: one for one in map(IioDevice, sorted(folder.glob("trigger*")))}
+    every = {trigger.name: trigger for trigger in map(IioDevice, sorted(folder.glob("trigger*")))}
     if trigger not in every:
         known = ", ".join(every) or "none"
         raise Transient(f"trigger {trigger!r} is not there ({folder}); there are: {known}")

@@ -1,4 +1,4 @@
-"""From raw numbers of IIO channels to rows of modalities: (raw + offset) * scale, unit, mount, factor."""
+"""Converts raw numbers of IIO channels to rows of modalities: (raw + offset) * scale, unit, mount, factor."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,16 @@ class IioModality(Section):
     """``[source.modalities.<name>]`` of an IIO source; a bare list is its ``channels``."""
 
     channels: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
-    """As ``accel_x`` for ``in_accel_x_raw``; ``rot_quaternion[0]`` for the first of several numbers."""
+    """For example ``accel_x`` for ``in_accel_x_raw``; ``rot_quaternion[0]`` for the first of several numbers.
+    """
     unit: str | None = None
-    """None: SI, with degC, % and uT, by the channel's type."""
+    """None: SI, with degC, % and uT, by the type of the channel."""
     factor: float = 1.0
-    """Multiplied after the unit was converted, for a unit that is not known here, or a calibration."""
+    """Multiplied after the unit conversion, for a unit that is not known here, or a calibration."""
     offset: float = 0.0
     """Added last."""
     mount: bool = True
-    """Turn x, y, z by the device's mount matrix: from the chip's axes to the board's."""
+    """Rotate x, y, z by the device's mount matrix: from the chip's axes to the board's."""
 
 
 def _listed(value: Any) -> Any:
@@ -43,7 +44,7 @@ Modalities = dict[str, Annotated[IioModality, BeforeValidator(_listed)]]
 
 
 def split(channel: str) -> tuple[str, int]:
-    """The kernel's name of a channel, and which of its numbers."""
+    """The kernel's name of a channel, and the index of the number in it."""
     match = _NAME.fullmatch(channel)
     return (channel, 0) if match is None else (match[1], int(match[2] or 0))
 
@@ -54,27 +55,27 @@ def names(modalities: Mapping[str, IioModality]) -> list[str]:
 
 
 def units(modalities: Mapping[str, IioModality]) -> dict[str, str]:
-    """The unit of each modality; empty where its channels differ, or a factor makes it another one.
+    """The unit of each modality; empty if its channels differ, or a factor changes it.
 
     Raises:
-        Misconfigured: a channel cannot be converted to the unit that is wanted.
+        Misconfigured: a channel cannot be converted to the configured unit.
     """
-    found = {}
+    units = {}
     for name, modality in modalities.items():
         try:
             every = {conversion(split(c)[0], modality.unit)[0] for c in modality.channels}
         except Misconfigured as error:
             raise Misconfigured(f"modalities.{name}.{error}") from None
         plain = len(every) == 1 and (modality.factor, modality.offset) == (1.0, 0.0)
-        found[name] = every.pop() if plain else ""
-    return found
+        units[name] = every.pop() if plain else ""
+    return units
 
 
 def require_channels(device: IioDevice, modalities: Mapping[str, IioModality]) -> None:
-    """Whether the device has all of them.
+    """Check that the device has all channels.
 
     Raises:
-        Misconfigured: names the key and what was perhaps meant.
+        Misconfigured: names the key and similar channels.
     """
     have = device.channels()
     for name, modality in modalities.items():
@@ -103,12 +104,12 @@ class _Term:
         stored = numbers[self.channel]
         if self.part >= stored.shape[1]:
             return np.full(len(stored), np.nan)
-        found: NDArray[np.float64] = (stored[:, self.part] + self.offset) * self.scale * self.unit
-        return found + self.shift
+        values: NDArray[np.float64] = (stored[:, self.part] + self.offset) * self.scale * self.unit
+        return values + self.shift
 
 
 class SampleRows:
-    """Rows of each modality out of channels' numbers; scales are those of the moment it is made."""
+    """Converts channels' numbers to rows of each modality, with the scales at the time of creation."""
 
     def __init__(self, device: IioDevice, modalities: Mapping[str, IioModality], *, buffered: bool) -> None:
         have = device.channels()
@@ -127,19 +128,19 @@ class SampleRows:
 
     def of(self, numbers: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.float32]]:
         """``values`` (n, C) by modality, from ``numbers`` (n, repeat) by channel."""
-        found = {}
+        rows = {}
         for name, terms in self._terms.items():
             values = np.stack([term.of(numbers) for term in terms], axis=1)
             if name in self._turns:
                 at, matrix = self._turns[name]
                 values[:, at : at + 3] = values[:, at : at + 3] @ matrix.T
             modality = self._modalities[name]
-            found[name] = linear(values, modality.factor, modality.offset)
-        return found
+            rows[name] = linear(values, modality.factor, modality.offset)
+        return rows
 
 
 def _term(device: IioDevice, channel: str, part: int, unit: str | None, *, done: bool) -> _Term:
-    """``done``: the driver has applied offset and scale itself (``_input``)."""
+    """``done``: the driver has already applied offset and scale (``_input``)."""
     scale = None if done else device.shared(channel, "scale")
     offset = None if done else device.shared(channel, "offset")
     _, factor, shift = conversion(channel, unit)
@@ -154,7 +155,7 @@ def _term(device: IioDevice, channel: str, part: int, unit: str | None, *, done:
 
 
 def _triple(channels: Sequence[str]) -> int | None:
-    """Where x, y and z of one type stand side by side."""
+    """Positions where x, y and z of one type are consecutive."""
     for at in range(len(channels) - 2):
         three = channels[at : at + 3]
         if tuple(c.rpartition("_")[2] for c in three) == _AXES and len({kind_of(c) for c in three}) == 1:

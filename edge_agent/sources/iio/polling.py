@@ -1,7 +1,7 @@
-"""An IIO device without a buffer, or without the right to use it: its attributes are read on a beat.
+"""Polls the attributes of an IIO device that has no buffer, or whose buffer this user may not use.
 
-Beat k is due at ``start + k * period``: being late once does not move the later ones. A beat that was missed
-is a gap and is counted, and so is how late the beats were.
+Reading k is due at ``start + k * period``: a late reading does not delay the next ones. A missed reading is a
+gap and is counted; the delay of readings is counted too.
 """
 
 import errno
@@ -19,11 +19,11 @@ from runtime.clock import Clock
 
 _GONE: Final = (errno.ENODEV, errno.ENXIO, errno.ENOENT)
 MAX_FAILURES: Final = 20
-"""So many beats in a row in which a channel could not be read: it will not be read at the next one either."""
+"""The device has failed after this many consecutive readings that failed on every channel."""
 
 
 class PollTimer:
-    """When the next reading is due, in seconds of a monotonic clock; and what was missed."""
+    """When the next reading is due, in seconds of a monotonic clock; counts missed readings."""
 
     def __init__(self, period_s: float, start: float, counters: MutableMapping[str, float]) -> None:
         self._period = period_s
@@ -33,11 +33,11 @@ class PollTimer:
 
     @property
     def due(self) -> float:
-        """Of the present beat."""
+        """When the present reading is due."""
         return self._start + self._k * self._period
 
     def done(self, read: float, now: float) -> None:
-        """The present beat was read at ``read`` (s), it is ``now``; the next is late by under a period."""
+        """Record a reading at ``read`` (s), now being ``now``; the next one is late by less than a period."""
         late = 1000 * max(0.0, read - self.due)
         self._counters["late_ms_max"] = max(self._counters.get("late_ms_max", 0.0), late)
         self._k += 1
@@ -48,7 +48,7 @@ class PollTimer:
 
 
 class Poller:
-    """Reads all channels at each beat; blocking, for a thread of its own."""
+    """Reads all channels at each due time; blocking, so it needs a thread of its own."""
 
     def __init__(
         self,
@@ -75,33 +75,33 @@ class Poller:
         """Read until the outlet stops.
 
         Raises:
-            OSError: the device is gone, or fails again and again.
+            OSError: the device is gone, or fails repeatedly.
         """
         beat = PollTimer(self._period, self._clock.now(), self._counters)
         while not outlet.wait(beat.due - self._clock.now()):
             read, before = self._clock.now(), self._clock.wall()
             numbers = {name: self._numbers(name) for name in self._files}
-            took = self._clock.now() - read
-            t = np.array([before + took / 2])
+            duration = self._clock.now() - read
+            t = np.array([before + duration / 2])
             for modality, values in self._rows.of(numbers).items():
                 outlet.put(modality, t, values)
             beat.done(read, self._clock.now())
 
     def _numbers(self, channel: str) -> NDArray[Any]:
-        """(1, repeat); NaN where the bus failed just now."""
+        """(1, repeat); NaN if the bus failed just now."""
         try:
             text = self._files[channel].read_bytes()
-            found = np.array([[float(word) for word in text.split()]])
+            numbers = np.array([[float(word) for word in text.split()]])
         except ValueError:
-            found = np.full((1, 1), np.nan)
+            numbers = np.full((1, 1), np.nan)
         except OSError as error:
             self._counters["read_errors"] = self._counters.get("read_errors", 0) + 1
             self._failures += 1
             if error.errno in _GONE or self._failures > MAX_FAILURES * len(self._files):
                 raise
             if error.errno == errno.EBUSY:
-                words = "in use: another program has switched its buffer on"
+                words = "in use: another program has enabled its buffer"
                 raise Transient(f"{self._device.name} ({self._device.id}) is {words}") from None
             return np.full((1, 1), np.nan)
         self._failures = 0
-        return found
+        return numbers

@@ -1,8 +1,8 @@
-"""Scans of an IIO buffer: what the kernel says of their elements, and numbers out of their bytes. Pure.
+"""The format of the scans in an IIO buffer, and how to convert their bytes to numbers. Pure.
 
 A scan holds the enabled channels in the order of their index, each aligned to its own size, then the
 timestamp; the whole is aligned to the largest element. A type reads ``le:s12/16X3>>4``: little endian,
-signed, 12 bits that count, in 16 bits, 3 of them, shifted by 4.
+signed, 12 valid bits in 16 stored bits, 3 of them, shifted by 4.
 """
 
 import re
@@ -20,7 +20,7 @@ _FLOATS: Final = (16, 32, 64)
 
 @dataclass(frozen=True)
 class ScanType:
-    """``bits`` that count in ``storage_bits``, ``repeat`` times; ``kind``: s(igned), u(nsigned), f(loat)."""
+    """``bits`` valid bits in ``storage_bits``, ``repeat`` times; ``kind``: s(igned), u(nsigned), f(loat)."""
 
     big: bool
     kind: str
@@ -31,14 +31,14 @@ class ScanType:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the kernel's words.
+        """Parse the kernel's description of an element.
 
         Raises:
-            ValueError: they are not understood, or contradict themselves.
+            ValueError: it is unknown or inconsistent.
         """
         match = _TYPE.fullmatch(text.strip())
         if match is None:
-            raise ValueError(f"{text!r} is no type of a scan element, as le:s16/16>>0 is")
+            raise ValueError(f"{text!r} is not a type of a scan element such as le:s16/16>>0")
         bits, storage, repeat, shift = int(match[3]), int(match[4]), int(match[5] or 1), int(match[6])
         if storage not in _STORAGE or not 1 <= bits <= storage - shift or repeat < 1:
             raise ValueError(f"{text!r}: {bits} bits shifted by {shift} in {storage}, {repeat} times")
@@ -48,17 +48,17 @@ class ScanType:
 
     @property
     def bytes(self) -> int:
-        """That it takes in a scan."""
+        """Size of the element in a scan."""
         return self.storage_bits // 8 * self.repeat
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of one number as it is stored."""
+        """Type of one stored number."""
         kind = "f" if self.kind == "f" else "u"
         return np.dtype(f"{'>' if self.big else '<'}{kind}{self.storage_bits // 8}")
 
     def numbers(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """int64 or uint64 (or float64) of what is stored: shifted, masked, with its sign."""
+        """Values of the stored numbers as int64, uint64 or float64: shifted, masked, with their sign."""
         if self.kind == "f":
             return stored.astype(np.float64)
         wide = stored.astype(np.uint64) >> np.uint64(self.shift)
@@ -81,7 +81,7 @@ class Element:
 
 
 class ScanLayout:
-    """Where each enabled element lies in a scan."""
+    """The position of each enabled element in a scan."""
 
     def __init__(self, elements: Iterable[Element]) -> None:
         self.elements = tuple(sorted(elements, key=lambda element: element.index))
@@ -104,7 +104,7 @@ class ScanLayout:
         self.offsets = dict(zip(self._dtype.names or (), offsets, strict=True))
 
     def read(self, block: bytes) -> dict[str, NDArray[Any]]:
-        """By element, its numbers (n, repeat) in the n whole scans of ``block``."""
+        """The numbers (n, repeat) of each element in the n whole scans of ``block``."""
         whole = len(block) // self.size * self.size
         scans = np.frombuffer(block[:whole], self._dtype)
         return {element.name: element.type.numbers(scans[element.name]) for element in self.elements}

@@ -1,6 +1,6 @@
-"""The ``iio`` source: accelerometers, gyroscopes, converters and the like by Linux' Industrial I/O.
+"""The ``iio`` source: accelerometers, gyroscopes, converters and others through Linux Industrial I/O.
 
-Buffered where it can be (the driver samples, with the kernel's stamps), else polled on a beat.
+It uses the buffer if possible (the driver samples, with stamps of the kernel), else it polls.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -25,7 +25,7 @@ from runtime.settings.load import ConfigPath, Section
 
 _log = structlog.get_logger(__name__)
 LOOK_S: Final = 1.0
-"""A device that is not there is looked for so often."""
+"""Seconds between two searches for a missing device."""
 Attribute = Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,128}$")]
 
 
@@ -33,22 +33,22 @@ class IioSettings(Section):
     """Keys of ``[[source]] kind = "iio"``."""
 
     device: Annotated[str, Field(min_length=1, max_length=128)]
-    """Its name, as ``mpu6050``; where several have it, ``mpu6050@1-0068`` (bus and address)."""
+    """Its name, as ``mpu6050``; if several have it, ``mpu6050@1-0068`` (bus and address)."""
     modalities: Annotated[Modalities, Field(min_length=1, max_length=16)]
     rate_hz: Annotated[float, Field(gt=0, le=20_000)]
-    """Polled: the beat. Buffered: what the device is set to, or its next rate above."""
+    """Polled: the polling rate. Buffered: the device's rate, or its next higher one."""
     mode: Literal["auto", "buffer", "poll"] = "auto"
-    """``auto``: the buffer where it can be used, else polled."""
+    """``auto``: the buffer if it can be used, else polling."""
     trigger: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """What starts each scan, where the device needs one; None leaves what is set."""
+    """The trigger of each scan, if the device needs one; None keeps the present one."""
     write: dict[Attribute, str] = Field(default_factory=dict)
-    """Attributes of the device to set first, as ``in_accel_scale = "0.000598"``: its range."""
+    """Attributes of the device to set first, as ``in_accel_scale = "0.000598"`` for its range."""
     sysfs: ConfigPath = Path("/sys")
     dev: ConfigPath = Path("/dev")
 
 
 class Iio:
-    """One device. Calling :meth:`samples` again sets it up anew."""
+    """One device. Calling :meth:`samples` again sets it up again."""
 
     def __init__(self, settings: IioSettings, known: Sequence[str] | None, clock: Clock) -> None:
         require_known(settings.modalities, known)
@@ -66,12 +66,12 @@ class Iio:
             self.state = str(error)
 
     def doubts(self, task: Task) -> list[str]:
-        """Units that are not the task's, and a device that is not there now."""
+        """Units that differ from the task's, and a missing device."""
         words = unit_doubts(self.name, self._units, task)
         try:
             find(self._settings.sysfs, self._settings.device)
         except (Absent, OSError) as error:
-            words.append(f"{self.name}: {error}; it is waited for")
+            words.append(f"{self.name}: {error}; the agent waits for it")
         return words
 
     async def samples(self) -> AsyncIterator[Batch]:
@@ -81,7 +81,7 @@ class Iio:
                 yield batch
 
     def _work(self, outlet: ThreadOutlet) -> None:
-        """All that may block, in a thread."""
+        """The blocking work, run in a thread."""
         device = self._wait(outlet)
         if device is None or self._buffered(device, outlet):
             return
@@ -95,14 +95,14 @@ class Iio:
         poller.run(outlet)
 
     def _wait(self, outlet: ThreadOutlet) -> IioDevice | None:
-        """The device, once it is there; None where the agent stops first."""
+        """The device, as soon as it is present; None if the agent stops first."""
         while True:
             try:
                 device = find(self._settings.sysfs, self._settings.device)
                 require_channels(device, self._settings.modalities)
             except Absent as error:
                 self.state = str(error)
-            except Misconfigured as error:  # found out while it runs: other hardware was plugged in
+            except Misconfigured as error:  # found at run time: other hardware was plugged in
                 raise Transient(f"{self.name}: {error}") from None
             else:
                 return device
@@ -110,12 +110,12 @@ class Iio:
                 return None
 
     def _buffered(self, device: IioDevice, outlet: ThreadOutlet) -> bool:
-        """Read by the buffer, until the end; False where it is to be polled."""
+        """Read through the buffer until the end; False if the device must be polled."""
         settings = self._settings
         if settings.mode == "poll":
             return False
-        wish = BufferRequest(settings.modalities, settings.rate_hz, settings.trigger, settings.write)
-        buffer = Buffer(device, settings.dev / device.id, wish, self._clock, self.counters)
+        request = BufferRequest(settings.modalities, settings.rate_hz, settings.trigger, settings.write)
+        buffer = Buffer(device, settings.dev / device.id, request, self._clock, self.counters)
         try:
             buffer.start()
             self._fell_back = ""

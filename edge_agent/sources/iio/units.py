@@ -1,4 +1,4 @@
-"""Units of Linux' Industrial I/O, and into which others they are converted.
+"""Units of Linux Industrial I/O, and their conversion to others.
 
 The kernel's interface (Documentation/ABI/testing/sysfs-bus-iio) fixes the unit of ``(raw + offset) * scale``
 by the type of a channel. Most are SI; some are a thousandth of it, and magnetometers give gauss.
@@ -54,32 +54,32 @@ UNITS: Final[Mapping[str, Mapping[str, float]]] = {
     "ph": {"pH": 1.0},
     "rot": {"1": 1.0},
 }
-"""Type of channel -> unit -> by how much the kernel's value is multiplied. The first unit is the default."""
+"""Type of channel -> unit -> factor for the kernel's value. The first unit is the default."""
 _SHIFTS: Final = {("temp", "K"): 273.15, ("temp", "degF"): 32.0}
 
 
 def kind_of(channel: str) -> str:
     """``accel_x`` -> ``accel``, ``voltage0-voltage1`` -> ``voltage``."""
-    found = re.match(r"[a-z]+", channel)
-    return "" if found is None else found[0]
+    match = re.match(r"[a-z]+", channel)
+    return "" if match is None else match[0]
 
 
 def conversion(channel: str, unit: str | None) -> tuple[str, float, float]:
-    """Unit, factor and what is added after it, for the kernel's value of a channel.
+    """Unit, factor and offset added after it, for the kernel's value of a channel.
 
     Args:
         channel: its name, without ``in_`` and ``_raw``.
-        unit: the wanted one; None takes the default of the channel's type.
+        unit: the requested one; None takes the default of the channel's type.
 
     Raises:
-        Misconfigured: the type has no such unit; lists those that it has.
+        Misconfigured: the type has no such unit; lists its units.
     """
     kind = kind_of(channel)
-    known = UNITS.get(kind, {"1": 1.0})
-    chosen = next(iter(known)) if unit is None else unit
-    if chosen not in known:
+    factors = UNITS.get(kind, {"1": 1.0})
+    chosen = next(iter(factors)) if unit is None else unit
+    if chosen not in factors:
         raise Misconfigured(
-            f"unit: {unit!r}: channel {channel!r} can be converted to {', '.join(known)}; for another unit "
+            f"unit: {unit!r}: channel {channel!r} can be converted to {', '.join(factors)}; for another unit "
             "leave it out and set factor"
         )
-    return chosen, known[chosen], _SHIFTS.get((kind, chosen), 0.0)
+    return chosen, factors[chosen], _SHIFTS.get((kind, chosen), 0.0)

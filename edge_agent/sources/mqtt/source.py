@@ -1,8 +1,8 @@
-"""The ``mqtt`` source: sensors and labels that speak on a local broker, as zigbee2mqtt and Tasmota make them.
+"""The ``mqtt`` source: sensors and labels on a local broker, for example from zigbee2mqtt or Tasmota.
 
-A connection of its own, to any broker; it comes back by itself. Samples are of now, so nothing is queued for
-us while we are away, and what the broker retained is of unknown age: it counts for labels, which hold, and
-for modalities only where ``retained = true``.
+It has a connection of its own, to any broker, and reconnects by itself. Samples are live, so the broker
+queues nothing while the agent is away. A retained message is of unknown age: it counts for labels, which
+hold, and for modalities only with ``retained = true``.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from runtime.mqtt.link import Link, Message, read_password, tls_context
 from runtime.settings.load import ConfigPath, MqttSettings, Section, TlsSettings
 
 LOOK_S: Final = 1.0
-"""The longest time until a lost connection ends the labels that held."""
+"""The longest time from a lost connection to the end of the active labels."""
 MAX_BATCHES: Final = 4096
-"""Rows that wait for the agent; beyond it the oldest go and are counted."""
+"""Rows that wait for the agent; beyond it the oldest are dropped and counted."""
 
 
 class MqttSourceSettings(Section):
@@ -44,15 +44,15 @@ class MqttSourceSettings(Section):
     keepalive_s: Annotated[int, Field(ge=1, le=65535)] = 30
     backoff_max_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     retained: bool = False
-    """Take what the broker retained as if it were measured now."""
+    """Treat retained messages as measured now."""
     max_payload_bytes: Annotated[int, Field(ge=16, le=1 << 20)] = 65536
     modalities: Annotated[dict[str, MqttModality], Field(max_length=16, default_factory=dict)]
     labels: Annotated[tuple[MqttLabel, ...], Field(max_length=16)] = ()
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _has_topics(self) -> Self:
         if not self.modalities and not self.labels:
-            raise ValueError("neither modalities nor labels: nothing to listen to")
+            raise ValueError("neither modalities nor labels: nothing to subscribe to")
         return self
 
     def link(self) -> MqttSettings:
@@ -65,7 +65,7 @@ class MqttSourceSettings(Section):
 
 
 class Mqtt:
-    """One connection to one broker. Calling :meth:`samples` again makes another one."""
+    """One connection to one broker. Calling :meth:`samples` again opens another one."""
 
     def __init__(self, settings: MqttSourceSettings, known: Sequence[str] | None, clock: Clock) -> None:
         require_known(settings.modalities, known)
@@ -74,14 +74,14 @@ class Mqtt:
         read_password(self._link_settings)
         tls_context(self._link_settings)
         self._clock = clock
-        self._gauges = [TopicGauge(name, one) for name, one in settings.modalities.items()]
-        self._markers = [Marker(one) for one in settings.labels]
+        self._gauges = [TopicGauge(name, modality) for name, modality in settings.modalities.items()]
+        self._markers = [Marker(label) for label in settings.labels]
         self._batches: deque[Batch] = deque()
         self._link: Link | None = None
         self._bad = ""
         self._counts: dict[str, float] = {}
         self.name = f"mqtt {self._link_settings.where}"
-        self.channels = {name: len(one.channels) for name, one in settings.modalities.items()}
+        self.channels = {name: len(modality.channels) for name, modality in settings.modalities.items()}
 
     @property
     def state(self) -> str:
@@ -93,11 +93,11 @@ class Mqtt:
     def counters(self) -> dict[str, float]:
         """See :class:`edge_agent.sources.base.ReportsStatus`."""
         link = self._link
-        ours = {} if link is None else {"reconnects": link.counters.reconnects}
-        return self._counts | {key: float(value) for key, value in ours.items() if value}
+        counters = {} if link is None else {"reconnects": link.counters.reconnects}
+        return self._counts | {key: float(value) for key, value in counters.items() if value}
 
     def doubts(self, task: Task) -> list[str]:
-        """Units that are not the task's, and labels of targets that it does not have."""
+        """Units that differ from the task's, and labels of targets that it does not have."""
         words = unit_doubts(self.name, {g.name: g.settings.unit for g in self._gauges}, task)
         words += [
             f"{self.name}: labels for target {marker.settings.target!r}: task {task.name!r} has none"
@@ -107,7 +107,7 @@ class Mqtt:
         return words
 
     def follow(self, task: Task) -> None:
-        """Labels may come by the names of the task's classes."""
+        """Labels may use the names of the task's classes from now on."""
         for marker in self._markers:
             marker.follow(task)
 
@@ -145,7 +145,7 @@ class Mqtt:
             yield from marker.beat(now)
 
     async def _pause(self, came: Signal) -> None:
-        """Until a message came, or the next beat."""
+        """Wait for a message, or for the next beat."""
         now = self._clock.wall()
         dues = [gauge.due - now for gauge in self._gauges if gauge.settings.every_s is not None]
         await came.wait(min([LOOK_S, *(max(0.001, due) for due in dues)]))

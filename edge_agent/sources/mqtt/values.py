@@ -1,8 +1,8 @@
-"""What messages of local topics mean: channels of modalities, classes and numbers of labels. Pure.
+"""Converts messages of local topics to channels of modalities, and to classes and numbers of labels. Pure.
 
-A modality whose channels all come from one topic gives a row a message. With ``every_s`` it gives a row a
-beat, of the newest value of each channel, as long as none is older than ``hold_s``: so topics may be several,
-and a sensor may speak only when something changes.
+A modality whose channels all come from one topic gives a row for each message. With ``every_s`` it gives a
+row at each beat, of the newest value of each channel, as long as none is older than ``hold_s``: so there may
+be several topics, and a sensor may send only changes.
 """
 
 import math
@@ -33,7 +33,7 @@ from runtime.settings.load import Section
 NONE_WORDS: Final = frozenset({"", "none", "null", "-1", "off", "unknown"})
 """Payloads that end a label."""
 MAX_SKEW_S: Final = 30.0
-"""A time in a payload that is further than this from its arrival is a wrong clock's: the arrival counts."""
+"""If a time in a payload is further than this from its arrival, its clock is wrong: the arrival counts."""
 
 
 def _filter(text: str) -> str:
@@ -41,7 +41,7 @@ def _filter(text: str) -> str:
     hashes = [i for i, level in enumerate(levels) if "#" in level]
     wrong = any("+" in level and level != "+" for level in levels)
     if wrong or "\0" in text or any(levels[i] != "#" or i != len(levels) - 1 for i in hashes):
-        raise ValueError(f"{text!r} is no topic filter: '+' is one whole level, '#' the last")
+        raise ValueError(f"{text!r} is not a topic filter: '+' is one whole level, '#' the last")
     return text
 
 
@@ -49,14 +49,14 @@ Topic = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_fil
 
 
 class TimedValue(Section):
-    """Keys of whatever comes in a message: from where, and when it was."""
+    """Keys of each value in a message: its topic, path and time."""
 
     topic: Topic
-    """``+`` and ``#`` as ever."""
+    """With the wildcards ``+`` and ``#`` of MQTT."""
     path: JsonPath = ""
     """In JSON, as ``wind.speed``; empty: the payload itself is the number or word."""
     words: dict[str, float] = Field(default_factory=dict)
-    """Words -> numbers. None given: on, true, open are 1; off, false, closed are 0."""
+    """Words -> numbers. By default on, true, open are 1; off, false, closed are 0."""
 
 
 class TopicChannel(TimedValue):
@@ -69,7 +69,7 @@ class MqttModality(Section):
     channels: Annotated[tuple[TopicChannel, ...], Field(min_length=1, max_length=64)]
     every_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     hold_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 60.0
-    """With ``every_s``: a value counts for so long."""
+    """With ``every_s``: how long a value is valid."""
     time_path: JsonPath | None = None
     """The measurement's time in the payload; None: its arrival."""
     time_unit: TimeUnit = "s"
@@ -83,7 +83,7 @@ class MqttModality(Section):
         if self.every_s is None and len({c.topic for c in self.channels}) > 1:
             raise ValueError("channels of several topics have no common time: give every_s")
         if self.every_s is not None and self.hold_s < self.every_s:
-            raise ValueError("hold_s is below every_s: no value would live until its beat")
+            raise ValueError("hold_s is below every_s: every value would expire before its beat")
         if self.every_s is not None and self.time_path is not None:
             raise ValueError("time_path and every_s: rows on a beat have the beat's time; give one of them")
         return self
@@ -96,14 +96,14 @@ class MqttLabel(TimedValue):
     time_path: JsonPath | None = None
     time_unit: TimeUnit = "s"
     at_most_s: Annotated[float, Field(gt=0, le=7 * 86400)] | None = None
-    """A label that nobody ends is ended after so long; None: never."""
+    """A label without an end is ended after this time; None: never."""
 
 
 def moment(payload: Any, path: str | None, unit: TimeUnit, arrived: float) -> tuple[float, bool]:
-    """Unix seconds of a message, and whether the payload's own time was taken.
+    """Unix seconds of a message, and whether they are the payload's own time.
 
     Raises:
-        BadPayload: no time where one should be.
+        BadPayload: the configured time is missing or invalid.
     """
     if path is None:
         return arrived, True
@@ -128,33 +128,33 @@ class TopicGauge:
         return any(topic_matches_sub(channel.topic, topic) for channel in self.settings.channels)
 
     def take(self, topic: str, payload: Any, arrived: float, counters: dict[str, float]) -> Iterator[Batch]:
-        """A message that came at ``arrived`` (Unix s).
+        """Handle a message that arrived at ``arrived`` (Unix s).
 
         Raises:
-            BadPayload: it is for a channel of this modality and does not say its value. On a beat a message
-                may leave out some of its channels: they keep what they have.
+            BadPayload: it is for a channel of this modality and has no value for it. On a beat a message may
+                leave out some of its channels: they keep their values.
         """
         settings, bad = self.settings, ""
-        heard = [i for i, c in enumerate(settings.channels) if topic_matches_sub(c.topic, topic)]
-        for i in heard:
+        matching = [i for i, c in enumerate(settings.channels) if topic_matches_sub(c.topic, topic)]
+        for i in matching:
             try:
                 value = number(at(payload, self._paths[i]), settings.channels[i].words)
             except Missing as error:
-                bad = bad or ("" if settings.every_s is not None and len(heard) > 1 else str(error))
+                bad = bad or ("" if settings.every_s is not None and len(matching) > 1 else str(error))
             except BadPayload as error:
                 bad = bad or str(error)
             else:
                 self._values[i], self._seen[i] = value, arrived
         if bad:
             raise BadPayload(bad)
-        if heard and settings.every_s is None:
+        if matching and settings.every_s is None:
             t, own = moment(payload, settings.time_path, settings.time_unit, arrived)
             if not own:
                 counters["odd_times"] = counters.get("odd_times", 0) + 1
             yield self._row(t)
 
     def beat(self, now: float) -> Iterator[Batch]:
-        """What the beats up to ``now`` give; beats that were missed are gaps."""
+        """Rows of the beats up to ``now``; missed beats are gaps."""
         every = self.settings.every_s
         if every is None:
             return
@@ -171,25 +171,25 @@ class TopicGauge:
 
 
 class Marker:
-    """What one label topic says holds."""
+    """The active label of one topic."""
 
     def __init__(self, settings: MqttLabel) -> None:
         self.settings = settings
         self.classes: tuple[str, ...] = ()
-        """Of the target, once the task is known."""
+        """Of the target, as soon as the task is known."""
         self._path = parse_path(settings.path)
         self._since: float | None = None
 
     def follow(self, task: Task) -> None:
-        """Learn the names of classes."""
+        """Get the names of classes from the task."""
         known = self.settings.target in task.target_names
         self.classes = task.target(self.settings.target).labels if known else ()
 
     def take(self, topic: str, payload: Any, arrived: float, counters: dict[str, float]) -> Iterator[Batch]:
-        """A message that came at ``arrived`` (Unix s).
+        """Handle a message that arrived at ``arrived`` (Unix s).
 
         Raises:
-            BadPayload: it names no class and is no number.
+            BadPayload: it is neither a class nor a number.
         """
         settings = self.settings
         if not topic_matches_sub(settings.topic, topic):
@@ -197,7 +197,7 @@ class Marker:
         try:
             value = self._value(at(payload, self._path))
         except BadPayload:
-            if self._since is not None:  # what held does not hold any more; what holds is not known
+            if self._since is not None:  # the old label has ended, and the new one is unknown
                 yield self._batch(arrived, math.nan)
             raise
         t, own = moment(payload, settings.time_path, settings.time_unit, arrived)
@@ -206,15 +206,15 @@ class Marker:
         yield self._batch(t, value)
 
     def end(self, now: float) -> Iterator[Batch]:
-        """The link is down: its end may be missed."""
+        """The connection is lost: the end of the label may be missed."""
         if self._since is not None:
             yield self._batch(now, math.nan)
 
     def beat(self, now: float) -> Iterator[Batch]:
-        """End what holds too long."""
-        most = self.settings.at_most_s
-        if most is not None and self._since is not None and now - self._since > most:
-            yield self._batch(self._since + most, math.nan)
+        """End a label that is active for too long."""
+        limit = self.settings.at_most_s
+        if limit is not None and self._since is not None and now - self._since > limit:
+            yield self._batch(self._since + limit, math.nan)
 
     def _batch(self, t: float, value: float) -> LabelBatch:
         self._since = None if math.isnan(value) else t
@@ -233,7 +233,7 @@ class Marker:
             return number(given, {text: math.nan} if isinstance(given, bool) else {"\0": 0.0})
         except BadPayload:
             known = ", ".join([*self.classes, *words]) or "numbers, as no task is known"
-            raise BadPayload(f"{shown(given)} is no class; known: {known}") from None
+            raise BadPayload(f"{shown(given)} is not a class; known: {known}") from None
 
 
 def parsed(payload: bytes, limit: int) -> Any:

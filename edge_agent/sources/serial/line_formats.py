@@ -1,4 +1,4 @@
-"""One line of a serial sensor -> rows of modalities: csv columns, JSON with paths, NMEA sentences. Pure."""
+"""Converts a line of a serial sensor to rows: csv columns, JSON with paths, NMEA sentences. Pure."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -16,14 +16,14 @@ Column = Annotated[int, Field(ge=0, le=255)]
 
 
 class SerialModality(Section):
-    """``[source.modalities.<name>]`` of a serial source: where its channels stand in a line."""
+    """``[source.modalities.<name>]`` of a serial source: the positions of its channels in a line."""
 
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=64)] | None = None
-    """csv and nmea: column 0 is the first; of an NMEA sentence that is its name."""
+    """csv and nmea: the first column is 0; in an NMEA sentence that is its name."""
     paths: Annotated[tuple[JsonPath, ...], Field(min_length=1, max_length=64)] | None = None
     """json: as ``wind.speed``."""
     prefix: str = ""
-    """Only lines that begin so; others are for other modalities, or for nobody."""
+    """Only lines with this prefix; others belong to other modalities, or are ignored."""
     unit: str = ""
     """After ``factor`` and ``offset``; compared with the task's."""
     factor: float = 1.0
@@ -32,7 +32,7 @@ class SerialModality(Section):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.columns is None) == (self.paths is None):
-            raise ValueError("give columns (csv, nmea) or paths (json), one of them")
+            raise ValueError("give either columns (csv, nmea) or paths (json)")
         return self
 
     @property
@@ -45,10 +45,10 @@ class LineReader:
     """Reads lines of one format.
 
     Args:
-        modalities: what is read from which lines.
+        modalities: the positions of each modality's channels.
         kind: the format.
         separator: of csv; empty: any white space.
-        words: cells that are no numbers -> numbers.
+        words: cells that are not numbers -> numbers.
     """
 
     def __init__(
@@ -65,25 +65,25 @@ class LineReader:
         self._paths = {name: [parse_path(p) for p in m.paths or ()] for name, m in modalities.items()}
 
     def rows(self, line: bytes) -> dict[str, NDArray[np.float32]]:
-        """``values`` (1, C) by modality; empty where the line is nobody's.
+        """``values`` (1, C) by modality; empty if the line belongs to none.
 
         Raises:
-            BadPayload: it is somebody's, and not what it should be.
+            BadPayload: it belongs to a modality and does not match its configuration.
         """
         text = line.decode("ascii", "replace").strip()
         mine = {name: m for name, m in self._modalities.items() if text.startswith(m.prefix)}
         if not mine:
             return {}
         cells = self._split(text)
-        return {name: self._row(name, one, cells) for name, one in mine.items()}
+        return {name: self._row(name, modality, cells) for name, modality in mine.items()}
 
     def _row(self, name: str, modality: SerialModality, cells: Any) -> NDArray[np.float32]:
-        found = [at(cells, path) for path in self._paths[name]]
+        cells_read = [at(cells, path) for path in self._paths[name]]
         for column in modality.columns or ():
             if column >= len(cells):
                 raise BadPayload(f"no column {column} in {len(cells)}")
-            found.append(cells[column])
-        values = np.array([[number(value, self._words) for value in found]])
+            cells_read.append(cells[column])
+        values = np.array([[number(value, self._words) for value in cells_read]])
         return linear(values, modality.factor, modality.offset)
 
     def _csv(self, text: str) -> list[str]:
@@ -91,17 +91,17 @@ class LineReader:
 
 
 def _json(text: str) -> Any:
-    found = loads(text.encode())
-    if not isinstance(found, dict | list):
-        raise BadPayload(f"no JSON object: {shown(text)}")
-    return found
+    value = loads(text.encode())
+    if not isinstance(value, dict | list):
+        raise BadPayload(f"not a JSON object: {shown(text)}")
+    return value
 
 
 def _nmea(text: str) -> list[str]:
-    """Columns of ``$WIMWV,214.8,R,0.1,K,A*28``; the checksum is the XOR of what stands between $ and *."""
-    sentence, star, told = text.partition("*")
+    """Columns of ``$WIMWV,214.8,R,0.1,K,A*28``; the checksum is the XOR of the bytes between $ and *."""
+    sentence, star, checksum = text.partition("*")
     if star:
-        found = reduce(lambda a, b: a ^ b, sentence[1:].encode("ascii", "replace"), 0)
-        if told.strip().upper() != f"{found:02X}":
-            raise BadPayload(f"checksum {told.strip()[:4]!r}, not {found:02X}")
+        computed = reduce(lambda a, b: a ^ b, sentence[1:].encode("ascii", "replace"), 0)
+        if checksum.strip().upper() != f"{computed:02X}":
+            raise BadPayload(f"checksum {checksum.strip()[:4]!r}, not {computed:02X}")
     return sentence.split(",")

@@ -1,4 +1,4 @@
-"""Lines out of a stream of bytes, each with the time at which its first byte was sent. Pure."""
+"""Splits a stream of bytes into lines, each with the time at which its first byte was sent. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,13 +6,13 @@ _NEVER = float("-inf")
 
 
 class Lines:
-    """Splits at line feeds (or carriage returns); bounded whatever comes.
+    """Splits at line feeds (or carriage returns), in bounded memory.
 
-    The first line after the start is thrown away: reading began somewhere within it.
+    The first line after the start is discarded: reading began somewhere within it.
 
     Args:
-        byte_s: seconds that a byte takes on the wire; 0: a line is as old as its arrival.
-        limit: bytes of a line; a longer one is thrown away and counted, as at a wrong rate of the port.
+        byte_s: seconds that a byte takes on the wire; 0: the time of a line is its arrival.
+        limit: bytes of a line; a longer one, as at a wrong baud rate, is discarded and counted.
     """
 
     def __init__(self, byte_s: float, limit: int) -> None:
@@ -41,7 +41,7 @@ class Lines:
             self._rest, self._skip = b"", True
 
     def _sent(self, t: float, read: float) -> float:
-        """Never before the line before it, and never after it was read; a clock set back is followed."""
+        """Never before the previous line, and never after the read; a clock that is set back is followed."""
         if self._last > read:
             self._last = _NEVER
         self._last = max(t, self._last)

@@ -1,6 +1,6 @@
-"""A serial port by termios: raw bytes, at a rate; no other library is needed for that on Linux.
+"""A serial port by termios, in raw mode at a given rate; Linux needs no other library for it.
 
-What is left of the terminal is switched off: no echo, no line editing, no signals, no translation.
+Terminal functions are disabled: no echo, no line editing, no signals, no translation.
 """
 
 import errno
@@ -26,7 +26,7 @@ _SIZES: Final = {7: termios.CS7, 8: termios.CS8}
 
 @dataclass(frozen=True)
 class SerialLine:
-    """How bytes travel."""
+    """Parameters of the line."""
 
     baud: int = 9600
     data_bits: int = 8
@@ -41,26 +41,26 @@ class SerialLine:
 
 
 def require_baud(baud: int) -> None:
-    """Whether the rate can be set.
+    """Check that the rate can be set.
 
     Raises:
-        Misconfigured: it cannot; names the nearest that can.
+        Misconfigured: it cannot; names the nearest rates.
     """
     if baud not in BAUDS:
-        near = sorted(sorted(BAUDS), key=lambda one: abs(one - baud))[:2]
+        near = sorted(sorted(BAUDS), key=lambda rate: abs(rate - baud))[:2]
         raise Misconfigured(f"baud: {baud} cannot be set; the nearest are {', '.join(map(str, near))}")
 
 
 def open_port(path: Path, line: SerialLine) -> int:
-    """Open for us alone, set up, and forget what had come before; returns the descriptor.
+    """Open the port exclusively, set it up and discard earlier input; returns the descriptor.
 
     Raises:
-        OSError: it is not there, not ours to open, in use, or no serial port.
+        OSError: it does not exist, this user may not open it, it is in use, or it is not a serial port.
     """
     fd = os.open(path, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(fd, termios.TIOCEXCL)  # a second reader would take half of the bytes
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # TIOCEXCL does not hold root back
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # TIOCEXCL does not stop root
         _set_up(fd, line)
         termios.tcflush(fd, termios.TCIOFLUSH)
     except termios.error as error:
@@ -76,13 +76,13 @@ def open_port(path: Path, line: SerialLine) -> int:
 
 
 def _set_up(fd: int, line: SerialLine) -> None:
-    found: list[Any] = termios.tcgetattr(fd)
+    attributes: list[Any] = termios.tcgetattr(fd)
     control = termios.CREAD | termios.CLOCAL | _SIZES[line.data_bits]
     control |= {"none": 0, "even": termios.PARENB, "odd": termios.PARENB | termios.PARODD}[line.parity]
     control |= termios.CSTOPB if line.stop_bits == 2 else 0  # noqa: PLR2004 - the other is 1
     control |= termios.CRTSCTS if line.flow == "hardware" else 0
     given = termios.INPCK if line.parity != "none" else 0
     given |= termios.IXON | termios.IXOFF if line.flow == "software" else 0
-    speed, keys = BAUDS[line.baud], found[6]
+    speed, keys = BAUDS[line.baud], attributes[6]
     keys[termios.VMIN], keys[termios.VTIME] = 0, 0
     termios.tcsetattr(fd, termios.TCSANOW, [given, 0, control, 0, speed, speed, keys])

@@ -1,6 +1,6 @@
 """The ``serial`` source: sensors that print lines on a serial port, by USB or by wire.
 
-A line that is not what was configured is counted and shown, and the next one is read.
+A line that does not match the configuration is counted and shown, and the next one is read.
 """
 
 import errno
@@ -24,7 +24,7 @@ from runtime.clock import Clock
 from runtime.settings.load import ConfigPath, Section
 
 LOOK_S: Final = 1.0
-"""A port that is not there is looked for so often."""
+"""Seconds between two attempts to open a missing port."""
 _READ_BYTES: Final = 1 << 14
 _ABSENT: Final = (errno.ENOENT, errno.ENODEV, errno.ENXIO)
 
@@ -33,7 +33,7 @@ class SerialSettings(Section):
     """Keys of ``[[source]] kind = "serial"``."""
 
     port: ConfigPath
-    """By a name that stays: ``/dev/serial/by-id/...``."""
+    """A stable name: ``/dev/serial/by-id/...``."""
     modalities: Annotated[dict[str, SerialModality], Field(min_length=1, max_length=16)]
     baud: int = 9600
     data_bits: Literal[7, 8] = 8
@@ -47,8 +47,8 @@ class SerialSettings(Section):
     """Cells that are words -> numbers, as ``{ ON = 1, OFF = 0 }``."""
     max_line_bytes: Annotated[int, Field(ge=16, le=65536)] = 1024
     wire_time: bool = True
-    """A line's time is that of its first byte, reckoned from ``baud``; false where ``baud`` means nothing, as
-    for sensors that are USB devices themselves: then it is that of its arrival."""
+    """True: the time of a line is that of its first byte, computed from ``baud``. False: its arrival, for
+    sensors without a real ``baud``, as those that are USB devices themselves."""
 
     @model_validator(mode="after")
     def _format_fits(self) -> Self:
@@ -60,7 +60,7 @@ class SerialSettings(Section):
 
 
 class Serial:
-    """One port. Calling :meth:`samples` again opens it anew."""
+    """One port. Calling :meth:`samples` again opens it again."""
 
     def __init__(self, settings: SerialSettings, known: Sequence[str] | None, clock: Clock) -> None:
         require_known(settings.modalities, known)
@@ -83,10 +83,10 @@ class Serial:
         return self._doing + (f"; last bad line: {self._bad}" if self._bad else "")
 
     def doubts(self, task: Task) -> list[str]:
-        """Units that are not the task's, and a port that is not there now."""
+        """Units that differ from the task's, and a missing port."""
         words = unit_doubts(self.name, {n: m.unit for n, m in self._settings.modalities.items()}, task)
         if not self._settings.port.exists():
-            words.append(f"{self.name}: port is not there now; it is waited for")
+            words.append(f"{self.name}: port is missing; the agent waits for it")
         return words
 
     async def samples(self) -> AsyncIterator[Batch]:
@@ -96,7 +96,7 @@ class Serial:
                 yield batch
 
     def _work(self, outlet: ThreadOutlet) -> None:
-        """All that may block, in a thread."""
+        """The blocking work, run in a thread."""
         fd = self._opened(outlet)
         if fd is None:
             return
@@ -109,17 +109,17 @@ class Serial:
             os.close(fd)
 
     def _opened(self, outlet: ThreadOutlet) -> int | None:
-        """The port, once it is there; None where the agent stops first.
+        """The open port, as soon as it exists; None if the agent stops first.
 
         Raises:
-            OSError: it is there and cannot be used.
+            OSError: it exists and cannot be used.
         """
         while True:
             try:
                 return open_port(self._settings.port, self._line)
             except OSError as error:
                 if error.errno == errno.EACCES:
-                    words = "not open to this user: add it to the port's group, often dialout"
+                    words = "access denied for this user: add it to the port's group, often dialout"
                     raise OSError(errno.EACCES, words, str(self._settings.port)) from None
                 if error.errno not in _ABSENT:
                     raise

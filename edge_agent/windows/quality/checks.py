@@ -1,7 +1,7 @@
 """Checks of the quality indicator that need one window alone. Pure functions, NumPy.
 
 Each takes windows ``x_BCT`` with their coverage ``covered_BT`` and returns a penalty from 0 to 1 per window;
-:mod:`edge_agent.windows.quality.meter` says what they mean.
+:mod:`edge_agent.windows.quality.meter` explains them.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ Bools = NDArray[np.bool_]
 Values = NDArray[np.float32]
 
 FOUND: Final = 0.55
-"""The penalty at which a check has found its fault."""
+"""The penalty from which a check reports its fault."""
 MIN_POINTS: Final = 16
 """Windows with fewer grid points are not judged by their shape."""
 _MIN_LEVELS: Final = 16
@@ -22,7 +22,7 @@ _MAX_LEVELS: Final = 1024
 
 
 def gaps(covered_BT: Bools, bad: float) -> Floats:
-    """Grows with the share that is not covered; found where that is ``bad``."""
+    """Grows with the share that is not covered; reported from a share of ``bad``."""
     gap_B: Floats = 1.0 - np.asarray(covered_BT.mean(axis=1), np.float64)
     return np.asarray(np.minimum(1.0, gap_B / bad * FOUND), np.float64)
 
@@ -35,22 +35,22 @@ def stuck(x_BCT: Values, covered_BT: Bools, share: float, channel_share: float) 
     both = covered_BT[:, 1:] & covered_BT[:, :-1]
     equal_BCT = (x_BCT[:, :, 1:] == x_BCT[:, :, :-1]) & both[:, None]
     all_B = longest_run(equal_BCT.all(axis=1)) / (points - 1)
-    # A run cannot be longer than the number of equal neighbours: mostly that is far too few to look at.
+    # A run cannot be longer than the number of equal neighbours; mostly that is too few to search for runs.
     enough_B = equal_BCT.sum(axis=2).max(axis=1) >= channel_share * (points - 1)
-    one_B = np.zeros(len(x_BCT))
+    channel_B = np.zeros(len(x_BCT))
     for b in np.flatnonzero(enough_B):
-        one_B[b] = longest_run(equal_BCT[b]).max() / (points - 1)
-    return np.maximum(_found(all_B, share), _found(one_B, channel_share))
+        channel_B[b] = longest_run(equal_BCT[b]).max() / (points - 1)
+    return np.maximum(_found(all_B, share), _found(channel_B, channel_share))
 
 
 def clipped(x_BCT: Values, covered_BT: Bools, share: float) -> Floats:
-    """A flat top: the share of a moving channel's points that lie on a rail next to another such point."""
+    """A flat top: the share of a moving channel's points at its maximum or minimum beside another one."""
     if x_BCT.shape[2] < MIN_POINTS:
         return np.zeros(len(x_BCT))
     high, low = x_BCT.max(axis=2, keepdims=True), x_BCT.min(axis=2, keepdims=True)
     span_BC = (high - low)[:, :, 0]
     step_BCT = np.abs(np.diff(x_BCT, axis=2))
-    # Interpolation onto the grid rounds: what is far under the range is no step of the sensor's.
+    # Interpolation onto the grid rounds: a step far below the range is not a step of the sensor.
     true_BCT = step_BCT > span_BC[:, :, None] / _MAX_LEVELS
     smallest_BC = np.min(step_BCT, axis=2, where=true_BCT, initial=np.inf)
     moving_BC = span_BC >= _MIN_LEVELS * smallest_BC
@@ -68,7 +68,7 @@ def clipped(x_BCT: Values, covered_BT: Bools, share: float) -> Floats:
 def out_of_range(
     x_BCT: Values, covered_BT: Bools, low: float | None, high: float | None, share: float
 ) -> Floats:
-    """The share of covered points with a value that the sensor cannot read."""
+    """The share of covered points with a value outside the sensor's range."""
     if low is None and high is None:
         return np.zeros(len(x_BCT))
     outside_BCT = np.zeros(x_BCT.shape, np.bool_)
@@ -80,7 +80,7 @@ def out_of_range(
 
 
 def _found(share_B: Floats, limit: float) -> Floats:
-    """Penalty 0 under the limit, from FOUND at the limit to 1 at a share of 1."""
+    """Penalty 0 below the limit, rising from FOUND at the limit to 1 at a share of 1."""
     rest = max(1e-9, 1.0 - limit)
     return np.where((share_B >= limit) & (share_B > 0), FOUND + (1 - FOUND) * (share_B - limit) / rest, 0.0)
 

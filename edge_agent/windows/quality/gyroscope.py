@@ -1,15 +1,15 @@
 """The gain of a gyroscope, against the accelerometer beside it. Pure NumPy.
 
-Gravity stands still, so in the sensor's frame its direction u turns against the sensor: du/dt = -w x u. The
-accelerometer shows u (smoothed, because what shakes the sensor averages out; its own gain does not matter),
-the gyroscope w. With d the change of u over a time h as it is seen, and p the one that w predicts,
+Gravity is constant, so in the sensor's frame its direction u turns against the sensor: du/dt = -w x u. The
+accelerometer measures u (smoothed, so that shaking averages out; its own gain does not matter), the gyroscope
+w. With d the observed change of u over a time h, and p the change that w predicts,
 
     gain = sum p.p / sum p.d        rho = sum p.d / sqrt(sum p.p * sum d.d)
 
-over a window. Most windows say nothing: the sensor hardly turns, or turns about the vertical, or shakes more
-than it turns. Only those with enough turning and a high rho count. A gain is wrong when the last few of them
-agree on it, until they are too old. Sensors whose axes are not the same have rho on both sides of 0: windows
-with a rho far below 0 take away the trust that is needed for a judgement.
+over a window. Most windows are not informative: the sensor hardly turns, or turns about the vertical, or
+shakes more than it turns. Only those with enough turning and a high rho count. A gain is wrong if the last
+few of them agree on it, until they are too old. Sensors with different axes have rho on both sides of 0:
+windows with a rho far below 0 reduce the trust that a judgement needs.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ TURNING: Final = {"rad/s": 1.0, **dict.fromkeys(("deg/s", "dps", "°/s"), np.pi 
 _AXES: Final = 3
 _SMOOTH_S: Final = 0.32
 _TURNED: Final = 1e-3
-"""Mean square of d from which on a window counts: about 1.8 degrees in 0.3 s."""
+"""Mean square of d from which a window counts: about 1.8 degrees in 0.3 s."""
 _ALIKE: Final = 0.9
 _AGREE: Final = 2
 _FRESH: Final = 32
@@ -48,7 +48,7 @@ def partner(task: Task, gyroscope: Modality) -> Modality | None:
 
 
 class GyroscopeGain:
-    """Judges one gyroscope; remembers the last few windows that said something."""
+    """Judges one gyroscope; remembers the last few informative windows."""
 
     def __init__(self, gyroscope: Modality) -> None:
         self._unit = TURNING[gyroscope.unit.strip().lower()]
@@ -60,31 +60,31 @@ class GyroscopeGain:
     def penalty(
         self, acceleration_BCT: Values, rotation_BCT: Values, sound_B: Bools, low: float, high: float
     ) -> Floats:
-        """Penalty of each window, in the order of time.
+        """Penalty of each window, in time order.
 
         Args:
             acceleration_BCT: in any unit.
             rotation_BCT: in the modality's unit.
-            sound_B: both are here, without a gap or a fault; others say nothing.
-            low: gain under which it is wrong.
+            sound_B: both are present, without a gap or a fault; other windows give no gain.
+            low: gain below which it is wrong.
             high: gain above which it is wrong.
         """
         penalty_B = np.zeros(len(sound_B))
-        says_B = np.zeros(len(sound_B), np.int64)
+        verdict_B = np.zeros(len(sound_B), np.int64)
         gain_B = np.ones(len(sound_B))
         if sound_B.any():
-            found = gains(acceleration_BCT[sound_B], rotation_BCT[sound_B] * self._unit, self._rate_hz)
-            gain_B[sound_B], says_B[sound_B] = found
+            judged = gains(acceleration_BCT[sound_B], rotation_BCT[sound_B] * self._unit, self._rate_hz)
+            gain_B[sound_B], verdict_B[sound_B] = judged
         for b in range(len(sound_B)):
             self._seen += 1
-            if says_B[b] > 0:
+            if verdict_B[b] > 0:
                 self._gains.append((self._seen, float(gain_B[b])))
                 self._trust = min(_MOST_TRUST, self._trust + 1)
-            elif says_B[b] < 0:
+            elif verdict_B[b] < 0:
                 self._trust = max(-_MOST_TRUST, self._trust - _MOST_TRUST // 2)
-            known = [gain for seen, gain in self._gains if self._seen - seen < _FRESH]
-            if len(known) == _AGREE and self._trust >= _AGREE:
-                off = max(min(known) / high, low / max(known))
+            fresh = [gain for seen, gain in self._gains if self._seen - seen < _FRESH]
+            if len(fresh) == _AGREE and self._trust >= _AGREE:
+                off = max(min(fresh) / high, low / max(fresh))
                 penalty_B[b] = FOUND + (1 - FOUND) * min(1.0, off - 1) if off > 1 else 0.0
         return penalty_B
 
@@ -92,7 +92,7 @@ class GyroscopeGain:
 def gains(
     acceleration_BCT: Values, rotation_BCT: Floats | Values, rate_hz: float
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Per window the gain (B,), and what it says (B,): 1 the gain, 0 nothing, -1 that the axes differ.
+    """Per window the gain (B,), and its verdict (B,): 1 the gain is valid, 0 unknown, -1 the axes differ.
 
     Args:
         acceleration_BCT: in any unit.
@@ -109,15 +109,15 @@ def gains(
     for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
         turn[:, i] = u[:, j] * w[:, k] - u[:, k] * w[:, j]
     path = np.cumsum(turn, axis=2) / rate_hz
-    d, p = (one[:, :, width:] - one[:, :, :-width] for one in (u, path))
+    d, p = (y[:, :, width:] - y[:, :, :-width] for y in (u, path))
     pd, pp, dd = (np.einsum("bct,bct->b", a, b) for a, b in ((p, d), (p, p), (d, d)))
     turned, alike = dd / d.shape[2] > _TURNED, _ALIKE * np.sqrt(pp * dd)
-    says = np.where(turned & (pd > alike), 1, 0) - np.where(turned & (pd < -alike), 1, 0)
-    return np.divide(pp, pd, out=np.ones_like(pp), where=says > 0), says
+    verdict = np.where(turned & (pd > alike), 1, 0) - np.where(turned & (pd < -alike), 1, 0)
+    return np.divide(pp, pd, out=np.ones_like(pp), where=verdict > 0), verdict
 
 
 def _smooth(x_BCT: Floats | Values, width: int) -> Floats:
-    """The moving average over ``width`` points, where it is whole."""
+    """The moving average over ``width`` points, where all of them exist."""
     total = np.cumsum(x_BCT, axis=2, dtype=np.float64)
     out: Floats = total[:, :, width - 1 :].copy()
     out[:, :, 1:] -= total[:, :, :-width]

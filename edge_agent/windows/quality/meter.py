@@ -1,24 +1,24 @@
-"""The quality indicator: per modality and window a score from 0 to 1, and reasons in words. Pure NumPy.
+"""The quality indicator: per modality and window a score from 0 to 1, and reasons as text. Pure NumPy.
 
-score = product over the checks of (1 - penalty); a check that *finds* its fault has a penalty of at least
+score = product over the checks of (1 - penalty); a check that *reports* its fault has a penalty of at least
 0.55, so that one fault alone brings the score under one half. The checks, per window ``x_CT``:
 
 gaps     g = share of grid points not covered; penalty 0.55 * g / gap_bad, at most 1.
-stuck    the longest run of equal neighbours, in all channels at once (found from ``stuck_share`` of the
-         window on) or in one channel (from ``stuck_channel_share`` on). Needs 16 grid points: slow readings
-         may well be constant.
+stuck    the longest run of equal neighbours, in all channels at once (reported from ``stuck_share`` of
+         the window) or in one channel (from ``stuck_channel_share``). Needs 16 grid points: slow readings may
+         well be constant.
 clipped  a flat top: one channel is at its window's maximum or minimum in runs of 2 or more for
          ``clip_share`` of its points, while its range is over 16 times its smallest step (a sensor at rest
          is not clipped).
-range    share of points outside the task's ``low``/``high``; found from ``range_share`` on.
-noise    white noise, and ``noise_excess`` times what is normal by the sensor's own history
+range    share of points outside the task's ``low``/``high``; reported from ``range_share``.
+noise    white noise, ``noise_excess`` times the normal level in the sensor's own history
          (:mod:`edge_agent.windows.quality.noise`); penalty 0.55 + 0.45 * log10(excess / noise_excess).
-gain     an accelerometer (three channels; unit g, mg or m/s2) does not measure gravity any more
+gain     an accelerometer (three channels; unit g, mg or m/s2) no longer measures gravity
          (:mod:`edge_agent.windows.quality.accelerometer`); a gyroscope (three channels; unit rad/s, deg/s or
-         dps) on the same
-         grid as an accelerometer does not turn as gravity does (:mod:`edge_agent.windows.quality.gyroscope`).
+         dps) on the same grid as an accelerometer does not turn as gravity does
+         (:mod:`edge_agent.windows.quality.gyroscope`).
 
-``lichen bench quality`` measures what each finds, and how often it is wrong (docs/benchmarks/quality.md).
+``lichen bench quality`` measures detections and false alarms of each (docs/benchmarks/quality.md).
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Quality:
 
 
 class _Sensor:
-    """What is remembered of one modality."""
+    """The history of one modality."""
 
     def __init__(self, modality: Modality, settings: QualitySettings) -> None:
         self._modality, self._settings = modality, settings
@@ -83,7 +83,7 @@ class _Sensor:
 
 @dataclass(frozen=True)
 class ScoredWindows:
-    """Windows with their quality; ``closed`` is when (monotonic seconds)."""
+    """Windows with their quality; ``closed`` is when they were cut (monotonic seconds)."""
 
     task: Task
     windows: Windows
@@ -92,7 +92,7 @@ class ScoredWindows:
 
 
 class QualityMeter:
-    """Judges windows in the order of time. Keeps what each sensor's past has shown, in bounded memory."""
+    """Scores windows in time order. Keeps the history of each sensor in bounded memory."""
 
     def __init__(self, task: Task, settings: QualitySettings | None = None) -> None:
         self._names = task.modality_names
@@ -106,23 +106,23 @@ class QualityMeter:
         shape = windows.present_BM.shape
         penalty_BMR = np.zeros((*shape, len(REASONS)))
         for column, name in enumerate(self._names):
-            here = windows.present_BM[:, column]
-            if here.any():
-                x_BCT, covered_BT = windows.x[name][here], windows.covered[name][here]
-                penalty_BMR[here, column] = self._sensors[name].penalties(x_BCT, covered_BT).T
+            present_B = windows.present_BM[:, column]
+            if present_B.any():
+                x_BCT, covered_BT = windows.x[name][present_B], windows.covered[name][present_B]
+                penalty_BMR[present_B, column] = self._sensors[name].penalties(x_BCT, covered_BT).T
         self._compare(windows, penalty_BMR)
         quality_BM = np.prod(1.0 - penalty_BMR, axis=2)
         return Quality(quality_BM.astype(np.float32), penalty_BMR >= FOUND)
 
     def _compare(self, windows: Windows, penalty_BMR: Floats) -> None:
-        """Put in what one modality says of another: only where neither has a fault of another kind."""
+        """Compare modalities with each other, only where neither has a fault of another kind."""
         sound_BM = windows.present_BM & (penalty_BMR < FOUND).all(axis=2)
         low, high = self._settings.turn_low, self._settings.turn_high
         for name, (beside, rotation) in self._turns.items():
             column, other = self._names.index(name), self._names.index(beside)
             sound_B = sound_BM[:, column] & sound_BM[:, other]
-            for one in (name, beside):
-                sound_B &= windows.covered[one].all(axis=1)
+            for modality in (name, beside):
+                sound_B &= windows.covered[modality].all(axis=1)
             penalty_B = rotation.penalty(windows.x[beside], windows.x[name], sound_B, low, high)
             penalty_BMR[:, column, _GAIN] = np.where(windows.present_BM[:, column], penalty_B, 0.0)
 

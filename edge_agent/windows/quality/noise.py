@@ -1,10 +1,10 @@
-"""White noise in a sensor's windows: an absolute level, a test of whiteness, and what is normal here.
+"""White noise in a sensor's windows: its level, a test of whiteness, and the sensor's normal level.
 
 The variance of white noise from differences of order n: their weights have C(2n, n) as sum of squares, and
-the median of chi-squared with one degree of freedom is 0.4549, so s_n = median (n-th difference)^2 /
-(C(2n, n) * 0.4549), mean over channels. The median leaves out what is short (a heel strike). The
-sixth difference lets through little but the upper third of the frequencies; the second lets through much
-more. In white noise s_6 = s_2; what moves has s_6 far below s_2.
+the median of chi-squared with one degree of freedom is 0.4549, so s_n = median (n-th difference)^2 / (C(2n,
+n) * 0.4549), mean over channels. The median ignores short events (a heel strike). The sixth difference passes
+little but the upper third of the frequencies; the second passes much more. In white noise s_6 = s_2; in a
+signal of motion s_6 is far below s_2.
 """
 
 from math import comb
@@ -38,10 +38,10 @@ def _level(difference_BCT: Floats, order: int) -> Floats:
 
 
 class NoiseHistory:
-    """What noise is normal for one sensor: ``floor + slope * variance``, over its own past.
+    """The normal noise of one sensor: ``floor + slope * variance``, over its own past.
 
-    Both are lower quartiles (floor: of all windows, slope: of the livelier half), because noise only ever
-    adds: the fit holds while a quarter of the past is clean.
+    Both are lower quartiles (floor: of all windows, slope: of the half with more variance), because noise
+    only ever adds: the fit holds while a quarter of the past is clean.
     """
 
     def __init__(self, size: int, minimum: int) -> None:
@@ -54,17 +54,17 @@ class NoiseHistory:
         self._normal: tuple[float, float] | None = None
 
     def excess(self, second: float, sixth: float, variance: float, white: float, limit: float) -> float:
-        """How far one window's white noise is above what is normal; remembers the window.
+        """Ratio of one window's white noise to the normal level; remembers the window.
 
         Args:
             second: s_2.
             sixth: s_6.
             variance: of the window.
-            white: s_6 / s_2 from which on it counts as white.
-            limit: excess from which on it is noisy.
+            white: s_6 / s_2 from which it counts as white.
+            limit: excess from which it is noisy.
 
         Returns:
-            s_6 / (floor + slope * variance / 2); 0 where it is not white, or the past too short.
+            s_6 / (floor + slope * variance / 2); 0 if it is not white, or the past is too short.
         """
         if variance <= 0 or sixth <= 0:
             return 0.0
@@ -75,7 +75,7 @@ class NoiseHistory:
         excess = 0.0
         if self._normal is not None and sixth >= white * second:
             floor, slope = self._normal
-            # Half the slope: whiteness has told most motion from noise already.
+            # Half the slope: the whiteness test has already separated most motion from noise.
             excess = sixth / (floor + _SLOPE_SHARE * slope * motion)
         self._noisy += excess >= limit
         if excess < limit or self._noisy % _ENTERS == 0:
@@ -100,12 +100,12 @@ def _quartile(values: NDArray[np.float64]) -> float:
 
 
 def excesses(history: NoiseHistory, x_BCT: Values, sound_B: Bools, white: float, limit: float) -> Floats:
-    """:meth:`NoiseHistory.excess` of each sound window in the order of time; 0 for the others.
+    """:meth:`NoiseHistory.excess` of each sound window in time order; 0 for the others.
 
     Args:
         history: of the sensor.
         x_BCT: the windows.
-        sound_B: covered without a gap, not stuck, not clipped: a held value looks quiet.
+        sound_B: covered without a gap, not stuck, not clipped: a constant value looks quiet.
         white: see there.
         limit: see there.
     """

@@ -84,7 +84,7 @@ async def test_a_real_broker_gives_messages_beats_of_several_topics_and_labels(t
     assert math.isnan(told[-1][1]), "a word that is no class ends what held"
     assert source.counters["retained_ignored"] == 1
     assert source.counters["bad_payloads"] == 2, "garbage, and a word that is no class"
-    assert "'asleep' is no class; known: empty, busy" in source.state
+    assert "'asleep' is not a class; known: empty, busy" in source.state
 
 
 def gauge(**keys):
@@ -193,8 +193,8 @@ def test_a_lost_connection_ends_the_label_once():
             {"modalities": {"m": {"channels": [{"topic": "a"}, {"topic": "b"}]}}},
             r"modalities\.m: channels of several topics have no common time: give every_s",
         ),
-        ({"modalities": {"m": {"channels": [{"topic": "a/#/b"}]}}}, r"topic: 'a/#/b' is no topic filter"),
-        ({"modalities": {"m": {"channels": [{"topic": "a", "path": "x["}]}}}, "'x\\[' is no path"),
+        ({"modalities": {"m": {"channels": [{"topic": "a/#/b"}]}}}, r"topic: 'a/#/b' is not a topic filter"),
+        ({"modalities": {"m": {"channels": [{"topic": "a", "path": "x["}]}}}, "'x\\[' is not a path"),
         ({"modalities": {"m": {"chanels": []}}}, r"chanels: unknown key; did you mean 'channels'"),
         ({"labels": [{"topic": "a"}], "password_file": "gone", "username": "u"}, "password_file.*gone"),
     ],

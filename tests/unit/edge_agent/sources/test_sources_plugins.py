@@ -117,7 +117,7 @@ def test_a_kind_that_fails_at_telling_of_itself_is_said_and_stops_nothing(tmp_pa
         ({"kind": "radar", "angle_deg": 1, "channels": 0}, r"its channels are \{'echo': 0\}"),
         ({"kind": "crashes"}, r"kind: 'crashes' comes from lichen-radar 1\.2.*RuntimeError: bad day"),
         ({"kind": "absent"}, r"'absent' comes from.*ModuleNotFoundError"),
-        ({"kind": "seven"}, r"is a int and no edge_agent\.sources\.base\.SourceKind"),
+        ({"kind": "seven"}, r"is a int, not an edge_agent\.sources\.base\.SourceKind"),
         ({"kind": "radra"}, r"'radra' is not a kind of source; known: .*radar.*did you mean 'radar'"),
     ],
 )
@@ -128,7 +128,7 @@ def test_what_is_wrong_names_the_package(tmp_path, table, words):
 
 @pytest.mark.usefixtures("radar")
 def test_a_broken_package_stops_no_other_kind_and_takes_no_name_of_ours(tmp_path):
-    assert {"radar", "crashes", "absent"} <= set(plugins.found())
+    assert {"radar", "crashes", "absent"} <= set(plugins.entry_points_by_kind())
     assert "radar" not in REGISTRY.kinds()
     assert opened(tmp_path, kind="system").name == "system"
     with pytest.raises(Misconfigured, match="file: missing"):

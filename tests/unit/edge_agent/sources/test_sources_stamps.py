@@ -122,7 +122,7 @@ async def test_what_the_thread_raises_comes_after_what_it_had_read():
 
 
 async def test_a_driver_that_hangs_holds_nobody_up_for_long(monkeypatch):
-    monkeypatch.setattr("edge_agent.sources.reader_thread._GOODBYE_S", 0.05)
+    monkeypatch.setattr("edge_agent.sources.reader_thread._STOP_TIMEOUT_S", 0.05)
     leave = threading.Event()
     batches = read_in_thread(lambda _: leave.wait(10) and None, "hangs", {})
     task = asyncio.ensure_future(anext(batches))

@@ -237,13 +237,13 @@ def test_the_profile_is_what_the_windows_show(tmp_path, sets, expected, count):
     """By what the store counts, and by the windows that are trained on: the same."""
     store = stored(tmp_path, *sets)
     work = work_of(store)
-    assert work.standing(store.snapshot()) == (expected, count)
+    assert work.current_profile(store.snapshot()) == (expected, count)
     if count:
         profile, found = material(work, 100, labelled=True)
         assert profile == expected
         assert len(found) == count
     else:
-        with pytest.raises(Transient, match="no window has something to read"):
+        with pytest.raises(Transient, match="no window has both an input"):
             material(work, 100, labelled=True)
     store.close()
 
@@ -253,7 +253,7 @@ def test_a_device_that_only_observes_is_served_all_that_it_may_predict(tmp_path)
     store = stored(tmp_path, windows("gyr cam"), windows("gyr", 1))
     may = permitted_profile(TASK, ["acc", "gyr", "cam"], LearnSettings(targets=("side", "picture")))
     work = WindowWorkspace(TASK, may.modalities, None, None, store, targets=may.targets, by=None)
-    assert work.standing(store.snapshot()) == (Profile(("gyr",), ("side", "picture")), 1)
+    assert work.current_profile(store.snapshot()) == (Profile(("gyr",), ("side", "picture")), 1)
     store.close()
 
 
@@ -266,7 +266,7 @@ def test_wishes_narrow_what_is_trained_on(tmp_path):
     ]
     store = stored(tmp_path, *sets)
     work = work_of(store, learn=LearnSettings(inputs=("gyr",), targets=("speed",)))
-    assert work.standing(store.snapshot()) == (Profile(("gyr",), ("speed",)), 2)
+    assert work.current_profile(store.snapshot()) == (Profile(("gyr",), ("speed",)), 2)
     profile, found = material(work, 100, labelled=True)
     assert profile == Profile(("gyr",), ("speed",))
     assert found.present_BM.tolist() == [[False, True, False]] * 2
@@ -295,7 +295,7 @@ def test_a_method_that_is_not_routed_keeps_its_windows_to_the_bit(tmp_path):
     given = concat([windows("acc gyr", 1, task=QQR), windows("acc", task=QQR), windows("gyr", 0, task=QQR)])
     store = stored(tmp_path, given, task=QQR)
     work = work_of(store, QQR, delivers="acc gyr")
-    assert work.standing(store.snapshot()) == (Profile(("acc", "gyr")), 2)
+    assert work.current_profile(store.snapshot()) == (Profile(("acc", "gyr")), 2)
     profile, found = material(work, 100, labelled=True)
     assert profile == Profile(("acc", "gyr"))
     wanted = select(given, given.y_B >= 0)
@@ -307,7 +307,9 @@ def test_a_method_that_is_not_routed_keeps_its_windows_to_the_bit(tmp_path):
     assert not found.targets
     assert len(material(work, 100, labelled=False)[1]) == 3
     empty = work_of(stored(tmp_path / "new", task=QQR), QQR, delivers="acc gyr")
-    assert empty.standing(empty.store.snapshot())[0] == Profile(("acc", "gyr")), "before the first window"
+    assert empty.current_profile(empty.store.snapshot())[0] == Profile(("acc", "gyr")), (
+        "before the first window"
+    )
     assert len(material(empty, 100, labelled=True)[1]) == 0
     empty.store.close()
     store.close()

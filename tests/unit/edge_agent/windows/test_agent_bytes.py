@@ -11,7 +11,7 @@ import pytest
 from edge_agent.config.agent import AgentSettings
 from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.windows.rows import whole_bytes
-from edge_agent.windows.store_file import rows_at_once, values_within
+from edge_agent.windows.store_file import rows_per_transaction, values_within
 from protocol.tasks.task import Task, Window
 from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
@@ -62,10 +62,10 @@ def test_the_default_keeps_most_of_its_budget_for_windows() -> None:
 
 
 def test_a_transaction_takes_at_least_one_window_and_no_more_than_the_wal_has_room_for() -> None:
-    assert rows_at_once([10**9, 10], 10**6) == 1
-    assert rows_at_once([2000] * 100, 10**6) < 20
-    assert rows_at_once([2000] * 300, 2**28) == 300
-    assert rows_at_once([], 10**6) == 0
+    assert rows_per_transaction([10**9, 10], 10**6) == 1
+    assert rows_per_transaction([2000] * 100, 10**6) < 20
+    assert rows_per_transaction([2000] * 300, 2**28) == 300
+    assert rows_per_transaction([], 10**6) == 0
 
 
 @pytest.fixture

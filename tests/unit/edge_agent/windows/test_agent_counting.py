@@ -92,7 +92,7 @@ def test_counts_are_those_of_a_store_of_the_newest_windows(tmp_path):
     many = window_set.select(windows, np.arange(COUNTED + 10) % len(windows))
     counted.add(many)
     assert counted.snapshot().total == COUNTED
-    with pytest.raises(Transient, match="no window is kept here: it is off"):
+    with pytest.raises(Transient, match="this device stores no windows: it is off"):
         counted.recent(5)
     kept.close()
 

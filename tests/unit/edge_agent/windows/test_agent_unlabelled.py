@@ -73,7 +73,7 @@ def test_all_its_windows_teach_and_those_it_may_not_read_do_not(tmp_path):
     deaf = replace(deaf, present_BM=deaf.present_BM & [False, True], x=deaf.x | {"acc": deaf.x["acc"] * 0})
     work.store.add(replace(deaf, context=None))
     seeing = replace(work, modalities=("acc",))
-    assert seeing.standing(work.store.snapshot()) == (Profile(("acc",)), 46)
+    assert seeing.current_profile(work.store.snapshot()) == (Profile(("acc",)), 46)
     profile, found = material(seeing, 100, labelled=False)
     assert profile == Profile(("acc",))
     assert found.present_BM.tolist() == [[True, False]] * 46
@@ -94,7 +94,7 @@ def test_all_its_windows_teach_and_those_it_may_not_read_do_not(tmp_path):
 def test_labels_are_asked_for_by_method_and_role(tmp_path, task, by, needs, windows):
     work = work_of(tmp_path, task, by=by)
     assert work.needs_labels == needs
-    assert work.standing(work.store.snapshot())[1] == windows
+    assert work.current_profile(work.store.snapshot())[1] == windows
     work.store.close()
 
 

@@ -140,8 +140,8 @@ def test_columns_by_white_space_and_words_and_empty_cells():
     [
         ({"baud": 1234}, r"source\[0\]: baud: 1234 cannot be set; the nearest are 1200, 1800"),
         ({"format": "json"}, r"modalities.wind: format 'json' takes paths"),
-        ({"modalities": {"wind": {}}}, r"give columns .* or paths"),
-        ({"modalities": {"wind": {"paths": ["a..b"]}}, "format": "json"}, r"'a..b' is no path"),
+        ({"modalities": {"wind": {}}}, r"give either columns .* or paths"),
+        ({"modalities": {"wind": {"paths": ["a..b"]}}, "format": "json"}, r"'a..b' is not a path"),
         ({"parity": "evn"}, r"source\[0\].parity"),
         ({"bauds": 9600}, r"source\[0\].bauds: unknown key; did you mean 'baud'"),
     ],

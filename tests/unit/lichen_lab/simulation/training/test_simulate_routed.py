@@ -180,7 +180,7 @@ def test_a_profile_is_a_limit_and_what_is_outside_of_it_is_not_learned_from() ->
     assert list(heard[0].header.counts) == ["gyro"]
     nothing = {"c": Profile(("gyro",), ("speed",))}
     history = simulate(task(), {"c": FLEET["c"]}, None, 1, rounds=1, profiles=nothing)
-    assert "no window has something to read" in history.rounds[0].refused["c"]
+    assert "no window has both an input" in history.rounds[0].refused["c"]
     with pytest.raises(Misconfigured, match="profiles: there is no device 'x'"):
         simulate(task(), FLEET, None, 1, profiles={"x": limits["c"]})
     only = each_alone(task(), {"c": FLEET["c"]}, None, 1, rounds=1, profiles=limits)["c"]
