@@ -1,4 +1,4 @@
-"""What the commands share: the format of results, and how they end with an error."""
+"""Shared by the commands: the format of results, and the end with an error."""
 
 import json
 from enum import StrEnum
@@ -31,10 +31,10 @@ def fail(
     """Print an error on standard error, for programs also as JSON on standard output, and exit.
 
     Args:
-        command: begins the line, as ``lichen round``.
+        command: starts the line, such as ``lichen round``.
         error: an error or a sentence.
         fmt: how results are printed.
-        code: the exit code; None: that of the error, of a sentence 69.
+        code: the exit code; None: that of the error, or 69 for a sentence.
         more: further keys of the JSON object.
     """
     words = error.words if isinstance(error, Refused) else str(error)

@@ -1,4 +1,4 @@
-"""Time as a value that is handed in, so that tests and simulations can drive it."""
+"""Time as an injected object, so that tests and simulations can control it."""
 
 import asyncio
 import heapq
@@ -10,7 +10,7 @@ from runtime.kernel_clock import kernel_synchronised
 
 
 class Clock(Protocol):
-    """Where a service gets its time from."""
+    """A service's source of time."""
 
     def now(self) -> float:
         """Monotonic seconds; only differences mean something."""
@@ -19,7 +19,7 @@ class Clock(Protocol):
         """Unix seconds; for logs and people, never for the protocol: a Pi's clock may be an hour off."""
 
     def synchronised(self) -> bool | None:
-        """Whether a time service keeps :meth:`wall` right; None: it cannot be told."""
+        """Whether a time service keeps :meth:`wall` right; None: unknown."""
 
     async def sleep(self, seconds: float) -> None:
         """Return after ``seconds`` of :meth:`now`."""
@@ -37,7 +37,7 @@ class SystemClock:
         return time.time()
 
     def synchronised(self) -> bool | None:
-        """As the kernel says."""
+        """According to the kernel."""
         return kernel_synchronised()
 
     async def sleep(self, seconds: float) -> None:
@@ -50,7 +50,7 @@ class ManualClock:
 
     Args:
         start: first value of ``now``, in seconds.
-        wall: first value of ``wall``, in unix seconds.
+        wall: first value of ``wall``, in Unix seconds.
     """
 
     def __init__(self, start: float = 0.0, wall: float = 1_700_000_000.0) -> None:
@@ -59,7 +59,7 @@ class ManualClock:
         self._order = itertools.count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self.is_synchronised: bool | None = None
-        """What :meth:`synchronised` says."""
+        """The result of :meth:`synchronised`."""
 
     def now(self) -> float:
         """Seconds, moved by hand."""
@@ -70,7 +70,7 @@ class ManualClock:
         return self._now + self._wall_offset
 
     def set_wall(self, wall: float) -> None:
-        """Set the wall clock, in unix seconds, as a person or a time service does; ``now`` stays."""
+        """Set the wall clock, in Unix seconds, as a person or a time service does; ``now`` stays."""
         self._wall_offset = wall - self._now
 
     def synchronised(self) -> bool | None:
@@ -87,11 +87,11 @@ class ManualClock:
         await future
 
     async def advance(self, seconds: float, turns: int = 10) -> None:
-        """Move on; sleepers wake in the order of their times and see the time they asked for.
+        """Advance the time; sleepers wake in the order of their times and see the time they asked for.
 
         Args:
             seconds: how far.
-            turns: turns of the event loop given to what wakes, before the next sleeper is looked at.
+            turns: turns of the event loop for what wakes, before the next sleeper is due.
         """
         target = self._now + seconds
         for _ in range(turns):

@@ -11,11 +11,11 @@ USAGE: Final = 2
 DATAERR: Final = 65
 """The input data is wrong."""
 UNAVAILABLE: Final = 69
-"""Something that is needed is not there (a broker, an extra)."""
+"""Something required is missing (a broker, an extra)."""
 SOFTWARE: Final = 70
-"""A fault of ours; systemd restarts the daemon."""
+"""An internal error; systemd restarts the daemon."""
 CANTCREAT: Final = 73
-"""An output file cannot be made."""
+"""An output file cannot be created."""
 IOERR: Final = 74
 """Reading or writing failed."""
 TEMPFAIL: Final = 75

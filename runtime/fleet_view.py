@@ -1,6 +1,6 @@
-"""A fleet as seen from the broker: the retained state of devices and rounds, folded into one picture.
+"""The state of a fleet as the broker has it, from the retained messages of devices and rounds.
 
-``FleetView`` is pure: ``apply(topic, payload)``. The demo's screen, its report and ``lichen status`` read it.
+``FleetView`` is pure: ``apply(topic, payload)``. The demo's screen, its report and ``lichen status`` use it.
 """
 
 from dataclasses import dataclass, field
@@ -42,29 +42,29 @@ _CARRIES: Final[dict[Kind, type[Wire]]] = {
 
 @dataclass
 class DeviceView:
-    """The last that a device said of itself."""
+    """The last report of a device."""
 
     name: str
     status: str = "unknown"
     windows: int | None = None
-    """Windows in its store to learn from; None where it is only known to be away."""
+    """Windows in its store to learn from; None if only its absence is known."""
     modalities: dict[str, ModalityState] = field(default_factory=dict)
     model: str | None = None
     fleet_secret: str | None = None
-    """The print of its secret for names of entities."""
+    """The fingerprint of its secret for entity names."""
     refuses: str | None = None
-    """Why it does not do the task that is announced."""
+    """Why it does not do the announced task."""
     no_model: str | None = None
-    """Why a device that is to infer runs no model, in its own words; empty where it does not say; None: it
-    runs one, or is not to."""
+    """Why a device that should infer runs no model, in its own words; empty if it gives no reason; None: it
+    runs one, or should not."""
     round: int | None = None
-    """The last round it has measured itself in."""
+    """The last round in which it has measured its own model."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class RoundMark:
-    """A judged version: its metrics, and the payload bytes until then."""
+    """An evaluated version: its metrics, and the payload bytes until then."""
 
     round: int
     metrics: dict[str, float]
@@ -74,7 +74,7 @@ class RoundMark:
 
 @dataclass
 class FleetView:
-    """What the broker's topics say about one fleet."""
+    """A fleet's state according to the broker."""
 
     fleet: str
     task: Task | None = None
@@ -82,13 +82,13 @@ class FleetView:
     model: ModelPointer | None = None
     devices: dict[str, DeviceView] = field(default_factory=dict)
     history: dict[int, RoundMark] = field(default_factory=dict)
-    """Version -> the first announcement of it that carried metrics."""
+    """Version -> the first announcement of it with metrics."""
     receipts: dict[int, set[str]] = field(default_factory=dict)
-    """Round -> the devices whose update was receipted (announcements may skip the last ones)."""
+    """Round -> the devices whose update has a receipt (announcements may skip the last ones)."""
     heard: bool = False
-    """Whether the coordinator said something while we listened: not only what was retained."""
+    """Whether the coordinator sent something while we listened, besides retained messages."""
     selected: dict[int, frozenset[str]] = field(default_factory=dict)
-    """Round -> everybody who was asked in it (a restarted coordinator may ask others)."""
+    """Round -> all devices that were ever selected in it (a restarted coordinator may select others)."""
     refused: int = 0
     """Messages that could not be read."""
 
@@ -105,10 +105,10 @@ class FleetView:
         )
 
     def apply(self, topic: str, payload: bytes) -> bool:
-        """Take one message; True when the picture changed. What cannot be read is counted."""
+        """Apply one message; True if the state changed. Unreadable messages are counted."""
         try:
             route = parse(topic)
-            # What the other topics carry is not for onlookers.
+            # The other topics carry nothing for observers.
             message = messages.decode(payload, _CARRIES.get(route.kind, _Nothing))
         except Refused:
             self.refused += 1
@@ -129,7 +129,7 @@ class FleetView:
     def _task(self, message: TaskAnnouncement) -> bool:
         try:
             self.task = message.read()
-        except Refused:  # of a newer lichen
+        except Refused:  # from a newer lichen
             self.refused += 1
             return False
         return True
@@ -154,7 +154,7 @@ class FleetView:
         self.round = message
         asked = self.selected.get(message.round, frozenset())
         self.selected[message.round] = asked | frozenset(message.selected)
-        # While a new version is being made and judged, the metrics are still those of an older one.
+        # While a new version is made and evaluated, the metrics are still those of an older one.
         if message.metrics and message.phase not in _UNJUDGED:
             self.history.setdefault(
                 message.version,
@@ -162,13 +162,13 @@ class FleetView:
             )
 
     def delivered(self) -> frozenset[str]:
-        """Devices whose update of the current round is accepted."""
+        """Devices whose update of the current round was accepted."""
         if self.round is None:
             return frozenset()
         return frozenset(self.round.accepted) | self.receipts.get(self.round.round, set())
 
     def accuracy(self) -> float | None:
-        """The newest accuracy that was announced."""
+        """The newest announced accuracy."""
         for number in sorted(self.history, reverse=True):
             if "accuracy" in self.history[number].metrics:
                 return self.history[number].metrics["accuracy"]

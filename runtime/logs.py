@@ -13,18 +13,18 @@ from runtime.pacing import TokenBucket
 from runtime.settings.load import LogSettings
 
 _WHOLE: Final = frozenset({"exc_info", "exception", "_record", "_from_structlog", "positional_args"})
-"""What structlog passes on to itself."""
+"""Modules that structlog passes on to itself."""
 MOST_TEXT: Final = 2000
-"""Characters of one value of a line; its ends stay."""
+"""Characters of one value; its two ends are kept."""
 MOST_ITEMS: Final = 64
 """Entries of one list or map of a line."""
 BURST: Final = 50.0
 _PER_SECOND: Final = 0.2
-"""One line every 5 s, 17,280 a day, about something that goes on for ever."""
+"""One line every 5 s, 17,280 a day, about something that never ends."""
 
 
 def bounded(value: Any) -> Any:
-    """A value of a line of the log, cut: no line grows with the fleet, whoever writes it."""
+    """A shortened value of a log line: no line grows with the size of the fleet."""
     if isinstance(value, str) and len(value) > MOST_TEXT:
         half = MOST_TEXT // 2
         return f"{value[:half]} [{len(value) - 2 * half} characters left out] {value[-half:]}"
@@ -42,9 +42,9 @@ def _bound(_logger: object, _method: str, event: structlog.typing.EventDict) -> 
 
 
 def configure(settings: LogSettings) -> None:
-    """Set up structlog, and send what libraries log through the standard module the same way.
+    """Set up structlog, and send logs of libraries (standard module) the same way.
 
-    Safe to call again: the last call wins.
+    Safe to call again: the last call counts.
     """
     level = getattr(logging, settings.level.upper())
     shared: list[structlog.typing.Processor] = [
@@ -73,12 +73,12 @@ def configure(settings: LogSettings) -> None:
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    # Libraries are heard from warnings on; our own level applies to our own words.
+    # Libraries log from warnings on; the configured level is for our own lines.
     root.setLevel(max(level, logging.WARNING))
 
 
 class LineRateLimiter:
-    """Bounds the log lines about messages that anybody may send: a flood of messages must not flood the log.
+    """Limits log lines about messages that anybody may send: a flood of messages must not flood the log.
 
     Args:
         now: monotonic seconds.

@@ -1,4 +1,4 @@
-"""Metrics as parts of a daemon give them: values with names, read when somebody asks."""
+"""Metrics of a daemon's parts: named values, read on request."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class MetricFamily:
         name: as it is served, without a counter's ``_total``.
         words: its help text.
         kind: a gauge goes up and down, a counter only up.
-        values: label values, and the value; a metric without labels has one, under ``()``.
+        values: label values -> value; a metric without labels has one, under ``()``.
         labels: names of the labels.
     """
 
@@ -25,10 +25,10 @@ class MetricFamily:
 
 
 class HasMetrics(Protocol):
-    """A part that can be measured."""
+    """A part with metrics."""
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """What it measures now; called from any thread."""
+        """Its present metrics; called from any thread."""
 
 
 def gauge(name: str, words: str, value: float) -> MetricFamily:

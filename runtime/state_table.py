@@ -1,4 +1,4 @@
-"""The table of a state machine: which handler decides on an event in a phase, and where that may lead. Pure.
+"""The table of a state machine: the handler of an event in a phase, and the phases it may lead to. Pure.
 
 The pages under docs show a table as a diagram and a list, and tests compare them.
 """
@@ -17,7 +17,7 @@ class Row(Generic[P, H]):
     """A cell of a table.
 
     Args:
-        handler: decides.
+        handler: decides on the event.
         to: every phase the handler may lead to, with the reason in words.
     """
 
@@ -28,10 +28,10 @@ class Row(Generic[P, H]):
 
 @dataclass(frozen=True)
 class StateTable(Generic[P, E, H]):
-    """All rows of a machine. An event without a row is ignored: one that comes late or twice does no harm.
+    """All rows of a machine. An event without a row is ignored: a late or repeated one does no harm.
 
-    ``first``, ``last``: where the machine begins, and where it ends, if anywhere. ``alike``: phases with the
-    same rows, which the list shows once.
+    ``first``, ``last``: the machine's first phase, and its last, if any. ``alike``: phases with the same
+    rows, which the list shows once.
     """
 
     rows: Mapping[tuple[P, type[E]], Row[P, H]]
@@ -56,7 +56,7 @@ class StateTable(Generic[P, E, H]):
         return "\n".join(lines if self.last is None else [*lines, f"  {self.last.value} --> [*]"])
 
     def listing(self) -> str:
-        """The whole table in Markdown, with what leaves the phase as it is."""
+        """The whole table in Markdown, with events that leave the phase unchanged."""
         lines = ["| phase | event | leads to |", "|---|---|---|"]
         for (phase, event), row in self.rows.items():
             if phase in self.alike[1:]:

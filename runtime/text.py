@@ -1,15 +1,15 @@
-"""Text for people, made of names and of words that others wrote. Pure."""
+"""Text for people, from names and from text of others. Pure."""
 
 from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final
 
 MAX_NAMES: Final = 8
-"""Names that one line shows."""
+"""Names shown in one line."""
 
 
 def one_line(words: str, limit: int | None = None) -> str:
-    """One line of at most ``limit`` characters, without control characters that a terminal obeys."""
+    """One line of at most ``limit`` characters, without control characters that a terminal would execute."""
     line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
     return line if limit is None or len(line) <= limit else f"{line[: limit - 3]}..."
 

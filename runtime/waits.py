@@ -1,4 +1,4 @@
-"""What a daemon waits for: in words, since when, and until when (docs/reliability.md)."""
+"""Waits of a daemon: what it waits for, since when, and until when (docs/reliability.md)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -14,11 +14,10 @@ _DAY: Final = 86400
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One thing that is waited for; times in unix seconds.
+    """One wait; times in Unix seconds.
 
-    ``what``: one word for programs, as ``broker``. ``why``: for people. ``since``: None where it is not
-    known. ``until``: when something happens by itself, and ``then`` says what; None where only others can
-    end it.
+    ``what``: one word for programs, such as ``broker``. ``why``: for people. ``since``: None if unknown.
+    ``until``: when something happens by itself, and ``then`` names it; None if only others can end the wait.
     """
 
     what: str
@@ -46,7 +45,7 @@ def read(found: object) -> list[Wait]:
 
 
 def lines(waits: Iterable[Wait], now: float) -> list[str]:
-    """A line for each, for people."""
+    """One line per wait, for people."""
     return [_line(wait, now) for wait in waits] or ["waits for nothing"]
 
 
@@ -95,23 +94,23 @@ def stamp(wall: object) -> str:
 
 
 class StatusPart(Protocol):
-    """A part of a daemon that says what it does and what it waits for; by default neither."""
+    """A part of a daemon that reports its state and its waits; by default neither."""
 
     def status(self) -> Mapping[str, Any]:
-        """What it does, as JSON values."""
+        """Its state, as JSON values."""
         return {}
 
     def waits(self) -> Iterable[Wait]:
-        """What it waits for, the most pressing first."""
+        """Its waits, the most pressing first."""
         return ()
 
 
 class StatusText:
-    """A service that says what it does or waits for; :attr:`since` and :attr:`until` go with the words.
+    """The state or wait of a service; :attr:`since` and :attr:`until` belong to the present text.
 
     Args:
         clock: for the times.
-        words: what is so at first.
+        words: the first text.
     """
 
     def __init__(self, clock: Clock, words: str) -> None:
@@ -122,7 +121,7 @@ class StatusText:
 
     @property
     def since(self) -> float:
-        """When that began, unix seconds by the clock as it is now: that may have been set since."""
+        """When the present state began, Unix seconds by the clock's present setting."""
         return self.__clock.wall() - (self.__clock.now() - self.__began)
 
     @property
@@ -132,7 +131,7 @@ class StatusText:
 
     @property
     def why(self) -> str:
-        """In words."""
+        """The present state in words."""
         return self.__why
 
     @why.setter
@@ -140,7 +139,7 @@ class StatusText:
         self.say(words)
 
     def say(self, words: str, limit_s: float | None = None) -> None:
-        """What is so from now on, and in how many seconds it ends in any case."""
+        """Set the text, and the seconds after which its state ends in any case."""
         if words == self.__why and limit_s is None:
             return
         if words != self.__why:

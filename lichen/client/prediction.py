@@ -50,7 +50,7 @@ class Prediction:
     Attributes:
         source: the device's topic, or the file.
         version: of the model.
-        wall: when it was made, unix seconds of the device.
+        wall: when it was made, Unix seconds of the device.
         latency_ms: since the window had closed, or the question had come.
         t: end of the window, in the time of its samples; None: a question.
         targets: by name of the target; ``label`` is the task's first.

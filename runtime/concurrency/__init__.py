@@ -1,1 +1,1 @@
-"""Signals, threads and waits of a daemon."""
+"""Signals and threads of a daemon."""

@@ -1,6 +1,6 @@
-"""How parts of a daemon wake each other: a signal that something changed, and a queue of distinct keys.
+"""Wake-ups between parts of a daemon: a signal that something changed, and a queue of distinct keys.
 
-Whoever writes and whoever waits are given the same object, so neither needs to know the other.
+Writer and waiter are given the same object, so neither needs to know the other.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Wake the waiter; a signal that is set already stays set once."""
+        """Wake the waiter; setting it again before the wait has no effect."""
         self._event.set()
 
     def is_set(self) -> bool:
@@ -26,7 +26,7 @@ class Signal:
         return self._event.is_set()
 
     def clear(self) -> None:
-        """Forget that it was set."""
+        """Reset it without a wait."""
         self._event.clear()
 
     async def wait(self, timeout_s: float | None = None, clock: Clock | None = None) -> bool:
@@ -34,10 +34,10 @@ class Signal:
 
         Args:
             timeout_s: seconds after which the wait ends anyway; None waits for ever.
-            clock: measures ``timeout_s``; without one the event loop does.
+            clock: measures ``timeout_s``; default: the event loop.
 
         Returns:
-            Whether the signal was set; False when the time is over.
+            Whether the signal was set; False after the time-out.
         """
         was_set = await _wait(self._event, timeout_s, clock)
         if was_set:
@@ -46,7 +46,7 @@ class Signal:
 
 
 class KeyedQueue(Generic[K]):
-    """Distinct keys to attend to, oldest first; adding one that waits already changes nothing."""
+    """Distinct keys that wait for work, oldest first; adding a key again changes nothing."""
 
     def __init__(self) -> None:
         self._keys: dict[K, None] = {}
@@ -62,14 +62,14 @@ class KeyedQueue(Generic[K]):
             self._event.set()
 
     async def take_all(self, timeout_s: float | None = None, clock: Clock | None = None) -> tuple[K, ...]:
-        """Wait until a key waits, and take all that do.
+        """Wait until there are keys, and take all of them.
 
         Args:
             timeout_s: seconds after which the wait ends anyway; None waits for ever.
-            clock: measures ``timeout_s``; without one the event loop does.
+            clock: measures ``timeout_s``; default: the event loop.
 
         Returns:
-            The keys in the order in which they came; empty when the time is over.
+            The keys in order of arrival; empty after the time-out.
         """
         await _wait(self._event, timeout_s, clock)
         self._event.clear()

@@ -1,4 +1,4 @@
-"""Since when a certificate counts: enough DER to read one date, so that no daemon needs a crypto library."""
+"""The first day of validity of a certificate: just enough DER, so that no daemon needs a crypto library."""
 
 import datetime as dt
 import json
@@ -12,14 +12,14 @@ _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 _GENERALIZED_TIME: Final = 0x18
 _LONG: Final = 0x80
-"""A length byte from here on says how many bytes of length follow."""
+"""With this bit, the other bits are the number of length bytes that follow."""
 _END: Final = "-----END CERTIFICATE-----"
 IDENTITY_FILE: Final = "identity.json"
-"""Beside a certificate that was enrolled for; its ``issued_at`` is when that really was, in unix seconds."""
+"""Beside an enrolled certificate; its ``issued_at`` is the real time of issue, in Unix seconds."""
 
 
 def not_before(pem: str) -> float | None:
-    """When the first certificate of ``pem`` begins to count (RFC 5280, 4.1.2.5): unix seconds, or None."""
+    """When the first certificate of ``pem`` becomes valid (RFC 5280, 4.1.2.5): Unix seconds, or None."""
     begin = pem.find("-----BEGIN CERTIFICATE-----")
     end = pem.find(_END, begin)
     if begin < 0 or end < 0:
@@ -47,13 +47,13 @@ def _not_before(der: bytes) -> float | None:
     if tag not in formats:
         return None
     text = der[begin:end].decode("ascii")
-    if tag == _UTC_TIME:  # 50 to 99 are of the last century; strptime's pivot is 69
+    if tag == _UTC_TIME:  # 50 to 99 belong to the last century; strptime's pivot is 69
         text, tag = ("19" if int(text[:2]) >= 50 else "20") + text, _GENERALIZED_TIME  # noqa: PLR2004 - RFC 5280
     return dt.datetime.strptime(text, formats[tag]).replace(tzinfo=dt.UTC).timestamp()
 
 
 def _element(der: bytes, at: int) -> tuple[int, int, int]:
-    """Tag, begin and end of the element at ``at``. Raises IndexError or ValueError: it is cut off."""
+    """Tag, begin and end of the element at ``at``. Raises IndexError or ValueError if it is cut off."""
     tag, length, begin = der[at], der[at + 1], at + 2
     if length >= _LONG:
         count = length - _LONG
@@ -65,15 +65,15 @@ def _element(der: bytes, at: int) -> tuple[int, int, int]:
 
 
 def known_since(cert_file: Path | None, ca_certs: list[dict[str, object]]) -> float:
-    """A time that has passed for certain, in unix seconds; 0.0 where nothing is known.
+    """A time that has certainly passed, in Unix seconds; 0.0 if none is known.
 
-    An authority does not sign for the future: a clock before the beginning of a certificate that is here is a
-    clock that is wrong.
+    An authority does not sign for the future: if the clock is before the start of a certificate that exists,
+    the clock is wrong.
 
     Args:
-        cert_file: our own certificate; ``identity.json`` beside it knows when it was issued (a certificate
+        cert_file: our own certificate; ``identity.json`` beside it has the time of issue (the certificate
             itself is back-dated).
-        ca_certs: what ``SSLContext.get_ca_certs()`` says of the authorities we were told to trust.
+        ca_certs: ``SSLContext.get_ca_certs()`` of the trusted authorities.
     """
     times = [0.0]
     for one in ca_certs:

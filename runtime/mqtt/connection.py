@@ -1,4 +1,4 @@
-"""What a session needs of the connection that carries it: paho in the field, a simulated one in a world."""
+"""The connection that a session uses: paho in production, a simulated one in the simulation."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ from runtime.settings.load import MqttSettings
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes for us when the connection ends without a goodbye."""
+    """The message that the broker publishes if the connection ends without a DISCONNECT."""
 
     topic: str
     payload: bytes
@@ -25,7 +25,7 @@ class Will:
 
 @dataclass(frozen=True)
 class ConnectOptions:
-    """Who connects, and how it shows that."""
+    """Client id, credentials and options of a connection."""
 
     client_id: str
     will: Will | None = None
@@ -36,7 +36,7 @@ class ConnectOptions:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A PUBLISH that came in. ``topic`` is None when it is not UTF-8; ``acknowledge``: from any thread."""
+    """An incoming PUBLISH. ``topic`` is None if it is not UTF-8; ``acknowledge`` works from any thread."""
 
     topic: str | None
     payload: bytes
@@ -47,62 +47,62 @@ class Arrival:
 
 
 class Events(Protocol):
-    """What a connection reports, in the event loop; nothing before its ``dial`` and after its ``close``."""
+    """Events of a connection, called in the event loop; none before its ``dial`` or after its ``close``."""
 
     def connected(self, present: bool, reason: ReasonCode, limits: Any) -> None:  # noqa: FBT001 - a flag of CONNACK
-        """CONNACK came; ``limits`` may have ``MaximumPacketSize`` and the like as attributes."""
+        """CONNACK came; ``limits`` may have attributes such as ``MaximumPacketSize``."""
 
     def lost(self, from_broker: bool, reason: ReasonCode) -> None:  # noqa: FBT001 - who ended it
         """The connection is over."""
 
     def acknowledged(self, mid: int, reason: ReasonCode) -> None:
-        """PUBACK came (QoS 0: the packet is written)."""
+        """PUBACK came (QoS 0: the packet was written)."""
 
     def subscribed(self, mid: int, reasons: list[ReasonCode]) -> None:
         """SUBACK came."""
 
     def arrived(self, arrival: Arrival) -> None:
-        """A message came. Perhaps in a network thread: hand over and return."""
+        """A message came, perhaps in a network thread: hand it over and return."""
 
 
 class Connection(Protocol):
-    """One connection to a broker, never reconnected. In one event loop: ``dial`` once, ``close`` once."""
+    """One connection to a broker, without reconnects. In one event loop: ``dial`` once, ``close`` once."""
 
     @property
     def closed_by_peer(self) -> bool:
-        """The broker ended the TCP connection in order, and not by RST."""
+        """Whether the broker ended the TCP connection in order, and not by RST."""
 
     @property
     def dead(self) -> bool:
-        """It is over, and :meth:`Events.lost` may never tell."""
+        """Whether it has ended, perhaps without a call of :meth:`Events.lost`."""
 
     def dial(self) -> asyncio.Future[None]:
-        """Begin to connect; the future ends with the TCP or TLS connection, or ``ConnectFailed``."""
+        """Start to connect; the future ends with the TCP or TLS connection, or ``ConnectFailed``."""
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> int:
-        """Hand a packet over; returns its id.
+        """Pass on a packet; returns its id.
 
         Raises:
             Transient: the socket is closed.
         """
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> int:
-        """Hand a SUBSCRIBE of all filters over; returns its id.
+        """Pass on a SUBSCRIBE of all filters; returns its id.
 
         Raises:
             ConnectFailed: the socket is closed.
         """
 
     async def close(self) -> None:
-        """Say goodbye where possible, and end it in any case."""
+        """Send DISCONNECT if possible, and end the connection in any case."""
 
 
 Connect = Callable[[MqttSettings, ConnectOptions, int, Events], Connection]
-"""Makes a connection; the number is our Receive Maximum."""
+"""Makes a connection; the number is its Receive Maximum."""
 
 
 class AckOrder:
-    """Acknowledges QoS 1 arrivals in their order, whatever order they are handled in (MQTT 5, 4.6)."""
+    """Acknowledges QoS 1 messages in order of arrival, in whatever order they are handled (MQTT 5, 4.6)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ class AckOrder:
         self.closed = False
 
     def expect(self, send: Callable[[], object]) -> Callable[[], None]:
-        """A message came, and ``send`` sends its PUBACK; returns what to call when it is handled."""
+        """A message came, and ``send`` sends its PUBACK; returns the function to call when it is handled."""
         entry = [send, False]
         with self._lock:
             self._waiting.append(entry)
@@ -130,13 +130,13 @@ def no_ack() -> None:
 
 
 def fail(future: asyncio.Future[None], error: Exception) -> None:
-    """End a future with an error, unless it has ended; nobody need be waiting any more."""
+    """End a future with an error unless it has ended; perhaps nobody waits for it any more."""
     if not future.done():
         future.set_exception(error)
         future.exception()
 
 
 def succeed(future: asyncio.Future[None]) -> None:
-    """End a future, unless it has ended."""
+    """Set the result of a future unless it has ended."""
     if not future.done():
         future.set_result(None)

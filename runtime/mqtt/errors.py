@@ -1,4 +1,4 @@
-"""Words for what goes wrong between us and a broker."""
+"""Messages for failures between this client and a broker."""
 
 import socket
 import ssl
@@ -21,7 +21,7 @@ SMALLEST_CHUNK_BYTES: Final = 1024
 
 
 class ConnectFailed(Transient):
-    """No connection now. ``patient``: only a person can mend it, so try at the slowest pace."""
+    """No connection now. ``patient``: only a person can repair it, so retry at the slowest pace."""
 
     def __init__(self, words: str, *, patient: bool = False) -> None:
         super().__init__(words)
@@ -29,7 +29,7 @@ class ConnectFailed(Transient):
 
 
 def dial_words(settings: MqttSettings, error: Exception) -> str:
-    """Why no TCP or TLS connection came about."""
+    """Why the TCP or TLS connection failed."""
     where = f"the broker at {settings.where}"
     if isinstance(error, ssl.SSLCertVerificationError):
         words = f"{where} shows a certificate that is not trusted: {error.verify_message} (mqtt.tls.ca_file)"
@@ -46,7 +46,7 @@ def dial_words(settings: MqttSettings, error: Exception) -> str:
 
 
 def refusal(settings: MqttSettings, reason: ReasonCode) -> ConnectFailed:
-    """CONNACK said no."""
+    """The error for a CONNACK that refuses the connection."""
     where = f"the broker at {settings.where}"
     if reason.value in _BAD_CREDENTIALS:
         return ConnectFailed(
@@ -61,12 +61,12 @@ def refusal(settings: MqttSettings, reason: ReasonCode) -> ConnectFailed:
 
 
 def limit_words(settings: MqttSettings, limits: object, topic_room: int) -> str:
-    """What CONNACK's limits make impossible; empty where lichen can work with them."""
+    """Which of lichen's needs the limits in CONNACK rule out; empty if none."""
     where = f"the broker at {settings.where}"
     if getattr(limits, "MaximumQoS", 1) < 1:
         return f"{where} offers QoS 0 only; lichen needs QoS 1"
     if getattr(limits, "RetainAvailable", 1) < 1:
-        return f"{where} keeps no retained messages; lichen needs them for states and announcements"
+        return f"{where} does not store retained messages; lichen needs them for states and announcements"
     if getattr(limits, "WildcardSubscriptionAvailable", 1) < 1:
         return f"{where} allows no wildcard subscriptions; lichen needs them"
     most = getattr(limits, "MaximumPacketSize", None)
@@ -91,6 +91,6 @@ def lost_words(settings: MqttSettings, reason: ReasonCode, *, from_broker: bool,
             f"{where} closed the connection before it answered; does it speak MQTT {settings.protocol} "
             "(mqtt.protocol), and TLS or not (mqtt.tls)?"
         )
-    if reason.value == _UNSPECIFIED:  # that is all that is known: TCP ended without a word of MQTT
+    if reason.value == _UNSPECIFIED:  # nothing else is known: TCP ended without an MQTT packet
         return f"the connection to {where} was lost: it was cut, or the broker ended"
     return f"the connection to {where} was lost: {reason}"

@@ -26,11 +26,11 @@ def is_bulk(topic: str, payload_bytes: int) -> bool:
 
 
 def pace(allowance: float, burst: float) -> TokenBucket:
-    """A bucket for so many units in any one second; a larger unit goes when it is full, and leaves a debt.
+    """A bucket with a limit for any one second; a larger packet is sent when it is full, and leaves a debt.
 
     Args:
-        allowance: units in a second; 0 is no limit.
-        burst: the share of them that may go at once.
+        allowance: units per second; 0 is no limit.
+        burst: the share of them that may be sent at once.
     """
     if allowance <= 0:
         return TokenBucket(math.inf, 0.0)
@@ -43,8 +43,8 @@ class FlowControl:
     """The slots of one connection.
 
     Args:
-        slots: packets without PUBACK that the broker takes (its Receive Maximum).
-        window: chunks in flight, at most.
+        slots: packets without PUBACK that the broker accepts (its Receive Maximum).
+        window: maximum number of chunks in flight.
         publishes_per_s: 0 is no limit.
         bytes_per_s: of whole packets; 0 is no limit.
     """
@@ -64,7 +64,7 @@ class FlowControl:
         self._closed = False
 
     async def enter(self, size: int, *, bulk: bool) -> None:
-        """Wait for a slot and for the pace; give it back by :meth:`leave`. Returns at once when closed."""
+        """Wait for a slot and the rate limits; :meth:`leave` releases the slot. Returns at once if closed."""
         if self._closed:
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -74,19 +74,19 @@ class FlowControl:
             await future
         except asyncio.CancelledError:
             if future.cancelled():
-                self._wake()  # who waited behind it may go
+                self._wake()  # the waiters behind it may be next
             else:
                 self.leave(bulk=bulk)
             raise
 
     def leave(self, *, bulk: bool) -> None:
-        """A packet has its PUBACK."""
+        """A PUBACK came: release its slot."""
         self._free += 1
         self._bulk_free += bulk
         self._wake()
 
     def close(self) -> None:
-        """The connection is over: nobody waits any more."""
+        """The connection is over: wake all waiters."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -97,7 +97,7 @@ class FlowControl:
         self._bulk.clear()
 
     def _wake(self) -> None:
-        """Let go whoever may."""
+        """Wake every waiter that may publish."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The bounded handover of messages from paho's network thread to the event loop."""
+"""The bounded queue from paho's network thread to the event loop."""
 
 import asyncio
 import threading
@@ -13,10 +13,10 @@ _ACK_LOCK = threading.Lock()
 
 @dataclass(slots=True)
 class Message:
-    """Something that arrived.
+    """A message that arrived.
 
-    Every message must be acknowledged at last, also one that is refused: acknowledgements go out in the order
-    of arrival (MQTT 5, 4.6), so one that never comes holds up all later ones.
+    Each must be acknowledged in the end, even if it is refused: acknowledgements are sent in the order of
+    arrival (MQTT 5, 4.6), so a missing one holds up all later ones.
     """
 
     topic: str
@@ -25,10 +25,10 @@ class Message:
     _acknowledge: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     _again: Callable[[], bool] | None = field(default=None, repr=False, compare=False)
     arrived: float = field(default_factory=time.monotonic, repr=False, compare=False)
-    """Monotonic seconds: when the network thread had it, however late the event loop is."""
+    """Monotonic seconds at which the network thread received it, however late the event loop is."""
 
     def ack(self) -> None:
-        """Say that it is durably handled; the broker may forget it. Idempotent, from any thread."""
+        """Acknowledge that it is durably handled; the broker may drop it. Idempotent, from any thread."""
         with _ACK_LOCK:
             acknowledge, self._acknowledge = self._acknowledge, None
         if acknowledge is not None:
@@ -36,20 +36,20 @@ class Message:
 
     @property
     def comes_again(self) -> bool:
-        """True when its connection is gone before the acknowledgement: the broker will deliver it again."""
+        """Whether its connection ended before the acknowledgement: the broker will deliver it again."""
         return self._again is not None and self._again()
 
 
 _OVERHEAD_BYTES: Final = 1024
-"""What a queued message costs beside its payload."""
+"""Bytes that a queued message takes besides its payload."""
 
 
 class Inbox:
-    """At most ``limit`` messages, or more of them while all together take no more than ``spare_bytes``.
+    """At most ``limit`` messages, or more while all together take no more than ``spare_bytes``.
 
-    When it is full, :meth:`offer` says no and the caller drops without ack. Spare room is for brokers that
-    send more than the Receive Maximum they were told: Mosquitto 2.0.11 sends all it has queued once the first
-    of many is acknowledged, and a link that dropped them would connect anew for each handful.
+    If it is full, :meth:`offer` returns False and the caller drops the message without ack. The spare room is
+    for brokers that exceed our Receive Maximum: once the first of many messages is acknowledged, Mosquitto
+    2.0.11 sends all that it has queued, and a link that dropped them would reconnect for every few.
     """
 
     def __init__(self, limit: int, spare_bytes: int = 0) -> None:
@@ -64,7 +64,7 @@ class Inbox:
         return len(self._items)
 
     def offer(self, message: Message, loop: asyncio.AbstractEventLoop) -> bool:
-        """Take a message from the network thread; False when there is no room."""
+        """Add a message from the network thread; False if there is no room."""
         with self._lock:
             if len(self._items) >= self.limit and self._bytes + _size(message) > self._spare_bytes:
                 return False
@@ -74,7 +74,7 @@ class Inbox:
         return True
 
     def forget_repeated(self) -> int:
-        """Drop what the broker delivers again on the new connection of a kept session; returns how many."""
+        """Drop messages that the broker delivers again on a session's new connection; returns how many."""
         with self._lock:
             kept = [m for m in self._items if not m.comes_again]
             gone = len(self._items) - len(kept)
@@ -83,7 +83,7 @@ class Inbox:
         return gone
 
     async def stream(self) -> AsyncIterator[Message]:
-        """Messages in order of arrival, for ever. One consumer."""
+        """Messages in order of arrival, without end. One consumer."""
         while True:
             self._filled.clear()
             while True:
@@ -101,7 +101,7 @@ def _size(message: Message) -> int:
 
 
 def post(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> None:
-    """``call_soon_threadsafe``; a loop that is closed already is no error of the calling thread."""
+    """``call_soon_threadsafe``; a closed loop is no error of the calling thread."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:

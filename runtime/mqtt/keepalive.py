@@ -1,8 +1,8 @@
-"""Whether a connection is alive: a link that swallows all looks healthy to TCP for many minutes.
+"""Whether a connection is alive: to TCP, a link that loses every packet looks healthy for many minutes.
 
-Heard counts what shows that the broker handles messages: PUBACK, SUBACK, a message. PINGRESP does not: some
-front ends answer PINGREQ for a broker that is not there any more. After ``ping_s`` of silence the link
-publishes an empty message to a topic of its own; without anything in ``ping_timeout_s`` the connection ends.
+PUBACK, SUBACK and messages count as signs of life, since they show that the broker handles messages. PINGRESP
+does not: some front ends answer PINGREQ for a broker that is gone. After ``ping_s`` of silence the link
+publishes an empty message to a topic of its own; if nothing comes in ``ping_timeout_s``, the connection ends.
 """
 
 from enum import Enum
@@ -12,14 +12,14 @@ from runtime.settings.load import MqttSettings
 
 
 class Ask(Enum):
-    """What to do besides ending the connection."""
+    """The next step, if the connection need not end."""
 
-    NOTHING = "all is well, or there is nothing to do but to wait"
+    NOTHING = "all is well, or there is nothing to do but wait"
     PING = "publish a ping"
 
 
 class KeepaliveMonitor:
-    """The time since something was heard on one connection. :meth:`heard` may be called from any thread."""
+    """Times of the last signs of life on one connection. :meth:`heard` may be called from any thread."""
 
     def __init__(self, settings: MqttSettings, clock: Clock) -> None:
         self._settings = settings
@@ -30,19 +30,19 @@ class KeepaliveMonitor:
 
     @property
     def interval_s(self) -> float:
-        """How often to look: a second, or less where the limits are shorter (tests)."""
+        """Seconds between checks: one, or less if the limits are shorter (tests)."""
         if self._settings.ping_s <= 0:
             return 1.0
         return min(1.0, self._settings.ping_s / 2, self._settings.ping_timeout_s / 2)
 
     @property
     def patience_s(self) -> float:
-        """Without any PUBACK for this long, while packets wait for one, the connection ends."""
+        """If packets wait for a PUBACK and none comes for this long, the connection ends."""
         return max(1.5 * self._settings.keepalive_s, self._settings.ping_s + self._settings.ping_timeout_s)
 
     @property
     def quiet(self) -> str:
-        """Words for a ping that has no answer yet; empty where none is out."""
+        """A message about an unanswered ping; empty if there is none."""
         if self._pinged is None:
             return ""
         return f"nothing came for {self._now() - self._heard:.0f} s; a ping is out"
@@ -58,24 +58,24 @@ class KeepaliveMonitor:
         self._acked = self._heard
 
     def silent_for(self, seconds: float) -> bool:
-        """Whether no PUBACK came for so long."""
+        """Whether no PUBACK came for ``seconds``."""
         return self._now() - self._acked > seconds
 
     def look(self, oldest_unacked: float | None) -> Ask | str:
-        """What to do now.
+        """The next step.
 
         Args:
-            oldest_unacked: since when the oldest packet waits for its PUBACK; None: none waits.
+            oldest_unacked: since when the oldest packet waits for its PUBACK; None if none does.
 
         Returns:
-            Words where the connection is to end.
+            The reason, if the connection must end.
         """
         now, where = self._now(), self._settings.where
         if oldest_unacked is not None and now - max(oldest_unacked, self._acked) > self.patience_s:
-            return f"the broker at {where} acknowledged nothing for {self.patience_s:g} s; connecting anew"
+            return f"the broker at {where} acknowledged nothing for {self.patience_s:g} s; reconnecting"
         if self._settings.ping_s <= 0:
             return Ask.NOTHING
-        pinged = self._pinged  # read once: the network thread may take it away at any moment
+        pinged = self._pinged  # read once: the network thread may clear it at any moment
         if pinged is None:
             if now - self._heard < self._settings.ping_s:
                 return Ask.NOTHING
@@ -84,6 +84,7 @@ class KeepaliveMonitor:
         if now - pinged < self._settings.ping_timeout_s:
             return Ask.NOTHING
         return (
-            f"the link to the broker at {where} swallows all: nothing came for {now - self._heard:.0f} s, "
-            f"no answer to a ping in {self._settings.ping_timeout_s:g} s; connecting anew"
+            f"the link to the broker at {where} loses every packet: nothing came for "
+            f"{now - self._heard:.0f} s, no answer to a ping in {self._settings.ping_timeout_s:g} s; "
+            "reconnecting"
         )

@@ -1,7 +1,7 @@
-"""The MQTT link: one stable client id, connected for ever, from asyncio (docs/transport.md).
+"""The MQTT link: one stable client id, always connected or connecting, for asyncio (docs/transport.md).
 
-Promises: a broker that is not there is no error; every wait is bounded; a publish returns at PUBACK or
-raises; nothing is sent again from memory; a message is acknowledged only after the consumer handled it.
+Guarantees: a missing broker is no error; every wait is bounded; a publish returns at PUBACK or raises;
+nothing is sent again from memory; a message is acknowledged only after the consumer handled it.
 """
 
 import asyncio
@@ -26,25 +26,26 @@ __all__ = ["Link", "LinkCounters", "Message", "OnConnect", "Will", "WillNow", "t
 
 OnConnect = Callable[[], Awaitable[None]]
 WillNow = Will | Callable[[], Will]
-"""A will, or what makes it anew at each connect."""
+"""A will, or the function that makes it at each connect."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Link:
-    """A connection to the broker that comes back.
+    """A connection to the broker that reconnects by itself.
 
     Args:
-        settings: where, and how hard to lean on it.
-        client_id: stable; the broker keeps the session under it.
+        settings: address, credentials and limits.
+        client_id: stable; the broker's session has this name.
         filters: (topic filter, QoS 0 or 1); subscribed at every connect.
-        ping_topic: where to ask whether the broker still answers (``ping_s``); None: keepalive alone.
-        max_queued: bound of the inbound queue, told to MQTT 5 brokers as our Receive Maximum.
-        spare_bytes: room for brokers that send more all the same (:class:`runtime.mqtt.inbox.Inbox`).
-            When that is full, too, a message is dropped without acknowledgement, counted and logged; for QoS
-            1 the link connects anew once there is room, so that the broker delivers it again.
-        connect: makes the connection under each session.
-        clock: the machine's, where none is given.
+        ping_topic: topic of the pings that check whether the broker answers (``ping_s``); None: keepalive
+            alone.
+        max_queued: bound of the inbound queue, sent to MQTT 5 brokers as our Receive Maximum.
+        spare_bytes: room for brokers that exceed it (:class:`runtime.mqtt.inbox.Inbox`). If that is full,
+            too, a message is dropped without acknowledgement, counted and logged; for QoS 1 the link
+            reconnects once there is room, so that the broker delivers it again.
+        connect: makes the connection of each session.
+        clock: default: the machine's.
     """
 
     def __init__(
@@ -84,10 +85,10 @@ class Link:
             clock=self._clock,
         )
         self.why = "not started"
-        """In words, what it is doing; for ``status``."""
+        """The current state in words; for ``status``."""
         self._began = self._clock.now()
         self.until: float | None = None
-        """When it tries again, unix seconds; None while it is connected or trying."""
+        """The time of the next attempt, Unix seconds; None while it is connected or trying."""
 
     @property
     def connected(self) -> bool:
@@ -96,12 +97,12 @@ class Link:
 
     @property
     def resumed(self) -> bool:
-        """Whether the broker kept our session when we came: what was on its way to us still comes."""
+        """Whether the broker still had our session: messages that were on their way still come."""
         return self._session is not None and self._session.session_present
 
     @property
     def chunk_bytes(self) -> int:
-        """The largest chunk that fits one packet: the setting, or what the broker's limit leaves."""
+        """The largest chunk that fits into a packet: the setting, or what the broker's limit leaves."""
         limit = self._settings.max_packet_bytes if self._session is None else self._session.max_packet_bytes
         return max(1024, min(self._settings.chunk_bytes, limit - TOPIC_ROOM))
 
@@ -110,7 +111,7 @@ class Link:
         await self._up.wait()
 
     def messages(self) -> AsyncIterator[Message]:
-        """What arrives, in order, for ever; one consumer, which acknowledges every message."""
+        """Incoming messages in order, without end; one consumer, which acknowledges every message."""
         return self._inbox.stream()
 
     async def publish(
@@ -128,30 +129,30 @@ class Link:
         await session.publish(topic, payload, qos=qos, retain=retain, timeout_s=timeout_s)
 
     def reconnect(self, because: str) -> None:
-        """End the connection, if there is one; the next uses the TLS files as they are then."""
+        """End the connection, if there is one; the next one reads the TLS files again."""
         if self._session is not None:
             self._session.end(because)
 
     async def close(self) -> None:
-        """Make :meth:`run` say goodbye to the broker and return."""
+        """Make :meth:`run` disconnect in order and return."""
         self._stop.set()
         if self._session is not None:
             self._session.end("closed")
 
     async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
-        """Keep connected until cancelled (or :meth:`close`); then disconnect in order.
+        """Stay connected until cancelled (or :meth:`close`); then disconnect in order.
 
         Args:
-            on_connect: awaited after every connect and its SUBACKs (birth messages). A ``Transient`` from it
-                makes the link connect anew; a ``Refused`` is logged.
-            will: published by the broker when we vanish; a callable is asked at each connect.
+            on_connect: awaited after every connect and its SUBACKs (birth messages). After a ``Transient``
+                the link reconnects; a ``Refused`` is logged.
+            will: published by the broker if the connection breaks; a callable is called at each connect.
 
         Raises:
             Misconfigured: a password or TLS file is missing or wrong.
         """
         password = read_password(self._settings)
         trust = TlsContexts(self._settings)
-        trust.context()  # what is wrong with the files is said before anything else
+        trust.context()  # an error in the files is reported before anything else
         backoff = Backoff(self._settings, self._random)
         while not self._stop.is_set():
             last_words = will() if callable(will) else will
@@ -238,11 +239,11 @@ class Link:
 
     @property
     def since(self) -> float:
-        """When :attr:`why` began to be so, unix seconds by the clock as it is now."""
+        """Since when :attr:`why` holds, in Unix seconds by the clock's present setting."""
         return self._clock.wall() - (self._clock.now() - self._began)
 
     def _say(self, level: str, event: str, words: str) -> None:
-        """Log a state once, however often it is tried."""
+        """Log a change of state once, however many attempts repeat it."""
         self.why = words
         if words != self._said:
             self._said = words

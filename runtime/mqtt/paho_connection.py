@@ -1,8 +1,8 @@
-"""paho under one connection: its client, its network thread, its callbacks, and how they end.
+"""The paho connection: client, network thread, callbacks, and their end.
 
 Every connection gets a paho client of its own, so nothing is sent again from paho's memory, and an
-acknowledgement can never meet a packet id of another connection. Callbacks run in paho's network thread and
-only hand over: all of :class:`Events` but ``arrived`` are called in the event loop.
+acknowledgement never meets a packet id of another connection. Callbacks run in paho's network thread and only
+hand over: all of :class:`Events` but ``arrived`` are called in the event loop.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from runtime.mqtt.inbox import post
 from runtime.settings.load import MqttSettings
 
 MAX_INCOMING_BYTES: Final = 1024 * 1024 + 4096
-"""The largest packet taken: the protocol's largest chunk and its header (told to MQTT 5 brokers)."""
+"""The largest packet accepted: the protocol's largest chunk and its header (sent to MQTT 5 brokers)."""
 
 
 class _Client(paho.Client):
-    """paho, and whether the other side closed the connection in order: its callbacks do not tell."""
+    """A paho client that notes whether the peer closed the connection in order; its callbacks do not say."""
 
     closed_by_peer = False
 
@@ -66,7 +66,7 @@ class PahoConnection:
             reconnect_on_failure=False,
             manual_ack=True,
         )
-        client.max_inflight_messages_set(0)  # the session's semaphore bounds what is in flight
+        client.max_inflight_messages_set(0)  # the session's flow control bounds what is in flight
         client.connect_timeout = self._settings.connect_timeout_s
         if identity.username is not None:
             client.username_pw_set(identity.username, identity.password)
@@ -83,10 +83,10 @@ class PahoConnection:
         return client
 
     def dial(self) -> "asyncio.Future[None]":
-        """Begin to connect; the future ends with the TCP or TLS connection, or ``ConnectFailed``.
+        """Start to connect; the future ends with the TCP or TLS connection, or ``ConnectFailed``.
 
-        A thread of its own, because name look-up, connect and handshake block; a daemon, so that a resolver
-        that hangs cannot hold up the end of the process.
+        In a thread of its own, because name look-up, connect and handshake block; a daemon thread, so that a
+        resolver that hangs cannot delay the end of the process.
         """
         dialled: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._dial, args=(dialled,), name="mqtt-dial", daemon=True).start()
@@ -118,16 +118,16 @@ class PahoConnection:
 
     @property
     def closed_by_peer(self) -> bool:
-        """The broker ended the TCP connection in order, and not by RST."""
+        """Whether the broker ended the TCP connection in order, and not by RST."""
         return self._client.closed_by_peer
 
     @property
     def dead(self) -> bool:
-        """The network thread ended; a malformed packet can do that without a word."""
+        """Whether the network thread has ended; after a malformed packet it can end without a callback."""
         return self._thread is not None and not self._thread.is_alive()
 
     def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool) -> int:
-        """Hand a packet to the network thread; returns its id. No topic alias, ever.
+        """Pass a packet to the network thread; returns its id. Never uses topic aliases.
 
         Raises:
             Transient: the socket is closed.
@@ -138,7 +138,7 @@ class PahoConnection:
         return info.mid
 
     def subscribe(self, filters: Sequence[tuple[str, int]]) -> int:
-        """Hand a SUBSCRIBE of all filters to the network thread; returns its id.
+        """Pass a SUBSCRIBE of all filters to the network thread; returns its id.
 
         Raises:
             ConnectFailed: the socket is closed.
@@ -149,7 +149,7 @@ class PahoConnection:
         return mid
 
     async def close(self, timeout_s: float = 2.0) -> None:
-        """Say goodbye where possible, and end the network thread in any case."""
+        """Send DISCONNECT if possible, and end the network thread in any case."""
         client = self._client
         with self._gate:
             self._closed = True
@@ -157,12 +157,12 @@ class PahoConnection:
         if self._thread is not None:
             client.disconnect()
             await self._thread_ended(self._thread, timeout_s)
-        # Breaks the circle, so that paho's own sockets close now and not at some collection.
+        # Breaks the reference cycle: paho's own sockets close now, not at some garbage collection.
         client.on_connect = client.on_disconnect = client.on_publish = None
         client.on_subscribe = client.on_message = None
 
     async def _thread_ended(self, thread: threading.Thread, timeout_s: float) -> None:
-        """Wait for the network thread; halfway, cut the socket under a peer that takes no goodbye."""
+        """Wait for the network thread; after half the time, cut the socket if the peer reads nothing."""
         started = time.monotonic()
         cut = False
         while thread.is_alive() and time.monotonic() - started < timeout_s:

@@ -1,4 +1,4 @@
-"""One MQTT connection from dialling to its end, never reconnected: limits, slots in flight, answers."""
+"""One MQTT connection from dialling to its end, without reconnects: limits, slots in flight, replies."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from runtime.mqtt.paho_connection import PahoConnection
 from runtime.settings.load import MqttSettings
 
 TOPIC_ROOM: Final = 512
-"""Bytes of a packet that are not chunk: fixed header, topic (at most 277 bytes), packet id, properties."""
+"""Bytes of a packet besides its chunk: fixed header, topic (at most 277 bytes), packet id, properties."""
 
 
 @dataclass
 class LinkCounters:
-    """Since the link was made. Bytes are topic, payload and headers of PUBLISH; not TCP, pings, PUBACK."""
+    """Counts since the link was made. Bytes: topic, payload, headers of PUBLISH; not TCP, pings, PUBACK."""
 
     bytes_out: int = 0
     bytes_in: int = 0
@@ -44,12 +44,12 @@ class Session:
     """One connection. Use it in the loop that made it: ``open``, ``subscribe``, ``publish``, ``close``.
 
     Args:
-        settings: where, and the limits.
-        identity: who connects.
-        inbox: takes what arrives.
+        settings: address and limits.
+        identity: client id and credentials.
+        inbox: receives messages.
         counters: of the link.
-        connect: makes what carries it.
-        clock: for what the broker leaves unanswered.
+        connect: makes the connection below.
+        clock: measures the waits for the broker.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Session:
 
     @property
     def closed_by_peer(self) -> bool:
-        """The broker ended it in order, though without a word: as when another client takes the session."""
+        """Whether the broker ended it in order with no reason, as when another client takes the session."""
         return self._connection.closed_by_peer
 
     async def open(self) -> None:
         """Dial and wait for CONNACK.
 
         Raises:
-            ConnectFailed: unreachable, refused or silent; the words name host and port.
+            ConnectFailed: unreachable, refused or silent; the message names host and port.
         """
         limit = self._settings.connect_timeout_s
         try:
@@ -109,7 +109,7 @@ class Session:
             raise ConnectFailed(words) from None
 
     async def wait_ended(self) -> bool:
-        """Wait until it is time to look again; True when the connection is over."""
+        """Wait until the next check is due; True when the connection is over."""
         try:
             async with asyncio.timeout(self._watch.interval_s):
                 await self._ended.wait()
@@ -119,7 +119,7 @@ class Session:
         return self._ended.is_set()
 
     def end(self, because: str) -> None:
-        """Mark the connection as over: whoever waits for an answer is told. The first reason stays."""
+        """Mark the connection as over and fail all waits for replies. The first reason stays."""
         if self._ended.is_set():
             return
         self.ended_because = because
@@ -135,7 +135,7 @@ class Session:
                 suback.set_result(None)
 
     async def close(self) -> None:
-        """Disconnect in order where possible."""
+        """Disconnect, in order if possible."""
         self.end("closed")
         if self._pinging is not None:
             self._pinging.cancel()
@@ -143,7 +143,7 @@ class Session:
         await self._connection.close()
 
     async def subscribe(self, filters: Sequence[tuple[str, int]]) -> list[str]:
-        """Subscribe to all filters; returns words for each that the broker refused.
+        """Subscribe to all filters; returns a message for each that the broker refused.
 
         Raises:
             ConnectFailed: the connection ended, or no SUBACK came in time.
@@ -192,35 +192,35 @@ class Session:
     async def _send(
         self, topic: str, payload: bytes, size: int, *, qos: int, retain: bool
     ) -> "asyncio.Future[str | None]":
-        """Wait for a free slot and the pace, and hand over to paho.
+        """Wait for a free slot and the rate limits, and pass the packet to paho.
 
-        The slot is given back at PUBACK or at the connection's end, never at the caller's timeout: the broker
-        still counts the packet against its Receive Maximum.
+        The slot is released at PUBACK or at the connection's end, never at the caller's timeout: until then
+        the broker counts the packet against its Receive Maximum.
         """
         bulk = is_bulk(topic, len(payload))
         await self._gate.enter(size, bulk=bulk)
         try:
             if self._ended.is_set():
-                raise Transient(f"{topic} was not published: {self.ended_because}")  # noqa: TRY301 - gives the slot back
+                raise Transient(f"{topic} was not published: {self.ended_because}")  # noqa: TRY301 - releases the slot
             mid = self._connection.publish(topic, payload, qos=qos, retain=retain)
         except BaseException:
             self._gate.leave(bulk=bulk)
             raise
         future: asyncio.Future[str | None] = self._loop.create_future()
-        # `acknowledged` is called by the loop, so it cannot have come before this line.
+        # the loop calls `acknowledged`, so it cannot have come before this line
         self._acks[mid] = self._clock.now(), future
         future.add_done_callback(lambda _: self._gate.leave(bulk=bulk))
         return future
 
     def _end_if_stalled(self, waited_s: float) -> None:
-        """A broker that acknowledges nothing for long would keep every slot for ever: connect anew."""
+        """Reconnect if the broker acknowledges nothing for long: it would hold every slot for ever."""
         patience = max(waited_s, 1.5 * self._settings.keepalive_s)
         if self._watch.silent_for(patience):
             self.end(f"the broker at {self._settings.where} acknowledged nothing for {patience:g} s")
 
     def look(self, ping_topic: str | None) -> str:
-        """See whether the link is alive; ping where nothing was heard. Returns words for ``why``, or none."""
-        if len(self._inbox):  # the broker may wait for us, not we for it
+        """Check whether the link is alive; ping after silence. Returns a message for ``why``, or ""."""
+        if len(self._inbox):  # the broker may be waiting for this client
             self._watch.heard()
         oldest = min((since for since, _ in self._acks.values()), default=None)
         todo = self._watch.look(oldest) if ping_topic is not None else Ask.NOTHING
@@ -231,7 +231,7 @@ class Session:
         return self._watch.quiet
 
     async def _ping(self, topic: str) -> None:
-        """Its PUBACK counts as heard; whether it can be sent at all is not asked: silence decides."""
+        """Its PUBACK counts as a sign of life; no error if it cannot be sent: the silence decides."""
         try:
             await self.publish(topic, b"", qos=1, retain=False, timeout_s=self._settings.ping_timeout_s)
         except Transient:
@@ -244,7 +244,7 @@ class Session:
             no = ConnectFailed(words, patient=True)
         if no is not None:
             fail(self._connack, no)
-            self.end(str(no))  # before paho reports the socket's end, which says less
+            self.end(str(no))  # before paho reports the socket's end, which gives less detail
             return
         self.session_present = present
         self.max_packet_bytes = int(getattr(limits, "MaximumPacketSize", self.max_packet_bytes))
@@ -278,7 +278,7 @@ class Session:
         self._watch.heard()
         self._counters.messages_in += 1
         self._counters.bytes_in += arrival.wire_bytes
-        if arrival.topic is None:  # not UTF-8: nobody can have meant it for us
+        if arrival.topic is None:  # not UTF-8: it cannot be meant for this client
             self._counters.dropped += 1
             arrival.acknowledge()
             return

@@ -1,11 +1,10 @@
-"""TLS of the link to the broker: files read at every connect, and a machine whose clock is not yet right.
+"""TLS to the broker: files are read at every connect, and the machine's clock may not be right yet.
 
-A small board without a battery boots in 1970, or where its clock stood when it was switched off. Until
-somebody tells it the time, every certificate seems to come from the future. So: while the clock stands
-before a time that has passed for certain (``runtime.mqtt.certificate_dates``), dates are left out of the
-check; chain and
-host name are still checked, and a warning says so. A machine whose clock is behind could not see that a
-certificate ran out anyway, so nothing is lost by this. Once the clock is right, dates count.
+A small board without a battery boots in 1970, or at the time when it was switched off. Until its clock is
+set, every certificate seems to come from the future. So while the clock is before a time that has certainly
+passed (``runtime.mqtt.certificate_dates``), dates are not checked; chain and host name still are, and a
+warning is logged. A machine whose clock is behind could not see that a certificate has expired anyway, so
+nothing is lost. Once the clock is right, dates are checked.
 """
 
 import datetime as dt
@@ -30,23 +29,23 @@ HAS_EXPIRED: Final = 10
 """X509_V_ERR_CERT_HAS_EXPIRED."""
 _TRIES: Final = 3
 _ALERTS: Final = {
-    "CERTIFICATE_EXPIRED": "it ran out",
+    "CERTIFICATE_EXPIRED": "it has expired",
     "CERTIFICATE_REVOKED": "it was revoked",
     "UNKNOWN_CA": "it comes from another authority",
     "CERTIFICATE_REQUIRED": "none was shown",
-    "CERTIFICATE_UNKNOWN": "it was not taken",
-    "BAD_CERTIFICATE": "it was not taken",
+    "CERTIFICATE_UNKNOWN": "it was not accepted",
+    "BAD_CERTIFICATE": "it was not accepted",
     "ACCESS_DENIED": "it has no access",
 }
 """TLS alerts (RFC 8446, 6.2) that are about our certificate."""
 
 
 class TlsContexts:
-    """Whom a link trusts and what it shows, made anew for each connection: a renewed certificate is used.
+    """Trusted authorities and own certificate of a link, read for each connection, so that renewals count.
 
     Args:
         settings: of the link.
-        wall: unix seconds.
+        wall: Unix seconds.
     """
 
     def __init__(self, settings: MqttSettings, wall: Callable[[], float] = time.time) -> None:
@@ -62,10 +61,10 @@ class TlsContexts:
 
     @property
     def alert(self) -> str:
-        """What the broker has against our certificate, in words.
+        """Why the broker refuses our certificate, in words.
 
-        The alert itself is often lost, for the broker closes the connection right after it. So it stands as
-        long as connections end after the handshake without a byte from the broker.
+        The alert itself is often lost, because the broker closes the connection right after it. So the last
+        one holds as long as connections end after the handshake without a byte from the broker.
         """
         return self._alert or (self._alert_before if self._shaken else "")
 
@@ -73,8 +72,8 @@ class TlsContexts:
         """For the next connection; None without ``[mqtt.tls]``.
 
         Raises:
-            Misconfigured: a file is missing or is not what it should be; the message names the key. Only at
-                the first call: later the last good files are used on, and the log says so.
+            Misconfigured: a file is missing or wrong; the message names the key. Only at the first call:
+                later the last good files stay in use, and a warning is logged.
         """
         if self._tls is None:
             return None
@@ -85,11 +84,11 @@ class TlsContexts:
         except Misconfigured as error:
             if self._last is None:
                 raise
-            self._say(str(error), "tls_files_unreadable", f"{error}; those read before are used on")
+            self._say(str(error), "tls_files_unreadable", f"{error}; the files read before stay in use")
         return self._last
 
     def _current(self, tls: TlsSettings, *, early: bool) -> ssl.SSLContext:
-        """The context made last while nothing changed, else a new one."""
+        """The last context if no file has changed, else a new one."""
         made_from = _stamps(tls)
         context = self._last
         if context is None or made_from != self._made_from:
@@ -115,18 +114,18 @@ class TlsContexts:
         self._shaken = True
 
     def on_data(self) -> None:
-        """The broker speaks with us."""
+        """The broker sent data."""
         self._alert_before = ""
 
     def on_early(self) -> None:
-        """The broker's certificate begins later than our clock says: the next attempt leaves dates out.
+        """The broker's certificate starts later than our clock: the next attempt does not check dates.
 
-        Only where we were told whom to trust: an authority of our own does not sign for the future.
+        Only if ``ca_file`` is set: an authority of our own does not sign for the future.
         """
         self._early = self._tls is not None and self._tls.ca_file is not None
 
     def on_alert(self, reason: str) -> None:
-        """TLS failed for this reason, in OpenSSL's words."""
+        """TLS failed for this reason (OpenSSL's text)."""
         for name, words in _ALERTS.items():
             if reason.endswith("ALERT_" + name):
                 self._alert = (
@@ -143,18 +142,18 @@ def tls_context(settings: MqttSettings) -> ssl.SSLContext | None:
     """The context of ``[mqtt.tls]`` as it is now, or None.
 
     Raises:
-        Misconfigured: a file is missing or is not what it should be; the message names the key.
+        Misconfigured: a file is missing or wrong; the message names the key.
     """
     return TlsContexts(settings).context()
 
 
 def leave_out_dates(context: ssl.SSLContext) -> None:
-    """Check chain and host name, but no dates: for a machine whose clock is known to be behind."""
+    """Check chain and host name, but not dates: for a machine whose clock is known to be behind."""
     context.verify_flags |= NO_CHECK_TIME
 
 
 def utc(seconds: float) -> str:
-    """Unix seconds for people."""
+    """Unix seconds as text for people."""
     try:
         return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
@@ -162,7 +161,7 @@ def utc(seconds: float) -> str:
 
 
 def date_words(error: ssl.SSLCertVerificationError) -> str:
-    """What to look at when the check of a date failed; empty for any other failure."""
+    """A hint about the clock if the check of a date failed; empty for any other failure."""
     if error.verify_code in (NOT_YET_VALID, HAS_EXPIRED):
         return f"; this machine's clock says {utc(time.time())}: is it right?"
     return ""
@@ -182,7 +181,7 @@ def _make(tls: TlsSettings, socket_class: type[ssl.SSLSocket]) -> ssl.SSLContext
 
 
 def _load_pair(context: ssl.SSLContext, cert_file: Path, key_file: Path | None) -> None:
-    """Certificate and key are opened one after the other: between the two a renewal may replace them."""
+    """Certificate and key are opened one after the other: a renewal may replace them in between."""
     for left in reversed(range(_TRIES)):
         try:
             context.load_cert_chain(cert_file, key_file)
@@ -198,7 +197,7 @@ def _private(tls: TlsSettings, context: ssl.SSLContext) -> list[dict[str, object
 
 
 def _stamps(tls: TlsSettings) -> tuple[object, ...]:
-    """Changes when a file does."""
+    """A value that changes when a file does."""
     found: list[object] = []
     for path in (tls.ca_file, tls.cert_file, tls.key_file):
         try:
@@ -211,10 +210,10 @@ def _stamps(tls: TlsSettings) -> tuple[object, ...]:
 
 
 def _socket_class(trust: TlsContexts) -> type[ssl.SSLSocket]:
-    """A socket that tells ``trust`` what happened, in the thread that uses it."""
+    """A socket class that reports events to ``trust``, in the thread that uses the socket."""
 
     class TlsSocket(ssl.SSLSocket):
-        """Closes itself when the handshake fails, which paho does not."""
+        """Closes itself if the handshake fails, which paho does not."""
 
         def do_handshake(self, block: bool = False) -> None:  # noqa: FBT001, FBT002 - the standard library's signature
             try:

@@ -1,4 +1,4 @@
-"""The life and death of a daemon: one TaskGroup, signals, a true exit status, systemd's watchdog."""
+"""A daemon from start to end: one TaskGroup, signals, a correct exit status, systemd's watchdog."""
 
 import asyncio
 import contextlib
@@ -20,15 +20,15 @@ _log = structlog.get_logger(__name__)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class Finished(Exception):  # noqa: N818 - not an error: a service says that the daemon's work is done
+class Finished(Exception):  # noqa: N818 - not an error: a service reports that the daemon's work is done
     """Raised by a service: stop everything in order, exit status 0."""
 
 
 class Progress:
-    """What was achieved, and what is under way: by this the watchdog is fed.
+    """Completed steps and running work, for the watchdog.
 
-    Who has nothing to do achieves nothing and is well: it waits. Who began something and does not end it
-    hangs, and those are told apart by :meth:`work`.
+    A daemon without work completes nothing and is healthy; a daemon that started work and does not end it
+    hangs. :meth:`work` tells the two apart.
 
     Args:
         now: monotonic seconds.
@@ -40,10 +40,10 @@ class Progress:
         self._under_way: dict[str, float] = {}
 
     def tick(self, what: str = "") -> None:
-        """Something real was achieved: a message handled, a window cut, a round stepped.
+        """Count a completed step: a message handled, a window cut, a round step made.
 
         Args:
-            what: the :meth:`work` that it is a part of, which hangs less for it.
+            what: the :meth:`work` that the step belongs to; its time starts again.
         """
         self.count += 1
         if what in self._under_way:
@@ -51,7 +51,7 @@ class Progress:
 
     @contextlib.contextmanager
     def work(self, what: str) -> Iterator[None]:
-        """Something that has to come to an end; one at a time under each name."""
+        """Work that must come to an end; one at a time under each name."""
         self._under_way[what] = self._now()
         try:
             yield
@@ -60,7 +60,7 @@ class Progress:
             self.tick()
 
     def hanging(self, patience_s: float) -> str:
-        """Words for what was begun and did not move for longer than ``patience_s``; empty: nothing hangs."""
+        """A message about work without a step for longer than ``patience_s``; empty if nothing hangs."""
         now = self._now()
         found = {what: now - since for what, since in self._under_way.items() if now - since > patience_s}
         return ", ".join(f"{what} hangs for {seconds:.0f} s" for what, seconds in found.items())
@@ -78,16 +78,16 @@ async def supervise(
     """Run services until a signal, until all have returned, or until one fails.
 
     Args:
-        services: name -> ``run``. One that returns is done and the others go on; one that raises
-            :class:`Finished` ends the daemon in order.
-        on_stop: awaited first at an orderly stop (say goodbye, flush), for at most half of
-            ``stop_timeout_s``; a second signal cuts it short.
-        stop_timeout_s: within it everything has ended, or the exit status is not 0.
-        notify: where systemd is told.
-        progress: feeds the watchdog: when the count moved. Without it, and without ``alive``, the turning of
-            the event loop counts as progress.
-        alive: is asked instead four times in the watchdog's time, with the seconds that it may take and that
-            a piece of work may hang. It answers with words where the daemon hangs: then nobody is fed.
+        services: name -> ``run``. If one returns, the others continue; if one raises :class:`Finished`, the
+            daemon ends in order.
+        on_stop: awaited first at an orderly stop (farewell, flush), for at most half of ``stop_timeout_s``; a
+            second signal cuts it short.
+        stop_timeout_s: if anything still runs after it, the exit status is not 0.
+        notify: the channel to systemd.
+        progress: feeds the watchdog when its count has changed. Without it, and without ``alive``, a running
+            event loop counts as progress.
+        alive: called instead, four times per watchdog interval, with the seconds that it may take and that a
+            piece of work may hang. It returns a message if the daemon hangs: then the watchdog is not fed.
 
     Returns:
         0 after an orderly stop; 78 when a service raised ``Misconfigured``; 75 after ``Transient``; 70 after
@@ -156,7 +156,7 @@ async def _watchdog(notify: Notifier, progress: Progress | None) -> None:
 
 
 async def _asked(notify: Notifier, alive: Callable[[float], Awaitable[str]]) -> None:
-    """Feed the watchdog while ``alive`` finds nothing that hangs; once for each trouble, say why not."""
+    """Feed the watchdog while ``alive`` reports nothing; log each new reason not to once."""
     if notify.watchdog_s is None:
         return
     pause_s, said = notify.watchdog_s / 4, ""
@@ -165,7 +165,7 @@ async def _asked(notify: Notifier, alive: Callable[[float], Awaitable[str]]) -> 
             async with asyncio.timeout(pause_s):
                 why = await alive(pause_s)
         except TimeoutError:
-            why = f"it could not be told in {pause_s:g} s whether all is well"
+            why = f"no answer in {pause_s:g} s whether all is well"
         if not why:
             notify.watchdog()
         elif why != said:
@@ -215,7 +215,7 @@ def _status(group: "asyncio.Task[None]") -> int:
 
 
 def report(error: BaseException) -> int:
-    """Log an error, or each one of a group, and return the exit status it means."""
+    """Log an error, or each one of a group, and return its exit status."""
     errors = list(_flat(error))
     wrong = [e for e in errors if isinstance(e, Misconfigured)]
     for mistake in wrong:
@@ -240,11 +240,10 @@ def _flat(error: BaseException) -> Iterator[BaseException]:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5.0) -> int:
-    """Run a daemon's main coroutine (on uvloop where it is installed) and return its exit status.
+    """Run a daemon's main coroutine (on uvloop if it is installed) and return its exit status.
 
     ``Misconfigured`` from it gives 78, ``Transient`` (a full disk) 75, any other error is logged and gives
-    70. Should a thread hang afterwards, the process ends all the same after ``exit_grace_s``, with that
-    status.
+    70. If a thread hangs afterwards, the process still ends after ``exit_grace_s``, with that status.
     """
     guard: threading.Timer | None = None
     try:
@@ -253,7 +252,7 @@ def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5
                 status = runner.run(main())
             except KeyboardInterrupt:
                 status = exit_codes.OK
-            except Exception as error:  # noqa: BLE001 - the last place: it becomes words and an exit status
+            except Exception as error:  # noqa: BLE001 - the last handler: logs the error and returns an exit status
                 status = report(error)
             guard = threading.Timer(exit_grace_s, _leave, (status,))
             guard.daemon = True
@@ -271,7 +270,7 @@ def _leave(status: int) -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+    """uvloop's, if it is installed."""
     try:
         import uvloop  # noqa: PLC0415 - it has no armv7 wheel
     except ImportError:

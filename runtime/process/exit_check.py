@@ -1,12 +1,12 @@
-"""Whether a child process of ours has ended, as the kernel knows it."""
+"""Whether a child process of ours has ended, according to the kernel."""
 
 import os
 
 
 def has_ended(pid: int) -> bool:
-    """True also where the event loop has not been told yet: SIGCHLD may still be on its way.
+    """True even if the event loop does not know yet: SIGCHLD may still be on its way.
 
-    Nothing is reaped: the loop's own wait still gets the status. Where the system cannot say (macOS): False.
+    Nothing is reaped: the loop's own wait still gets the status. False if the system cannot tell (macOS).
     """
     if not hasattr(os, "waitid"):
         return False

@@ -1,4 +1,4 @@
-"""What a daemon is started with, read without a library: ``--config FILE``, and nothing else."""
+"""Parses a daemon's arguments without a library: ``--config FILE`` and nothing else."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,14 +9,14 @@ _SHORT: Final = "-c"
 
 
 def config_argument(daemon: str, words: Sequence[str]) -> Path | None:
-    """The file that the words name, else the one in ``/etc/lichen``.
+    """The file given in the arguments, else the one in ``/etc/lichen``.
 
     Args:
-        daemon: its name, as of its file.
-        words: of the command line, behind the command.
+        daemon: its name, which is also that of the file.
+        words: of the command line, after the command.
 
     Returns:
-        None where they say something else, or nothing right: that is for whoever can explain it.
+        None for other or wrong arguments: the full parser explains them.
     """
     match [*words]:
         case []:

@@ -1,6 +1,6 @@
 """Starts a module that cannot open some paths: ``python -P -m runtime.process.hide_paths PATHS MODULE ARGS``.
 
-PATHS is a list in JSON. It is done before the module is imported, while there is one thread (Landlock).
+PATHS is a list in JSON. They are hidden before the module is imported, while there is one thread (Landlock).
 """
 
 import json
@@ -12,7 +12,7 @@ from runtime.process import landlock
 
 
 def main() -> None:
-    """Give up the paths, where one of them is there, and become the module."""
+    """Give up access to the paths, if any exists, and run the module."""
     hidden = [Path(path) for path in json.loads(sys.argv[1])]
     sys.argv = sys.argv[2:]
     if any(path.exists() for path in hidden):

@@ -1,8 +1,8 @@
-"""Landlock: a process gives up its access to files and the network, for good and without privileges.
+"""Landlock: a process gives up access to files and the network, for good and without privileges.
 
-Linux 5.13 and newer, where the kernel has it (Debian's has). What a process may open afterwards is what it
-named; files that it has open, and pages that it has mapped, stay. It holds for the thread that asks, and for
-all that it starts: ask while there is one thread.
+Linux 5.13 and newer, if the kernel has it (Debian's has). Afterwards the process may open only what it named;
+open files and mapped pages stay. It holds for the calling thread and all that it starts: call it while there
+is one thread.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-"""System calls, by the same numbers on every processor that Debian runs on."""
+"""System call numbers, the same on every processor that Debian runs on."""
 _VERSION: Final = 1
 _PATH_BENEATH: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -27,17 +27,17 @@ _READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
 _WRITE: Final = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 _OF_A_FILE: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _KNOWN: Final = ((1, 13), (2, 14), (3, 15), (5, 16))
-"""By the version of Landlock from which it holds, how many rights on files there are."""
+"""Number of file access rights, by the Landlock version that introduced them."""
 _NETWORK_SINCE: Final = 4
 _TCP: Final = 0b11
 """Bind and connect."""
 _SCOPES_SINCE: Final = 6
 _SCOPES: Final = 0b11
-"""Abstract UNIX sockets, and signals, of processes that are not restricted in the same way."""
+"""Abstract Unix sockets, and signals, of processes outside the same restriction."""
 
 
 def version() -> int:
-    """Of Landlock in this kernel; 0 where there is none, or a filter of system calls forbids it."""
+    """Landlock's version in this kernel; 0 if there is none, or a system call filter forbids it."""
     if sys.platform != "linux":
         return 0
     try:
@@ -47,15 +47,15 @@ def version() -> int:
 
 
 def restrict(*, read: Iterable[Path], write: Iterable[Path] = (), network: bool = False) -> bool:
-    """From now on this thread may read and execute ``read``, and what is below, and write ``write``; no more.
+    """Restrict this thread to read and execute ``read`` and what is below, and to write ``write``.
 
     Args:
-        read: files and folders; what is not there is left out.
-        write: as above; existing files are written, none is made.
-        network: whether it may bind and connect TCP sockets (kernels from 6.7 on ask).
+        read: files and folders; missing ones are left out.
+        write: as above; existing files can be written, none can be created.
+        network: whether it may bind and connect TCP sockets (enforced by kernels from 6.7 on).
 
     Returns:
-        False where this kernel has no Landlock: nothing has changed.
+        False if this kernel has no Landlock: nothing has changed.
 
     Raises:
         OSError: it has, and refuses; nothing has changed.
@@ -77,19 +77,20 @@ def restrict(*, read: Iterable[Path], write: Iterable[Path] = (), network: bool 
 
 
 def hide(paths: Iterable[Path]) -> bool:
-    """From now on this thread cannot open ``paths``, nor what is below them, whether they are there or not.
+    """Deny this thread ``paths`` and all below, whether they exist or not.
 
-    Landlock knows no "all but": allowed is what lies beside each of the folders above. So what is made later
-    directly in one of *them* is closed as well. Names of files can be listed everywhere.
+    Landlock has no "all but": everything beside each of the parent folders is allowed instead. So an entry
+    that is created later directly in one of these folders is denied as well. File names can still be listed
+    everywhere.
 
     Args:
         paths: absolute, without links.
 
     Returns:
-        False where this kernel has no Landlock: nothing has changed.
+        False if this kernel has no Landlock: nothing has changed.
 
     Raises:
-        OSError: it has, and refuses, or a folder above cannot be listed; nothing has changed.
+        OSError: it has, and refuses, or a parent folder cannot be listed; nothing has changed.
     """
     found = version()
     if not found:
@@ -108,7 +109,7 @@ def hide(paths: Iterable[Path]) -> bool:
 
 
 def _beside(hidden: Collection[Path]) -> Iterator[Path]:
-    """The entries of all folders above the hidden paths, but for these; of links, only what they lead to."""
+    """The entries of all parent folders of the hidden paths, except these; of links, only their targets."""
     waiting = [Path("/")]
     while waiting:
         for path in waiting.pop().iterdir():
@@ -121,7 +122,7 @@ def _beside(hidden: Collection[Path]) -> Iterator[Path]:
 
 
 def _ruleset(found: int, handled: int, *, network: bool) -> int:
-    """Its size tells the kernel how much of it is known here."""
+    """Its size tells the kernel which version of the structure this is."""
     attributes = struct.pack("=Q", handled)
     if found >= _NETWORK_SINCE:
         attributes += struct.pack("=Q", 0 if network else _TCP)
@@ -146,7 +147,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
 
 
 def _no_new_privileges() -> None:
-    """The kernel wants it first: no program that is executed gains rights."""
+    """Required by the kernel: no program that is executed gains rights."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs is refused")
 

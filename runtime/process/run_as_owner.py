@@ -1,7 +1,7 @@
-"""Root at a service's files: it acts as their owner, so that it can make nothing that the service may not.
+"""Root acts as the owner of a service's files, so that it can create nothing that the service may not.
 
-A folder that belongs to a service's user may hold whatever that user put there, a link to a folder of root's
-too. Who wrote there as root and gave the files away afterwards would give away what the link points to.
+A folder that belongs to a service's user may hold anything that user put there, even a link to a folder of
+root. If root wrote there and then changed the owner, it would give away the link's target.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def run_as_owner(folder: Path) -> Iterator[None]:
-    """Root acts as the user who owns the folder: else the daemon could not write what root has made there."""
+    """Root acts as the folder's owner: else the daemon could not write the files that root creates."""
     if os.geteuid() != 0 or not folder.is_dir() or folder.stat().st_uid == 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""sd_notify(3): tell systemd that we are ready, stopping, alive. A no-op without ``NOTIFY_SOCKET``."""
+"""sd_notify(3): report to systemd: ready, stopping, alive. A no-op without ``NOTIFY_SOCKET``."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ class Notifier:
     """Sends datagrams to ``NOTIFY_SOCKET``.
 
     Args:
-        environ: where ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID`` are read from.
+        environ: has ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -25,7 +25,7 @@ class Notifier:
         usec, pid = env.get("WATCHDOG_USEC", ""), env.get("WATCHDOG_PID", "")
         for_us = not pid or pid == str(os.getpid())
         self.watchdog_s: float | None = int(usec) / 1e6 if usec.isdecimal() and int(usec) and for_us else None
-        """How often at least systemd wants :meth:`watchdog`, in seconds; None: it does not watch."""
+        """Longest time between calls of :meth:`watchdog`, in seconds; None: systemd does not watch."""
 
     def ready(self) -> None:
         """Start-up is done."""
@@ -36,7 +36,7 @@ class Notifier:
         self._send("STOPPING=1")
 
     def watchdog(self) -> None:
-        """Something was achieved."""
+        """The daemon made progress."""
         self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:

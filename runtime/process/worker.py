@@ -1,9 +1,9 @@
-"""Child processes for what must not live in a daemon: training, server halves that train, export.
+"""Child processes for work that must not run in a daemon: training, server halves that train, export.
 
-Serve protocol, JSON lines: in ``{"job": "<folder>"}``, out ``{"ok": true}`` or ``{"ok": false, "error":
-"...", "kind": KIND}`` with KIND one of Misconfigured, Refused (with its ``reason``), Transient, Fault. The
-child ends when its standard input ends, so it does not outlive a daemon that was killed. A child for one job
-alone answers with the same line, or with its exit status.
+Protocol of ``--serve``, JSON lines: in ``{"job": "<folder>"}``, out ``{"ok": true}`` or ``{"ok": false,
+"error": "...", "kind": KIND}`` with KIND one of Misconfigured, Refused (with its ``reason``), Transient,
+Fault. The child ends when its standard input ends, so it does not outlive a daemon that was killed. A child
+for a single job answers with the same line, or with its exit status.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _STDERR_BYTES: Final = 4096
 _LINE_BYTES: Final = 1024 * 1024
 _GOODBYE_S: Final = 5.0
 _NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""A child must not speak to systemd in the daemon's name."""
+"""A child must not notify systemd in the daemon's name."""
 
 
 class WorkerFailed(Transient):
-    """The child did not finish its job. ``detail``: how it ended, and its last words on stderr."""
+    """The child did not finish its job. ``detail``: how it ended, and the end of its stderr."""
 
     def __init__(self, words: str, detail: str) -> None:
         super().__init__(f"{words}: {detail}" if detail else words)
@@ -57,16 +57,16 @@ class _Child:
 
     async def last_words(self) -> str:
         """The end of stderr, once the process is over."""
-        # A grandchild may hold the pipe open; do not wait for it for long.
+        # A grandchild may hold the pipe open; wait for it only briefly.
         await asyncio.wait([self._reader], timeout=1.0)
         return self.words_so_far()
 
     def words_so_far(self) -> str:
-        """What came on stderr in this job, its last 4 KB."""
+        """Stderr of this job so far, its last 4 KB."""
         return self._tail.decode(errors="replace").strip()
 
     def forget_words(self) -> None:
-        """A new job begins: what was said before is not about it."""
+        """Drop the stderr of earlier jobs, before a new one starts."""
         self._tail = b""
 
     async def end(self, patience_s: float = 0.0) -> None:
@@ -82,7 +82,7 @@ class _Child:
         except TimeoutError:
             pass
         finally:
-            # The group, also when its leader is gone: what the worker started ends with it.
+            # The group, even if its leader has ended: everything the worker started ends with it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             await self.process.wait()
@@ -96,11 +96,11 @@ class Worker:
     Args:
         module: started as ``python -P -m MODULE --serve`` (warm) or ``... JOBDIR``.
         python: the interpreter.
-        idle_s: a warm child leaves after this many seconds without a job, and gives its memory back.
+        idle_s: a warm child ends after this many seconds without a job, which frees its memory.
         env: added to the environment.
-        warm: keep the child between jobs (imports and torch start-up are paid once).
-        hidden: paths that the child cannot open, where the kernel has Landlock
-        (:mod:`runtime.process.hide_paths`).
+        warm: keep the child between jobs (imports and torch start-up happen once).
+        hidden: paths that the child cannot open, if the kernel has Landlock
+            (:mod:`runtime.process.hide_paths`).
     """
 
     def __init__(
@@ -131,13 +131,14 @@ class Worker:
         return None if self._child is None else self._child.process.pid
 
     async def run(self, job_dir: Path, timeout_s: float) -> None:
-        """Run one job; waits for the one before. Timeout or cancellation kill the whole process group.
+        """Run one job, after the job before. Time-out or cancellation kill the whole process group.
 
         Raises:
-            WorkerFailed: it died, was killed, timed out, or met a fault; the detail has its last words.
-            Misconfigured, Refused: what the worker itself said.
+            WorkerFailed: it died, was killed, timed out, or met a fault; the detail has the end of its
+                stderr.
+            Misconfigured, Refused: reported by the worker.
         """
-        job = os.path.abspath(job_dir)  # noqa: PTH100, ASYNC240 - a path as text; no file is touched
+        job = os.path.abspath(job_dir)  # noqa: PTH100, ASYNC240 - a path as text; no file is accessed
         async with self._lock:
             await self._stay()
             child = await self._ready(job)
@@ -181,7 +182,7 @@ class Worker:
     async def _start(self, args: list[str]) -> _Child:
         process = await asyncio.create_subprocess_exec(
             self._python,
-            "-P",  # a folder called like one of our packages where the user stands is not imported
+            "-P",  # does not import a folder of the working directory that is named like one of our packages
             "-m",
             *(*self._through, self._module, *args),
             stdin=asyncio.subprocess.PIPE if self._warm else asyncio.subprocess.DEVNULL,
@@ -196,10 +197,10 @@ class Worker:
         return _Child(process, self._module)
 
     async def _ask(self, child: _Child, job: str) -> dict[str, Any]:
-        """Give a warm child its job; its next answer is ours."""
+        """Send a warm child its job and read the answer."""
         writer = child.process.stdin
         if writer is not None:
-            with contextlib.suppress(ConnectionError):  # it died between two jobs: reading tells
+            with contextlib.suppress(ConnectionError):  # it died between two jobs: the read notices
                 writer.write(json.dumps({"job": job}).encode() + b"\n")
                 await writer.drain()
         answer = await self._read(child)
@@ -209,7 +210,7 @@ class Worker:
         raise WorkerFailed(f"{self._module} {words}", await child.last_words())
 
     async def _wait(self, child: _Child) -> dict[str, Any]:
-        """A child for one job: its answer, or what its exit status says."""
+        """Wait for a child with a single job: its answer, or one made from its exit status."""
         answer = await self._read(child)
         status = await child.process.wait()
         words = await child.last_words()
@@ -222,7 +223,7 @@ class Worker:
         raise WorkerFailed(f"{self._module} {status_words(status)}", words)
 
     async def _read(self, child: _Child) -> dict[str, Any] | None:
-        """The next answer on standard output; None at its end. Whatever libraries print is passed over."""
+        """The next answer on standard output; None at its end. Other lines (of libraries) are skipped."""
         reader = child.process.stdout
         while reader is not None and (line := await _line(reader)):
             answer = _answer(line)
@@ -256,7 +257,7 @@ class Worker:
             self._idle = asyncio.ensure_future(self._leave_when_idle(self._child))
 
     async def _stay(self) -> None:
-        """Stop the idle clock."""
+        """Stop the idle timer."""
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.cancel()
@@ -285,12 +286,12 @@ def status_words(code: int) -> str:
 async def _line(reader: asyncio.StreamReader) -> bytes:
     try:
         return await reader.readline()
-    except ValueError:  # longer than the limit; asyncio has thrown it away
+    except ValueError:  # longer than the limit; asyncio has dropped it
         return b"(a line that is too long)\n"
 
 
 def _answer(line: bytes) -> dict[str, Any] | None:
-    """The line as an answer, or None when it is something that a library printed."""
+    """The line as an answer, or None if a library printed it."""
     try:
         found = json.loads(line)
     except ValueError:
@@ -299,5 +300,5 @@ def _answer(line: bytes) -> dict[str, Any] | None:
 
 
 def _refused(reason: object, error: str) -> Refused:
-    """The worker names the reason; an unknown one is MALFORMED."""
+    """The error with the worker's reason; an unknown one becomes MALFORMED."""
     return Refused(Reason(str(reason)) if reason in set(Reason) else Reason.MALFORMED, error)

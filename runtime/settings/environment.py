@@ -10,7 +10,7 @@ from protocol.errors import Misconfigured
 
 
 class _Environment(EnvSettingsSource):
-    """pydantic-settings' reading of variables, over a mapping that is handed in."""
+    """pydantic-settings' parser of variables, over a mapping that is passed in."""
 
     def __init__(self, model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> None:
         self._given = {key.lower(): value for key, value in environ.items()}
@@ -27,10 +27,10 @@ class _Environment(EnvSettingsSource):
 
 
 def variables(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What the variables of a prefix say, as nested tables of strings.
+    """The variables of a prefix as nested tables of strings.
 
     Raises:
-        Misconfigured: one names a section that there is not, or is no JSON where it must be.
+        Misconfigured: one names an unknown section, or is not valid JSON where JSON is needed.
     """
     _check(model, prefix, environ)
     try:
@@ -44,7 +44,7 @@ def variables(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -
 
 
 def _check(model: type[BaseModel], prefix: str, environ: Mapping[str, str]) -> None:
-    """A misspelt section in a variable is an error too; pydantic-settings would pass over it."""
+    """A misspelt section in a variable is an error too; pydantic-settings would ignore it."""
     for name in environ:
         if not name.upper().startswith(prefix) or "__" not in name[len(prefix) :]:
             continue

@@ -1,4 +1,4 @@
-"""Words for what is wrong in a settings file: file, key path, what is expected, the nearest known key."""
+"""Messages about errors in a settings file: file, key path, expected value, the nearest known key."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -12,19 +12,19 @@ from protocol.base import NAME_ERROR
 
 _LIST: Final = "a list is wanted, in [ ]"
 _PLAIN: Final = {"missing": "missing; it has no default", "tuple_type": _LIST, "list_type": _LIST}
-"""Errors that are always told alike, by pydantic's name."""
+"""Fixed messages, by pydantic's name of the error."""
 _NOTHING: Final[Mapping[tuple[str | int, ...], str]] = MappingProxyType({})
 
 
 class Origins:
-    """Which file or variable a key's value came from."""
+    """The file or variable that set each key."""
 
     def __init__(self, default: str) -> None:
         self._default = default
         self._by_path: dict[tuple[str, ...], str] = {}
 
     def note(self, path: tuple[str, ...], source: str) -> None:
-        """Remember that ``path`` (and what is below it) was last set by ``source``."""
+        """Record that ``path`` (and all below) was last set by ``source``."""
         self._by_path = {p: s for p, s in self._by_path.items() if p[: len(path)] != path}
         self._by_path[path] = source
 
@@ -51,10 +51,10 @@ def explain(
     Args:
         model: of the table.
         values: the table.
-        error: what the model said; None: nothing.
+        error: the model's error, if any.
         origins: of the values.
-        wrong: path -> words, of values that have their line whatever the model said of them.
-        joint: stands between a key's origin and its path.
+        wrong: path -> message, for values that get this line whatever the model says.
+        joint: between a key's origin and its path.
     """
     found = dict(wrong)
     every = [] if error is None else error.errors(include_url=False)
@@ -71,7 +71,7 @@ def explain(
 
 
 def _follows(one: ErrorDetails, every: Iterable[ErrorDetails]) -> bool:
-    """Whether a list is only too short because what is in it was wrong, which has its own line."""
+    """Whether a list is too short only because its elements were wrong, which have lines of their own."""
     at = one["loc"]
     return one["type"] == "too_short" and any(
         len(other["loc"]) > len(at) and other["loc"][: len(at)] == at for other in every

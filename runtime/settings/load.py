@@ -72,25 +72,25 @@ class MqttSettings(Section):
     tls: TlsSettings | None = None
     keepalive_s: Annotated[int, Field(ge=1, le=65535)] = 30
     max_packet_bytes: Annotated[int, Field(ge=4096, le=256 * 1024 * 1024)] = 256 * 1024
-    """Largest packet that is sent, where the broker's CONNACK names no Maximum Packet Size."""
+    """Largest packet that is sent if the broker's CONNACK names no Maximum Packet Size."""
     chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 65536
     window: Annotated[int, Field(ge=1, le=64)] = 4
-    """Chunks in flight. One publish more is kept for control messages."""
+    """Chunks in flight. One more publish is reserved for control messages."""
     ping_s: Annotated[float, Field(ge=0, le=3600)] = 45.0
-    """Without anything from the broker for so long, a ping is published, to see if it answers; 0: never."""
+    """After so long without anything from the broker, a ping is published, to see if it answers; 0: never."""
     ping_timeout_s: Annotated[float, Field(gt=0, le=600)] = 15.0
-    """Without an answer in this time the link is dead, whatever TCP says, and is connected anew."""
+    """Without an answer in this time the link is dead, whatever TCP says, and reconnects."""
     max_publishes_per_s: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """At most so many publishes in any second; 0: no limit. AWS IoT Core allows 100."""
     max_bytes_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """At most so many bytes of publishes in any second; 0: no limit. AWS IoT Core allows 524288."""
     session_expiry_s: Annotated[int, Field(ge=0, le=2**32 - 1)] = 3600
-    """How long the broker keeps what was queued for us while we are away (MQTT 5)."""
+    """How long the broker stores queued messages while we are away (MQTT 5)."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=300)] = 10.0
     backoff_min_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
     backoff_max_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
-    """The n-th wait before a new attempt is drawn from 0 to min(backoff_max_s, backoff_min_s * 2^n). Where
-    there was a connection, n is at most 3: a link that is cut every few seconds still gets something done."""
+    """The n-th wait before a new attempt is drawn from 0 to min(backoff_max_s, backoff_min_s * 2^n). After a
+    connection, n is at most 3: a link that is cut every few seconds still gets something done."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -124,7 +124,7 @@ def load(
 
     Raises:
         Misconfigured: a file is missing, unreadable or not TOML; a key is unknown, missing or wrong. The
-            message has a line for every wrong key, with the file (or variable) that it came from.
+            message has a line for every wrong key, with the file (or variable) that set it.
     """
     values: dict[str, Any] = {}
     origins = Origins(str(file))
@@ -144,25 +144,25 @@ def load(
 def load_toml(model: type[S], file: Path, *, named_by: str = "") -> S:
     """Read one TOML file (no drop-ins, no environment); errors as :func:`load`.
 
-    An unknown key is an error also where the model ignores it on the wire.
+    Unknown keys are errors even if the model ignores them on the wire.
 
     Args:
-        model: what it holds.
-        file: where it is.
-        named_by: the settings key (or option) that names the file, for the message when it is not there.
+        model: of the whole file.
+        file: its path.
+        named_by: the settings key (or option) that names the file, for the message if it does not exist.
     """
     hint = f"; {named_by} names it: correct the path, or make the file" if named_by else ""
     return _validate(model, _read(file, hint), file, Origins(str(file)), "forbid")
 
 
 def check_table(model: type[S], values: Mapping[str, Any], where: str, folder: Path) -> S:
-    """Check one table that was read before.
+    """Check a table that is already read.
 
     Args:
         model: its keys.
         values: the table.
-        where: file and path of the table, for messages, as ``agent.toml: source[0]``.
-        folder: where its relative paths begin.
+        where: file and path of the table, for messages, such as ``agent.toml: source[0]``.
+        folder: the start of its relative paths.
 
     Raises:
         Misconfigured: as :func:`load`, a line for every wrong key.
@@ -185,7 +185,7 @@ def _checked(
     joint: str = ": ",
     extra: _Extra = None,
 ) -> S:
-    """``extra``: what becomes of unknown keys, whatever the model says."""
+    """``extra``: how to treat unknown keys, whatever the model says."""
     wrong = wrong_kinds(model, values)
     found, error = None, None
     try:

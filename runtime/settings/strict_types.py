@@ -1,7 +1,7 @@
-"""What a settings file may not write in another kind: a text for a number, a number for yes or no.
+"""Values of the wrong TOML type in a settings file: a string for a number, a number for a boolean.
 
-TOML has kinds of its own, so ``retain = "yes"`` is a slip, of which pydantic makes a truth value. A variable
-of the environment has only text, and is read as what its key wants.
+TOML has types, so ``retain = "yes"`` is a mistake, which pydantic would turn into a boolean. A variable of
+the environment has only text, and is read as the type of its key.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,21 +19,21 @@ _WANTED: Final = {
 
 
 class RawValue(str):
-    """A text of the environment: it may stand for a number, or for yes or no."""
+    """A text of the environment: it may stand for a number or a boolean."""
 
     __slots__ = ()
 
 
 def wrong_kinds(model: type[BaseModel], values: Mapping[str, Any]) -> dict[Path, str]:
-    """Where in a table a value is of another kind than its key wants, and what is wanted, in words.
+    """Paths of values that have another type than their key, and the type expected, in words.
 
-    Only numbers and truth values are judged; all else is the model's own business.
+    Only numbers and booleans are checked; all else is left to the model.
     """
     return dict(_of_model(model, values, ()))
 
 
 def plain(values: Any) -> Any:
-    """The same values; texts of the environment are as others."""
+    """The same values, with texts of the environment as plain strings."""
     if isinstance(values, Mapping):
         return {key: plain(value) for key, value in values.items()}
     if isinstance(values, list):
@@ -53,7 +53,7 @@ def _of(annotation: Any, value: Any, at: Path) -> Iterator[tuple[Path, str]]:
         yield from _of(inner[0], value, at)
     elif origin in {Union, UnionType}:
         found = [list(_of(one, value, at)) for one in inner if one is not NoneType]
-        if found and all(found):  # it is none of them
+        if found and all(found):  # the value fits no member of the union
             yield from min(found, key=len)
     elif origin in {tuple, list, set, frozenset} and isinstance(value, list):
         kinds = inner if origin is tuple and Ellipsis not in inner else inner[:1] * len(value)

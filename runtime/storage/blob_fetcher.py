@@ -1,4 +1,4 @@
-"""Pulls blobs by ranges, through loss, repeats and disorder (docs/adr/0002-pull-by-fetch.md)."""
+"""Downloads blobs by ranges, despite loss, repeats and disorder (docs/adr/0002-pull-by-fetch.md)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,35 +27,36 @@ class Publish(Protocol):
     async def __call__(
         self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
     ) -> None:
-        """Return when the broker has it, else raise ``Transient``."""
+        """Return when the broker has the message, else raise ``Transient``."""
 
 
 class _News(Enum):
-    """What a download is told besides chunks."""
+    """News for a running download besides chunks."""
 
     NO_SUCH_BLOB = "the peer has no such blob"
-    CONNECTED = "what was asked for may be lost: ask again, at once"
-    RESUMED = "what was asked for still comes; ask for what could not be asked for"
+    CONNECTED = "requested chunks may be lost: request them again, at once"
+    RESUMED = "requested chunks still come; request those that could not be requested"
 
 
 class _Pull:
-    """One download that runs: chunks come in here, bounded, and are written by the task that fetches."""
+    """A running download: received chunks are put in here, bounded; the task that fetches writes them."""
 
     def __init__(self, window: int) -> None:
         self.arrived: asyncio.Queue[tuple[int, bytes] | _News] = asyncio.Queue(4 * window)
 
 
 class Fetcher:
-    """Pulls blobs chunk by chunk into a store; one download of a digest at a time, any number of digests.
+    """Downloads blobs chunk by chunk into a store; one download per digest at a time, any number of digests.
 
     Args:
         publish: ``Link.publish``.
         fleet: for the topic.
         device: for the topic.
-        store: where blobs and partial downloads live.
-        chunk_bytes: size of chunks to ask for, or where to read it (``lambda: link.chunk_bytes``).
-        window: chunks asked for and not yet here, at most.
-        stall_s: without a new chunk for this long, what is missing is asked for again; doubles up to 30 s.
+        store: of blobs and partial downloads.
+        chunk_bytes: size of the chunks to request, or a function that returns it (``lambda:
+            link.chunk_bytes``).
+        window: maximum number of chunks requested and not yet received.
+        stall_s: after this long without a new chunk, missing chunks are requested again; doubles up to 30 s.
     """
 
     def __init__(
@@ -78,16 +79,17 @@ class Fetcher:
         self._pulls: dict[str, _Pull] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.ignored = 0
-        """Chunks that nobody waited for, that came twice, or that did not fit."""
+        """Chunks that no download expected, repeated chunks, and chunks that did not fit."""
         self.asked = 0
         """Fetch messages sent."""
         self._sparing = LineRateLimiter()
 
     async def fetch(self, ref: BlobRef, timeout_s: float) -> Path:
-        """The path of a verified blob, pulled unless it is here; a download that was cut off goes on.
+        """The path of a verified blob, downloaded unless it is here; an interrupted download continues.
 
         Raises:
-            Transient: not complete in ``timeout_s``, or the peer has no such blob for now. What came stays.
+            Transient: not complete in ``timeout_s``, or the peer has no such blob for now. Received chunks
+                stay.
             Refused: WRONG_DIGEST twice: the peer sends other bytes than it announced.
         """
         async with self._alone(ref.digest):
@@ -106,11 +108,11 @@ class Fetcher:
         return self._store.path(ref.digest)
 
     def forget(self, digest: str) -> None:
-        """Remove a blob that is not wanted any more, also where only a part of it came (touches the disk)."""
+        """Remove a blob that is no longer needed, or its partial download (accesses the disk)."""
         self._store.remove(digest)
 
     def on_chunk(self, digest: str, index: int, data: bytes) -> None:
-        """A chunk came on ``down/blob``. Never blocks; one too many is dropped and asked for again."""
+        """A chunk came on ``down/blob``. Never blocks; above the bound it is dropped and requested again."""
         self._hand_over(digest, (index, data))
 
     def on_no_such_blob(self, digest: str) -> None:
@@ -118,11 +120,11 @@ class Fetcher:
         self._hand_over(digest, _News.NO_SUCH_BLOB)
 
     def on_connected(self, *, resumed: bool = False) -> None:
-        """Connected (again): downloads that wait for chunks go on at once, not after their stall.
+        """Connected (again): downloads that wait for chunks continue at once, not after their stall.
 
         Args:
-            resumed: the broker kept our session, and with it the chunks that were on their way. Asking for
-                them again would bring each twice; where they are lost all the same, the stall is the remedy.
+            resumed: the broker still had our session and its undelivered chunks. A new request would bring
+                each twice; if they are lost anyway, the stall requests them.
         """
         for digest in self._pulls:
             self._hand_over(digest, _News.RESUMED if resumed else _News.CONNECTED)
@@ -136,8 +138,8 @@ class Fetcher:
 
     @asynccontextmanager
     async def _alone(self, digest: str) -> AsyncIterator[None]:
-        """One download of a digest at a time; who comes second finds it in the store."""
-        lock = self._locks.setdefault(digest, asyncio.Lock())  # it lives while somebody holds it or waits
+        """One download of a digest at a time; a second caller finds the result in the store."""
+        lock = self._locks.setdefault(digest, asyncio.Lock())  # lives while a task holds it or waits
         async with lock:
             yield
 
@@ -155,8 +157,8 @@ class Fetcher:
                 return
 
     async def _pull(self, partial: Partial, pull: _Pull) -> None:
-        """Ask and take until every chunk is here."""
-        waiting: set[int] = set()  # asked for, not here yet
+        """Request and store chunks until all are here."""
+        waiting: set[int] = set()  # requested, not here yet
         stall_s = self._stall_s
         while not partial.complete:
             if len(waiting) <= self._window // 2:
@@ -190,7 +192,7 @@ class Fetcher:
         return new
 
     async def _ask(self, partial: Partial, waiting: set[int]) -> None:
-        """Ask for the next chunks, up to the window, as one range."""
+        """Request the next chunks, up to the window, as one range."""
         for first, last in partial.missing(self._window + 1):
             start = next((i for i in range(first, last + 1) if i not in waiting), None)
             if start is None:

@@ -1,7 +1,7 @@
 """Content-addressed blobs on disk, and their partial downloads.
 
 ``<root>/<first two hex digits>/<digest>`` holds a blob, ``<root>/partial/<digest>.<chunk bytes>.part`` and
-``.map`` one that is on its way. Everything may be deleted at any time: blobs are pulled again.
+``.map`` a running download. Everything may be deleted at any time: blobs are downloaded again.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ class BlobStore:
         self._root = root
         with disk_errors(root):
             make_folder(root)
-            for stray in root.glob("*/.tmp-*"):  # a write that a crash cut off
+            for stray in root.glob("*/.tmp-*"):  # the temporary file of a write that a crash cut off
                 remove(stray)
 
     def path(self, digest: str) -> Path:
-        """Where a blob is, or would be.
+        """The path of a blob, whether it exists or not.
 
         Raises:
             ValueError: not a SHA-256 in lower-case hexadecimal.
@@ -51,7 +51,7 @@ class BlobStore:
         return self._root / digest[:2] / digest
 
     def has(self, digest: str) -> bool:
-        """Is it here (not verified)?"""
+        """Whether it is here (not verified)."""
         return self.path(digest).is_file()
 
     def put(self, data: bytes) -> BlobRef:
@@ -63,7 +63,7 @@ class BlobStore:
         ref = BlobRef(digest=digest_of(data), size=len(data))
         path = self.path(ref.digest)
         if not (path.is_file() and path.stat().st_size == ref.size and path.read_bytes() == data):
-            write_atomic(path, data)  # also over one that has rotted
+            write_atomic(path, data)  # also over a damaged one
         return ref
 
     def get(self, digest: str) -> bytes:
@@ -71,7 +71,7 @@ class BlobStore:
 
         Raises:
             KeyError: it is not here.
-            Refused: WRONG_DIGEST, the file was corrupt; it is removed, so that it can be pulled again.
+            Refused: WRONG_DIGEST, the file was damaged; it is removed, so that it can be downloaded again.
         """
         path = self.path(digest)
         try:
@@ -80,7 +80,7 @@ class BlobStore:
             raise KeyError(f"no blob {digest}") from None
         if digest_of(data) != digest:
             remove(path)
-            raise Refused(Reason.WRONG_DIGEST, f"{path} was corrupt and is removed")
+            raise Refused(Reason.WRONG_DIGEST, f"{path} was damaged and is removed")
         return data
 
     def read_chunk(self, digest: str, index: int, chunk_bytes: int) -> bytes:
@@ -108,12 +108,12 @@ class BlobStore:
         return sorted(path.name for path in self._root.glob("??/*") if _DIGEST.match(path.name))
 
     def remove(self, digest: str) -> None:
-        """Remove a blob and what came of its download, if it is here."""
+        """Remove a blob and its partial download, if they are here."""
         for path in (self.path(digest), *(self._root / "partial").glob(f"{digest}.*")):
             remove(path)
 
     def partial(self, ref: BlobRef, chunk_bytes: int) -> "Partial":
-        """Begin a download, or go on with one that an earlier process began."""
+        """Start a download, or continue one that an earlier process started."""
         return Partial(self, self._root / "partial", ref, chunk_bytes)
 
     def total_bytes(self) -> int:
@@ -124,7 +124,7 @@ class BlobStore:
         """Remove the oldest files that no digest in ``keep`` names until at most ``max_bytes`` are left.
 
         Returns:
-            Bytes freed. What is kept is never removed, even above ``max_bytes``.
+            Bytes freed. Blobs in ``keep`` are never removed, even above ``max_bytes``.
         """
         kept = set(keep)
         files = sorted(self._files(), key=lambda f: f[2])
@@ -139,10 +139,10 @@ class BlobStore:
         return freed
 
     def make_room(self, keep: Iterable[str], wanted: int) -> int:
-        """Give up the oldest blobs that ``keep`` does not name, until so many bytes more fit on the disk.
+        """Remove the oldest blobs that are not in ``keep`` until so many more bytes fit on the disk.
 
         Returns:
-            Bytes freed; 0 where there was room.
+            Bytes freed; 0 if there was room.
         """
         with disk_errors(self._root):
             lacking = wanted + ROOM - shutil.disk_usage(self._root).free
@@ -160,8 +160,8 @@ class BlobStore:
 class Partial:
     """A download in chunks, in any order, that survives restarts.
 
-    The map of chunks is written after their bytes without a sync: should a power cut leave a map that
-    promises too much, the digest at the end says so and the download begins anew.
+    The map of chunks is written after their bytes, without a sync: if a power cut leaves a map that claims
+    chunks that are not stored, the digest at the end reveals it and the download starts again.
     """
 
     def __init__(self, store: BlobStore, folder: Path, ref: BlobRef, chunk_bytes: int) -> None:
@@ -173,8 +173,8 @@ class Partial:
         with disk_errors(folder):
             make_folder(folder)
             mine = (self._data.name, self._map.name)
-            for name in os.listdir(folder):  # noqa: PTH208 - many uploads lie here; a Path of each costs more than the look
-                if name.startswith(f"{ref.digest}.") and name not in mine:  # begun with another chunk size
+            for name in os.listdir(folder):  # noqa: PTH208 - many uploads are here, Paths are slow
+                if name.startswith(f"{ref.digest}.") and name not in mine:  # started with another chunk size
                     remove(folder / name)
         self._assembly = self._resume()
 
@@ -185,19 +185,19 @@ class Partial:
         except FileNotFoundError:
             there = False
         if there:
-            with contextlib.suppress(Refused, ValueError):  # a torn map: begin anew
+            with contextlib.suppress(Refused, ValueError):  # a torn map: start again
                 return Assembly.from_bytes(self.ref.size, self.chunk_bytes, bitmap)
         self.discard()
         return Assembly(self.ref.size, self.chunk_bytes)
 
     def discard(self) -> None:
-        """Remove what is here; the download is not to be gone on with."""
+        """Remove the received part; this download will not continue."""
         remove(self._map)
         remove(self._data)
 
     @property
     def complete(self) -> bool:
-        """Is every chunk here?"""
+        """Whether every chunk is here."""
         return self._assembly.complete
 
     def missing(self, limit: int = 64) -> tuple[tuple[int, int], ...]:
@@ -205,7 +205,7 @@ class Partial:
         return self._assembly.missing(limit)
 
     def add(self, index: int, data: bytes) -> bool:
-        """Take a chunk; False when it was here already.
+        """Store a chunk; False if it was here already.
 
         Raises:
             Refused: no such index, or a wrong length.
@@ -228,7 +228,7 @@ class Partial:
         """Verify, sync and move into the store.
 
         Raises:
-            Refused: WRONG_DIGEST; what was here is removed and the download stands at its beginning.
+            Refused: WRONG_DIGEST; all chunks are removed and the download starts again.
             ValueError: it is not complete.
         """
         ref = self._store.put(self.verified())
@@ -237,10 +237,10 @@ class Partial:
         return ref
 
     def verified(self) -> bytes:
-        """All of it, for who keeps it elsewhere.
+        """The whole content, for callers that store it elsewhere.
 
         Raises:
-            Refused: WRONG_DIGEST; what was here is removed and the download stands at its beginning.
+            Refused: WRONG_DIGEST; all chunks are removed and the download starts again.
             ValueError: it is not complete.
         """
         if not self.complete:
@@ -251,6 +251,7 @@ class Partial:
             self.discard()
             self._assembly = Assembly(self.ref.size, self.chunk_bytes)
             raise Refused(
-                Reason.WRONG_DIGEST, f"blob {self.ref.digest}: the chunks' SHA-256 differs; pulled anew"
+                Reason.WRONG_DIGEST,
+                f"blob {self.ref.digest}: the chunks' SHA-256 differs; they are downloaded again",
             )
         return data

@@ -1,7 +1,7 @@
-"""The one seam to the disk: everything whose order or survival matters is written through it.
+"""The one interface to the disk for every write whose order or survival matters.
 
-SQLite writes by itself; :meth:`Disk.before_commit` and :meth:`Disk.after_commit` mark where it makes
-something durable. A simulation puts another :class:`Disk` in place, for its own tasks and threads only.
+SQLite writes by itself; :meth:`Disk.before_commit` and :meth:`Disk.after_commit` mark when it makes something
+durable. A simulation installs another :class:`Disk`, for its own tasks and threads only.
 """
 
 import os
@@ -15,11 +15,11 @@ from typing import Final
 
 @dataclass
 class DiskCounters:
-    """Since the process started.
+    """Counts since the process started.
 
     Attributes:
-        syncs: of files, folders, and SQLite's at each commit that is one.
-        bytes_written: through the seam; SQLite's own are not among them.
+        syncs: of files, folders, and of SQLite at each commit that syncs.
+        bytes_written: through this interface; SQLite's own are not included.
         commits: of SQLite.
     """
 
@@ -35,21 +35,21 @@ class Disk:
         self.counters = DiskCounters()
 
     def temporary(self, folder: Path) -> Path:
-        """A name for a file that will be renamed; nobody else in ``folder`` has it."""
+        """A name for a file that will be renamed; no other file in ``folder`` has it."""
         return folder / f".tmp-{secrets.token_hex(6)}"
 
     def mkdir(self, folder: Path) -> None:
-        """Make a folder, unless it is there; durable after :meth:`sync_folder` of the one above it."""
+        """Create a folder unless it exists; durable after :meth:`sync_folder` of its parent."""
         folder.mkdir(exist_ok=True)
 
     def write(self, path: Path, data: bytes, *, sync: bool, fresh: bool = False) -> None:
         """Create a file (readable by its owner only) or overwrite it whole.
 
         Args:
-            path: in a folder that is there.
-            data: all of it.
+            path: in an existing folder.
+            data: the whole content.
             sync: on the disk when this returns; the file's name only after :meth:`sync_folder`.
-            fresh: it must not be there yet.
+            fresh: it must not exist yet.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | (os.O_EXCL if fresh else 0)
         handle = os.open(path, flags, 0o600)
@@ -63,7 +63,7 @@ class Disk:
         self.counters.bytes_written += len(data)
 
     def write_at(self, path: Path, data: bytes, offset: int) -> None:
-        """Write into a file, created where it is not there; not synced."""
+        """Write into a file, which is created if necessary; not synced."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             _write_all(handle, data, offset)
@@ -72,15 +72,15 @@ class Disk:
         self.counters.bytes_written += len(data)
 
     def replace(self, old: Path, new: Path) -> None:
-        """Rename, over a file that is there; durable after :meth:`sync_folder`."""
+        """Rename, over an existing file too; durable after :meth:`sync_folder`."""
         os.replace(old, new)  # noqa: PTH105 - Path.replace is the same call; os.replace says that it is atomic
 
     def unlink(self, path: Path) -> None:
-        """Remove a file, if it is there; durable after :meth:`sync_folder`."""
+        """Remove a file, if it exists; durable after :meth:`sync_folder`."""
         path.unlink(missing_ok=True)
 
     def rmtree(self, folder: Path, *, ignore_errors: bool = False) -> None:
-        """Remove a folder and what is in it; a power cut may leave any part of it."""
+        """Remove a folder and its content; a power cut may leave any part of it."""
         shutil.rmtree(folder, ignore_errors=ignore_errors)
 
     def sync_folder(self, folder: Path) -> None:
@@ -93,7 +93,7 @@ class Disk:
         self.counters.syncs += 1
 
     def sync(self, path: Path) -> None:
-        """Make the content of a file durable that something else wrote (SQLite's copy of a database)."""
+        """Make the content of a file durable that another program wrote (SQLite's copy of a database)."""
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
@@ -104,16 +104,16 @@ class Disk:
     def before_commit(self, path: Path) -> None:
         """A transaction of the SQLite file at ``path`` is about to become durable."""
 
-    def after_commit(self, path: Path, *, synced: bool = True) -> None:  # noqa: ARG002 - a simulated disk asks which
-        """It is committed, and durable where the file is opened with ``synchronous=FULL`` (``synced``)."""
+    def after_commit(self, path: Path, *, synced: bool = True) -> None:  # noqa: ARG002 - a simulated disk uses it
+        """It is committed, and durable if the file is opened with ``synchronous=FULL`` (``synced``)."""
         self.counters.commits += 1
         self.counters.syncs += synced
 
     def wear(self) -> dict[str, int]:
-        """What a status says of it: commits, syncs, and all bytes that this process gave to the disk.
+        """For status reports: commits, syncs, and all bytes that this process wrote to the disk.
 
-        The bytes are the kernel's count of what went to a storage device, SQLite's pages among them; not of
-        child processes, and 0 where it does not count (folders in memory, other systems than Linux).
+        The bytes are the kernel's count of data for a storage device, with SQLite's pages; without child
+        processes, and 0 if it does not count (folders in memory, systems other than Linux).
         """
         counters = self.counters
         return {"commits": counters.commits, "syncs": counters.syncs, "bytes": self.bytes_to_device()}
@@ -128,7 +128,7 @@ class Disk:
 
 
 def _write_all(handle: int, data: bytes, offset: int = 0) -> None:
-    """``write`` may take less than it is given: a disk that fills up, a signal."""
+    """``write`` may accept less than it is given: if a disk fills up, or on a signal."""
     view = memoryview(data)
     while view:
         done = os.pwrite(handle, view, offset)
@@ -136,4 +136,4 @@ def _write_all(handle: int, data: bytes, offset: int = 0) -> None:
 
 
 DISK: Final[ContextVar[Disk]] = ContextVar("lichen_disk", default=Disk())  # noqa: B039 - shared on purpose: it counts for the process
-"""The disk of this task or thread (``asyncio.to_thread`` hands it on)."""
+"""The disk of this task or thread (inherited by ``asyncio.to_thread``)."""

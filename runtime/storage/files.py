@@ -1,4 +1,4 @@
-"""Small durable file operations, all through the seam of :mod:`runtime.storage.disk`."""
+"""Small durable file operations, all through :mod:`runtime.storage.disk`."""
 
 import contextlib
 import errno
@@ -22,11 +22,11 @@ NOT_OURS: Final = "the service's user must own this folder"
 
 
 class ReadOnlyDisk(Transient, Misconfigured):
-    """The disk is read-only. A daemon that runs goes on, as with a full one; one that starts ends with 78.
+    """The disk is read-only. A running daemon continues, as with a full disk; at its start it ends with 78.
 
     Args:
-        path: what should have been written.
-        error: the system's words.
+        path: the file that could not be written.
+        error: the system's message.
     """
 
     def __init__(self, path: Path, error: str) -> None:
@@ -37,18 +37,18 @@ class ReadOnlyDisk(Transient, Misconfigured):
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write so that ``path`` holds either all of ``data`` or what it held before, also after a power cut.
+    """Write so that ``path`` holds either all of ``data`` or its old content, also after a power cut.
 
     Raises:
         Transient: no space left; nothing changed.
-        Misconfigured: the folder is not writable for us.
+        Misconfigured: we may not write the folder.
     """
     with disk_errors(path):
         replace_file(path, data)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """As :func:`write_atomic`, with the disk's own errors: for a file that a command line names.
+    """As :func:`write_atomic`, but with the disk's own errors: for a file that a command line names.
 
     Raises:
         OSError: it cannot be written; nothing changed.
@@ -60,14 +60,14 @@ def replace_file(path: Path, data: bytes) -> None:
         disk.write(part, data, sync=True, fresh=True)
         disk.replace(part, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # what was wrong at first is said
+        with contextlib.suppress(OSError):  # the first error is raised
             disk.unlink(part)
         raise
     disk.sync_folder(path.parent)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably: a file cannot survive the loss of its folder's name."""
+    """Create a folder and its parents, durably: a file cannot survive the loss of its folder's name."""
     if folder.is_dir():
         return
     disk = DISK.get()
@@ -80,12 +80,12 @@ def make_folder(folder: Path) -> None:
 
 
 def write_in_place(path: Path, data: bytes) -> None:
-    """Overwrite a file without a sync: for what can be lost, and is checked when it is read."""
+    """Overwrite a file without a sync: for data that can be lost and is checked when it is read."""
     DISK.get().write(path, data, sync=False)
 
 
 def write_at(path: Path, data: bytes, offset: int) -> None:
-    """Write a part of a file without a sync: for what is verified as a whole later."""
+    """Write a part of a file without a sync: for data that is verified as a whole later."""
     DISK.get().write_at(path, data, offset)
 
 
@@ -95,7 +95,7 @@ def rename(old: Path, new: Path) -> None:
 
 
 def put_in_place(part: Path, path: Path) -> None:
-    """Make a file that something else wrote durable, and then ``path``, as :func:`write_atomic` does."""
+    """Make another program's file durable, and then rename it to ``path``, as :func:`write_atomic` does."""
     disk = DISK.get()
     disk.sync(part)
     disk.replace(part, path)
@@ -103,17 +103,17 @@ def put_in_place(part: Path, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there. A power cut soon after may bring it back.
+    """Remove a file, if it exists. A power cut soon after may bring it back.
 
     Raises:
-        Misconfigured: the folder is not writable for us.
+        Misconfigured: we may not write the folder.
     """
     with disk_errors(path):
         DISK.get().unlink(path)
 
 
 def disk_trouble(folder: Path) -> str:
-    """What keeps anybody from writing below a folder now, in words; empty where nothing is known to."""
+    """Why nobody can write below a folder now, in words; empty if no reason is known."""
     if not folder.is_dir():
         return f"{folder} is gone"
     if is_read_only(folder):
@@ -125,16 +125,16 @@ def disk_trouble(folder: Path) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what :func:`write_atomic` left when the power was cut; call it before ``folder`` is written."""
+    """Remove temporary files that :func:`write_atomic` left at a power cut; before ``folder`` is written."""
     for stray in folder.glob(".tmp-*"):
-        with contextlib.suppress(OSError, Misconfigured, Transient):  # it only takes room
+        with contextlib.suppress(OSError, Misconfigured, Transient):  # it only takes up space
             remove(stray)
 
 
 def sweep_below(folder: Path) -> None:
     """:func:`sweep` of a daemon's state folder and of each folder in it, at its start.
 
-    What is younger than a minute stays until the next start: a command may be writing it.
+    Files younger than a minute stay until the next start: a command may be writing them.
     """
     now = time.time()
     for stray in (*folder.glob(".tmp-*"), *folder.glob("*/.tmp-*")):
@@ -144,7 +144,7 @@ def sweep_below(folder: Path) -> None:
 
 
 def remove_tree(folder: Path, *, ignore_errors: bool = True) -> None:
-    """Remove a folder with all in it. A power cut may leave any part of it."""
+    """Remove a folder with its content. A power cut may leave any part of it."""
     DISK.get().rmtree(folder, ignore_errors=ignore_errors)
 
 
@@ -159,18 +159,18 @@ def before_commit(path: Path) -> None:
 
 
 def after_commit(path: Path, *, synced: bool = True) -> None:
-    """Mark that it is committed, and durable where the file has ``synchronous=FULL`` (``synced``)."""
+    """Mark that it is committed, and durable if the file has ``synchronous=FULL`` (``synced``)."""
     DISK.get().after_commit(path, synced=synced)
 
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Sort the disk's errors.
+    """Classify the disk's errors.
 
     Raises:
-        Misconfigured: it is closed to us, or a file stands where a folder should be.
-        ReadOnlyDisk: it is read-only.
-        Transient: it is full or fails, or what was there is gone; any other error is left as it is.
+        Misconfigured: no permission, or a file is where a folder should be.
+        ReadOnlyDisk: the disk is read-only.
+        Transient: the disk is full or fails, or the file is gone; any other error is raised unchanged.
     """
     try:
         yield
@@ -194,21 +194,21 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def full(path: Path, folder: Path) -> Transient:
-    """What is to be said where ``path`` could not be written for want of room."""
+    """The error for a ``path`` that could not be written for lack of space."""
     return Transient(f"{path}: the disk of {folder} is full")
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder that a person looks for: of a file the one that it lies in."""
+    """The folder for a message: ``path`` itself, or the folder of a file."""
     return path if path.is_dir() else path.parent
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether nothing can be written to the disk of a folder, whoever writes."""
+    """Whether the disk of a folder is read-only for everybody."""
     try:
         if os.statvfs(folder).f_flag & os.ST_RDONLY:
             return True
-        # An ext4 that failed does not say so there: a file without a name is tried.
+        # An ext4 that failed does not report it there: try to create a file without a name.
         os.close(os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except OSError as error:
         return error.errno == errno.EROFS

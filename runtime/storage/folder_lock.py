@@ -1,4 +1,4 @@
-"""One process a folder: an exclusive lock; the kernel takes it back when its holder ends, however that is."""
+"""One process per folder: an exclusive lock; the kernel releases it when its holder ends, in whatever way."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 
 _PATIENCE_S: Final = 0.5
-"""Who only asks (:func:`is_locked`) has the lock for an instant; one that is stopping, for a moment."""
+""":func:`is_locked` holds the lock for an instant; a stopping process, for a moment."""
 _STEP_S: Final = 0.05
 
 
@@ -18,11 +18,11 @@ class FolderLock:
     """The lock; a child process that is started by exec does not inherit it.
 
     Args:
-        path: the lock's file; its folder is there. The file stays when the lock is gone.
-        who: for the message, as ``agent``.
+        path: the lock's file, in an existing folder. The file remains after the lock.
+        who: for the message, such as ``agent``.
 
     Raises:
-        Misconfigured: another process has it, or the file is closed to us.
+        Misconfigured: another process has it, or we may not write the file.
         Transient: the disk is full.
     """
 
@@ -38,23 +38,23 @@ class FolderLock:
             time.sleep(_STEP_S)
 
     def close(self) -> None:
-        """Give the lock back. Idempotent."""
+        """Release the lock. Idempotent."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
 
     def __del__(self) -> None:
-        """A daemon that was given up half made holds nothing."""
+        """A daemon that failed during its construction holds no lock."""
         self.close()
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a live process holds the lock; None where we may not look."""
+    """Whether a live process holds the lock; None if we may not read it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
         return None
-    except OSError:  # no such file: nobody ever had it
+    except OSError:  # no such file: no process ever had it
         return False
     try:
         return not _taken(handle, fcntl.LOCK_SH)

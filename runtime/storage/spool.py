@@ -1,8 +1,8 @@
 """The durable outbox: update frames, and the quantizer's error carry, in one SQLite file.
 
-A frame and the carry that belongs to it are written in one transaction, synced to the disk
-(``synchronous=FULL``): either both are there after a power cut, or neither. SQLite does not notice when a
-value rots in its place, so frames are read against their digest and carries against a checksum.
+A frame and its carry are written in one transaction, synced to the disk (``synchronous=FULL``): after a power
+cut either both are there, or neither. SQLite does not notice a damaged value, so frames are checked against
+their digest and carries against a checksum.
 """
 
 import sqlite3
@@ -44,12 +44,12 @@ CREATE TABLE IF NOT EXISTS carry(
 """
 _WAL_BYTES: Final = 1024 * 1024
 _KEPT_ASIDE: Final = 3
-"""Corrupt files that stay for people; then the newest replaces the last."""
+"""Number of corrupt files kept for people; after that the newest replaces the last."""
 
 
 @dataclass(frozen=True)
 class SpoolEntry:
-    """An update that waits for its receipt. ``created_wall``: unix seconds."""
+    """An update that waits for its receipt. ``created_wall``: Unix seconds."""
 
     task: str
     round: int
@@ -63,11 +63,11 @@ class Spool:
 
     Args:
         path: the SQLite file; a corrupt one is moved aside to ``<name>.corrupt-<n>`` and logged.
-        budget_bytes: frames and carries together; above it the oldest frame is dropped and counted.
-        wall: unix seconds, for ``created_wall``.
+        budget_bytes: for frames and carries together; above it the oldest frame is dropped and counted.
+        wall: Unix seconds, for ``created_wall``.
 
     Raises:
-        Misconfigured: the file is closed to us, or its disk is read-only.
+        Misconfigured: no permission for the file, or its disk is read-only.
         Transient: the disk is full or fails, or another process holds the file.
     """
 
@@ -77,9 +77,9 @@ class Spool:
         self._wall = wall
         self._lock = threading.Lock()
         self.dropped = 0
-        """Frames dropped for room since the start."""
+        """Frames dropped for lack of room since the start."""
         self.rotten = 0
-        """Frames and carries dropped since the start because they were not what was written."""
+        """Damaged frames and carries dropped since the start."""
         try:
             with disk_errors(path.parent):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ class Spool:
         return db
 
     def require_there(self) -> None:
-        """Make sure that what is written here is found again; nothing waits for another thread.
+        """Check that the file is still in its place; does not wait for another thread.
 
         Raises:
             Transient: the folder was removed, or another disk is mounted over it.
@@ -120,7 +120,7 @@ class Spool:
         """One transaction at a time.
 
         Raises:
-            Transient: the disk is full or takes nothing now, and nothing changed; or the file is gone.
+            Transient: the disk is full or cannot be written now, and nothing changed; or the file is gone.
         """
         with self._lock, sqlite_errors(self._path):
             with transaction(self._db, self._path):
@@ -178,7 +178,7 @@ class Spool:
         return dropped
 
     def pending(self) -> list[SpoolEntry]:
-        """What waits for a receipt, oldest first."""
+        """Updates that wait for a receipt, oldest first."""
         with self._use() as db:
             rows = db.execute(
                 "SELECT task, round, digest, size, created_wall FROM entry ORDER BY id"
@@ -189,8 +189,8 @@ class Spool:
         """The frame of that digest, verified.
 
         Raises:
-            KeyError: it is not here (any more). One that rotted is dropped and counted: what it was made from
-                is still in the store, and the offer comes again.
+            KeyError: it is not here (any more). A damaged one is dropped and counted: its windows are still
+                in the store, and the offer comes again.
         """
         with self._use() as db:
             row = db.execute("SELECT payload FROM entry WHERE digest=? LIMIT 1", (digest,)).fetchone()
@@ -201,16 +201,16 @@ class Spool:
             self.clear(digest)
             self.rotten += 1
             _log.error("update_corrupted", detail="it will be made again", digest=digest)
-            raise KeyError(f"the update {digest} had rotted in the spool")
+            raise KeyError(f"the update {digest} was damaged in the spool")
         return payload
 
     def clear(self, digest: str) -> bool:
-        """Forget a frame: its receipt came. True when it was here."""
+        """Delete a frame: its receipt came. True if it was here."""
         with self._use() as db:
             return db.execute("DELETE FROM entry WHERE digest=?", (digest,)).rowcount > 0
 
     def carry(self, task: str) -> dict[str, NDArray[np.float32]]:
-        """The error carry of a task; empty when there is none, or when it rotted (dropped and counted)."""
+        """The error carry of a task; empty if there is none, or if it was damaged (dropped and counted)."""
         with self._use() as db:
             rows = db.execute("SELECT name, shape, data, crc FROM carry WHERE task=?", (task,)).fetchall()
             rotten = [name for name, shape, data, crc in rows if crc not in (None, _crc(shape, data))]
@@ -229,7 +229,7 @@ class Spool:
             return _used(db)
 
     def close(self) -> None:
-        """Close the file; the spool is of no use afterwards."""
+        """Close the file; the spool cannot be used afterwards."""
         with self._lock:
             self._db.close()
 

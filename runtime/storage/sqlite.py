@@ -1,4 +1,4 @@
-"""SQLite files: opening one for reading, room for its index, and what its errors mean.
+"""SQLite files: opening one for reading, room for its index, and the meaning of its errors.
 
 Both daemons classify SQLite's errors here, so that the same trouble gives the same exit status and message.
 """
@@ -34,25 +34,25 @@ def code_of(error: BaseException | None) -> int:
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Whether SQLite says that the file is not what was written."""
+    """Whether SQLite reports a damaged file."""
     return code_of(error) in _CORRUPT
 
 
 def sorted_error(
     error: sqlite3.Error, file: Path, *, opening: bool = False, waited_s: float | None = None
 ) -> LichenError:
-    """What an error of SQLite means, in words that name the file and its folder.
+    """The error for an error of SQLite; its message names the file and its folder.
 
     Args:
         error: any, damage too.
         file: the database.
-        opening: nothing was read or written yet: what is not known here is the operator's to mend.
-        waited_s: the connection's patience with other processes; None: :data:`WAIT_S`.
+        opening: nothing was read or written yet: an unknown error is for the operator to solve.
+        waited_s: the connection's time limit for other processes; None: :data:`WAIT_S`.
 
     Returns:
         Transient: the disk is full or fails, the folder is gone, or another process holds the database.
-        ReadOnlyDisk: nothing can be written until somebody mounts it otherwise.
-        Misconfigured: the file is closed to us, damaged or, at the opening, anything else.
+        ReadOnlyDisk: nothing can be written until somebody mounts the disk for writing.
+        Misconfigured: no permission, a damaged file or, at the opening, any other error.
     """
     code, folder, patience_s = code_of(error), file.parent, WAIT_S if waited_s is None else waited_s
     if is_damage(error):
@@ -86,7 +86,7 @@ def _of_disk(error: sqlite3.Error, file: Path, code: int) -> LichenError:
 
 @contextmanager
 def sqlite_errors(file: Path, *, opening: bool = False, waited_s: float | None = None) -> Iterator[None]:
-    """Sort SQLite's errors, but leave those that say that the file is damaged.
+    """Classify SQLite's errors, except those that mean a damaged file, which are raised unchanged.
 
     Raises:
         Transient, Misconfigured: see :func:`sorted_error`.
@@ -126,21 +126,21 @@ class Place:
         """Check once; two system calls.
 
         Raises:
-            Transient: it is gone, or other files are there.
+            Transient: the file is gone, or another file has its name.
         """
         if [_identity(path) for path in self._files] != self._known:
             raise gone(self._file)
 
 
 async def watch(require_there: Callable[[], None], clock: Clock) -> None:
-    """Look every few seconds, for ever, whether the files of a daemon are where its path says.
+    """Check every few seconds, without end, whether the files of a daemon are in their place.
 
     Args:
         require_there: :meth:`Place.require` of one of them.
         clock: of the pauses.
 
     Raises:
-        Transient: they are not; the daemon ends with 75, and begins again with what is there then.
+        Transient: they are not; the daemon ends with 75, and starts again with the files that are there then.
     """
     while True:
         await clock.sleep(LOOK_S)
@@ -149,7 +149,7 @@ async def watch(require_there: Callable[[], None], clock: Clock) -> None:
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - Path.stat costs four times as much, and this is in every commit
+        found = os.stat(path)  # noqa: PTH116 - Path.stat costs four times as much, and every commit calls this
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -161,7 +161,7 @@ def beside(file: Path) -> tuple[Path, Path]:
 
 
 def no_room(error: sqlite3.Error, folder: Path) -> bool:
-    """Whether the disk is full. SQLite calls it an I/O error where its index does not fit either."""
+    """Whether the disk is full. If its index does not fit, SQLite reports an I/O error instead."""
     code = code_of(error)
     if code == sqlite3.SQLITE_FULL:
         return True
@@ -177,9 +177,9 @@ def no_room(error: sqlite3.Error, folder: Path) -> bool:
 def require_index(file: Path) -> None:
     """Make sure that SQLite will find room for the WAL's index, before it opens a database.
 
-    SQLite maps the index into memory and writes one byte of each page before. Where a block of the file
-    system is smaller than a page (ext4 below 512 MB has blocks of 1 KiB), the rest of the page is a hole, and
-    on a full disk the first write to it ends the process by SIGBUS.
+    SQLite maps the index into memory and first writes one byte of each page. If a block of the file system is
+    smaller than a page (ext4 below 512 MB has blocks of 1 KiB), the rest of the page is a hole, and on a full
+    disk the first write to it ends the process by SIGBUS.
 
     Raises:
         Transient: the disk is full.
@@ -198,17 +198,18 @@ def _index_fits(file: Path) -> bool:
         pass
     try:
         return shutil.disk_usage(file.parent).free >= ROOM
-    except OSError:  # the folder is gone: whoever opens the file says so
+    except OSError:  # the folder is gone: the open reports it
         return True
 
 
 def open_reader(file: Path) -> sqlite3.Connection:
     """Open a database for reading beside the daemon that writes it, or after it has ended.
 
-    Where the disk takes no index (full, read-only), a database that was closed in order is read without one.
+    If the disk has no room for an index (full, read-only), a database that was closed in order is read
+    without one.
 
     Raises:
-        Transient: it is gone, or the disk is full and only an index would show its last changes.
+        Transient: it is gone, or the disk is full and its last changes need an index.
         sqlite3.Error: for :func:`sqlite_errors`; most of them come with the first statement.
     """
     if not file.is_file():

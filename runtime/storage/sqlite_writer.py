@@ -21,10 +21,10 @@ def open_writer(
     isolation_level: Literal["DEFERRED"] | None = None,
     wait_s: float | None = None,
 ) -> sqlite3.Connection:
-    """Open or make a database in WAL mode, for threads that share the connection.
+    """Open or create a database in WAL mode, for threads that share the connection.
 
-    With ``synchronous`` NORMAL a power cut loses the last commits, never the file. The write-ahead log is
-    cut to ``wal_bytes``. ``wait_s`` is for other processes; None: ``sqlite.WAIT_S``.
+    With ``synchronous`` NORMAL a power cut loses the last commits, never the file. The write-ahead log is cut
+    to ``wal_bytes``. ``wait_s`` is for other processes; None: ``sqlite.WAIT_S``.
 
     Raises:
         Transient: the disk is full.
@@ -87,7 +87,7 @@ def add_columns(db: sqlite3.Connection, table: str, columns: Mapping[str, str]) 
 
 
 def move_aside(file: Path, limit: int) -> Path:
-    """Rename a closed database to ``<name>.corrupt-<n>``; above ``limit`` it replaces the last one."""
+    """Rename a closed database to ``<name>.corrupt-<n>``; from ``limit`` on it replaces the last one."""
     names = [file.with_name(f"{file.name}.corrupt-{n + 1}") for n in range(limit)]
     aside = next((name for name in names if not name.exists()), names[-1])
     for path in sqlite.beside(file):
@@ -98,7 +98,7 @@ def move_aside(file: Path, limit: int) -> Path:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, seam: Path | None = None) -> Iterator[None]:
-    """Write all or nothing, on a connection without isolation level. ``seam``: the commit is this file's."""
+    """Write all or nothing, on a connection without isolation level. ``seam``: the file of the commit."""
     db.execute("BEGIN IMMEDIATE")
     before = db.total_changes
     try:

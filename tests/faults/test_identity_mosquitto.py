@@ -276,7 +276,7 @@ def _of_server(pki, secured, protocol):
 
 
 async def test_an_expired_certificate_is_said_in_words(pki, secured):
-    assert await turned_away(_expired(pki, secured, "5"), saying="refuses our certificate: it ran out")
+    assert await turned_away(_expired(pki, secured, "5"), saying="refuses our certificate: it has expired")
 
 
 @PROTOCOLS

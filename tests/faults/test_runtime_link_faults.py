@@ -236,7 +236,7 @@ async def test_connections_that_break_at_once_again_and_again_hint_at_the_client
         (True, b"\x00\x84\x00", "does not speak MQTT 5"),
         (True, b"\x00\x85\x00", "refuses our client id"),
         (True, b"\x00\x00\x02\x24\x00", "offers QoS 0 only"),
-        (True, b"\x00\x00\x02\x25\x00", "keeps no retained messages"),
+        (True, b"\x00\x00\x02\x25\x00", "does not store retained messages"),
         (True, b"\x00\x00\x02\x28\x00", "allows no wildcard subscriptions"),
         (True, b"\x00\x00\x05\x27\x00\x00\x04\x00", "packets of at most 1024 bytes; lichen needs 1536"),
     ],

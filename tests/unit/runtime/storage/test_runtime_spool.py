@@ -174,13 +174,13 @@ def _rot(path, table: str, column: str) -> None:
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_frame_that_rotted_is_dropped_counted_and_never_sent(path):
+def test_a_damaged_frame_is_dropped_counted_and_never_sent(path):
     spool = Spool(path, 10_000)
     bad, good = _put(spool, 1), _put(spool, 2)
     spool.close()
     _rot(path, "entry", "payload")
     spool = Spool(path, 10_000)
-    with pytest.raises(KeyError, match="rotted"):
+    with pytest.raises(KeyError, match="damaged"):
         spool.payload(bad)
     assert spool.payload(good) == b"\x02" * 10
     assert [entry.digest for entry in spool.pending()] == [good]
