@@ -1,4 +1,4 @@
-"""From a global state to a bundle: build the inference module, export it, gate it, pack it."""
+"""Makes a bundle of a global state: inference module, ONNX export, parity gate, pack."""
 
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -24,7 +24,7 @@ MODEL_FILE = "model.onnx"
 
 @dataclass(frozen=True)
 class Lineage:
-    """Where a version comes from: fields of ``protocol.bundle.BundleManifest``."""
+    """Origin of a version: fields of ``protocol.bundle.BundleManifest``."""
 
     version: int
     round: int
@@ -34,7 +34,7 @@ class Lineage:
 
 
 def inference_module(task: Task, state: Blobs) -> nn.Module:
-    """What the task's method runs on a device for this state.
+    """The module that a device runs for this state.
 
     Raises:
         Misconfigured: the method is unknown, or makes no model for devices.
@@ -54,11 +54,11 @@ def inference_module(task: Task, state: Blobs) -> nn.Module:
 
 @dataclass(frozen=True)
 class _Checked:
-    """An ONNX model that passed its gate, and what the manifest says of it."""
+    """An ONNX model that passed its gate, and its fields of the manifest."""
 
     files: dict[str, bytes]
     parity: Parity | CompletionParity
-    said: dict[str, Any]
+    fields: dict[str, Any]
     variants: dict[str, Variant] = field(default_factory=dict)
 
 
@@ -69,19 +69,19 @@ def make_bundle(
 
     Args:
         task: names and options.
-        state: a global state; of a routed method also one that holds the blobs of one route: the bundle is
-            that device's (``RoutedServer.serving_route``), and reads and predicts what it does. Of a task on
-            ONNX models without what devices own: their models take it as an input.
+        state: a global state; for a routed method also the blobs of one route
+            (``RoutedServer.serving_route``), which give the bundle of such devices. On knowledge graphs
+            without the blobs that devices own: the model takes these as inputs.
         lineage: for the manifest.
-        windows: real ones, as the task cuts them, labelled or not: an int8 variant is calibrated and measured
-            on them (``export.int8.variants``). None: there is none. A task on knowledge graphs needs none.
+        windows: real windows, labelled or not, to calibrate and measure an int8 variant
+            (``export.int8.variants``); None makes none. Unused on knowledge graphs.
 
     Raises:
         Misconfigured: see :func:`inference_module`.
-        Refused: the state is not the network's, or the ONNX model does not compute what torch computes.
+        Refused: the state is not the network's, or the ONNX model differs from torch.
     """
     module = inference_module(task, state)
-    made = _of_windows(module, task, windows) if task.graph is None else _of_graphs(module)
+    checked = _of_windows(module, task, windows) if task.graph is None else _of_graphs(module)
     manifest = BundleManifest(
         task=task.name,
         method=task.method,
@@ -91,11 +91,11 @@ def make_bundle(
         parent=lineage.parent,
         metrics=lineage.metrics,
         files={},
-        parity=made.parity.for_manifest(),
-        variants=made.variants or None,
-        **made.said,
+        parity=checked.parity.for_manifest(),
+        variants=checked.variants or None,
+        **checked.fields,
     )
-    return pack(manifest, made.files), made.parity
+    return pack(manifest, checked.files), checked.parity
 
 
 def _of_windows(module: nn.Module, task: Task, windows: WindowSet | None) -> _Checked:
@@ -114,7 +114,7 @@ def _of_windows(module: nn.Module, task: Task, windows: WindowSet | None) -> _Ch
     files = {MODEL_FILE: model}
     if int8.model is not None:
         files[INT8_FILE] = int8.model
-    said = {
+    fields = {
         "labels": task.labels,
         "modalities": surface.modalities,
         "window": task.window,
@@ -125,15 +125,15 @@ def _of_windows(module: nn.Module, task: Task, windows: WindowSet | None) -> _Ch
         "generated": tuple(dict.fromkeys(surface.generated.values())) or None,
         "overridable": tuple(own),
     }
-    return _Checked(files, parity, said, {INT8: int8.variant} if int8.variant is not None else {})
+    return _Checked(files, parity, fields, {INT8: int8.variant} if int8.variant is not None else {})
 
 
 def _of_graphs(module: nn.Module) -> _Checked:
     model = completion.to_onnx(module)
     parity = completion.check(model, module)
-    said = {
+    fields = {
         "graph": completion.shape_of(module),
         "inputs": COMPLETION_INPUTS,
         "outputs": COMPLETION_OUTPUTS,
     }
-    return _Checked({MODEL_FILE: model}, parity, said)
+    return _Checked({MODEL_FILE: model}, parity, fields)

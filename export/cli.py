@@ -1,4 +1,4 @@
-"""A bundle by hand, from a coordinator's blobs: the work of ``lichen export``."""
+"""Makes a bundle from a coordinator's blobs, for ``lichen export``."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExportChoice:
-    """What is exported.
+    """The version to export.
 
     Attributes:
-        task: that the version was trained for.
+        task: of the version.
         version: its manifest.
         base: the manifest's digest.
         blobs: the store's folder.
@@ -44,7 +44,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
     """A global version's manifest and its digest.
 
     Raises:
-        Misconfigured: no such file, or it is no manifest; the message names file and field.
+        Misconfigured: the file is missing or no manifest; the message names file and field.
     """
     try:
         data = path.read_bytes()
@@ -66,7 +66,7 @@ def read_state(manifest: Manifest, blobs: Path, route: Collection[str] | None = 
         route: only the blobs of these names; None: all.
 
     Raises:
-        Misconfigured: a blob is not there; the message names it.
+        Misconfigured: a blob is missing; the message names it.
         Refused: a blob is corrupt, or holds another part.
     """
     if not blobs.is_dir():
@@ -79,9 +79,8 @@ def read_state(manifest: Manifest, blobs: Path, route: Collection[str] | None = 
                 f"version {manifest.version} of {manifest.task} has no blob {name!r}: the task's network has "
                 "changed since; see --task"
             )
-        # runtime.storage.blob_store' layout, read directly: its BlobStore cleans up as it opens and reads,
-        # which must not
-        # happen to a store that a running coordinator writes.
+        # Reads the layout of runtime.storage.blob_store directly: a BlobStore deletes files as it opens,
+        # which must not happen to the store of a running coordinator.
         path = blobs / ref.digest[:2] / ref.digest
         try:
             data = path.read_bytes()
@@ -97,15 +96,15 @@ def read_state(manifest: Manifest, blobs: Path, route: Collection[str] | None = 
 
 
 def route_of(task: Task, inputs: Sequence[str], targets: Sequence[str]) -> tuple[str, ...] | None:
-    """The blobs to export: of a routed method, those of a device that reads and predicts these; None: all.
+    """The blobs to export: for a routed method those of a device with this profile; None: all.
 
     Args:
         task: names and options.
-        inputs: modalities; none: all that may be read.
-        targets: none: all.
+        inputs: modalities; empty: all that may be read.
+        targets: empty: all.
 
     Raises:
-        Misconfigured: the task has no such modality or target, or its method has but one model for all.
+        Misconfigured: the task has no such modality or target, or its method has one model for all.
     """
     spec = method(task.method)
     spec.configure(task)
@@ -115,11 +114,11 @@ def route_of(task: Task, inputs: Sequence[str], targets: Sequence[str]) -> tuple
                 f"--input and --target choose a part of the model; method {task.method!r} has one for all"
             )
         return None
-    for option, given, known in (
+    for option, names, known in (
         ("--input", inputs, task.input_names),
         ("--target", targets, task.target_names),
     ):
-        if stray := [name for name in given if name not in known]:
+        if stray := [name for name in names if name not in known]:
             raise Misconfigured(f"{option} {stray[0]}: task {task.name!r} has {', '.join(known)}")
     profile = Profile(
         tuple(name for name in task.input_names if not inputs or name in inputs),
@@ -129,7 +128,7 @@ def route_of(task: Task, inputs: Sequence[str], targets: Sequence[str]) -> tuple
 
 
 def for_all(task: Task, version: Manifest) -> tuple[str, ...]:
-    """The blobs of a version that no single device owns: no model is made from the others."""
+    """The blobs of a version that are shared, not owned by single devices."""
     owned = method(task.method).owned
     return tuple(name for name in version.blobs if name.split("/", maxsplit=1)[0] not in owned)
 
@@ -137,19 +136,19 @@ def for_all(task: Task, version: Manifest) -> tuple[str, ...]:
 def make(
     chosen: ExportChoice, out: Path, inputs: Sequence[str], targets: Sequence[str], calibrate: Path | None
 ) -> "tuple[bytes, Parity | CompletionParity]":
-    """Make the bundle, and write it.
+    """Make the bundle and write it.
 
     Args:
-        chosen: what is exported.
+        chosen: the version to export.
         out: the file.
-        inputs: of a routed method, modalities that are read; none: all.
-        targets: likewise, what is predicted.
-        calibrate: windows for an int8 variant; None: there is none.
+        inputs: for a routed method, modalities that are read; empty: all.
+        targets: likewise.
+        calibrate: windows for an int8 variant; None makes none.
 
     Raises:
-        Misconfigured: a part is not there, or windows do not fit; the message names it.
-        Refused: a blob is damaged, or the ONNX model is not what torch computes.
-        NotWritten: the file cannot be made.
+        Misconfigured: a part is missing, or windows do not fit; the message names it.
+        Refused: a blob is damaged, or the ONNX model differs from torch.
+        NotWritten: the file cannot be written.
     """
     task, version = chosen.task, chosen.version
     route = route_of(task, inputs, targets)
@@ -160,7 +159,7 @@ def make(
 
     from export.bundle_builder import Lineage, make_bundle  # noqa: PLC0415 - imports torch too
 
-    torch.set_num_threads(1)  # networks this small only wait for each other's threads
+    torch.set_num_threads(1)  # small networks run slower on several threads
     lineage = Lineage(version.version, version.version, chosen.base, version.parent, {})
     bundle, parity = make_bundle(task, state, lineage, windows)
     with writing(out):
@@ -181,7 +180,7 @@ def _windows(task: Task, file: Path) -> WindowSet:
 
 
 def does(made: BundleManifest) -> str:
-    """What a bundle reads and says, in words."""
+    """Inputs and outputs of a bundle, for people."""
     if made.graph is None:
         return f"reads {', '.join(made.inputs[1:])} and predicts {', '.join(t.name for t in made.predicted)}"
     return (

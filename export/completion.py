@@ -1,8 +1,8 @@
-"""Models that complete graphs: export, and the gate that they pass before they are packed.
+"""Models that complete knowledge graphs: export, and the parity gate.
 
-The graph has no weights and takes entity and relation embeddings as inputs, so that the gate tries it on
-tables of its own: several sizes (one entity, fewer than are answered, many), entities that are all alike or
-there twice, several batch sizes, relations and their inverses.
+The ONNX model has no weights and takes entity and relation embeddings as inputs, so the gate generates
+tables: of several sizes (one entity, fewer than the answers, many), with equal or duplicate entities, for
+several batch sizes, relations and their inverses.
 
 Shapes: B questions, E entities, X relations with their inverses, V views, K answers.
 """
@@ -27,11 +27,11 @@ from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS, Completion
 from protocol.errors import Misconfigured, Reason, Refused
 
 MANY: Final = 200
-"""Entities of the largest table, beyond those that are answered."""
+"""Entities of the largest table, beyond the number of answers."""
 _RELATIONS: Final = 6
 """X: three, and their inverses."""
 _LENGTH: Final = 3.0
-"""Of an entity's embedding, about."""
+"""Approximate scale of an entity's embedding."""
 _SEED: Final = 20_260
 _TIMED_RUNS: Final = 30
 
@@ -39,7 +39,7 @@ Feeds = dict[str, NDArray[Any]]
 
 
 class Completing(Protocol):
-    """What the gate needs of a method's inference module."""
+    """Interface of a method's inference module to the gate."""
 
     shape: Completion
 
@@ -54,13 +54,13 @@ class Completing(Protocol):
 
 @dataclass(frozen=True)
 class CompletionParity:
-    """What the gate saw.
+    """Measurements of the gate.
 
     Attributes:
         cases: pairs of a table and a batch size.
         entities: E of the tables.
-        tolerance: of ``1 + |score|``.
-        max_difference: in that measure, of any score, and of the score that torch gives an answer.
+        tolerance: relative to ``1 + |score|``.
+        max_difference: in that measure, of scores, and of torch's scores of the answers.
         latency_ms: onnxruntime on one thread, one question about the largest table, median.
         latency_batch_ms: the same for the largest batch.
     """
@@ -78,7 +78,7 @@ class CompletionParity:
         return asdict(self) | {"batches": list(self.batches), "entities": list(self.entities)}
 
     def for_manifest(self) -> dict[str, Any]:
-        """Without timings: the same model makes the same bundle."""
+        """Without timings, so that equal models make equal bundles."""
         return {name: value for name, value in self.as_dict().items() if not name.startswith("latency")}
 
     def words(self) -> str:
@@ -91,14 +91,16 @@ class CompletionParity:
 
 
 def shape_of(module: nn.Module) -> Completion:
-    """What an inference module says of itself.
+    """The shape of an inference module.
 
     Raises:
-        Misconfigured: it completes no graphs.
+        Misconfigured: it completes no knowledge graphs.
     """
     shape = getattr(module, "shape", None)
     if not isinstance(shape, Completion):
-        raise Misconfigured("the method's inference module does not say its shape: it completes no graphs")
+        raise Misconfigured(
+            "the method's inference module does not say its shape: it completes no knowledge graphs"
+        )
     return shape
 
 
@@ -122,7 +124,7 @@ def to_onnx(module: nn.Module) -> bytes:
 
 
 def _tables(shape: Completion) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """What they are, in words, and ``e_EVD``; the largest is the last."""
+    """Descriptions and ``e_EVD``; the largest table is last."""
     rng, k = np.random.default_rng(_SEED), shape.top_k
     spread = _LENGTH / np.sqrt(shape.entity_dim)
 
@@ -132,16 +134,16 @@ def _tables(shape: Completion) -> Iterator[tuple[str, NDArray[np.float32]]]:
 
     for count in sorted({1, max(1, k - 1), k, k + 1}):
         yield f"{count} entities", drawn(count)
-    yield f"{k + MANY} entities, all alike", np.repeat(drawn(1), k + MANY, axis=0)
+    yield f"{k + MANY} entities, all equal", np.repeat(drawn(1), k + MANY, axis=0)
     yield (
-        f"{k + MANY} entities, each there twice",
+        f"{k + MANY} entities, each twice",
         np.repeat(drawn((k + MANY + 1) // 2), 2, axis=0)[: k + MANY],
     )
     yield f"{k + MANY} entities", drawn(k + MANY)
 
 
 def _asked(shape: Completion, e_EVD: NDArray[np.float32], batch: int) -> Feeds:
-    """Questions about a table, and relations that are as they come from training: small."""
+    """Questions about a table, and relation embeddings as small as trained ones."""
     rng = np.random.default_rng((_SEED, len(e_EVD), batch))
     size = (_RELATIONS, shape.views * shape.relation_dim)
     feeds = (
@@ -155,12 +157,12 @@ def _asked(shape: Completion, e_EVD: NDArray[np.float32], batch: int) -> Feeds:
 
 def _run(loaded: ort.InferenceSession, feeds: Feeds, where: str) -> list[NDArray[Any]]:
     try:
-        found: list[NDArray[Any]] = loaded.run(list(COMPLETION_OUTPUTS), feeds)
+        outputs: list[NDArray[Any]] = loaded.run(list(COMPLETION_OUTPUTS), feeds)
     except (_ort.InvalidArgument, _ort.Fail, _ort.RuntimeException) as error:
         raise Refused(
             Reason.WRONG_TENSORS, f"the exported ONNX model does not run at {where}: {error}"
         ) from None
-    return found
+    return outputs
 
 
 def _gap(got: NDArray[np.float32], want: NDArray[np.float32]) -> float:
@@ -168,28 +170,28 @@ def _gap(got: NDArray[np.float32], want: NDArray[np.float32]) -> float:
 
 
 def _compare(loaded: ort.InferenceSession, reference: Completing, feeds: Feeds, where: str) -> float:
-    """The largest difference of one case. Which of several that tie comes first is left open."""
+    """The largest difference of one case, whatever the order of equal scores."""
     tail_BK, score_BK = _run(loaded, feeds, where)
     arguments = tuple(torch.from_numpy(feeds[name]) for name in COMPLETION_INPUTS)
     with torch.no_grad():
         s_BE = reference.scores(*arguments).numpy()
         wanted_BK = reference(*arguments)[1].numpy()
     batch, entities = s_BE.shape
-    size, there = (batch, reference.shape.top_k), min(reference.shape.top_k, entities)
+    size, answered = (batch, reference.shape.top_k), min(reference.shape.top_k, entities)
     if tail_BK.shape != size or score_BK.shape != size or tail_BK.dtype != np.int64:
         raise Refused(
             Reason.WRONG_TENSORS,
             f"at {where} tails are {tail_BK.dtype} {tail_BK.shape}, scores {score_BK.shape}, not {size}",
         )
-    given_BK, none_BK = tail_BK[:, :there], tail_BK[:, there:]
-    in_range = bool(((given_BK >= 0) & (given_BK < entities)).all() and (none_BK == -1).all())
-    if not in_range or any(len(set(row)) < there for row in given_BK.tolist()):
+    answer_BK, none_BK = tail_BK[:, :answered], tail_BK[:, answered:]
+    in_range = bool(((answer_BK >= 0) & (answer_BK < entities)).all() and (none_BK == -1).all())
+    if not in_range or any(len(set(row)) < answered for row in answer_BK.tolist()):
         raise Refused(
             Reason.OUT_OF_BOUNDS,
-            f"at {where} tails are not {there} different ones of {entities} entities, and -1 behind them",
+            f"at {where} tails are not {answered} different ones of {entities} entities, and -1 behind them",
         )
-    own_BK = np.take_along_axis(s_BE, given_BK, axis=1)
-    off = np.maximum(_gap(score_BK, wanted_BK), _gap(score_BK[:, :there], own_BK))
+    own_BK = np.take_along_axis(s_BE, answer_BK, axis=1)
+    off = np.maximum(_gap(score_BK, wanted_BK), _gap(score_BK[:, :answered], own_BK))
     if not off <= LOGIT_TOLERANCE:  # written so that NaN refuses too
         raise Refused(
             Reason.OUT_OF_BOUNDS,
@@ -203,10 +205,10 @@ def check(model: bytes, reference: Any) -> CompletionParity:
 
     Args:
         model: a serialized ONNX model.
-        reference: what was exported (:class:`Completing`), in evaluation mode.
+        reference: the exported module (:class:`Completing`), in evaluation mode.
 
     Raises:
-        Refused: they differ, or an answer is none; the detail names table and batch size.
+        Refused: they differ, or an answer is invalid; the detail names table and batch size.
     """
     loaded, shape = session(model), shape_of(reference)
     tables = list(_tables(shape))

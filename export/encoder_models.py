@@ -1,9 +1,9 @@
-"""Encoders as ONNX models whose parameters are inputs: what a device without torch makes its prototypes with.
+"""Encoder models: encoders as ONNX models with parameters as inputs, for devices without torch.
 
-One ONNX model a modality, ``x_BCT -> feature_BD``, whose weights and BatchNorm statistics are inputs named as
-the tensors of the encoder's blob. So it depends on the task alone: it is made once, is a few KB, and a device
-feeds it the blobs of whatever version a round is based on. The raw unit's offset and scale are inside; the
-feature is the encoder's, before any normalisation.
+There is one model by modality, ``x_BCT -> feature_BD``. Weights and BatchNorm statistics are inputs, named
+as the tensors of the encoder's blob, so the model depends on the task alone: it is exported once, has a few
+KB, and a device feeds it the blobs of a round's base version. It includes the unit's offset and scale; the
+feature is not normalised.
 """
 
 from dataclasses import asdict, dataclass
@@ -24,17 +24,17 @@ from protocol.errors import Reason, Refused
 from protocol.tasks.task import Modality, Task
 
 INPUT: Final = "x"
-"""Has no slash, so it is no tensor's wire name."""
+"""Name of the input; without a slash, so no tensor's wire name."""
 OUTPUT: Final = "feature"
 TOLERANCE: Final = 1e-4
-"""Largest difference of a feature's element, of one plus the largest element of its batch."""
+"""Maximum difference of a feature's element, relative to one plus the largest element of its batch."""
 _SEEDS: Final = (1, 2, 3)
 _KINDS: Final = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 @dataclass(frozen=True)
 class FeatureParity:
-    """What the gate saw.
+    """Measurements of the gate.
 
     Attributes:
         cases: pairs of a set of parameters and a batch size.
@@ -52,7 +52,7 @@ class FeatureParity:
 
 
 class _OpenLstm(nn.Module):
-    """An ``nn.LSTM``'s parameters under their own names, put into ONNX's gate order inside the ONNX model."""
+    """An ``nn.LSTM`` whose parameters keep their names and are reordered to ONNX's gates in the model."""
 
     def __init__(self, lstm: nn.LSTM) -> None:
         super().__init__()
@@ -62,14 +62,14 @@ class _OpenLstm(nn.Module):
             self.register_parameter(name, value)
 
     def _ordered(self, name: str) -> Tensor:
-        given: Tensor = getattr(
+        parameter: Tensor = getattr(
             self, name
         )  # get_parameter() insists on a Parameter, and a tensor was put there
-        parts = given.chunk(4, dim=0)
+        parts = parameter.chunk(4, dim=0)
         return torch.cat([parts[i] for i in GATES], dim=0).unsqueeze(0)
 
     def forward(self, x_BTI: Tensor) -> tuple[Tensor, None]:
-        """``h_BTH`` of all time steps; the final state is not offered."""
+        """``h_BTH`` of all time steps; without the final state."""
         x_TBI = x_BTI.transpose(0, 1)
         for i in range(self.layers):
             w, r, wb, rb = (self._ordered(f"{kind}_l{i}") for kind in _KINDS)
@@ -114,7 +114,7 @@ def _graph(net: MultimodalNetwork, modality: Modality, samples: int) -> bytes:
 
 
 def _like_trained(task: Task, seed: int) -> MultimodalNetwork:
-    """A network none of whose tensors is what another seed, or torch's start, gives it."""
+    """A network whose tensors all differ from other seeds and from torch's initial values."""
     net = build(task)
     rng = torch.Generator().manual_seed(seed)
     for module in net.modules():
@@ -131,7 +131,7 @@ def _like_trained(task: Task, seed: int) -> MultimodalNetwork:
 
 
 def _windows(modality: Modality, samples: int, batch: int, seed: int) -> Array:
-    """Windows in raw units, spread as the task says that the sensor is."""
+    """Windows in raw units, with the task's offset and scale of the sensor."""
     x = np.random.default_rng((seed, batch)).standard_normal((batch, modality.channels, samples))
     return (modality.offset + modality.scale * x).astype(np.float32)
 
@@ -145,7 +145,7 @@ def _run(loaded: ort.InferenceSession, feeds: Tensors, where: str) -> Array:
 
 
 def check(graph: bytes, task: Task, modality: Modality) -> FeatureParity:
-    """Compare an encoder model with torch, for several networks: a frozen parameter shows at the second.
+    """Compare an encoder model with torch for several networks, which shows frozen parameters.
 
     Raises:
         Refused: it does not load or run, or differs; the detail names modality, network and batch size.
@@ -168,7 +168,7 @@ def _gap(got: Array, want: Array, where: str) -> float:
     if got.shape != want.shape:
         raise Refused(Reason.WRONG_TENSORS, f"at {where} the feature is {got.shape}, in torch {want.shape}")
     gap = float(np.abs(got - want).max() / (1 + np.abs(want).max()))
-    if not gap <= TOLERANCE:  # written so that NaN refuses too
+    if not gap <= TOLERANCE:  # also refuses NaN
         raise Refused(
             Reason.OUT_OF_BOUNDS,
             f"encoder model and torch differ at {where} by {gap:.2e} (at most {TOLERANCE:.0e})",
@@ -177,21 +177,21 @@ def _gap(got: Array, want: Array, where: str) -> float:
 
 
 def checked_encoder_models(task: Task) -> dict[str, tuple[bytes, FeatureParity]]:
-    """:func:`make_encoder_models`, each with what its gate saw."""
+    """:func:`make_encoder_models`, with the measurements of each gate."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = build(task).eval()
-        made = {m.name: _graph(net, m, task.samples(m.name)) for m in task.modalities}
-    return {m.name: (made[m.name], check(made[m.name], task, m)) for m in task.modalities}
+        models = {m.name: _graph(net, m, task.samples(m.name)) for m in task.modalities}
+    return {m.name: (models[m.name], check(models[m.name], task, m)) for m in task.modalities}
 
 
 def make_encoder_models(task: Task) -> dict[str, bytes]:
-    """One serialized ONNX model for each modality; the same task gives the same bytes.
+    """One serialized ONNX model by modality; equal tasks give equal bytes.
 
     Inputs: ``x``, float32 ``(batch, C, T)`` in the modality's unit, and every tensor of the blob
     ``encoder/<modality>`` under its own name and shape. Output: ``feature``, float32 ``(batch, D)``.
 
     Raises:
-        Refused: an ONNX model does not compute what torch computes.
+        Refused: an ONNX model differs from torch.
     """
     return {name: graph for name, (graph, _) in checked_encoder_models(task).items()}

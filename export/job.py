@@ -1,9 +1,9 @@
 """Export jobs: a folder with ``job.json`` in, files and ``result.json`` out.
 
-``export``: with ``state.npz`` beside it; leaves ``bundle.zip``. ``features``: of a task alone; leaves
+``export``: with ``state.npz``; writes ``bundle.zip``. ``features``: of a task alone; writes
 ``<modality>.onnx`` (``export.encoder_models``). The coordinator writes the folder and starts ``python -P -m
 export`` on it; it never imports this package.
-Every result appears whole or not at all, ``result.json`` last.
+Every file is written atomically, ``result.json`` last.
 """
 
 import json
@@ -30,18 +30,18 @@ RESULT: Final = "result.json"
 
 
 class ExportJob(Wire):
-    """``job.json``: make a bundle of the global state beside it."""
+    """``job.json``: make a bundle of the global state in the same folder."""
 
     kind: Literal["export"] = "export"
     task: Task
     version: Count
     round: Count
     manifest_digest: Digest
-    """Of the global version (``protocol.frames.headers.Manifest``)."""
+    """Digest of the global version's manifest (``protocol.frames.headers.Manifest``)."""
     parent: Digest | None = None
     metrics: Metrics = Field(default_factory=dict)
     calibrate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """A window set (npz): real windows for the int8 variant."""
+    """A window set (npz) for the int8 variant."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
 
 
@@ -54,16 +54,16 @@ class FeaturesJob(Wire):
 
 
 class _Kind(BaseModel):
-    """What says how the rest is to be read."""
+    """The field that selects the job's model."""
 
     kind: Literal["export", "features"] = "export"
 
 
 def read_job(job_dir: Path) -> ExportJob | FeaturesJob:
-    """What a folder asks for.
+    """The job of a folder.
 
     Raises:
-        Misconfigured: no job there, or a field is wrong; the message names file and field.
+        Misconfigured: there is no job, or a field is wrong; the message names file and field.
     """
     path = job_dir / JOB
     try:
@@ -78,10 +78,10 @@ def read_job(job_dir: Path) -> ExportJob | FeaturesJob:
 
 
 def require_parts() -> None:
-    """Say in words what is not installed, before anything is computed.
+    """Check that the libraries are installed, before anything is computed.
 
     Raises:
-        Misconfigured: a library of the ``export`` extra is not there.
+        Misconfigured: a library of the ``export`` extra is missing.
     """
     missing = [name for name in ("torch", "onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
@@ -91,10 +91,10 @@ def require_parts() -> None:
 
 
 def do(job_dir: Path) -> None:
-    """Do the job in this folder and leave its files and ``result.json`` there.
+    """Do the job of a folder and write its files and ``result.json``.
 
     Raises:
-        Misconfigured: the job, its task or a library of the ``export`` extra.
+        Misconfigured: the job or its task is wrong, or a library of the ``export`` extra is missing.
         Refused: the state is not the network's, or an ONNX model failed its gate.
     """
     job = read_job(job_dir)
@@ -109,7 +109,7 @@ def do(job_dir: Path) -> None:
 
 
 def _bundle(job: ExportJob, job_dir: Path) -> dict[str, Any]:
-    """Leave ``bundle.zip``."""
+    """Write ``bundle.zip``."""
     from export.bundle_builder import Lineage, make_bundle  # noqa: PLC0415 - imports torch
 
     lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics)
@@ -121,7 +121,7 @@ def _bundle(job: ExportJob, job_dir: Path) -> dict[str, Any]:
 
 
 def _windows(job: ExportJob) -> tuple[WindowSet | None, str]:
-    """What to calibrate on, or why it cannot be: no reason to be without a bundle."""
+    """Windows to calibrate on, or why there are none, which prevents no bundle."""
     if job.calibrate is None or job.task.graph is not None:
         return None, ""
     try:
@@ -131,7 +131,7 @@ def _windows(job: ExportJob) -> tuple[WindowSet | None, str]:
 
 
 def _features(job: FeaturesJob, job_dir: Path) -> dict[str, Any]:
-    """Leave ``<modality>.onnx`` for each modality."""
+    """Write ``<modality>.onnx`` for each modality."""
     from export.encoder_models import checked_encoder_models  # noqa: PLC0415 - imports torch
 
     graphs = {}

@@ -1,8 +1,8 @@
 """An inference module as an ONNX model.
 
-The exporter is torch's own (``torch.export`` and onnxscript), with one help: an ``nn.LSTM`` is handed over as
-the ONNX operator it becomes (ADR 4). The batch is a free axis. The time axes are free where the module says
-that it takes windows of any length (``any_length``, ADR 26), and have the task's length elsewhere.
+Uses torch's exporter (``torch.export`` and onnxscript), but replaces an ``nn.LSTM`` by the ONNX operator
+before (ADR 4). The batch axis is dynamic. The time axes are dynamic if the module takes windows of any length
+(``any_length``, ADR 26), and fixed to the task's length otherwise.
 """
 
 import copy
@@ -22,27 +22,27 @@ from models.contract import Tensors
 from protocol.tasks.task import Task
 
 OPSET: Final = 20
-"""Runs on every onnxruntime since 1.17, and has all that these ONNX models need."""
+"""Supported by onnxruntime since 1.17, with all operators that the models need."""
 EXAMPLE_BATCH: Final = 3
-"""Neither 0 nor 1: torch.export takes those for constants of the ONNX model."""
+"""Neither 0 nor 1, which torch.export treats as constants."""
 GATES: Final = (0, 3, 1, 2)
 """torch stacks an LSTM's gates as i, f, g, o; ONNX as i, o, f, c (g is called c there)."""
 
 
 def _gates(w_4HN: Tensor) -> Tensor:
-    """Rows in ONNX's gate order, with a first axis for its one direction."""
+    """Rows in ONNX's gate order, with a first axis of one direction."""
     parts = w_4HN.detach().chunk(4, dim=0)
     return torch.cat([parts[i] for i in GATES], dim=0).unsqueeze(0).contiguous()
 
 
 def require_plain(lstm: nn.LSTM) -> None:
-    """Raises ValueError for an LSTM that the ONNX operator below would not compute."""
+    """Raises ValueError for an LSTM that differs from the ONNX operator below."""
     if not lstm.batch_first or lstm.bidirectional or lstm.proj_size or not lstm.bias:
         raise ValueError(f"cannot export {lstm}: only batch_first, one direction, biases, no projection")
 
 
 def lstm_layer(x_TBI: Tensor, w_14HI: Tensor, r_14HH: Tensor, b_18H: Tensor, hidden: int) -> Tensor:
-    """One layer as the ONNX operator, parameters in its gate order: ``h_TBH``. Only to be traced."""
+    """One layer as the ONNX operator, parameters in its gate order: ``h_TBH``. For tracing only."""
     y_T1BH = torch.onnx.ops.symbolic(
         "LSTM",
         (x_TBI, w_14HI, r_14HH, b_18H),
@@ -55,7 +55,7 @@ def lstm_layer(x_TBI: Tensor, w_14HI: Tensor, r_14HH: Tensor, b_18H: Tensor, hid
 
 
 class OnnxLstm(nn.Module):
-    """Takes the place of an ``nn.LSTM`` while exporting; computes nothing in torch."""
+    """Replaces an ``nn.LSTM`` in the export; computes nothing in torch."""
 
     def __init__(self, lstm: nn.LSTM) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class OnnxLstm(nn.Module):
             self.register_buffer(f"b{i}", torch.cat([_gates(wb), _gates(rb)], dim=1))
 
     def forward(self, x_BTI: Tensor) -> tuple[Tensor, None]:
-        """``h_BTH`` of all time steps; the final state is not offered."""
+        """``h_BTH`` of all time steps; without the final state."""
         x_TBI = x_BTI.transpose(0, 1)
         for i in range(self.layers):
             w, r, b = (self.get_buffer(f"{name}{i}") for name in "wrb")
@@ -90,13 +90,13 @@ def without_lstm(model: nn.Module, replace: Callable[[nn.LSTM], nn.Module]) -> n
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what torch's exporter says about itself, and nothing else."""
+    """Suppress warnings of torch's exporter about itself, and no others."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it misses torchvision, which nothing here uses
+    logger.setLevel(logging.ERROR)  # it warns of torchvision, which is not used
     try:
         with warnings.catch_warnings():
-            # torch deep-copies its own program and meets a deprecation of its own.
+            # torch deep-copies its program and triggers a deprecation in torch.
             warnings.filterwarnings(
                 "ignore", message=r"`isinstance\(treespec, LeafSpec\)`", category=FutureWarning
             )
@@ -112,7 +112,7 @@ def _example(surface: Surface, batch: int) -> tuple[Tensor, ...]:
 
 
 def strip(model: onnx.ModelProto) -> None:
-    """Remove what describes the machine and the source code: it would change bytes from place to place."""
+    """Remove descriptions of the machine and the source code, which would change the bytes."""
     model.producer_name, model.producer_version, model.doc_string = "lichen", "", ""
     graph = model.graph
     for part in (
@@ -126,7 +126,7 @@ def strip(model: onnx.ModelProto) -> None:
     ):
         part.doc_string = ""
         del part.metadata_props[:]
-    # Shapes of inner values: onnxruntime infers them again.
+    # Shapes of inner values, which onnxruntime infers.
     del graph.value_info[:]
 
 
@@ -139,7 +139,7 @@ def serialized(
     dynamic: tuple[Any, ...],
     defaults: Tensors | None = None,
 ) -> bytes:
-    """A module as a serialized model, checked by onnx; the same module gives the same bytes.
+    """A module as a serialized model, checked by onnx; equal modules give equal bytes.
 
     Args:
         model: in evaluation mode, and :func:`without_lstm`.
@@ -176,20 +176,19 @@ def to_onnx(model: nn.Module, task: Task, own: Paths | None = None) -> bytes:
 
     Args:
         model: ``forward(present_BM, *x_BCT)``, a tuple of tensors in the order of ``protocol.output_names``;
-        it
-            says itself what it reads and predicts (``export.signature``). Not changed.
+            its attributes describe inputs and targets (``export.signature``). Not changed.
         task: fixes shapes and units.
         own: the tensors that a device may replace (``export.overridable_inputs.paths_of``); the others are
-        constants.
+            constants.
 
     Returns:
-        A serialized ONNX model, checked by onnx. Whether it computes the same is for ``export.parity.gate``.
+        A serialized ONNX model, checked by onnx. ``export.parity.gate`` compares it with torch.
     """
     surface = surface_of(model, task)
     arguments, names = _example(surface, EXAMPLE_BATCH), surface.inputs
     batch, auto = torch.export.Dim("batch"), torch.export.Dim.AUTO
-    # AUTO: torch.export takes a named time axis for fixed at the first pooling, which it is not. Should AUTO
-    # ever freeze one, the gate meets windows of another length, and refuses.
+    # AUTO: torch.export wrongly fixes a named time axis at the first pooling. If AUTO ever fixes one, the
+    # gate refuses, because it tests other lengths.
     window = {0: auto, 2: auto} if surface.any_length else {0: auto}
     windows = tuple(dict(window) for _ in surface.modalities)
     closed = without_lstm(model, OnnxLstm)

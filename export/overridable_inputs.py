@@ -1,9 +1,8 @@
 """Tensors that a device may replace by its own: inputs of the ONNX model with a default, by wire name.
 
 ONNX writes one down as an input and an initializer of the same name; onnxruntime calls it an
-overridable initializer, and takes the default where a caller feeds nothing. Each is an output as well, so
-that a device can read the default that it blends its own tensor with: an output costs nothing until it is
-asked for.
+overridable initializer, and uses the default if a caller feeds nothing. Each is also an output, so that a
+device can read the default that it blends with its own tensor: an output costs nothing unless requested.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ from models.contract import Tensors
 
 _ROUNDS: Final = "/rounds"
 _AT_THE_END: Final = frozenset({"head", "prototypes", "last"})
-"""Parts with at most a layer after them."""
+"""Parts with at most one layer after them."""
 Paths = Mapping[str, str]
 """Wire name -> path in the module."""
 
@@ -27,16 +26,16 @@ Paths = Mapping[str, str]
 def paths_of(module: nn.Module, parts: tuple[str, ...]) -> dict[str, str]:
     """The tensors of these parts of a state (first words of blob names) in an inference module, sorted.
 
-    The module says by ``wire()`` where the tensors lie that may be replaced at all, by wire name. What
-    is no part stays a constant, which onnxruntime folds.
+    The module's ``wire()`` maps wire names of replaceable tensors to paths. Others stay constants, which
+    onnxruntime folds.
     """
-    told = getattr(module, "wire", None)
-    paths: Paths = {} if told is None else told()
+    wire = getattr(module, "wire", None)
+    paths: Paths = {} if wire is None else wire()
     return {name: paths[name] for name in sorted(paths) if name.split("/")[0] in parts}
 
 
 def values_of(module: nn.Module, paths: Paths) -> Tensors:
-    """The module's own values by wire name: the defaults. They share no memory with the module."""
+    """The module's values by wire name, copied: the defaults."""
     named = dict(module.named_parameters()) | dict(module.named_buffers())
     return {name: named[path].detach().numpy().astype(np.float32) for name, path in paths.items()}
 
@@ -44,7 +43,7 @@ def values_of(module: nn.Module, paths: Paths) -> Tensors:
 def replaced(
     module: nn.Module, paths: Paths, own: Tensors, arguments: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """What the torch module computes with a device's own tensors."""
+    """The torch module's outputs with a device's own tensors."""
     values = {paths[name]: torch.from_numpy(value) for name, value in own.items()}
     answer: tuple[Tensor, ...] = torch.func.functional_call(module, values, arguments)
     return answer
@@ -58,14 +57,14 @@ class Open(nn.Module):
         self.module, self._paths, self._count = module, tuple(paths.values()), 1 + modalities
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        """As the module inside."""
+        """As the wrapped module."""
         values = dict(zip(self._paths, arguments[self._count :], strict=True))
         answer: tuple[Tensor, ...] = torch.func.functional_call(self.module, values, arguments[: self._count])
         return answer
 
 
 def with_defaults(proto: onnx.ModelProto, defaults: Tensors) -> None:
-    """Give inputs of an ONNX model their default, and make them outputs."""
+    """Give inputs of an ONNX model their defaults, and add them as outputs."""
     inputs = {i.name: i for i in proto.graph.input}
     for name, value in defaults.items():
         proto.graph.initializer.append(numpy_helper.from_array(value, name))
@@ -73,7 +72,7 @@ def with_defaults(proto: onnx.ModelProto, defaults: Tensors) -> None:
 
 
 def examples(defaults: Tensors) -> list[Tensors]:
-    """What a device might put there: tensors of its own, some without a prototype, one table without any."""
+    """Examples of a device's tensors: changed ones, some without a prototype, one table without any."""
     rng = np.random.default_rng(len(defaults))
     mixed, bare = {}, {}
     for name, value in defaults.items():
@@ -85,5 +84,5 @@ def examples(defaults: Tensors) -> list[Tensors]:
 
 
 def _least(name: str) -> float:
-    """How far values are moved at least: not far where layers follow, or rounding shows."""
+    """Minimum change of values: small if layers follow, which amplify rounding."""
     return 0.1 if name.split("/", maxsplit=1)[0] in _AT_THE_END else 0.01

@@ -12,14 +12,14 @@ PRESENT: Final = "present"
 
 @dataclass(frozen=True)
 class Surface:
-    """The outside of an ONNX model.
+    """Inputs and outputs of an ONNX model.
 
     Attributes:
         modalities: inputs, in the order of the columns of ``present``.
-        targets: what is predicted, in the order of the outputs.
+        targets: predicted targets, in the order of the outputs.
         samples: T of a window, by modality that is read or generated.
-        generated: what the generations among ``targets`` make, by the target's name.
-        any_length: the time axes of the inputs are free: windows of other lengths than T are answered too.
+        generated: modalities of the generations among ``targets``, by the target's name.
+        any_length: the time axes of the inputs are dynamic.
     """
 
     modalities: tuple[Modality, ...]
@@ -30,7 +30,7 @@ class Surface:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the modalities that are read."""
+        """Names of the modalities that are read."""
         return tuple(m.name for m in self.modalities)
 
     @property
@@ -45,7 +45,7 @@ class Surface:
 
     @property
     def only_label(self) -> bool:
-        """Whether it predicts the task's ``labels`` and nothing else, as every ONNX model once did."""
+        """Whether it predicts the task's ``labels`` alone."""
         return tuple(target.name for target in self.targets) == (LABEL,)
 
 
@@ -53,10 +53,9 @@ def surface_of(module: Any, task: Task) -> Surface:
     """The surface of an inference module.
 
     Args:
-        module: its attributes ``modalities`` (names) and ``targets`` say what it reads and predicts; without
-            them it reads all of the task's inputs and predicts ``label``. ``any_length``: it takes windows of
-            any length; without it T is fixed.
-        task: of which it is a part.
+        module: its attributes ``modalities`` (names) and ``targets``; by default all of the task's inputs and
+            ``label``. ``any_length``: it takes windows of any length; by default T is fixed.
+        task: of the module.
     """
     names = getattr(module, "modalities", task.input_names)
     targets = tuple(getattr(module, "targets", (task.target(LABEL),)))

@@ -17,7 +17,7 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Labelled, Task
 
 FEWEST: Final = 32
-"""Of fewer windows the ranges of inner values say little."""
+"""Minimum number of windows to estimate ranges of activations."""
 CALIBRATED: Final = 256
 MEASURED: Final = 1024
 _BATCH: Final = 32
@@ -27,12 +27,12 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class CalibrationChoice:
-    """Windows as an ONNX model reads them; the set that they are chosen from is not copied.
+    """A selection of windows as inputs of an ONNX model, without a copy.
 
     Attributes:
         windows: the whole set.
-        index: places in it, in order.
-        present_BM: bool, of the chosen ones, columns in the ONNX model's order.
+        index: of the selected windows, in order.
+        present_BM: bool, of the selected ones, columns in the ONNX model's order.
         names: of the modalities, in that order.
     """
 
@@ -48,32 +48,35 @@ class CalibrationChoice:
         """Batches, in order.
 
         Args:
-            without: a modality that is made missing.
+            without: a modality that is masked.
         """
-        here = self.present_BM.astype(np.float32)
+        present_BM = self.present_BM.astype(np.float32)
         if without is not None:
-            here[:, self.names.index(without)] = 0.0
+            present_BM[:, self.names.index(without)] = 0.0
         for start in range(0, len(self), _BATCH):
             at = slice(start, start + _BATCH)
-            yield {PRESENT: here[at], **{name: self.windows.x[name][self.index[at]] for name in self.names}}
+            yield {
+                PRESENT: present_BM[at],
+                **{name: self.windows.x[name][self.index[at]] for name in self.names},
+            }
 
     def target(self, name: str) -> FloatArray:
         """``y_B`` of a target, NaN where unlabelled."""
         return window_set.target(self.windows, name)[self.index]
 
     def some(self, count: int) -> "CalibrationChoice":
-        """At most so many, spread evenly: a file often has one class or person after the other."""
+        """At most ``count`` windows, evenly spread, because files are often sorted by class or person."""
         if len(self) <= count:
             return self
         return self.at(np.linspace(0, len(self) - 1, count).round().astype(np.int64))
 
     def at(self, index: NDArray[np.int64]) -> "CalibrationChoice":
-        """Those at these places of the chosen ones."""
+        """A selection of the selected windows."""
         return replace(self, index=self.index[index], present_BM=self.present_BM[index])
 
 
 def usable(windows: WindowSet, task: Task, surface: Surface) -> CalibrationChoice:
-    """The windows that show an ONNX model something."""
+    """The windows with an input of the model."""
     columns = [task.modality_names.index(name) for name in surface.names]
     present_BM = windows.present_BM[:, columns]
     every = CalibrationChoice(windows, np.arange(len(windows)), present_BM, surface.names)
@@ -81,11 +84,11 @@ def usable(windows: WindowSet, task: Task, surface: Surface) -> CalibrationChoic
 
 
 def ranges(chosen: CalibrationChoice) -> Iterator[Callable[[], Iterator[Feed]]]:
-    """Feeds to calibrate on, the best first, of windows that are complete where there are enough.
+    """Feeds to calibrate on, the best first; of complete windows if there are enough.
 
-    First as they are and with each modality missing: what is computed then may lie elsewhere. But an ONNX
-    model reads a missing modality as zeros, which can be far from all that its sensor measures (air
-    pressure), and so wide a range costs every window. Where that spoils it: as they are alone.
+    First unchanged and with each modality missing, which shifts the activations. But zeros for a missing
+    modality can be far from its sensor's values (air pressure), and so wide a range costs accuracy on all
+    windows. In that case: unchanged alone.
     """
     complete = np.flatnonzero(chosen.present_BM.all(axis=1))
     real = (chosen.at(complete) if len(complete) >= FEWEST else chosen).some(CALIBRATED)
@@ -98,12 +101,12 @@ def read(task: Task, path: Path) -> WindowSet:
     """The windows of a file: a window set (npz), or a recording (npz, csv, parquet), labelled or not.
 
     Raises:
-        Misconfigured: it is not there, is broken, or does not fit the task.
+        Misconfigured: the file is missing, broken, or does not fit the task.
     """
-    there = Labelled(file=str(path.resolve()))
+    source = Labelled(file=str(path.resolve()))
     if task.labelled is not None and path.suffix != ".npz":  # the names of a table's columns
-        there = task.labelled.model_copy(update={"file": there.file})
+        source = task.labelled.model_copy(update={"file": source.file})
     try:
-        return labelled_windows.read(task.model_copy(update={"labelled": there}), Path()).windows
+        return labelled_windows.read(task.model_copy(update={"labelled": source}), Path()).windows
     except Misconfigured as error:
         raise Misconfigured(f"windows to calibrate on: {error}") from None

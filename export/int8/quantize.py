@@ -1,9 +1,9 @@
-"""The same ONNX model with most of its arithmetic in int8: static quantization by ONNX Runtime's own tool.
+"""Static int8 quantization of an ONNX model by ONNX Runtime's tool.
 
 Convolutions, and matrix products with a large constant, get weights of 7 bits (symmetric, one scale a
 channel) and inputs of 8, whose ranges come from real windows. Written as QuantizeLinear and DequantizeLinear
-around the float operators, all of them ONNX's own: any ONNX Runtime runs the ONNX model, and fuses what its
-machine is fast at. LSTMs and what is small stay in float32, and so do tensors that a device may replace
+around float operators of standard ONNX: any ONNX Runtime runs the model, and fuses what its processor
+supports. LSTMs and small matrices stay in float32, and so do tensors that a device may replace
 (``export.overridable_inputs``).
 """
 
@@ -32,10 +32,10 @@ from export.parity.gate import LOADING
 from protocol.errors import Reason, Refused
 
 LEAST: Final = 1024
-"""A matrix of fewer numbers stays in float32: scales and rounding would cost more than it weighs."""
+"""Smaller matrices stay in float32: scales and rounding would cost more than they save."""
 _PRODUCTS: Final = frozenset({"Gemm", "MatMul"})
 _BETWEEN: Final = frozenset({"MaxPool", "Relu"})
-"""They pass 8-bit values on, from one convolution to the next."""
+"""Operators that pass 8-bit values between convolutions."""
 _TYPES: Final = ("Conv", "Gemm", "MatMul", "MaxPool", "Relu")
 _MATRIX: Final = 2
 _QUIET: Final = 3
@@ -50,26 +50,26 @@ _TROUBLE: Final = (
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
 )
-"""What the tool and onnx raise on ONNX models that they do not know what to do with."""
+"""Exceptions of the tool and of onnx for unsupported models."""
 
 Feed = Mapping[str, NDArray[Any]]
 
 
 class _Reader:
-    """Hands out feeds one after the other: what quantize_static calls a calibration data reader."""
+    """An iterator of feeds: quantize_static's calibration data reader."""
 
     def __init__(self, feeds: Iterable[Feed]) -> None:
         self._feeds = iter(feeds)
 
     def get_next(self) -> Feed | None:
-        """The next one; None at the end."""
+        """The next feed; None at the end."""
         return next(self._feeds, None)
 
 
 def nodes_of(model: ModelProto) -> tuple[list[str], list[str]]:
-    """Names of the nodes to quantize that have weights, and of those between them.
+    """Names of the nodes to quantize: those with weights, and those between them.
 
-    A weight that is also an input is a device's to replace, and stays as it is.
+    A weight that is also an input may be replaced by a device, and stays in float32.
     """
     replaceable = {value.name for value in model.graph.input}
     shapes = {t.name: tuple(t.dims) for t in model.graph.initializer if t.name not in replaceable}
@@ -83,21 +83,21 @@ def _is_heavy(node: NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     if weight is None:
         return False
     if node.op_type in _PRODUCTS:
-        # a stack of matrices: ONNX Runtime's kernel takes one scale for all of it, and this has one a channel
+        # a stack of matrices: ONNX Runtime's kernel takes one scale for all, not one per channel
         return len(weight) == _MATRIX and int(np.prod(weight)) >= LEAST
     return bool(node.op_type == "Conv")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what the tool tells people who call it by hand: to use another tool before."""
+    """Suppress the tool's advice to preprocess the model."""
     logger = logging.getLogger()
     before = logger.level
     logger.setLevel(logging.ERROR)
     ort.set_default_logger_severity(_QUIET)
     try:
         with warnings.catch_warnings():
-            # NumPy's, of ranges that are not finite: the tool refuses them in the end.
+            # NumPy warns of ranges that are not finite; the tool refuses them later.
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
     finally:
@@ -106,38 +106,38 @@ def _quiet() -> Iterator[None]:
 
 
 def quantized(model: bytes, feeds: Iterable[Feed]) -> bytes | None:
-    """An ONNX model in int8; the same ONNX model and feeds give the same bytes.
+    """An ONNX model in int8; equal models and feeds give equal bytes.
 
     Args:
         model: a serialized model (``export.onnx_graph``).
-        feeds: inputs of real windows: what they take the inner values to is what int8 spans.
+        feeds: inputs of real windows; their activations set the ranges of int8.
 
     Returns:
-        A serialized model, checked by onnx; None where nothing in it can be quantized.
+        A serialized model, checked by onnx; None if nothing can be quantized.
 
     Raises:
-        Refused: the tool cannot do it; the detail is its own.
+        Refused: the tool fails; the detail is its message.
     """
     proto = onnx.load_from_string(model)
     heavy, between = nodes_of(proto)
     if not heavy:
         return None
     try:
-        found = _by_tool(proto, feeds, [*heavy, *between])
-        strip(found)
-        onnx.checker.check_model(found, full_check=True)
+        quantized_model = _by_tool(proto, feeds, [*heavy, *between])
+        strip(quantized_model)
+        onnx.checker.check_model(quantized_model, full_check=True)
     except _TROUBLE as error:
         raise Refused(Reason.MALFORMED, f"it cannot be quantized: {error}"[:_WORDS]) from None
-    data: bytes = found.SerializeToString(deterministic=True)
+    data: bytes = quantized_model.SerializeToString(deterministic=True)
     return data
 
 
 def _by_tool(proto: ModelProto, feeds: Iterable[Feed], nodes: list[str]) -> ModelProto:
     with tempfile.TemporaryDirectory(prefix="lichen-int8-") as folder, _quiet():
-        made = Path(folder) / "model.onnx"
+        output = Path(folder) / "model.onnx"
         quantize_static(
             proto,
-            str(made),
+            str(output),
             _Reader(feeds),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=list(_TYPES),
@@ -150,4 +150,4 @@ def _by_tool(proto: ModelProto, feeds: Iterable[Feed], nodes: list[str]) -> Mode
             # a product's output goes to float arithmetic: rounding it would cost accuracy and save nothing
             extra_options={"OpTypesToExcludeOutputQuantization": sorted(_PRODUCTS)},
         )
-        return onnx.load(made)
+        return onnx.load(output)

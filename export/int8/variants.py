@@ -1,7 +1,7 @@
-"""Variants of a model: the int8 one, measured against float32 on real windows, or why there is none.
+"""The int8 variant of a model, measured against float32 on real windows, or why there is none.
 
-A bundle is as good without it, so that nothing here refuses an export. The device measures again, on its own
-windows and its own processor, before it takes the variant (docs/inference.md).
+A bundle is complete without it, so this module never refuses an export. The device measures the variant again
+on its own windows and processor before it uses it (docs/inference.md).
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,17 +28,17 @@ from protocol.tasks.task import LABEL, Target, Task
 INT8: Final = "int8"
 INT8_FILE: Final = "model.int8.onnx"
 MIN_AGREEMENT: Final = 0.98
-"""Share of windows, as they come, on which int8 must say what float32 says."""
+"""Minimum share of windows on which int8 and float32 agree."""
 MIN_AGREEMENT_MISSING: Final = 0.9
-"""The same with one modality missing, whichever it is: less is known, so that more hangs in the balance. A
-device that lacks one compares on its own windows, which lack it."""
+"""The same with any one modality missing, where more predictions are close. A device without it compares on
+its own windows, which lack it."""
 MAX_BYTES: Final = 0.85
-"""Of float32's bytes: above it, too little was quantized to be worth a second file."""
+"""Maximum size relative to float32: above, too little was quantized for a second file."""
 NEAR: Final = 0.1
-"""Of a target's scale: a value or window so near to float32's says the same."""
+"""Tolerance for values and windows, relative to a target's scale."""
 _DIGITS: Final = 6
 NOTHING_LARGE: Final = (
-    "none: the ONNX model has no convolution or large matrix that is not a device's to replace"
+    "none: the ONNX model has no convolution or large matrix, besides those that a device may replace"
 )
 NO_WINDOWS: Final = "none: no windows to calibrate on (by hand: --calibrate; a coordinator: evaluation.data)"
 
@@ -48,12 +48,12 @@ Answers = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Made:
-    """What became of the int8 variant.
+    """Result of the quantization.
 
     Attributes:
-        words: what it is, or why there is none.
-        model: None: there is none.
-        variant: for the manifest.
+        words: its description, or why there is none.
+        model: serialized; None without a variant.
+        variant: entry of the manifest.
         latency_ms: one window on one thread here, median.
         latency_batch_ms: the same for the largest batch.
     """
@@ -73,7 +73,7 @@ def int8_of(model: bytes, task: Task, surface: Surface, own: Paths, windows: Win
         task: of the windows.
         surface: of the ONNX model.
         own: the tensors that a device may replace, in both.
-        windows: real ones; labels are used where there are any.
+        windows: real windows; their labels, if any, are used.
     """
     if windows is None:
         return Made(NO_WINDOWS)
@@ -91,17 +91,17 @@ def int8_of(model: bytes, task: Task, surface: Surface, own: Paths, windows: Win
 def _tried(
     model: bytes, surface: Surface, own: Paths, chosen: CalibrationChoice, feeds: Iterable[Feed]
 ) -> Made:
-    """One calibration."""
+    """Quantize with one calibration."""
     try:
-        made = quantize.quantized(model, feeds)
-        if made is None:
+        variant = quantize.quantized(model, feeds)
+        if variant is None:
             return Made(NOTHING_LARGE)
-        if len(made) > MAX_BYTES * len(model):
-            share = f"{len(made)} bytes instead of {len(model)}"
+        if len(variant) > MAX_BYTES * len(model):
+            share = f"{len(variant)} bytes instead of {len(model)}"
             return Made(
                 f"none: too little of the ONNX model can be quantized ({share}); LSTMs stay in float32"
             )
-        return _measured(model, made, surface, own, chosen.some(MEASURED))
+        return _measured(model, variant, surface, own, chosen.some(MEASURED))
     except Refused as error:
         return Made(f"none: {error.detail}")
 
@@ -115,7 +115,7 @@ class _Pair:
     after: ort.InferenceSession
 
     def answers(self, chosen: CalibrationChoice, without: str | None = None) -> tuple[Answers, Answers]:
-        """All outputs of both, by name; one modality made missing, or none."""
+        """All outputs of both, by name; ``without`` masks a modality."""
         feeds = list(chosen.feeds(without))
         want, got = (self._of(loaded, feeds) for loaded in (self.before, self.after))
         return want, got
@@ -129,7 +129,7 @@ class _Pair:
 
 
 def _measured(model: bytes, made: bytes, surface: Surface, own: Paths, chosen: CalibrationChoice) -> Made:
-    """Run both; raises Refused where the variant does not run."""
+    """Run both; raises Refused if the variant does not run."""
     pair = _Pair(surface, session(model), session(made))
     require_own(pair.after, own)
     for where, inputs in cases(surface):
@@ -169,7 +169,7 @@ def _figures(pair: _Pair, chosen: CalibrationChoice) -> dict[str, float]:
 
 
 def _agree(surface: Surface, want: Answers, got: Answers) -> NDArray[np.bool_]:
-    """``same_B``: windows on which every target is answered alike."""
+    """``same_B``: windows on which all targets agree."""
     same: NDArray[np.bool_] = np.logical_and.reduce(
         [_alike(surface, t, want[output_names(t)[0]], got[output_names(t)[0]]) for t in surface.targets]
     )
@@ -177,7 +177,7 @@ def _agree(surface: Surface, want: Answers, got: Answers) -> NDArray[np.bool_]:
 
 
 def _alike(surface: Surface, of: Target, want: Array, got: Array) -> NDArray[np.bool_]:
-    """A class: the same; a value, or a window's mean: within :data:`NEAR` of its scale."""
+    """Equal classes; values, or means of windows, within :data:`NEAR` of the scale."""
     if of.kind == "classification":
         return np.asarray(want.argmax(axis=1) == got.argmax(axis=1))
     scale = surface.generated[of.name].scale if of.name in surface.generated else of.scale
@@ -186,15 +186,15 @@ def _alike(surface: Surface, of: Target, want: Array, got: Array) -> NDArray[np.
 
 
 def _accuracy(surface: Surface, chosen: CalibrationChoice, want: Answers, got: Answers) -> dict[str, float]:
-    """Of ``label``, in both, where windows are labelled."""
+    """Accuracy of ``label`` of both, on labelled windows."""
     label = next((t for t in surface.targets if t.name == LABEL), None)
     y_B = chosen.target(LABEL)
-    known = np.isfinite(y_B)
-    if label is None or not known.any():
+    labelled = np.isfinite(y_B)
+    if label is None or not labelled.any():
         return {}
     name = output_names(label)[0]
     return {
-        words: float((answers[name].argmax(axis=1)[known] == y_B[known]).mean())
+        words: float((answers[name].argmax(axis=1)[labelled] == y_B[labelled]).mean())
         for words, answers in (("accuracy", got), ("accuracy_float32", want))
     }
 

@@ -1,4 +1,4 @@
-"""What the parity gate feeds: batch sizes, time lengths, sets of present modalities, windows. Pure."""
+"""Inputs of the parity gate: batch sizes, time lengths, masks of modalities, windows. Pure."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -11,7 +11,7 @@ from export.signature import PRESENT, Surface
 
 BATCHES: Final = (1, 2, 7, 32)
 MAX_MASKS: Final = 64
-"""All masks up to six modalities; beyond: none, all, each one alone, each one missing, and some others."""
+"""All masks up to six modalities; beyond: none, all, each alone, each missing, and some others."""
 LENGTHS: Final = ((1, 2, 0), (1, 1, 1), (2, 1, 0))
 """Other time lengths than T: half of it, one sample more, twice of it, as ``T * a // b + c``."""
 _SEED: Final = 20_260
@@ -20,11 +20,11 @@ Array = NDArray[np.float32]
 
 
 def masks_of(modalities: int) -> list[tuple[bool, ...]]:
-    """The sets of present modalities to try: all 2^M of them, or :data:`MAX_MASKS` where there are more."""
+    """The masks to test: all 2^M, or at most :data:`MAX_MASKS`."""
     if 2**modalities <= MAX_MASKS:
         return list(product((False, True), repeat=modalities))
-    one = np.eye(modalities, dtype=bool)
-    named = [np.zeros(modalities, bool), np.ones(modalities, bool), *one, *~one]
+    single = np.eye(modalities, dtype=bool)
+    named = [np.zeros(modalities, bool), np.ones(modalities, bool), *single, *~single]
     rng = np.random.default_rng(_SEED)
     some = rng.random((MAX_MASKS, modalities)) > 0.5  # noqa: PLR2004 - a fair coin
     unique = dict.fromkeys(tuple(bool(b) for b in row) for row in [*named, *some])
@@ -32,20 +32,20 @@ def masks_of(modalities: int) -> list[tuple[bool, ...]]:
 
 
 def lengths_of(surface: Surface) -> list[dict[str, int]]:
-    """The time lengths to try, by modality: T, and others where the ONNX model says that it takes any."""
-    found = [{name: surface.samples[name] for name in surface.names}]
+    """The time lengths to test, by modality: T, and others if the model takes any length."""
+    lengths = [{name: surface.samples[name] for name in surface.names}]
     for a, b, c in LENGTHS if surface.any_length else ():
-        other = {name: max(1, t * a // b + c) for name, t in found[0].items()}
-        if other not in found:
-            found.append(other)
-    return found
+        other = {name: max(1, t * a // b + c) for name, t in lengths[0].items()}
+        if other not in lengths:
+            lengths.append(other)
+    return lengths
 
 
 def cases(surface: Surface) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Batch size, mask and length in words, and the inputs; NaN wherever a modality is missing.
+    """Descriptions of batch size, mask and length, and the inputs; NaN for missing modalities.
 
-    With windows of the task's length every batch size meets every mask. With those of another length: one
-    window of everything, and a batch that holds a window for each mask.
+    Windows of the task's length: every batch size with every mask. Windows of another length: one complete
+    window, and a batch with a window for each mask.
     """
     rng = np.random.default_rng(_SEED)
     masks = np.array(masks_of(len(surface.modalities)), dtype=np.float32)
@@ -66,7 +66,7 @@ def cases(surface: Surface) -> Iterator[tuple[str, dict[str, Array]]]:
 
 
 def everything(surface: Surface) -> list[dict[str, Array]]:
-    """The inputs that are timed: one window, then the largest batch, with all modalities."""
+    """The inputs to measure latency: one window, then the largest batch, with all modalities."""
     rng = np.random.default_rng(_SEED)
     return [
         {
@@ -80,7 +80,7 @@ def everything(surface: Surface) -> list[dict[str, Array]]:
 def _windows(
     surface: Surface, samples: Mapping[str, int], batch: int, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """In raw units, spread as the task says that the sensors are."""
+    """Windows in raw units, with the task's offset and scale of the sensors."""
     return {
         m.name: (m.offset + m.scale * rng.standard_normal((batch, m.channels, samples[m.name]))).astype(
             np.float32
@@ -98,5 +98,5 @@ def _inputs(surface: Surface, present_BM: Array, x: Mapping[str, Array]) -> dict
 
 
 def _words(surface: Surface, mask: Array) -> str:
-    there = [name for name, here in zip(surface.names, mask, strict=True) if here]
-    return f"present: {', '.join(there) or 'nothing'}"
+    names = [name for name, present in zip(surface.names, mask, strict=True) if present]
+    return f"present: {', '.join(names) or 'nothing'}"

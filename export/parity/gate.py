@@ -1,7 +1,7 @@
-"""The gate: an exported ONNX model is packed only if it computes what the torch module computes.
+"""The gate: an exported ONNX model is packed only if it agrees with the torch module.
 
-Compared in every output, at several batch sizes, for every set of present modalities, and with windows of
-several lengths where the network takes any, because that is where exporters freeze what should be free.
+All outputs are compared for several batch sizes, all masks of modalities, and several window lengths if the
+network takes any, because exporters may fix these axes.
 """
 
 import time
@@ -31,27 +31,28 @@ LOADING: Final = (
     _ort.InvalidProtobuf,
     _ort.NotImplemented,
 )
-"""What onnxruntime raises on an ONNX model that it does not take."""
+"""Exceptions of onnxruntime for unsupported models."""
 _TIMED_RUNS: Final = 30
 
 
 @dataclass(frozen=True)
 class Parity:
-    """What the gate saw.
+    """Measurements of the gate.
 
     Attributes:
-        cases: each of a batch size, a mask, a time length and a device's own tensors, compared in every
-            element of every output.
-        samples: time lengths by modality, the task's first; it alone where the network's time axis is fixed.
-        replaced: sets of a device's own tensors that were tried; 0 where it cannot have any.
+        cases: combinations of batch size, mask, time length and a device's own tensors, compared in all
+            elements of all outputs.
+        samples: time lengths by modality, the task's first; the only one if the time axis is fixed.
+        replaced: tested sets of a device's own tensors; 0 if it cannot have any.
         max_difference: of a probability.
         max_logit_difference: of a score, relative to ``1 + |logit|``, or of a value or window, in the measure
             of ``export.parity.tolerances``.
         latency_ms: onnxruntime on one thread, a single window with everything present, median.
         latency_batch_ms: the same for the largest batch.
-        by_output: each output's own largest; empty where ``label`` is all that is predicted.
-        int8: of the int8 variant, or why there is none (``export.int8.variants``); empty where nobody asked.
-        latency_int8_ms: the variant's ``latency_ms``; 0 where there is none.
+        by_output: maximum by output; empty if ``label`` is the only target.
+        int8: description of the int8 variant, or why there is none (``export.int8.variants``); empty if not
+            requested.
+        latency_int8_ms: the variant's ``latency_ms``; 0 without one.
         latency_batch_int8_ms: its ``latency_batch_ms``.
     """
 
@@ -78,7 +79,7 @@ class Parity:
         return {name: value for name, value in values.items() if value or name not in may_be_empty}
 
     def for_manifest(self) -> dict[str, Any]:
-        """Without timings: the same model makes the same bundle."""
+        """Without timings, so that equal models make equal bundles."""
         return {name: value for name, value in self.as_dict().items() if not name.startswith("latency")}
 
     def words(self) -> str:
@@ -99,7 +100,7 @@ class Parity:
 
 
 def session(model: bytes) -> ort.InferenceSession:
-    """The model as a device loads it: CPU, one thread.
+    """Load the model as a device does: CPU, one thread.
 
     Raises:
         Refused: onnxruntime cannot load it.
@@ -111,7 +112,7 @@ def session(model: bytes) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except LOADING as error:
-        raise Refused(Reason.MALFORMED, f"onnxruntime cannot load the exported graph: {error}") from None
+        raise Refused(Reason.MALFORMED, f"onnxruntime cannot load the exported ONNX model: {error}") from None
 
 
 def _median_ms(loaded: ort.InferenceSession, names: Sequence[str], feed: Mapping[str, Array]) -> float:
@@ -124,7 +125,7 @@ def _median_ms(loaded: ort.InferenceSession, names: Sequence[str], feed: Mapping
 
 
 def timed(loaded: ort.InferenceSession, surface: Surface) -> tuple[float, float]:
-    """Median milliseconds of one window and of the largest batch, with everything present."""
+    """Median milliseconds of one window and of the largest batch, with all modalities."""
     single, many = (_median_ms(loaded, surface.outputs, feed) for feed in everything(surface))
     return single, many
 
@@ -138,29 +139,29 @@ def run(
         Refused: it does not run, or an output is not finite; the detail says ``where``.
     """
     try:
-        found: list[Array] = loaded.run(list(names), dict(feed))
+        outputs: list[Array] = loaded.run(list(names), dict(feed))
     except (_ort.InvalidArgument, _ort.Fail, _ort.RuntimeException) as error:
         raise Refused(
             Reason.WRONG_TENSORS, f"the exported ONNX model does not run at {where}: {error}"
         ) from None
-    if not all(np.isfinite(values).all() for values in found):
+    if not all(np.isfinite(values).all() for values in outputs):
         raise Refused(Reason.NON_FINITE, f"at {where} the ONNX model's output is not finite")
-    return found
+    return outputs
 
 
 def _compare(
     loaded: ort.InferenceSession, reference: nn.Module, surface: Surface, paths: Paths, own: Tensors
 ) -> list[Gaps]:
-    """The gaps of all cases, with these tensors of a device's own in both."""
-    found, measured = [], measures(surface)
+    """The gaps of all cases, with these own tensors of a device in both."""
+    differences, measured = [], measures(surface)
     for words, inputs in cases(surface):
         where = words + _own_in_words(own)
         arguments = tuple(torch.from_numpy(inputs[name]) for name in surface.inputs)
         with torch.no_grad():
             want = replaced(reference, paths, own, arguments)
         got = run(loaded, surface.outputs, {**inputs, **own}, where)
-        found.append(gaps(measured, got, [values.numpy() for values in want], where))
-    return found
+        differences.append(gaps(measured, got, [values.numpy() for values in want], where))
+    return differences
 
 
 def _own_in_words(own: Tensors) -> str:
@@ -168,10 +169,10 @@ def _own_in_words(own: Tensors) -> str:
 
 
 def require_own(loaded: ort.InferenceSession, own: Paths) -> None:
-    """Raises Refused where a device could replace other tensors than these."""
-    found = sorted(i.name for i in loaded.get_overridable_initializers())
-    if found != sorted(own):
-        can, should = (", ".join(names) or "nothing" for names in (found, sorted(own)))
+    """Raises Refused if a device could replace other tensors than these."""
+    replaceable = sorted(i.name for i in loaded.get_overridable_initializers())
+    if replaceable != sorted(own):
+        can, should = (", ".join(names) or "nothing" for names in (replaceable, sorted(own)))
         raise Refused(Reason.WRONG_TENSORS, f"a device can replace {can} in the ONNX model, not {should}")
 
 
@@ -180,9 +181,9 @@ def check(model: bytes, reference: nn.Module, task: Task, own: Paths | None = No
 
     Args:
         model: a serialized ONNX model.
-        reference: what was exported, in evaluation mode.
-        task: names inputs, shapes and units; which of them, the module says (``export.signature``).
-        own: the tensors that a device may replace, as given to ``to_onnx``: tried with other values too.
+        reference: the exported module, in evaluation mode.
+        task: names inputs, shapes and units; the module selects among them (``export.signature``).
+        own: the tensors that a device may replace, as in ``to_onnx``; tested with other values too.
 
     Raises:
         Refused: they differ in an output, or one is not finite or has another shape; the detail names batch
@@ -191,13 +192,15 @@ def check(model: bytes, reference: nn.Module, task: Task, own: Paths | None = No
     loaded, paths, surface = session(model), own or {}, surface_of(reference, task)
     require_own(loaded, paths)
     sets = examples(values_of(reference, paths)) if paths else []
-    found = [gap for one in ({}, *sets) for gap in _compare(loaded, reference, surface, paths, one)]
+    differences = [
+        gap for tensors in ({}, *sets) for gap in _compare(loaded, reference, surface, paths, tensors)
+    ]
     measured = measures(surface)
-    by_output = largest(measured, found)
+    by_output = largest(measured, differences)
     single, many = timed(loaded, surface)
     tried = lengths_of(surface)
     return Parity(
-        cases=len(found),
+        cases=len(differences),
         batches=BATCHES,
         masks=len(masks_of(len(surface.modalities))),
         samples={name: tuple(length[name] for length in tried) for name in surface.names},

@@ -13,26 +13,26 @@ from protocol.output_names import LOGITS, output_names
 from protocol.tasks.task import Target
 
 TOLERANCE: Final = 1e-4
-"""Largest difference of a probability. The winner cannot change where its lead is over twice this."""
+"""Maximum difference of a probability. The argmax cannot change if its lead is over twice this."""
 LOGIT_TOLERANCE: Final = 1e-3
-"""Of ``1 + |logit|``: sees what saturated probabilities hide. Values and windows: as the network gives them,
-before offset and scale."""
+"""Maximum difference relative to ``1 + |logit|``, because probabilities saturate. Values and windows: before
+offset and scale."""
 _ROUNDING: Final = 4
-"""Steps of float32 that a value in its unit may be off besides: a large offset rounds what it is added to."""
+"""Additional float32 steps for a value in its unit, because a large offset rounds the sum."""
 
 Array = NDArray[np.float32]
 Gaps = dict[str, float]
-"""By output."""
+"""Differences by output."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One output, and how two of it are compared.
+    """The measure of one output.
 
     Attributes:
-        name: in the ONNX model.
-        words: it is called so in words.
-        tolerance: largest gap.
+        name: of the output.
+        words: its description.
+        tolerance: maximum gap.
         absolute: the plain difference; else it is relative to ``scale + |truth - offset|``.
         in_unit: offset and scale were applied to it.
     """
@@ -46,7 +46,7 @@ class Measure:
     in_unit: bool = False
 
     def gap(self, got: Array, want: Array) -> float:
-        """The largest of all elements; NaN where torch gave one."""
+        """The maximum over all elements; NaN if torch gave NaN."""
         off = np.abs(got - want)
         if self.absolute:
             return float(off.max())
@@ -59,7 +59,7 @@ class Measure:
 
 
 def measures(surface: Surface) -> tuple[Measure, ...]:
-    """One for each output, in the ONNX model's order."""
+    """The measures of all outputs, in the model's order."""
     return tuple(measure for target in surface.targets for measure in _of(target, surface))
 
 
@@ -84,27 +84,27 @@ def gaps(measured: Sequence[Measure], got: Sequence[Array], want: Sequence[Array
     Raises:
         Refused: a shape differs, or a gap is beyond its tolerance; the detail names each such output.
     """
-    found: Gaps = {}
-    for one, mine, theirs in zip(measured, got, want, strict=True):
+    by_output: Gaps = {}
+    for measure, mine, theirs in zip(measured, got, want, strict=True):
         if mine.shape != theirs.shape:
             raise Refused(
-                Reason.WRONG_TENSORS, f"at {where} {one.name} is {mine.shape}, in torch {theirs.shape}"
+                Reason.WRONG_TENSORS, f"at {where} {measure.name} is {mine.shape}, in torch {theirs.shape}"
             )
-        found[one.name] = one.gap(mine, theirs)
-    # Written so that NaN on torch's side refuses too.
-    if not all(found[one.name] <= one.tolerance for one in measured):
+        by_output[measure.name] = measure.gap(mine, theirs)
+    # Also refuses NaN of torch.
+    if not all(by_output[m.name] <= m.tolerance for m in measured):
         words = ", ".join(
-            f"{one.words} by {found[one.name]:.2e} (at most {one.tolerance:.0e})" for one in measured
+            f"{m.words} by {by_output[m.name]:.2e} (at most {m.tolerance:.0e})" for m in measured
         )
-        raise Refused(Reason.OUT_OF_BOUNDS, f"graph and torch differ at {where}: {words}")
-    return found
+        raise Refused(Reason.OUT_OF_BOUNDS, f"ONNX model and torch differ at {where}: {words}")
+    return by_output
 
 
 def largest(measured: Sequence[Measure], all_gaps: Sequence[Mapping[str, float]]) -> Gaps:
-    """By output, the largest of all cases."""
-    return {one.name: max(each[one.name] for each in all_gaps) for one in measured}
+    """The maximum over all cases, by output."""
+    return {m.name: max(gap[m.name] for gap in all_gaps) for m in measured}
 
 
 def worst(measured: Sequence[Measure], by_output: Mapping[str, float], *, absolute: bool) -> float:
-    """The largest of all probabilities, or of all that is not one; 0 where there is none."""
-    return max((by_output[one.name] for one in measured if one.absolute == absolute), default=0.0)
+    """The maximum over all probabilities, or over all other outputs; 0 without any."""
+    return max((by_output[m.name] for m in measured if m.absolute == absolute), default=0.0)

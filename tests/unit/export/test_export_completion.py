@@ -150,7 +150,7 @@ def test_another_score_and_a_reference_that_is_no_number_are_refused(model: byte
         completion.check(model, made(kind=Void))
     with pytest.raises(Refused, match="does not run at batch 1"):
         completion.check(model, made(views=2))
-    with pytest.raises(Misconfigured, match="completes no graphs"):
+    with pytest.raises(Misconfigured, match="completes no knowledge graphs"):
         completion.to_onnx(nn.Identity())
 
 

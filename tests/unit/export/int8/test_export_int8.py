@@ -254,7 +254,7 @@ def test_a_graph_with_nothing_large_has_no_variant() -> None:
     made = int8_of(to_onnx(module, SEVERAL), SEVERAL, surface_of(module, SEVERAL), {}, windows)
     assert (
         made.words
-        == "none: the ONNX model has no convolution or large matrix that is not a device's to replace"
+        == "none: the ONNX model has no convolution or large matrix, besides those that a device may replace"
     )
 
 
