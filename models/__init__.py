@@ -1,1 +1,1 @@
-"""Networks, and one folder per federated method. What runs here needs torch only where its file says so."""
+"""Networks, and one folder per federated method. Files that need torch say so."""

@@ -1,7 +1,7 @@
-"""What a federated method is (docs/architecture.md). Torch-free: both daemons read it.
+"""Interfaces of a federated method (docs/architecture.md). Torch-free: both daemons import it.
 
-Tensor names are paths whose first two parts (or one) name the blob they travel in:
-``encoder/accelerometer/...``, ``head/...``, ``prototypes/accelerometer/...``. :func:`blob_of` says which.
+Tensor names are paths; all parts but the last name the blob:
+``encoder/accelerometer/...``, ``head/...``, ``prototypes/accelerometer/...``. See :func:`blob_of`.
 
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
@@ -24,20 +24,20 @@ Blobs = dict[str, Tensors]
 
 
 def blob_of(tensor: str) -> str:
-    """The blob a tensor travels in: all of its path but the last part (``head/fc1.weight`` -> ``head``)."""
+    """The blob of a tensor: its path without the last part (``head/fc1.weight`` -> ``head``)."""
     parts = tensor.split("/")
     return "/".join(parts[:-1])
 
 
 @dataclass(frozen=True)
 class Context:
-    """The stretches of stream that windows are the ends of (``task.window.context_s``).
+    """The stream before and during each window (``task.window.context_s``).
 
     Attributes:
         x: per modality ``x_BCL`` float32, in the modality's unit; the last T of its L grid points are the
-            window; zeros where nothing was recorded, or where the modality is missing from the window.
-        points_BM: int64, how many of the L points, counted back from the window's end, are there without a
-            gap before the window; at least T where the modality is present, 0 where it is missing.
+            window; zeros for values not recorded, or of a modality that the window lacks.
+        points_BM: int64, number of the L points without a gap, counted back from the window's end; at least T
+            for a present modality, 0 for a missing one.
     """
 
     x: dict[str, FloatArray]
@@ -49,16 +49,16 @@ class WindowSet:
     """Windows of one device (or of an evaluation set).
 
     Attributes:
-        x: per modality ``x_BCT`` float32, in the modality's unit (the network normalises); zeros where
+        x: per modality ``x_BCT`` float32, in the modality's unit (the network normalises); zeros if
             missing.
         present_BM: bool, columns in the task's modality order.
-        quality_BM: float32 in 0..1 from the quality indicator; 1 where it is missing or unknown.
-        y_B: int64 class index of the target ``label``, -1 where unlabelled.
+        quality_BM: float32 in 0..1 from the quality indicator; 1 if missing or unknown.
+        y_B: int64 class index of the target ``label``, -1 if unlabelled.
         targets: by name of a further classification or regression, ``y_B`` float32: class index, or value in
-            the target's unit; NaN where unlabelled. A target that is not there is unlabelled everywhere.
-            (What a generation makes lies in ``x``.)
-        context: longer stretches of the stream, one to each window; None where they were not kept.
-        group_B: text: whose window it is (a person, a device), for scores by group; None where nobody said.
+            the target's unit; NaN if unlabelled. An absent target is unlabelled everywhere. (The values of a
+            generation are in ``x``.)
+        context: the stream before each window; None if not stored.
+        group_B: text: the person or device of a window, for scores by group; None if unknown.
     """
 
     x: dict[str, FloatArray]
@@ -75,7 +75,7 @@ class WindowSet:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a device reads, and what it predicts; both in the task's order. Torch-free, and hashable.
+    """Inputs and targets of a device, in the task's order. Hashable.
 
     Attributes:
         modalities: inputs that it has.
@@ -88,29 +88,29 @@ class Profile:
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What a device's training step may depend on."""
+    """The context of a device's training: all that it may depend on besides material and state."""
 
     task: Task
     device: str
     round: int
     seed: int
-    """Same seed, windows and globals: the same bytes."""
+    """Equal seeds, windows and states give equal bytes."""
     profile: Profile | None = None
-    """What this device reads and predicts; None: whatever its windows have, and ``label``."""
+    """Inputs and targets of this device; None: the modalities of its windows, and ``label``."""
 
 
 @dataclass
 class LocalResult:
-    """What a device sends (before quantization), and what it keeps.
+    """Result of local training: what the device sends (before quantization), and what it stores.
 
     Attributes:
-        tensors: to travel. Model parts are *deltas* against the base; prototypes and keys are values.
-        codecs: per tensor; those not named use the task's uplink codec with error carry. A tensor whose shape
-            changes from round to round is named here, and its method carries the error by itself.
-        weight: integer share in the fold.
+        tensors: to send. Model parts are *deltas* against the base; prototypes and keys are values.
+        codecs: per tensor; those not named use the task's uplink codec with error carry. Tensors whose
+            shapes change between rounds must be named; their method handles the error carry.
+        weight: integer weight in the fold.
         metrics: finite numbers for people.
         extra: the method's own message (JSON).
-        private: stays on the device, handed back at the next round.
+        private: stays on the device; argument of the next round.
     """
 
     tensors: Tensors
@@ -123,7 +123,7 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Accuracy and friends of a global version on labelled windows.
+    """Metrics of a global version on labelled windows.
 
     Attributes:
         metrics: finite numbers; of windows ``accuracy``, ``macro_f1``, ``loss`` and ``windows`` at least.
@@ -138,7 +138,7 @@ class Evaluation:
 
     @property
     def recall_K(self) -> tuple[float | None, ...]:  # noqa: N802 - shape legend
-        """By class, the share of its windows that were predicted as such; None where it has no window."""
+        """Recall by class; None for a class without windows."""
         return tuple(row[c] / sum(row) if sum(row) else None for c, row in enumerate(self.confusion_KK))
 
 
@@ -149,24 +149,24 @@ class Client(Protocol):
         """A fresh global state."""
 
     def train(self, context: ClientContext, windows: Any, state: Blobs, private: Tensors) -> LocalResult:
-        """Learn locally from ``state``: only the blobs on this device's route, and those that it owns.
+        """Train locally from ``state``: the blobs of this device's route, and those that it owns.
 
         Args:
-            context: who, when, and with which seed.
-            windows: a :class:`WindowSet`, or what else the method learns from (``models.materials``).
-            state: of the base.
-            private: what the last :attr:`LocalResult.private` was; empty at first, or where it was lost.
+            context: device, round and seed.
+            windows: a :class:`WindowSet`, or the method's other material (``models.materials``).
+            state: the base version.
+            private: the last :attr:`LocalResult.private`; empty at first, or if it was lost.
 
         Raises:
-            Transient: there is nothing to learn from; the message names the device.
+            Transient: there is no material; the message names the device.
             Refused: NON_FINITE: training diverged.
         """
 
     def evaluate(self, task: Task, windows: Any, state: Blobs) -> Evaluation:
-        """Judge a global state on labelled windows, missing modalities handled as at inference.
+        """Evaluate a global state on labelled windows, with missing modalities as at inference.
 
         Raises:
-            Misconfigured: no window is labelled, or a state of this method cannot be judged by itself.
+            Misconfigured: no window is labelled, or the method cannot evaluate a state without private parts.
         """
 
     def inference_model(self, task: Task, state: Blobs) -> Any:
@@ -176,12 +176,12 @@ class Client(Protocol):
 class Prototyper(Protocol):
     """A device's half without torch, for the role ``prototype``; lives in ``prototyper.py``; NumPy only.
 
-    Made by ``make_prototyper()`` there. The device computes features with the encoders' ONNX graphs and sends
-    a summary of them by class, nothing else.
+    Made by ``make_prototyper()`` there. The device computes features with the encoder models and sends only a
+    summary of them by class.
     """
 
     def modalities(self, task: Task, windows: WindowSet) -> tuple[str, ...]:
-        """Those of the task's modalities whose features are wanted: present in some labelled window."""
+        """The modalities whose features are needed: those present in a labelled window."""
 
     def summarise(
         self,
@@ -190,18 +190,17 @@ class Prototyper(Protocol):
         features: Mapping[str, FloatArray],
         private: Tensors,
     ) -> LocalResult:
-        """What the device sends.
+        """Summarise features by class.
 
         Args:
             context: as for :meth:`Client.train`.
-            windows: labelled and not; what has no label is passed over.
-            features: by modality, ``z_BD`` for *all* rows of ``windows``, as the encoder gives them, before
-                any normalisation; rows where the modality is missing are ignored, whatever they hold. A
-                modality without features counts as missing.
-            private: what the last :attr:`LocalResult.private` was.
+            windows: labelled or not; unlabelled ones are ignored.
+            features: by modality, ``z_BD`` for *all* rows of ``windows``, before any normalisation; rows
+                without the modality are ignored. A modality without features counts as missing.
+            private: the last :attr:`LocalResult.private`.
 
         Raises:
-            Transient: there is nothing to send; the detail counts why.
+            Transient: there is nothing to send; the detail says why.
         """
 
 
@@ -217,10 +216,10 @@ class Fold(Protocol):
     """One round's running aggregate: O(model) memory, order-independent to the bit."""
 
     def fold(self, update: Update) -> None:
-        """Take one update. The caller has called ``Server.check`` and removed duplicates."""
+        """Add one update, which ``Server.check`` has passed; without duplicates."""
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same round: grouping does not matter."""
+        """Add another fold of the same round; grouping does not matter."""
 
     def close(self) -> Blobs:
         """The next global state."""
@@ -230,16 +229,16 @@ class Server(Protocol):
     """The coordinator's half; lives in ``server.py``; NumPy only. Made by ``make_server()`` there."""
 
     def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
-        """Names of the blobs that a device of this profile may need: a :class:`Router` chooses among them."""
+        """Names of the blobs that such a device may need; a :class:`Router` chooses among them."""
 
     def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
         """Names of the blobs that a device of role ``prototype`` needs to make features of these modalities.
 
-        Part of :meth:`route`; empty where the method has no such role.
+        A part of :meth:`route`; empty if the method lacks the role.
         """
 
     def check(self, task: Task, state: Blobs, update: Update) -> None:
-        """Compare an update with the model.
+        """Check an update against the model.
 
         Raises:
             Refused: wrong tensor names, shapes, bounds, counts or extra message; the detail names the tensor.
@@ -253,12 +252,12 @@ class RoutedServer(Server, Protocol):
     """The coordinator's half of a method that is ``routed``: devices hold parts of the model."""
 
     def serving_route(self, task: Task, profile: Profile, extra: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """Names of the blobs that such a device's own exported model is made of, sorted.
+        """Names of the blobs in the exported model of such a device, sorted.
 
         Args:
             task: names and options.
             profile: the device's.
-            extra: the message of its last accepted update; None where there was none.
+            extra: the message of its last accepted update; None without one.
 
         Raises:
             Refused: the message is not one of the method's.
@@ -268,21 +267,21 @@ class RoutedServer(Server, Protocol):
 class Router(Protocol):
     """The gate of a method that is ``routed``; lives in ``router.py``; NumPy only: the agent asks it.
 
-    Made by ``make_router()`` there. A device fetches what :meth:`first` names, asks :meth:`choose`, and
-    fetches the rest of its route: nothing that it will not use.
+    Made by ``make_router()`` there. A device fetches the blobs of :meth:`first`, calls :meth:`choose`, and
+    fetches the rest of its route.
     """
 
     def first(self, task: Task, profile: Profile) -> tuple[str, ...]:
-        """Names of the blobs that the choice depends on, a part of ``Server.route``."""
+        """Names of the blobs that :meth:`choose` reads; a part of ``Server.route``."""
 
     def choose(
         self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
     ) -> tuple[str, ...]:
-        """Names of all blobs of this device's route in this round, those of :meth:`first` among them.
+        """Names of all blobs of this device's route in this round, including :meth:`first`.
 
         Args:
             context: with the device's profile; the same context and data give the same choice.
-            windows: that it will train on.
+            windows: to train on.
             state: the blobs of :meth:`first`.
-            private: what the last :attr:`LocalResult.private` was.
+            private: the last :attr:`LocalResult.private`.
         """

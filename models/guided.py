@@ -1,9 +1,8 @@
-"""What a ``guided`` method is besides: the coordinator looks at all updates before it folds any. Torch-free.
+"""Interfaces of a ``guided`` method: the coordinator views all updates before it folds any. Torch-free.
 
-A round of such a method: the worker looks at one update after the other through the labelled windows
-(:meth:`ServerTrainer.view`), :meth:`GuidedServer.weigh` makes weights of what it saw, the journal is read
-again and folded by them, and the worker finishes the version on the labelled windows. Nothing holds two
-updates at a time.
+A guided round: the worker computes a view of each update on the labelled windows
+(:meth:`ServerTrainer.view`), :meth:`GuidedServer.weigh` turns the views into weights, the journal is folded
+by these weights, and the worker trains the version on the labelled windows. At most one update is in memory.
 """
 
 from collections.abc import Mapping
@@ -16,13 +15,13 @@ from protocol.tasks.task import Task
 
 @dataclass(frozen=True)
 class DeviceWeights:
-    """What the coordinator made of the devices of a round, for the fold and for the operator. JSON-able.
+    """Weights of a round's devices, for the fold and the operator. JSON-able.
 
     Attributes:
-        weights: part of the model (a blob name) -> device -> share of that part's fold; each part's sum to 1.
-            A device without the part is not in it.
+        weights: part of the model (a blob name) -> device -> share of that part's fold; shares sum to 1.
+            Devices without the part are absent.
         similarity: part -> device -> device -> similarity, -1 to 1; symmetric, ones on the diagonal.
-        warnings: in words, for the operator: a group that is pushed out.
+        warnings: for the operator, such as a group with little weight.
     """
 
     weights: Mapping[str, Mapping[str, float]]
@@ -31,10 +30,10 @@ class DeviceWeights:
 
 
 class GuidedServer(Server, Protocol):
-    """The coordinator's half of a method that is ``guided``: it sees all updates before it folds any."""
+    """The coordinator's half of a method that is ``guided``: it weighs all updates before it folds any."""
 
     def weigh(self, task: Task, views: Mapping[str, Tensors]) -> DeviceWeights:
-        """Weights of devices from what :meth:`ServerTrainer.view` said of each. Pure; order does not matter.
+        """Weights of devices from their views (:meth:`ServerTrainer.view`). Pure; order does not matter.
 
         Args:
             task: its options.
@@ -42,17 +41,17 @@ class GuidedServer(Server, Protocol):
         """
 
     def open_guided(self, task: Task, round_: int, state: Blobs, weighing: DeviceWeights) -> Fold:
-        """Begin a round in which :attr:`UpdateHeader.device` decides the weight."""
+        """Begin a round with weights by :attr:`UpdateHeader.device`."""
 
 
 class ServerTrainer(Protocol):
-    """What a ``guided`` method trains at the coordinator; lives in ``trainer.py``, imports torch.
+    """The training of a ``guided`` method at the coordinator; lives in ``trainer.py``, imports torch.
 
-    Made by ``make_trainer()`` there, and run in the worker alone.
+    Made by ``make_trainer()`` there; runs only in the worker.
     """
 
     def view(self, task: Task, labelled: WindowSet, state: Blobs, update: Update) -> Tensors:
-        """What the labelled windows look like through one device's model: small vectors by blob name.
+        """Summarise the labelled windows' features under one device's model: small vectors by blob name.
 
         Raises:
             Refused: NON_FINITE: the model gives no finite numbers.
@@ -61,7 +60,7 @@ class ServerTrainer(Protocol):
     def finish(
         self, task: Task, round_: int, seed: int, labelled: WindowSet, state: Blobs
     ) -> tuple[Blobs, dict[str, float]]:
-        """Train at the coordinator what devices do not: of a fold's result, the version, and metrics.
+        """Train the parts that devices do not; return the version, and metrics.
 
-        Same seed, windows and state: the same bytes.
+        Equal seeds, windows and states give equal bytes.
         """

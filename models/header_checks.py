@@ -1,4 +1,4 @@
-"""What a coordinator's half checks of any update's header. Torch-free."""
+"""Checks of update headers that all methods share. Torch-free."""
 
 from protocol.errors import Reason, Refused
 from protocol.frames.headers import UpdateHeader

@@ -1,7 +1,7 @@
 """What devices learn from: windows of streams, or a knowledge graph (``MethodSpec.material``). Torch-free.
 
-Daemons and the worker hand a method's material on by its kind, and look into it nowhere else: how it is
-kept in a job's folder, and what an update's header says of it.
+Daemons and the worker pass a method's material on by its kind, and depend on it only here: its file in a
+job's folder, and its statistics in an update's header.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,14 +24,14 @@ Material = WindowSet | KeyedGraph
 
 @dataclass(frozen=True)
 class HeaderStatistics:
-    """What an update's header says of the material it was made from.
+    """Statistics of the training material in an update's header.
 
     Attributes:
         samples: windows, or triples.
         counts: per modality, labelled windows by class in which it is present; of a knowledge graph one
             number, the triples of which an entity has it.
         missing: per modality, the share of samples that lack it.
-        quality: per modality that some of it has, 0 to 1.
+        quality: per modality that occurs, 0 to 1.
     """
 
     samples: int
@@ -47,9 +47,9 @@ class MaterialKind:
     Attributes:
         file: its name in a job's folder.
         noun: of one sample, in the plural.
-        save: writes it, whole or not at all.
+        save: writes it atomically.
         load: reads it, checked against a task; raises Misconfigured.
-        told: what a header says of it, for these of the task's modalities.
+        told: its statistics for a header, for these of the task's modalities.
     """
 
     file: str
@@ -62,14 +62,14 @@ class MaterialKind:
 def _of_windows(windows: WindowSet, task: Task, modalities: Sequence[str]) -> HeaderStatistics:
     counts = window_set.counts(windows, task)
     columns = {name: m for m, name in enumerate(task.modality_names)}
-    here = {name: windows.present_BM[:, columns[name]] for name in modalities}
+    present = {name: windows.present_BM[:, columns[name]] for name in modalities}
     return HeaderStatistics(
         samples=len(windows),
         counts={name: counts[name] for name in modalities},
-        missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in here.items()},
+        missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in present.items()},
         quality={
             name: float(np.clip(windows.quality_BM[p, columns[name]].mean(), 0.0, 1.0))
-            for name, p in here.items()
+            for name, p in present.items()
             if p.any()
         },
     )

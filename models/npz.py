@@ -1,8 +1,8 @@
-"""Reading npz files that may be damaged, or made to do harm: sizes are checked before anything is allocated.
+"""Reads npz files that may be damaged or malicious: checks sizes before anything is allocated.
 
-``numpy.load`` believes the shape that an array's header claims, and a ZIP entry's compressed bytes may be a
-thousandth of what they become. Here an entry may hold exactly what its header says, and all entries together
-at most ``max_bytes``. Pickled objects are never read.
+``numpy.load`` trusts the shape in an array's header, and a ZIP entry may expand a thousandfold. Here an entry
+must have exactly the size of its header, and all entries together at most ``max_bytes``. Pickled objects are
+never read.
 """
 
 import math
@@ -30,17 +30,17 @@ _BLOCK: Final = 1 << 20
 _SUFFIX: Final = ".npy"
 _ENCRYPTED: Final = 1
 _DEFLATE_MOST: Final = 1032
-"""Bytes that one byte of deflate can become at most (zlib's technical notes)."""
+"""Maximum expansion of deflate (zlib's technical notes)."""
 _STORED_OR_DEFLATED: Final = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 BROKEN: Final = (
     *(ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, MemoryError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
 )
-"""What zipfile and numpy raise on bytes that are not what they seem."""
+"""Exceptions of zipfile and numpy for invalid bytes."""
 
 
 class BadNpz(ValueError):  # noqa: N818 - says what was found, like Refused
-    """The file is no npz that can be read; the message names the entry and what is wrong with it."""
+    """The file is no readable npz; the message names the entry and the error."""
 
 
 def read(
@@ -51,20 +51,20 @@ def read(
     Args:
         path: the file.
         max_bytes: of all arrays together, whatever the file's own size.
-        only: arrays of these names, as far as they are there; the others are not read. None: all.
+        only: reads the existing arrays of these names alone; None: all.
 
     Raises:
         BadNpz: it is damaged, lies about a size, is too large, or holds Python objects.
         OSError: it cannot be read.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for a writer
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # to open a pipe would wait for a writer
         raise BadNpz("it is no regular file")
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            infos = _entries(archive, max_bytes, found.st_size)
-            wanted = [name for name in infos if only is None or name in only]
-            return {name: _array(archive, infos[name], name) for name in wanted}
+            infos = _entries(archive, max_bytes, status.st_size)
+            selected = [name for name in infos if only is None or name in only]
+            return {name: _array(archive, infos[name], name) for name in selected}
     except BadNpz:
         raise
     except BROKEN as error:
@@ -72,7 +72,7 @@ def read(
 
 
 def names(path: Path) -> tuple[str, ...]:
-    """The names of an npz's arrays; none of them is read.
+    """The names of an npz's arrays, which are not read.
 
     Raises:
         BadNpz: it is no archive.
@@ -90,52 +90,52 @@ def _entries(archive: zipfile.ZipFile, max_bytes: int, on_disk: int) -> dict[str
     total = sum(info.file_size for info in infos)
     if len(infos) > MAX_ARRAYS or total > max_bytes:
         raise BadNpz(f"{len(infos)} arrays of {total} bytes; at most {MAX_ARRAYS} of {max_bytes} are read")
-    found: dict[str, zipfile.ZipInfo] = {}
+    entries: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         name = info.filename.removesuffix(_SUFFIX)
         if info.flag_bits & _ENCRYPTED or info.compress_type not in _STORED_OR_DEFLATED:
             raise BadNpz(f"key {name[:100]!r} is encrypted, or packed in a way that numpy does not use")
-        most = info.compress_size * (_DEFLATE_MOST if info.compress_type else 1)
-        if info.file_size > most or info.compress_size > on_disk:
+        limit = info.compress_size * (_DEFLATE_MOST if info.compress_type else 1)
+        if info.file_size > limit or info.compress_size > on_disk:
             raise BadNpz(f"key {name[:100]!r} claims {info.file_size} bytes, more than the file can hold")
-        if name in found:
-            raise BadNpz(f"key {name[:100]!r} is there twice")
-        found[name] = info
-    return {name: found[name] for name in sorted(found)}
+        if name in entries:
+            raise BadNpz(f"key {name[:100]!r} occurs twice")
+        entries[name] = info
+    return {name: entries[name] for name in sorted(entries)}
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> NDArray[Any]:
-    """One array; nothing of its size is allocated before the header and the entry agree about it."""
+    """Read one array; allocates only after the sizes of header and entry agree."""
     with archive.open(info) as entry:
         dtype, shape, fortran = _header(entry, name[:100])
-        wanted = math.prod(shape) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
         left = info.file_size - entry.tell()
-        if wanted != left:
-            raise BadNpz(f"key {name[:100]!r} claims {wanted} bytes of numbers; {left} are there")
-        data = _exactly(entry, wanted)
-    if len(data) != wanted:
+        if size != left:
+            raise BadNpz(f"key {name[:100]!r} claims {size} bytes of numbers; it has {left}")
+        data = _exactly(entry, size)
+    if len(data) != size:
         raise BadNpz(f"key {name[:100]!r} is cut off")
-    flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape)) if wanted else np.zeros(shape, dtype)
+    flat: NDArray[Any] = np.frombuffer(data, dtype, math.prod(shape)) if size else np.zeros(shape, dtype)
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _header(entry: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Type, shape and order of an array (NEP 1), read as the one form in which numpy writes them.
+    """Type, shape and order of an array (NEP 1), in the form that numpy writes.
 
-    numpy's own reader takes any Python literal there, and some of Python 2's; no need to go that way.
+    numpy's reader would accept any Python literal.
     """
     magic = entry.read(8)
     lengths = {b"\x93NUMPY\x01\x00": 2, b"\x93NUMPY\x02\x00": 4}
     if magic not in lengths:
         raise BadNpz(f"key {name!r} does not begin like a numpy array")
     length = int.from_bytes(entry.read(lengths[magic]), "little")
-    found = _HEADER.match(entry.read(min(length, _MAX_HEADER)))
-    if length > _MAX_HEADER or found is None:
+    header = _HEADER.match(entry.read(min(length, _MAX_HEADER)))
+    if length > _MAX_HEADER or header is None:
         raise BadNpz(f"key {name!r} has a header that numpy would not write for an array of numbers")
-    kind, fortran, axes = (part.decode("ascii") for part in found.groups())
+    kind, fortran, axes = (part.decode("ascii") for part in header.groups())
     if "O" in kind:
         raise BadNpz(f"{name} holds Python objects, not numbers")
-    if not np.dtype(kind).itemsize:  # numpy would make each of nothing's elements a byte long
+    if not np.dtype(kind).itemsize:  # numpy would read elements without a size as one byte
         raise BadNpz(f"key {name!r} holds {kind}, elements without a size")
     shape = tuple(int(axis) for axis in axes.replace(" ", "").split(",") if axis)
     if len(shape) > _MAX_AXES:
@@ -143,9 +143,9 @@ def _header(entry: IO[bytes], name: str) -> tuple[np.dtype[Any], tuple[int, ...]
     return np.dtype(kind), shape, fortran == "True"
 
 
-def _exactly(entry: IO[bytes], wanted: int) -> bytearray:
-    """A writable copy, which grows as bytes come; the read at the end makes zipfile check the entry's CRC."""
+def _exactly(entry: IO[bytes], size: int) -> bytearray:
+    """A writable copy that grows as it is read; reading to the end makes zipfile check the CRC."""
     data = bytearray()
-    while block := entry.read(min(_BLOCK, wanted + 1 - len(data))):
+    while block := entry.read(min(_BLOCK, size + 1 - len(data))):
         data += block
     return data

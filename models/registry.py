@@ -1,6 +1,6 @@
-"""Finds the methods: every folder of ``models/methods`` whose ``__init__`` has a ``METHOD``. Torch-free.
+"""Registry of methods: every folder of ``models/methods`` whose ``__init__`` has a ``METHOD``. Torch-free.
 
-Nothing else in lichen names a method, so a new one is a new folder and no other change.
+Nothing else names a method, so a new method is a new folder without other changes.
 """
 
 import difflib
@@ -23,10 +23,9 @@ def methods() -> "Mapping[str, MethodSpec[Any]]":
     """All methods by name, sorted.
 
     Raises:
-        TypeError: a folder's METHOD is no MethodSpec, or is named differently from its folder (a fault of
-            ours).
+        TypeError: a folder's METHOD is no MethodSpec, or has another name than its folder (a bug).
     """
-    found: dict[str, MethodSpec[Any]] = {}
+    specs: dict[str, MethodSpec[Any]] = {}
     for entry in sorted(iter_modules(_folder.__path__), key=lambda entry: entry.name):
         if not entry.ispkg:
             continue
@@ -35,21 +34,21 @@ def methods() -> "Mapping[str, MethodSpec[Any]]":
             continue
         if not isinstance(spec, MethodSpec) or spec.name != entry.name:
             raise TypeError(f"models/methods/{entry.name}: METHOD must be a MethodSpec named {entry.name!r}")
-        found[spec.name] = spec
-    return MappingProxyType(found)
+        specs[spec.name] = spec
+    return MappingProxyType(specs)
 
 
 def method(name: str) -> MethodSpec[Any]:
     """The method of that name.
 
     Raises:
-        Misconfigured: there is none; the message names those there are.
+        Misconfigured: unknown; the message names the known ones.
     """
-    known = methods()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
+    specs = methods()
+    if name in specs:
+        return specs[name]
+    near = difflib.get_close_matches(name, specs, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise Misconfigured(
-        f"task key 'method': {name!r} is no method of this lichen (known: {', '.join(known)}){hint}"
+        f"task key 'method': {name!r} is no method of this lichen (known: {', '.join(specs)}){hint}"
     )

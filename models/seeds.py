@@ -1,10 +1,10 @@
-"""Seeds that follow from what they are for; their values are stable across releases."""
+"""Seeds derived from their purpose; values are stable across releases."""
 
 import hashlib
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed of a generator, from a seed and what it is used for (device, round, purpose)."""
+    """A 63-bit seed of a generator, from a seed and its use (device, round, purpose)."""
     return _first_bytes("\0".join(map(str, parts)), 8)
 
 
