@@ -96,8 +96,8 @@ def confusion(counted: Sequence[Sequence[int]], labels: Sequence[str]) -> str:
     share = _PERCENT * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     shown = np.where(counts > 0, share, np.nan)
     heat(axes, shown, rows=labels, columns=labels, shades=style.SHADES, text="{:.0f}")
-    axes.set_xlabel("the model said")
-    axes.set_ylabel("was done")
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
     return style.svg(made, "confusion")
 
 

@@ -199,7 +199,7 @@ def test_a_run_of_which_little_is_known_has_a_page_all_the_same() -> None:
     results = initial_results(TASK, OPTIONS, "1", labelled)
     page = PAGE.html(results)
     assert "<svg" in page
-    assert "Who sees like whom" not in page
+    assert "Similarity of devices" not in page
     assert list(table(results).columns[0].cells) == [device.name for device in results.devices]
 
 
