@@ -1,4 +1,4 @@
-"""What a method folder's ``__init__`` says about its method, and how its halves are made. Torch-free."""
+"""Describes a method (in its folder's ``__init__``), and imports its halves. Torch-free."""
 
 import difflib
 import json
@@ -25,12 +25,12 @@ _WANTED: Final = {
     "bool_type": "true or false is wanted",
 }
 _FOUND: Final = 60
-"""A message shows so many characters of a wrong value."""
+"""Maximum characters of a wrong value in a message."""
 
 
 @dataclass(frozen=True)
 class MethodSpec(Generic[C]):
-    """What a method folder's ``__init__`` says about it; generic over the options. Torch-free."""
+    """The description of a method; generic over its options. Torch-free."""
 
     name: str
     title: str
@@ -41,61 +41,58 @@ class MethodSpec(Generic[C]):
     symbols: Mapping[str, str] = field(default_factory=dict)
     """The paper's symbol -> our name."""
     prototype_role: bool = False
-    """Devices without torch can teach the fleet by prototypes alone: there is a ``prototyper.py``."""
+    """Devices without torch can send prototypes alone: there is a ``prototyper.py``."""
     trains: Callable[[Any], bool] = lambda _config: True
-    """Whether devices train under a config. Where they do not, devices of role ``prototype`` alone can make a
-    round; where they do, a round needs a device that trains."""
+    """Whether devices train under a config. If so, a round needs a device that trains; otherwise devices of
+    role ``prototype`` suffice."""
 
     personal: Callable[[Any], tuple[str, ...]] = lambda _config: ()
-    """The parts of a state (first words of blob names) that a device keeps its own of, under a config; then
-    there is a ``personal.py``."""
+    """The parts of a state (first words of blob names) of which a device has a private copy, under a config;
+    requires a ``personal.py``."""
 
     noise: Callable[[Any], float] = lambda _config: 0.0
-    """The noise that protects single windows in all that devices send under a config, in sensitivities of
-    what it is added to (differential privacy); 0: none. With noise the method charges each release to the
-    account of ``models/privacy/account.py``."""
+    """Noise multiplier of differential privacy for single windows under a config, in sensitivities; 0: none.
+    With noise the method charges each release to the account of ``models/privacy/account.py``."""
 
     bounded: tuple[str, ...] = ()
-    """The parts of a state (first words of blob names) whose updates the server bounds tightly by itself: how
-    far they go is chance, and they are not compared with those of other devices."""
+    """The parts of a state (first words of blob names) whose updates the server bounds by itself: their norms
+    are random, and the screen does not compare them."""
 
     routed: bool = False
-    """Devices hold parts of the model, by what they read and predict: there is a ``router.py``, the server is
-    a :class:`RoutedServer`, and each kind of device gets a bundle of its own."""
+    """Devices hold parts of the model, by their profile: there is a ``router.py``, the server is a
+    :class:`RoutedServer`, and each kind of device gets its own bundle."""
     guided: bool = False
-    """The coordinator looks at each update through its labelled windows before it folds, and trains on them
-    after: the task has ``labelled``, there is a ``trainer.py``, and the server is a :class:`GuidedServer`."""
+    """The coordinator views each update on its labelled windows before the fold, and trains on them after:
+    the task has ``labelled``, there is a ``trainer.py``, and the server is a :class:`GuidedServer`."""
     optimised: tuple[str, ...] = ("encoder", "head")
-    """The parts of a state (first words of blob names) that ``task.aggregator`` steps; the others become what
-    the fold says. Running statistics never are stepped."""
+    """The parts of a state (first words of blob names) that ``task.aggregator`` steps; the others, and
+    running statistics, take the fold's values."""
     tunable: tuple[str, ...] = ()
-    """Options, by how their names begin, that may change between restarts of a coordinator: of what it trains
-    and weighs by itself, on which no version's shape and no device depends."""
+    """Prefixes of options that may change when a coordinator restarts: those of its own training and weights,
+    on which neither devices nor the shapes of versions depend."""
     several_targets: bool = False
-    """Takes tasks with ``targets`` besides ``labels``, and modalities that are no inputs."""
+    """Supports ``targets`` besides ``labels``, and modalities that are no inputs."""
     material: MaterialName = "windows"
-    """What devices learn from: tasks have ``labels`` and ``modalities``, or a table ``graph``."""
+    """Material of devices: tasks have ``labels`` and ``modalities``, or a table ``graph``."""
     owned: tuple[str, ...] = ()
     """The parts of a state (first words of blob names) of which each device has a blob of its own,
-    ``<part>/<device>``: on that device's route where it is there, served to nobody else, and no part of what
-    is exported or judged."""
+    ``<part>/<device>``: on that device's route alone, and neither exported nor evaluated."""
     one_model: bool = False
-    """What devices run is the same for all versions of a task (they feed it what a version changes): it is
-    exported once, and packed again for each version."""
+    """All versions of a task have the same ONNX model, which devices feed with the tensors of a version: it
+    is exported once, and packed for each version."""
     beyond: Callable[[Task], int] = lambda _task: 0
-    """Elements that an update may hold at most beyond one of each tensor of the model."""
+    """Maximum number of elements of an update beyond those of the model."""
     codecs: Mapping[str, Codec] = field(default_factory=dict)
-    """How tensors of a version are stored and travel down, by the last part of their names; float32 where not
-    named. Only codecs that give back what ``Fold.close`` made, to the bit."""
+    """Lossless codecs of a version's tensors, by the last part of their names; others are float32."""
     robust_folds: bool = True
     """Whether ``task.robust.fold`` may be other than ``mean``."""
     reported: tuple[str, ...] = ()
-    """Metrics of updates whose mean over devices, by their samples, is a version's: where the coordinator has
-    nothing to judge versions on."""
+    """Metrics of updates whose mean over devices, weighted by samples, is a version's metric if the
+    coordinator cannot evaluate versions."""
 
     @property
     def kind(self) -> MaterialKind:
-        """Of the material."""
+        """The kind of the material."""
         return KINDS[self.material]
 
     def configure(self, task: Task) -> C:
@@ -125,14 +122,14 @@ class MethodSpec(Generic[C]):
         try:
             return self.config.model_validate_json(json.dumps(task.config), strict=True)
         except ValidationError as error:
-            wrong = "; ".join(_words(self.config, one) for one in error.errors(include_url=False))
+            wrong = "; ".join(_words(self.config, fault) for fault in error.errors(include_url=False))
             raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {wrong}") from None
 
     def require_labelled(self, task: Task) -> None:
-        """Whether the coordinator has what a ``guided`` method learns from; devices are not told of it.
+        """Check that a ``guided`` method's task names labelled windows.
 
         Raises:
-            Misconfigured: it is not named.
+            Misconfigured: it names none.
         """
         from protocol.errors import Misconfigured  # noqa: PLC0415 - only on this path
 
@@ -144,26 +141,26 @@ class MethodSpec(Generic[C]):
 
     def server(self) -> Server:
         """The coordinator's half (NumPy)."""
-        made: Server = import_module(f"models.methods.{self.name}.server").make_server()
-        return made
+        server: Server = import_module(f"models.methods.{self.name}.server").make_server()
+        return server
 
     def client(self) -> Client:
         """The device's half (may import torch: call it in the worker only)."""
-        made: Client = import_module(f"models.methods.{self.name}.client").make_client()
-        return made
+        client: Client = import_module(f"models.methods.{self.name}.client").make_client()
+        return client
 
     def trainer(self) -> ServerTrainer:
-        """What a ``guided`` method trains at the coordinator (imports torch: call it in the worker only)."""
-        made: ServerTrainer = import_module(f"models.methods.{self.name}.trainer").make_trainer()
-        return made
+        """The coordinator's training of a ``guided`` method (imports torch: call it in the worker only)."""
+        trainer: ServerTrainer = import_module(f"models.methods.{self.name}.trainer").make_trainer()
+        return trainer
 
     def blended(self, task: Task, state: Blobs, private: Tensors) -> Blobs:
-        """A state as a device's own predictions use it, by the method's ``personal.py`` (NumPy).
+        """A state with a device's private parts blended in, by the method's ``personal.py`` (NumPy).
 
         Args:
-            task: its config says what is personal.
+            task: with the options.
             state: at least the parts of :attr:`personal`.
-            private: what the device keeps; names that the state does not have are passed over.
+            private: the device's tensors; names that the state lacks are ignored.
 
         Returns:
             The state; blobs that stay global are the same objects.
@@ -172,13 +169,13 @@ class MethodSpec(Generic[C]):
         if not self.personal(config):
             return state
         module = import_module(f"models.methods.{self.name}.personal")
-        made: Blobs = module.blended(config, state, private)
-        return made
+        blended: Blobs = module.blended(config, state, private)
+        return blended
 
     def router(self) -> Router:
         """The gate of a ``routed`` method (NumPy)."""
-        made: Router = import_module(f"models.methods.{self.name}.router").make_router()
-        return made
+        router: Router = import_module(f"models.methods.{self.name}.router").make_router()
+        return router
 
     def prototyper(self) -> Prototyper:
         """The half of a device that only sends prototypes (NumPy).
@@ -190,27 +187,27 @@ class MethodSpec(Generic[C]):
 
         if not self.prototype_role:
             raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
-        made: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
-        return made
+        prototyper: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
+        return prototyper
 
 
 def _words(config: type[BaseModel], error: "ErrorDetails") -> str:
-    """One wrong option: its key, why, and what was found or meant."""
+    """A wrong option: its key, the reason, and the value or the nearest option."""
     path = ".".join(["config", *map(str, error["loc"])])
     if error["type"] == "extra_forbidden":
         return f"{path}: no such option{_options(config, str(error['loc'][-1]))}"
     message = error["msg"].removeprefix("Value error, ")
-    if not error["loc"]:  # of several options together: the words name them
+    if not error["loc"]:  # of several options, which the message names
         return f"{path}: {message}"
-    found = repr(error["input"])
+    value = repr(error["input"])
     if error["type"] in _WANTED:
         marks = ", without quotation marks" if isinstance(error["input"], str) else ""
         message = f"{_WANTED[error['type']]}{marks}"
-    return f"{path}: {message} (found {found if len(found) <= _FOUND else found[:_FOUND] + '...'})"
+    return f"{path}: {message} (found {value if len(value) <= _FOUND else value[:_FOUND] + '...'})"
 
 
 def _options(config: type[BaseModel], given: str) -> str:
-    """All options there are, those that are spelt most alike first."""
+    """All options, the most similar names first."""
     known = sorted(config.model_fields)
     known.sort(key=lambda name: difflib.SequenceMatcher(None, given, name).ratio(), reverse=True)
     near = difflib.get_close_matches(given, known, n=1)

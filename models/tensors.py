@@ -1,7 +1,7 @@
-"""Named tensors: between blobs, files, deltas and torch modules. Torch-free (modules are duck-typed).
+"""Converts named tensors between blobs, files, deltas and torch modules. Torch-free.
 
-A name is a path such as ``encoder/gyroscope/lstm.weight_ih_l0``; :func:`models.contract.blob_of` says which
-blob of the global state it travels in.
+A name is a path such as ``encoder/gyroscope/lstm.weight_ih_l0``; :func:`models.contract.blob_of` gives its
+blob.
 """
 
 import io
@@ -28,7 +28,7 @@ def flatten(blobs: Blobs) -> Tensors:
 
 
 def unflatten(tensors: Mapping[str, FloatArray]) -> Blobs:
-    """Tensors by full name, sorted into their blobs."""
+    """Blobs of tensors by full name, sorted."""
     blobs: Blobs = {}
     for name in sorted(tensors):
         blobs.setdefault(blob_of(name), {})[name] = tensors[name]
@@ -36,7 +36,7 @@ def unflatten(tensors: Mapping[str, FloatArray]) -> Blobs:
 
 
 def blobs_of(tensors: Iterable[str]) -> tuple[str, ...]:
-    """Names of the blobs that tensors of these names travel in, sorted."""
+    """Names of the blobs of these tensors, sorted."""
     return tuple(sorted({blob_of(name) for name in tensors}))
 
 
@@ -60,7 +60,7 @@ def apply(base: Mapping[str, FloatArray], delta: Mapping[str, FloatArray]) -> Te
 
 
 def check_tensor(name: str, tensor: FloatArray, shape: tuple[int, ...], bound: float) -> None:
-    """Compare one tensor of a peer with what the model has.
+    """Check a peer's tensor against the model.
 
     Raises:
         Refused: WRONG_TENSORS (shape), NON_FINITE or OUT_OF_BOUNDS (beyond ``bound``); the detail names the
@@ -72,7 +72,7 @@ def check_tensor(name: str, tensor: FloatArray, shape: tuple[int, ...], bound: f
         )
     if tensor.size == 0:
         return
-    # min and max pass NaN through and need no temporary of the tensor's size
+    # min and max propagate NaN and need no temporary of the tensor's size
     low, high = float(tensor.min()), float(tensor.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         raise Refused(Reason.NON_FINITE, f"tensor {name!r} holds NaN or infinity")
@@ -83,21 +83,21 @@ def check_tensor(name: str, tensor: FloatArray, shape: tuple[int, ...], bound: f
         )
 
 
-def check_names(given: Iterable[str], wanted: Iterable[str], what: str) -> None:
-    """Compare tensor names with those that must be there, neither fewer nor more.
+def check_names(names: Iterable[str], expected: Iterable[str], what: str) -> None:
+    """Check that tensor names are exactly those expected.
 
     Raises:
-        Refused: WRONG_TENSORS, naming the first that is missing or foreign.
+        Refused: WRONG_TENSORS; the detail names the first missing or unknown one.
     """
-    given, wanted = set(given), set(wanted)
-    for name in sorted(wanted - given):
+    names, expected = set(names), set(expected)
+    for name in sorted(expected - names):
         raise Refused(Reason.WRONG_TENSORS, f"{what}: tensor {name!r} is missing")
-    for name in sorted(given - wanted):
+    for name in sorted(names - expected):
         raise Refused(Reason.WRONG_TENSORS, f"{what}: tensor {name!r} is not in the model")
 
 
 def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays as npz, whole or not at all: equal arrays give equal bytes (zip times are fixed)."""
+    """Write arrays as npz, atomically; equal arrays give equal bytes (zip times are fixed)."""
     part = path.with_name(path.name + ".part")
     with part.open("wb") as file:
         _pack_npz(file, arrays)
@@ -105,7 +105,7 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def npz_bytes(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """What :func:`write_npz` would write, for who writes it durably."""
+    """The content of :func:`write_npz`, for durable writes."""
     buffer = io.BytesIO()
     _pack_npz(buffer, arrays)
     return buffer.getvalue()
@@ -120,10 +120,10 @@ def _pack_npz(file: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def read_arrays(path: Path, what: str, only: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an npz, or ``only`` some. Nothing in it can run: pickled objects are refused.
+    """Read all arrays of an npz, or ``only`` some; refuses pickled objects.
 
     Raises:
-        Misconfigured: no such file, or not an npz; the message names it, and ``what`` it should have been.
+        Misconfigured: no such file, or no npz; the message names it and ``what`` it should be.
     """
     try:
         return npz.read(path, only=only)
@@ -132,7 +132,7 @@ def read_arrays(path: Path, what: str, only: Collection[str] | None = None) -> d
 
 
 def read_npz(path: Path, only: Collection[str] | None = None) -> Tensors:
-    """Read named float32 tensors: all, or those of ``only`` that are there.
+    """Read named float32 tensors: all, or the existing ones of ``only``.
 
     Raises:
         Misconfigured: no such file, or not an npz; the message names it.

@@ -1,9 +1,9 @@
 """Sums of tensors that do not depend on order or grouping, to the bit (docs/adr/0003-fold-at-close.md).
 
-NumPy only. Floating-point addition is not associative; integer addition is. Every value is turned into a
-64-bit integer in steps of 2**-24 (finer than float32 resolves near 1), multiplied by its integer weight and
-added. Overflow cannot happen: the sum of ``|value| * weight`` is bounded before anything is added. (It is
-also the form that secure aggregation needs.)
+NumPy only. Floating-point addition is not associative; integer addition is. Every value is rounded to a
+64-bit integer in steps of 2**-24 (finer than float32 near 1), multiplied by its integer weight and added.
+Overflow cannot happen, because the sum of ``|value| * weight`` is bounded before. (Secure aggregation needs
+the same form.)
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from protocol.errors import Reason, Refused
 
 FRACTION_BITS: Final = 24
 MAX_ABS: Final = 1024.0
-"""Default bound of a value. With it, weights may sum to ``2**28`` in a round."""
+"""Default bound of a value; then a round's weights may sum to ``2**28``."""
 _BLOCK: Final = 1 << 16
 _HEADROOM_BITS: Final = 62
 IntArray = NDArray[np.int64]
@@ -32,7 +32,7 @@ def _add_scaled(total: IntArray, values: FloatArray, weight: int) -> None:
     for start in range(0, flat.size, _BLOCK):
         part = flat[start : start + _BLOCK]
         f, i = floats[: part.size], integers[: part.size]
-        # exact: a power of two moves only the exponent, and bounded values stay far below float32's largest
+        # exact: a power of two changes only the exponent, and bounded values stay far below float32's maximum
         np.multiply(part, np.float32(2**FRACTION_BITS), out=f)
         np.rint(f, out=f)
         np.copyto(i, f, casting="unsafe")
@@ -55,12 +55,12 @@ def _divided(total: IntArray, divisor: float) -> FloatArray:
 class FixedPointSum:
     """A weighted mean of named tensors in O(model) memory.
 
-    An update may lack tensors (a device without a modality sends no encoder of it): each tensor's mean is
-    over the updates that had it.
+    An update may lack tensors (a device without a modality sends no encoder of it): each mean is over the
+    updates with the tensor.
 
     Args:
         shapes: the names that may be added, and their shapes.
-        max_abs: values beyond are refused.
+        max_abs: bound of absolute values.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], max_abs: float = MAX_ABS) -> None:
@@ -68,15 +68,15 @@ class FixedPointSum:
         self._weights = dict.fromkeys(shapes, 0)
         self._max_abs = float(max_abs)
         self.max_weight = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
-        """Weights of one tensor may not sum to more."""
+        """Maximum sum of the weights of a tensor."""
 
     @property
     def weights(self) -> dict[str, int]:
-        """Per tensor, the sum of the weights added so far."""
+        """The sum of the added weights, by tensor."""
         return dict(self._weights)
 
     def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
-        """Add ``weight`` times each tensor; all of them, or none when one is refused.
+        """Add ``weight`` times each tensor; none if one is refused.
 
         Raises:
             Refused: an unknown name or wrong shape (WRONG_TENSORS), a non-finite or too large value, or a
@@ -100,10 +100,10 @@ class FixedPointSum:
             )
 
     def merge(self, other: Self) -> None:
-        """Add another sum of the same tensors: the result is that of adding all updates to one.
+        """Add another sum of the same tensors; equals adding all updates to one.
 
         Raises:
-            ValueError: the two differ in names, shapes or bound (a fault of ours).
+            ValueError: the two differ in names, shapes or bound (a bug).
             Refused: together they would exceed the weight bound.
         """
         mine = {name: total.shape for name, total in self._totals.items()}
@@ -129,18 +129,18 @@ class FixedPointSum:
 
 
 class RowSum:
-    """A mean per row of a matrix, over those updates that have the row (QQR's class prototypes).
+    """The mean of each row of a matrix, over the updates with the row (class prototypes).
 
     Args:
         rows: K.
         columns: D.
-        max_abs: values beyond are refused.
+        max_abs: bound of absolute values.
     """
 
     def __init__(self, rows: int, columns: int, max_abs: float = MAX_ABS) -> None:
         self._total_KD = np.zeros((rows, columns), np.int64)
         self.count_K: IntArray = np.zeros(rows, np.int64)
-        """Updates that had the row."""
+        """Number of updates with the row."""
         self._max_abs = float(max_abs)
         self._max_count = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
 
@@ -148,13 +148,12 @@ class RowSum:
         """Add rows.
 
         Args:
-            name: the tensor, for the error's words.
-            index_R: which rows, each at most once.
+            name: the tensor, for errors.
+            index_R: the rows, each at most once.
             values_RD: their values.
 
         Raises:
-            Refused: a row is named twice or is not there, the shape is wrong, or a value is not finite or too
-                large.
+            Refused: a row is repeated or unknown, the shape is wrong, or a value is not finite or too large.
         """
         rows, columns = self._total_KD.shape
         index_R = np.asarray(index_R, np.int64)
@@ -177,7 +176,7 @@ class RowSum:
         """Add another sum of the same matrix.
 
         Raises:
-            ValueError: the shapes or bounds differ (a fault of ours).
+            ValueError: the shapes or bounds differ (a bug).
             Refused: together they would hold too many updates.
         """
         if self._total_KD.shape != other._total_KD.shape or self._max_abs != other._max_abs:
@@ -188,6 +187,6 @@ class RowSum:
         self.count_K += other.count_K
 
     def mean(self) -> FloatArray:
-        """``(K, D)`` float32; zeros in rows that nothing was added to (``count_K`` is 0 there)."""
+        """``(K, D)`` float32; zeros for rows without updates (``count_K`` is 0)."""
         divisor_K1 = np.maximum(self.count_K, 1)[:, None] * float(2**FRACTION_BITS)
         return (self._total_KD / divisor_K1).astype(np.float32)

@@ -1,7 +1,7 @@
 """Robust folding of class prototypes: the geometric median of each class, over the devices that have it.
 
-The point whose distances to all rows sum to the least: fewer than half of the devices cannot move it far,
-whatever they send. Found by the smoothed Weiszfeld iteration (Pillutla et al., Robust Aggregation for
+The geometric median minimises the sum of distances to all rows: fewer than half of the devices cannot move it
+far. Computed by the smoothed Weiszfeld iteration (Pillutla et al., Robust Aggregation for
 Federated Learning, algorithm 2), block by block from disk: memory is O(rows of a block), not O(devices).
 
 Shapes: K classes, D features, N rows of one class, R rows of one update.
@@ -24,31 +24,31 @@ from protocol.tasks.folding import Robust
 
 ITERATIONS: Final = 64
 TOLERANCE: Final = 1e-7
-"""A step shorter than this share of the rows' spread ends the iteration."""
+"""The iteration ends at a step shorter than this share of the rows' spread."""
 SMOOTHING: Final = 1e-6
-"""The least distance, as a share of the spread: a row on the spot must not have an infinite weight."""
+"""Minimum distance, as a share of the spread, which bounds the weight of a row at the current point."""
 _BLOCK_ROWS: Final = 4096
 
 Wide = NDArray[np.float64]
 
 
 class RowFold(Protocol):
-    """Puts rows of a table together; see :class:`models.aggregation.exact_sums.RowSum`."""
+    """Folds the rows of a table; see :class:`models.aggregation.exact_sums.RowSum`."""
 
     count_K: IntArray
 
     def add(self, name: str, index_R: IntArray, values_RD: FloatArray) -> None:
-        """Take one update's rows."""
+        """Add an update's rows."""
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same table."""
+        """Add another fold of the same table."""
 
     def mean(self) -> FloatArray:
-        """The table's rows; zeros where nothing was added."""
+        """The table's rows; zeros without updates."""
 
 
 def row_fold(robust: Robust, rows: int, columns: int, max_abs: float = MAX_ABS) -> RowFold:
-    """The fold that the task asks for."""
+    """The fold of the task's options."""
     if robust.prototypes == "geometric_median":
         return GeometricMedian(rows, columns, max_abs)
     return RowSum(rows, columns, max_abs)
@@ -60,15 +60,14 @@ class GeometricMedian:
     def __init__(self, rows: int, columns: int, max_abs: float = MAX_ABS) -> None:
         self._rows, self._columns, self._max_abs = rows, columns, float(max_abs)
         self.count_K: IntArray = np.zeros(rows, np.int64)
-        """Updates that had the row."""
+        """Number of updates with the row."""
         self._spill = Spill()
 
     def add(self, name: str, index_R: IntArray, values_RD: FloatArray) -> None:
-        """Keep rows.
+        """Store rows.
 
         Raises:
-            Refused: a row is named twice or is not there, the shape is wrong, or a value is not finite or too
-                large.
+            Refused: a row is repeated or unknown, the shape is wrong, or a value is not finite or too large.
         """
         index = [int(i) for i in index_R]
         if len(set(index)) != len(index) or any(not 0 <= i < self._rows for i in index):
@@ -81,10 +80,10 @@ class GeometricMedian:
             self.count_K[i] += 1
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same table.
+        """Add another fold of the same table.
 
         Raises:
-            ValueError: the shapes or bounds differ (a fault of ours).
+            ValueError: the shapes or bounds differ (a bug).
         """
         if (self._rows, self._columns, self._max_abs) != (other._rows, other._columns, other._max_abs):
             raise ValueError("only row folds of one shape and bound can be merged")
@@ -92,19 +91,19 @@ class GeometricMedian:
         self.count_K += other.count_K
 
     def mean(self) -> FloatArray:
-        """``(K, D)`` float32: the geometric median of each row; zeros in rows that nothing was added to."""
+        """``(K, D)`` float32: the geometric median of each row; zeros without updates."""
         out_KD = np.zeros((self._rows, self._columns), np.float32)
         for k in np.flatnonzero(self.count_K):
             out_KD[k] = self._median_of(int(k))
         return out_KD
 
     def _blocks(self, k: int) -> Iterable[Wide]:
-        """Rows of a class in blocks, to be gone through again and again; one block alone stays in memory."""
+        """Rows of a class as an iterable of blocks that can be repeated; one block is in memory."""
         again = _Again(self._spill, str(k))
         return again if self.count_K[k] > _BLOCK_ROWS else list(again)
 
     def _median_of(self, k: int) -> Wide:
-        """The iteration, from the mean; blocks come in one order, so the sums are the same every time."""
+        """The iteration, starting at the mean; a fixed order of blocks makes sums reproducible."""
         blocks, at_D = self._blocks(k), np.zeros(self._columns)
         for block_ND in blocks:
             at_D += block_ND.sum(axis=0)
@@ -139,7 +138,7 @@ def _distances(block_ND: Wide, at_D: Wide) -> Wide:
 
 
 def _step(blocks: Iterable[Wide], at_D: Wide, least: float) -> Wide:
-    """The mean of all rows, each by the inverse of its distance."""
+    """The mean of all rows, weighted by the inverse distance."""
     total_D, weight = np.zeros_like(at_D), 0.0
     for block_ND in blocks:
         share_N1 = 1.0 / np.maximum(_distances(block_ND, at_D), least)[:, None]

@@ -1,13 +1,13 @@
-"""Robust folding: what a minority of devices sends moves the model only so far (``task.robust``). NumPy only.
+"""Robust folds, which bound the influence of a minority of devices (``task.robust``). NumPy only.
 
-- ``clip``: each part of an update is scaled to at most ``clip_factor`` times the median length of the round's
-  parts, then the plain mean (norm bounding, Sun et al. 2019, section 4; the bound is the round's own).
+- ``clip``: each part of an update is scaled to at most ``clip_factor`` times the median norm of the round's
+  parts, then averaged (norm bounding, Sun et al. 2019, section 4, with a bound by round).
 - ``trimmed_mean`` and ``median``: value by value (Yin et al. 2018, definitions 1 and 2).
 
-Every update has one vote: a weight is what a peer claims. All updates of a round lie in one file
-(:mod:`models.aggregation.spill_file`) and are looked at a slab of coordinates at a time: memory is O(model),
-whatever their
-number, and no order of arrival changes a bit. Tensors that only some devices send are folded over these.
+Every update has one vote, because peers claim their weights. All updates of a round are in one file
+(:mod:`models.aggregation.spill_file`), read by slabs of coordinates: memory is O(model) for any number of
+updates, and the result does not depend on their order. Tensors that only some devices send are folded over
+these.
 
 Shapes: N updates, V values of a slab.
 """
@@ -28,36 +28,36 @@ from protocol.errors import Reason, Refused
 from protocol.tasks.folding import Robust
 
 SLAB_VALUES: Final = 1 << 20
-"""Values of all updates together that are in memory at a time: 4 MiB, and some more while they are sorted."""
+"""Values in memory, of all updates: 4 MiB, and temporaries of sorting."""
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class DeltaFold(Protocol):
-    """Puts model deltas together; see :class:`models.aggregation.exact_sums.FixedPointSum`."""
+    """Folds model deltas; see :class:`models.aggregation.exact_sums.FixedPointSum`."""
 
     def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
-        """Take one update: all of its tensors, or none when one is refused."""
+        """Add an update; none of its tensors if one is refused."""
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same tensors."""
+        """Add another fold of the same tensors."""
 
     def mean(self) -> Tensors:
         """The round's delta of each tensor that was added at least once."""
 
 
 def delta_fold(robust: Robust, shapes: Shapes, max_abs: float = MAX_ABS) -> DeltaFold:
-    """The fold that the task asks for."""
-    made: dict[str, Callable[[], DeltaFold]] = {
+    """The fold of the task's options."""
+    folds: dict[str, Callable[[], DeltaFold]] = {
         "mean": lambda: FixedPointSum(shapes, max_abs),
         "clip": lambda: ClippedMean(shapes, max_abs, robust.clip_factor),
         "trimmed_mean": lambda: Coordinatewise(shapes, max_abs, lambda x_NV: trimmed_mean(x_NV, robust.trim)),
         "median": lambda: Coordinatewise(shapes, max_abs, median),
     }
-    return made[robust.fold]()
+    return folds[robust.fold]()
 
 
 class _Kept:
-    """Checked updates on disk; what the robust folds share."""
+    """Checked updates on disk: the base of the robust folds."""
 
     def __init__(self, shapes: Shapes, max_abs: float) -> None:
         self._shapes = dict(shapes)
@@ -65,7 +65,7 @@ class _Kept:
         self._spill = Spill()
 
     def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
-        """Take one update; the weight is only checked.
+        """Add an update; the weight is only checked.
 
         Raises:
             Refused: an unknown name or wrong shape, a value that is not finite or too large, or a weight
@@ -87,18 +87,18 @@ class _Kept:
 
 
 class Coordinatewise(_Kept):
-    """One rule for every single value."""
+    """Applies one rule to every coordinate."""
 
     def __init__(self, shapes: Shapes, max_abs: float, rule: Callable[[FloatArray], FloatArray]) -> None:
         super().__init__(shapes, max_abs)
         self._rule = rule
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same tensors."""
+        """Add another fold of the same tensors."""
         self._take(other)
 
     def mean(self) -> Tensors:
-        """The rule's value, tensor by tensor, slab by slab."""
+        """The rule's values by tensor, computed by slabs."""
         return {name: self._tensor(name) for name in self._shapes if self._spill.count(name)}
 
     def _tensor(self, name: str) -> FloatArray:
@@ -111,7 +111,7 @@ class Coordinatewise(_Kept):
 
 
 def median(x_NV: FloatArray) -> FloatArray:
-    """The middle value of each column; of an even number, the mean of the two in the middle."""
+    """The middle value of each column; for an even number the mean of the two middle values."""
     count = len(x_NV)
     x_NV.partition((count - 1) // 2, axis=0)
     low_V: FloatArray = x_NV[(count - 1) // 2]
@@ -129,14 +129,14 @@ def trimmed_mean(x_NV: FloatArray, trim: float) -> FloatArray:
     x_NV.sort(axis=0)
     inner_NV = x_NV[cut : count - cut]
     total_V = np.zeros(x_NV.shape[1])
-    for row_V in inner_NV:  # in sorted order, in float64: the same sum whoever came first
+    for row_V in inner_NV:  # in sorted order, in float64: the sum does not depend on arrival
         total_V += row_V
     mean_V: FloatArray = (total_V / len(inner_NV)).astype(np.float32)
     return mean_V
 
 
 class ClippedMean(_Kept):
-    """The mean of updates whose parts are no longer than the round's usual ones."""
+    """The mean of updates whose parts are clipped to the round's median norm."""
 
     def __init__(self, shapes: Shapes, max_abs: float, factor: float) -> None:
         super().__init__(shapes, max_abs)
@@ -145,7 +145,7 @@ class ClippedMean(_Kept):
         self._length_of: dict[str, list[float]] = {}
 
     def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
-        """Take one update."""
+        """Add an update."""
         super().add(tensors, weight)
         squares: dict[str, float] = {}
         for name in sorted(tensors):
@@ -156,7 +156,7 @@ class ClippedMean(_Kept):
             self._length_of.setdefault(name, []).append(math.sqrt(squares[part_of(name)]))
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same tensors."""
+        """Add another fold of the same tensors."""
         self._take(other)
         for mine, theirs in ((self._lengths, other._lengths), (self._length_of, other._length_of)):
             for key, lengths in theirs.items():
