@@ -1,20 +1,20 @@
-"""The server's optimizer: what becomes of a round's mean update. NumPy only, pure.
+"""The server's optimizer: applies a round's mean update to the model. NumPy only, pure.
 
 After Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2 (FedAdam and FedYogi). With x the
-model before the round, x' what the fold made of it, and D = x' - x, of each value:
+model before the round, x' the fold's result, and D = x' - x, by value:
 
     m <- beta1 m + (1 - beta1) D
     v <- beta2 v + (1 - beta2) D^2                     (fedadam)
     v <- v - (1 - beta2) D^2 sign(v - D^2)             (fedyogi)
     x <- x + lr m / (sqrt(v) + tau)
 
-m begins at 0 and v at tau^2; there is no correction for the beginning, as in the paper. It looks only at what
-a fold made, so it works after every method's fold and every robust one. A tensor that no device moved stays,
-with its moments. Arithmetic is float64, value by value: the same bytes on every machine.
+m begins at 0 and v at tau^2, without bias correction, as in the paper. The optimizer needs only the fold's
+result, so it works after every fold. A tensor that no device moved stays, with its moments. Arithmetic is
+float64 by value: equal bytes on every machine.
 
-The moments are blobs of the version beside the model's own, ``optimizer/first.<blob>`` and
-``optimizer/second.<blob>`` (slashes as dots). They are on no device's route, and methods never see them:
-:func:`model_of`.
+The moments are additional blobs of the version, ``optimizer/first.<blob>`` and
+``optimizer/second.<blob>`` (slashes as dots). They are on no device's route, and :func:`model_of` hides them
+from methods.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -30,20 +30,20 @@ from protocol.errors import Misconfigured
 from protocol.tasks.folding import Aggregator
 
 PART: Final = "optimizer"
-"""The first word of the names of the moments' blobs."""
+"""First word of the names of the moments' blobs."""
 FIRST: Final = f"{PART}/first"
 SECOND: Final = f"{PART}/second"
 _BLOCK: Final = 1 << 16
 _LONGEST: Final = 128
-"""Characters of a tensor's name in a frame."""
+"""Maximum characters of a tensor's name in a frame."""
 MAX_VALUE: Final = 1e6
-"""A model with larger values learns nothing: the server's steps are far too long."""
+"""Maximum value of a model: beyond, the server's steps are far too long."""
 _MOST: Final = float(np.finfo(np.float32).max)
-"""A moment of absurd updates stays a number, and so fades; infinite, it would hold its values for ever."""
+"""Bound of moments: a finite one decays, an infinite one would freeze its values."""
 
 Wide = NDArray[np.float64]
 Second = Callable[[Wide, Wide, float], Wide]
-"""The next second moment of the last one, D^2 and beta2."""
+"""Computes the next second moment from the last, D^2 and beta2."""
 
 
 def _adam(v: Wide, square: Wide, beta2: float) -> Wide:
@@ -60,12 +60,12 @@ _SECOND: Final[Mapping[str, Second]] = {"fedadam": _adam, "fedyogi": _yogi}
 
 
 def model_of(state: Blobs) -> Blobs:
-    """A version without moments: what methods, devices and exports see."""
+    """A version without moments, for methods, devices and exports."""
     return {name: tensors for name, tensors in state.items() if not _is_moment(name)}
 
 
 def rejoined(model: Blobs, state: Blobs) -> Blobs:
-    """``model`` with the moments of ``state``: a version whose model was changed after the fold."""
+    """``model`` with the moments of ``state``, for a model that changed after the fold."""
     return {**model_of(model), **{name: tensors for name, tensors in state.items() if _is_moment(name)}}
 
 
@@ -81,15 +81,15 @@ def stepped(aggregator: Aggregator, optimised: Collection[str], before: Blobs, a
     Args:
         aggregator: kind and options.
         optimised: first words of the blobs that are stepped (:attr:`models.spec.MethodSpec.optimised`);
-            the others, and running statistics, become what the fold says.
+            the others, and running statistics, take the fold's values.
         before: the version that the round started from, with its moments, if it has any.
-        after: what the fold made of it; moments in it are passed over.
+        after: the fold's result; its moments are ignored.
 
     Returns:
         The version, with moments; ``fedavg`` gives ``after`` without any.
 
     Raises:
-        Misconfigured: nothing of the version is optimised, or the step leads to absurd values; the message
+        Misconfigured: no part is optimised, or the step leads to values beyond :data:`MAX_VALUE`; the message
             names the tensor and the option.
     """
     if aggregator.kind not in _SECOND:
@@ -111,22 +111,22 @@ def stepped(aggregator: Aggregator, optimised: Collection[str], before: Blobs, a
 def _step(
     aggregator: Aggregator, name: str, old: FloatArray, new: FloatArray, moments: Tensors
 ) -> FloatArray:
-    """One tensor; its moments are replaced in ``moments``. In blocks: temporaries stay small at any size."""
+    """Step a tensor, in blocks to bound temporaries; replaces its moments in ``moments``."""
     first, second = _names(aggregator, name)
     m_old = moments.get(first, np.zeros(old.shape, np.float32))
     v_old = moments.get(second)
-    given = [np.ascontiguousarray(tensor).reshape(-1) for tensor in (old, new, m_old)]
+    inputs = [np.ascontiguousarray(tensor).reshape(-1) for tensor in (old, new, m_old)]
     v_flat = None if v_old is None else np.ascontiguousarray(v_old).reshape(-1)
-    made = [np.empty(old.size, np.float32) for _ in range(3)]
+    outputs = [np.empty(old.size, np.float32) for _ in range(3)]
     for start in range(0, old.size, _BLOCK):
         part = slice(start, start + _BLOCK)
-        x, x_new, m = (tensor[part].astype(np.float64) for tensor in given)
+        x, x_new, m = (tensor[part].astype(np.float64) for tensor in inputs)
         v = np.full(x.shape, aggregator.tau**2) if v_flat is None else v_flat[part].astype(np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is absurd is refused below
-            for tensor, values in zip(made, _block(aggregator, x, x_new - x, m, v), strict=True):
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
+            for tensor, values in zip(outputs, _block(aggregator, x, x_new - x, m, v), strict=True):
                 tensor[part] = values
-    moved, moments[first], moments[second] = (tensor.reshape(old.shape) for tensor in made)
-    if not float(np.abs(moved).max(initial=0.0)) <= MAX_VALUE:  # so that NaN is absurd, too
+    moved, moments[first], moments[second] = (tensor.reshape(old.shape) for tensor in outputs)
+    if not float(np.abs(moved).max(initial=0.0)) <= MAX_VALUE:  # also refuses NaN
         raise Misconfigured(
             f"aggregator.lr = {aggregator.lr:g} with tau = {aggregator.tau:g}: a step of {aggregator.kind} "
             f"takes tensor {name!r} beyond {MAX_VALUE:g}; use a smaller lr, or a larger tau"
@@ -135,7 +135,7 @@ def _step(
 
 
 def _block(aggregator: Aggregator, x: Wide, delta: Wide, m: Wide, v: Wide) -> tuple[Wide, Wide, Wide]:
-    """Algorithm 2 on some values: the model's, and their moments."""
+    """Algorithm 2 on a block: the next values and moments."""
     m_new = aggregator.beta1 * m + (1 - aggregator.beta1) * delta
     v_new = _SECOND[aggregator.kind](v, np.square(delta), aggregator.beta2)
     moved = x + aggregator.lr * m_new / (np.sqrt(v_new) + aggregator.tau)
@@ -143,7 +143,7 @@ def _block(aggregator: Aggregator, x: Wide, delta: Wide, m: Wide, v: Wide) -> tu
 
 
 def _names(aggregator: Aggregator, tensor: str) -> tuple[str, str]:
-    """Of a tensor's two moments."""
+    """Names of a tensor's two moments."""
     first, second = moment_name(FIRST, tensor), moment_name(SECOND, tensor)
     if len(second) > _LONGEST:
         raise Misconfigured(

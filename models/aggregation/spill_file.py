@@ -1,8 +1,7 @@
-"""A round's tensors on disk, for folds that must see all updates at once: in memory only an index.
+"""A round's tensors on disk, for folds over all updates at once; only an index is in memory.
 
-The file has no name: whatever happens to the process, its space is free afterwards. Updates are read back in
-the order of their contents' digests, never of their arrival, so that what is computed from them is the same
-to the bit in any order.
+The file has no name, so its space is freed with the process. Updates are read in the order of their digests,
+not of their arrival, so results do not depend on it.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ _ITEM: Final = 4
 
 @contextmanager
 def spilling_into(folder: Path | None) -> Iterator[None]:
-    """Spills that begin inside lie on that folder's disk; None leaves it to ``TMPDIR``."""
+    """Create spill files of this context in the folder; None: in ``TMPDIR``."""
     token = _FOLDER.set(folder)
     try:
         yield
@@ -58,8 +57,8 @@ class Spill:
         weakref.finalize(self, os.close, self._fd)
 
     def add(self, name: str, values: FloatArray) -> None:
-        """Keep an array."""
-        # -0.0 and 0.0 are equal numbers with other bytes: sorting must not show which came first
+        """Store an array."""
+        # -0.0 and 0.0 are equal numbers with different bytes, which must not affect the order
         data = (np.ascontiguousarray(values, np.float32) + np.float32(0)).tobytes()
         key = hashlib.blake2b(data, digest_size=16, person=b"lichen").digest()
         piece = _Piece(key, self._write(data), len(data) // _ITEM)
@@ -78,7 +77,7 @@ class Spill:
         return offset
 
     def count(self, name: str) -> int:
-        """How many arrays of that name there are."""
+        """Number of arrays of that name."""
         return len(self._pieces.get(name, ()))
 
     def slab(self, name: str, start: int, stop: int) -> FloatArray:
@@ -90,7 +89,7 @@ class Spill:
         return out_NV
 
     def arrays(self, name: str) -> Iterator[FloatArray]:
-        """Every array of that name, flat, in the order in which they were kept."""
+        """Every array of that name, flat, in the order of storing."""
         for piece in self._pieces.get(name, ()):
             yield self._read(piece.offset, piece.elements)
 
@@ -111,14 +110,14 @@ class Spill:
         return np.frombuffer(data, np.float32)
 
     def merge(self, other: Self) -> None:
-        """Take another's arrays."""
+        """Add another spill's arrays."""
         for name in other._pieces:
             for values in other.arrays(name):
                 self.add(name, values)
 
 
 def _nameless() -> int:
-    """A file that is gone as soon as it is closed."""
+    """Open a file without a name, which ends when it is closed."""
     try:
         handle, path = tempfile.mkstemp(prefix=".fold-", dir=_FOLDER.get())
         Path(path).unlink()

@@ -1,8 +1,8 @@
-"""How far an update goes, per part of the model: what screening and clipping compare between devices.
+"""Norms of an update by part of the model, which screening and clipping compare between devices.
 
-One number for a whole update would compare a device that has one encoder with a device that has three, and
-would hide a head that explodes behind encoders that do not move. So there is one number a part: the blob a
-tensor travels in, with running statistics apart, because they follow the data and not the step size.
+A norm of the whole update would compare devices with one and with three encoders, and hide an exploding head
+behind still encoders. So there is one by part: the tensor's blob, with running statistics apart, because they
+follow the data and not the step size.
 """
 
 import math
@@ -15,7 +15,7 @@ from models.contract import FloatArray, blob_of
 
 _BLOCK: Final = 1 << 16
 STATISTICS: Final = " statistics"
-"""How the name of a part of running statistics ends."""
+"""Suffix of parts of running statistics."""
 _RUNNING: Final = "running_"
 
 
@@ -28,7 +28,7 @@ def part_of(tensor: str) -> str:
 def magnitudes(tensors: Mapping[str, FloatArray]) -> dict[str, float]:
     """The root mean square of each part's values; for parts of equal size it is proportional to the norm.
 
-    The same tensors give the same bits, whatever order they come in.
+    The result does not depend on the order of tensors.
     """
     squares: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
@@ -40,7 +40,7 @@ def magnitudes(tensors: Mapping[str, FloatArray]) -> dict[str, float]:
 
 
 def sum_of_squares(tensor: FloatArray) -> float:
-    """In float64, in blocks: no temporary of the tensor's size."""
+    """The sum of squares in float64, in blocks to bound temporaries."""
     flat = np.ascontiguousarray(tensor, np.float32).reshape(-1)
     blocks = (flat[start : start + _BLOCK].astype(np.float64) for start in range(0, flat.size, _BLOCK))
     return math.fsum(float(np.square(block).sum()) for block in blocks)

@@ -1,7 +1,7 @@
 """Adam's moments, which a device keeps from round to round and never sends. Imports torch.
 
-A round has few steps on little data: with moments of its own each time, most of them would be Adam's first,
-which are all of one size. They are kept by blob, so that a part of the model that comes back finds its own.
+A round has few steps: with new moments each time, most would be Adam's first steps, which all have one size.
+Moments are stored by blob, so a part of the model that returns to the route finds its moments.
 """
 
 from collections.abc import Mapping
@@ -14,38 +14,38 @@ from models.contract import FloatArray, Tensors
 from models.training.local import Adam
 
 PREFIX: Final = "moments/"
-"""Of what a device keeps: ``moments/<blob>`` is (1 + 2 W,), steps taken, and both moments of W values."""
+"""Prefix in private tensors: ``moments/<blob>`` is (1 + 2 W,): steps, and both moments of W values."""
 _ABSURD: Final = 1e4
-"""Mean squared slopes beyond come of a broken sensor or label. They would take thousands of rounds to fade,
-and the device's steps would be next to nothing meanwhile."""
+"""Bound of mean squared gradients: larger ones come from broken sensors or labels, and would suppress the
+device's steps for thousands of rounds."""
 
 
 def resume(adam: Adam, sizes: Mapping[str, int], private: Mapping[str, FloatArray]) -> None:
-    """Let an optimizer go on with what the device kept; what it kept nothing of begins anew.
+    """Restore an optimizer's moments from private tensors; blobs without stored moments start anew.
 
     Args:
-        adam: of parameters that lie in these blobs, blob after blob.
-        sizes: by blob, in the optimizer's order, its number of values (W).
-        private: what the device keeps.
+        adam: of the parameters of these blobs, in order.
+        sizes: number of values (W) by blob, in the optimizer's order.
+        private: the device's private tensors.
     """
     adam.resume([_kept(private, blob, size) for blob, size in sizes.items()])
 
 
 def kept(adam: Adam, sizes: Mapping[str, int], private: Mapping[str, FloatArray]) -> Tensors:
-    """What the device keeps after a round, by name in ``private``; arguments as of :func:`resume`.
+    """The moments to store after a round, by name in ``private``; arguments as of :func:`resume`.
 
-    Of blobs that had no part in the round, it is what was kept before.
+    Blobs that were not trained in the round keep their stored moments.
     """
-    found = {name: tensor for name, tensor in private.items() if name.startswith(PREFIX)}
+    moments = {name: tensor for name, tensor in private.items() if name.startswith(PREFIX)}
     for blob, (mean, square, steps) in zip(sizes, adam.moments(list(sizes.values())), strict=True):
-        found[f"{PREFIX}{blob}"] = np.concatenate([[np.float32(steps)], mean.numpy(), square.numpy()])
-    return found
+        moments[f"{PREFIX}{blob}"] = np.concatenate([[np.float32(steps)], mean.numpy(), square.numpy()])
+    return moments
 
 
 def _kept(
     private: Mapping[str, FloatArray], blob: str, size: int
 ) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """A blob's moments; none where the device has none that fit, or something absurd went into them."""
+    """A blob's stored moments; none if they do not fit or exceed the bound."""
     flat = private.get(f"{PREFIX}{blob}")
     if flat is None or flat.shape != (1 + 2 * size,) or not np.isfinite(flat).all() or flat[0] < 0:
         return torch.zeros(size), torch.zeros(size), 0.0

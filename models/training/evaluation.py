@@ -1,4 +1,4 @@
-"""From predictions to an Evaluation, of all windows and of parts of them. Torch-free.
+"""Evaluates predictions on all windows and on parts of them. Torch-free.
 
 Shapes: B windows, M modalities, K classes.
 """
@@ -21,14 +21,14 @@ PARTS: Final[tuple[Part, ...]] = ("group", "modalities")
 """``group``: windows of one person or device. ``modalities``: all windows, with these modalities alone."""
 MAX_GROUPS: Final = 128
 _ALL_SUBSETS: Final = 3
-"""Of more modalities: each alone, and all but each."""
+"""With more modalities: each alone, and all but each."""
 
 
 def judge(true_B: NDArray[np.int64], probabilities_BK: NDArray[np.float32]) -> Evaluation:
     """Accuracy, macro F1 (over classes that occur or are predicted) and log loss of labelled windows.
 
     Raises:
-        Misconfigured: there is no labelled window to judge on.
+        Misconfigured: there is no labelled window.
     """
     labelled = true_B >= 0
     y, p_BK = true_B[labelled], probabilities_BK[labelled]
@@ -51,22 +51,22 @@ def judge(true_B: NDArray[np.int64], probabilities_BK: NDArray[np.float32]) -> E
 def in_parts(
     task: Task, windows: WindowSet, judged: Callable[[WindowSet], Evaluation], kinds: Sequence[Part]
 ) -> dict[str, dict[str, Mapping[str, float]]]:
-    """Metrics of parts of the windows, by kind and by name; parts that cannot be judged are left out.
+    """Metrics of parts of the windows, by kind and by name, without parts that cannot be evaluated.
 
     Args:
-        task: says which modalities are read.
-        windows: labelled; without groups there are none to tell apart.
+        task: names the modalities that are read.
+        windows: labelled, with or without groups.
         judged: evaluates the model.
         kinds: which parts.
     """
-    found: dict[str, dict[str, Mapping[str, float]]] = {}
+    metrics: dict[str, dict[str, Mapping[str, float]]] = {}
     for kind in kinds:
         for name, part in (_by_group if kind == "group" else _by_modalities)(task, windows):
             try:
-                found.setdefault(kind, {})[name] = judged(part).metrics
-            except Misconfigured:  # none of it is labelled
+                metrics.setdefault(kind, {})[name] = judged(part).metrics
+            except Misconfigured:  # no window of the part is labelled
                 continue
-    return found
+    return metrics
 
 
 def _by_group(_task: Task, windows: WindowSet) -> Iterator[tuple[str, WindowSet]]:
@@ -77,24 +77,24 @@ def _by_group(_task: Task, windows: WindowSet) -> Iterator[tuple[str, WindowSet]
 
 
 def _by_modalities(task: Task, windows: WindowSet) -> Iterator[tuple[str, WindowSet]]:
-    """The same windows as a device with fewer sensors would have them."""
+    """The windows with the modalities of devices with fewer sensors."""
     columns = [task.modality_names.index(name) for name in task.input_names]
-    there = [m for m in columns if windows.present_BM[:, m].any()]
-    sizes = range(1, len(there)) if len(there) <= _ALL_SUBSETS else sorted({1, len(there) - 1})
+    present = [m for m in columns if windows.present_BM[:, m].any()]
+    sizes = range(1, len(present)) if len(present) <= _ALL_SUBSETS else sorted({1, len(present) - 1})
     for size in sizes:
-        for kept in combinations(there, size):
-            name = "+".join(task.modality_names[m] for m in kept)
-            others = (m for m in range(len(task.modalities)) if m not in columns)  # what is only generated
-            yield name, _only(task, windows, [*kept, *others])
+        for subset in combinations(present, size):
+            name = "+".join(task.modality_names[m] for m in subset)
+            others = (m for m in range(len(task.modalities)) if m not in columns)  # only generated
+            yield name, _only(task, windows, [*subset, *others])
 
 
-def _only(task: Task, windows: WindowSet, kept: Sequence[int]) -> WindowSet:
-    """Windows without the other modalities; those that have nothing left are out."""
+def _only(task: Task, windows: WindowSet, columns: Sequence[int]) -> WindowSet:
+    """The windows restricted to some modalities; those without any of them are dropped."""
     present_BM = np.zeros_like(windows.present_BM)
-    present_BM[:, kept] = windows.present_BM[:, kept]
+    present_BM[:, columns] = windows.present_BM[:, columns]
     x = {
         name: np.where(present_BM[:, m, None, None], windows.x[name], np.float32(0))
         for m, name in enumerate(task.modality_names)
     }
     left = replace(windows, x=x, present_BM=present_BM, context=None)
-    return select(left, present_BM[:, [m for m in kept if task.modalities[m].input]].any(axis=1))
+    return select(left, present_BM[:, [m for m in columns if task.modalities[m].input]].any(axis=1))

@@ -1,7 +1,7 @@
-"""Pieces of local training that methods share. Imports torch: for the worker only.
+"""Functions of local training that methods share. Imports torch: for the worker only.
 
-Determinism: everything random comes from generators seeded by :func:`models.seeds.derive_seed`, with torch's
-deterministic algorithms; the same seed, windows, globals and number of threads give the same bytes.
+Deterministic: generators are seeded by :func:`models.seeds.derive_seed`, and torch uses deterministic
+algorithms; equal seeds, windows, states and numbers of threads give equal bytes.
 """
 
 import math
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 
 def start_deterministic(seed: int) -> torch.Generator:
-    """Seed torch's own generator (initial values, dropout); return a generator for shuffles and noise."""
-    # use_deterministic_algorithms does the same and loads torch's compiler besides: a second and 76 MB
+    """Seed torch's global generator (initial values, dropout); return a generator for shuffles and noise."""
+    # use_deterministic_algorithms also loads torch's compiler: a second and 76 MB
     torch.set_deterministic_debug_mode("error")
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)
@@ -25,15 +25,15 @@ def learning_rate(initial: float, decay: float, floor: float, round_: int) -> fl
 
 
 class Sgd:
-    """Stochastic gradient descent with momentum and weight decay, as ``torch.optim.SGD`` does it.
+    """Stochastic gradient descent with momentum and weight decay, equal to ``torch.optim.SGD``.
 
-    That one loads torch's compiler on first use: a second of CPU and 76 MB, too much on a device.
+    torch's class loads its compiler on first use: a second of CPU and 76 MB, too much on a device.
 
     Args:
         parameters: changed in place by :meth:`step`.
         lr: step size.
-        momentum: share of the last step's direction that is kept.
-        weight_decay: pull towards zero, relative to the step.
+        momentum: decay of the velocity.
+        weight_decay: L2 penalty, added to the gradient.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sgd:
         self._velocity: dict[int, Tensor] = {}
 
     def descend(self, loss: Tensor) -> None:
-        """One step down the loss's gradient; parameters that the loss does not depend on stay."""
+        """One gradient step; parameters without a gradient stay."""
         for parameter in self._parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
@@ -67,14 +67,14 @@ class Sgd:
 
 
 class Adam:
-    """Adam as ``torch.optim.AdamW`` does it, on all parameters at once: fast where there are many small ones.
+    """Adam, equal to ``torch.optim.AdamW``, on all parameters at once: fast for many small ones.
 
     Args:
-        parameters: moved into one block of memory, then changed in place by :meth:`descend`. One that the
-            loss does not depend on has a gradient of zero.
+        parameters: moved into one block of memory, then changed in place by :meth:`descend`. Those without a
+            gradient have one of zero.
         lr: step size.
-        weight_decay: pull towards zero, times ``lr``, beside the gradient.
-        betas: of the gradient's running mean, and of its square's.
+        weight_decay: decoupled decay, times ``lr``.
+        betas: decay of the first and of the second moment.
         eps: keeps steps of small gradients finite.
     """
 
@@ -98,10 +98,10 @@ class Adam:
             at = end
 
     def resume(self, moments: Sequence[tuple[Tensor, Tensor, float]]) -> None:
-        """Go on where an earlier one was: by run of parameters, in order, what :meth:`moments` gave.
+        """Restore the result of :meth:`moments`, by run of parameters, in order.
 
         Args:
-            moments: the gradient's running mean, that of its square, both flat, and the steps behind them.
+            moments: first moment, second moment, both flat, and number of steps.
         """
         self._mean_W = torch.cat([mean for mean, _, _ in moments])
         self._square_W = torch.cat([square for _, square, _ in moments])
@@ -109,7 +109,7 @@ class Adam:
         self._steps = torch.tensor([steps for _, _, steps in moments], dtype=torch.float64)
 
     def moments(self, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor, float]]:
-        """For :meth:`resume`: by run of parameters, whose lengths these are."""
+        """Moments for :meth:`resume`, by run of parameters of these lengths."""
         each_W = torch.repeat_interleave(self._steps, self._sizes)
         runs = list(sizes)
         parts = zip(torch.split(self._mean_W, runs), torch.split(self._square_W, runs), strict=True)
@@ -117,14 +117,14 @@ class Adam:
         return [(mean, square, float(each_W[at])) for at, (mean, square) in zip(starts, parts, strict=True)]
 
     def _corrections(self) -> tuple[Tensor | float, Tensor | float]:
-        """By how much the running means fall short of the truth, having begun at zero."""
+        """The bias corrections of both moments."""
         first, second = (1 - beta**self._steps for beta in self._betas)
         if len(self._steps) == 1:
             return first.item(), second.item()
         return tuple(torch.repeat_interleave(c.to(torch.float32), self._sizes) for c in (first, second))  # type: ignore[return-value]  # two of them
 
     def descend(self, loss: Tensor) -> None:
-        """One step down the loss's gradient."""
+        """One gradient step."""
         self._slope_W.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         self._steps += 1
@@ -145,7 +145,7 @@ def norms(part: nn.Module) -> list[Tensor]:
 
 
 def restore_norms(part: nn.Module, before: Iterable[Tensor]) -> None:
-    """Set the running statistics to what :func:`norms` gave."""
+    """Restore the running statistics of :func:`norms`."""
     for buffer, value in zip(_statistics(part), before, strict=True):
         buffer.copy_(value)
 
@@ -155,10 +155,10 @@ def _statistics(part: nn.Module) -> Iterator[Tensor]:
 
 
 def remeasure_norms(part: nn.Module, passes: Iterable[Callable[[], object]]) -> None:
-    """Set BatchNorm's running statistics to those of the parameters as they are now.
+    """Measure BatchNorm's running statistics with the current parameters.
 
-    A round has few steps, so statistics that move by a tenth a step lag far behind, and features at inference
-    (and prototypes made of them) differ from those that training sees.
+    A round has few steps, so statistics with a momentum of 0.1 lag behind, and features and prototypes at
+    inference differ from those in training.
 
     Args:
         part: an encoder; in evaluation mode afterwards.
@@ -168,7 +168,7 @@ def remeasure_norms(part: nn.Module, passes: Iterable[Callable[[], object]]) -> 
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # torch's word for a plain mean over all batches
+        norm.momentum = None  # a plain mean over all batches
     part.train()
     with torch.no_grad():
         for run in passes:
@@ -181,31 +181,31 @@ def remeasure_norms(part: nn.Module, passes: Iterable[Callable[[], object]]) -> 
 def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Shuffled indices in batches of nearly equal length, at most ``size`` each.
 
-    There is no tiny last batch that would upset BatchNorm.
+    BatchNorm needs batches of similar length.
     """
     if count:
         yield from torch.randperm(count, generator=generator).tensor_split(math.ceil(count / size))
 
 
 def kept(present_BM: Tensor, droppable_BM: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Modality dropout: what is left of ``present_BM`` (bool), never nothing of a window that had something.
+    """Modality dropout on ``present_BM`` (bool); every window keeps at least one present modality.
 
     Args:
         present_BM: which modalities each window has.
-        droppable_BM: bool; those that may be dropped.
-        share: the probability with which each of them is.
-        generator: source of chance.
+        droppable_BM: bool; which may be dropped.
+        share: probability of dropping each.
+        generator: of random numbers.
     """
     chance_BM = torch.rand(present_BM.shape, generator=generator)
     keep_BM = present_BM & ~(droppable_BM & (chance_BM < share))
-    # where all would go, any of them stays, each as likely: the one that drew the largest number
+    # if all would be dropped, one stays at random: the one with the largest number
     last_B = torch.where(present_BM, chance_BM, -1.0).argmax(dim=1)
     last_BM = torch.nn.functional.one_hot(last_B, present_BM.shape[1]).bool()
     return keep_BM | (last_BM & present_BM & ~keep_BM.any(dim=1, keepdim=True))
 
 
 def rotations(count: int, max_deg: float, generator: torch.Generator) -> Tensor:
-    """Rotations ``(count, 3, 3)`` about random axes, angles even in ``[-max_deg, max_deg]`` (Rodrigues)."""
+    """Rotations ``(count, 3, 3)``: random axes, uniform angles in ``[-max_deg, max_deg]`` (Rodrigues)."""
     axis_B3 = torch.nn.functional.normalize(torch.randn(count, 3, generator=generator), dim=1)
     angle_B11 = (2 * torch.rand(count, 1, 1, generator=generator) - 1) * math.radians(max_deg)
     x, y, z = axis_B3.unbind(dim=1)
@@ -218,14 +218,13 @@ def rotations(count: int, max_deg: float, generator: torch.Generator) -> Tensor:
 def augmented(
     x: Mapping[str, Tensor], rotate_deg: float, gain: float, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """A batch's windows, turned and scaled at random; zeros (missing) stay zeros.
+    """Augment a batch's windows by random rotation and gain; zeros (missing) stay zeros.
 
     Args:
-        x: ``x_BCT`` by modality; modalities of three channels are taken as axes of one housing and turn
-            together.
-        rotate_deg: largest angle; 0 turns nothing.
-        gain: largest relative change of size, drawn per window and modality; 0 changes nothing.
-        generator: source of chance.
+        x: ``x_BCT`` by modality; modalities of three channels are axes of one housing and rotate together.
+        rotate_deg: maximum angle; 0 for none.
+        gain: maximum relative change, drawn by window and modality; 0 for none.
+        generator: of random numbers.
     """
     out = dict(x)
     if rotate_deg > 0 and x:
