@@ -1,7 +1,7 @@
 """Writes ``install/requirements.lock``: the libraries of each extra, pinned, with the hashes of their wheels.
 
-``make lock`` runs it, on Python 3.11 and x86_64. pip-tools resolves once, for all extras together; a line
-``# for: base infer`` above each library says which of them need it, so that install.sh can take a part.
+``make lock`` runs it, on Python 3.11 and x86_64. pip-tools resolves once, for all extras together; a line ``#
+for: base infer`` above each library names the extras that need it, so that install.sh can install only some.
 """
 
 import re
@@ -23,15 +23,15 @@ HEAD = """\
 
 
 def normal(name: str) -> str:
-    """As indexes spell a name."""
+    """The name as indexes spell it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def resolve() -> str:
-    """What pip-tools makes of pyproject.toml."""
+    """pip-tools' resolution of pyproject.toml."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        # Without the readme, which only a build wants.
+        # without the readme, which only a build needs
         lines = (ROOT / "pyproject.toml").read_text().splitlines(keepends=True)
         (here / "pyproject.toml").write_text("".join(line for line in lines if not line.startswith("readme")))
         subprocess.run([sys.executable, "-m", "venv", "venv"], cwd=here, check=True)
@@ -43,7 +43,7 @@ def resolve() -> str:
 
 
 def blocks(text: str) -> dict[str, tuple[str, set[str]]]:
-    """Library -> its lines with the hashes, and who wants it."""
+    """Library -> its lines with the hashes, and the names that require it."""
     found: dict[str, tuple[str, set[str]]] = {}
     for block in re.split(r"\n(?=[A-Za-z0-9])", "\n" + text):
         head = re.match(r"([A-Za-z0-9._-]+)==", block)
@@ -56,7 +56,7 @@ def blocks(text: str) -> dict[str, tuple[str, set[str]]]:
 
 
 def roots() -> dict[str, set[str]]:
-    """Extra -> the libraries that it names itself; extras of ours within it are opened."""
+    """Extra -> the libraries that it names itself; our own extras within it are expanded."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = {"base": project["dependencies"], **project["optional-dependencies"]}
     found: dict[str, set[str]] = {}

@@ -1,4 +1,4 @@
-"""``python -P -m lichen`` is the ``lichen`` command, for where no script is installed."""
+"""``python -P -m lichen`` runs the ``lichen`` command where no script is installed."""
 
 from lichen.cli import main
 

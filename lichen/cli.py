@@ -1,8 +1,8 @@
-"""The ``lichen`` command: finds the part that a word names, imports only that part, and says errors in words.
+"""The ``lichen`` command: imports only the part that the first argument names, and prints errors as messages.
 
-Exit codes are sysexits (``runtime/exit_codes.py``, docs/exit-codes.md): 0 done, 2 wrong usage, 65 refused,
-69 an extra or the broker is not there, 75 try again later, 78 the operator must change something; anything
-else that goes wrong is a fault of ours and shows a traceback.
+Exit codes are sysexits (``runtime/exit_codes.py``, docs/exit-codes.md): 0 done, 2 wrong usage, 65 refused, 69
+an extra or the broker is missing, 75 try again later, 78 the operator must change something; any other error
+is internal and shows a traceback.
 """
 
 import sys
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommandPart:
-    """A subcommand: where its typer app is, and the line that ``lichen --help`` shows unimported."""
+    """A subcommand: the place of its typer app, and its line in ``lichen --help``, without an import."""
 
     app: str
-    """Where its typer app is; empty: the distribution ``lichen-lab`` has it."""
+    """Module and name of its typer app; empty: the distribution ``lichen-lab`` has it."""
     help: str
     panel: str
     runs: str = ""
-    """Where ``run(config)`` of its daemon is, for ``lichen NAME run``."""
+    """Module and name of its daemon's ``run(config)``, for ``lichen NAME run``."""
 
 
 _RUN: Final = "Run"
@@ -84,7 +84,7 @@ EXTRA_OF: Final = {
 
 
 def _stub() -> None:
-    """Stand in the help for a part that is not imported."""
+    """Replaces, in the help, a part that is not imported."""
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes an option's value by position
@@ -98,8 +98,8 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes an optio
 
 
 def front() -> "typer.Typer":
-    """The app that only knows the parts' names: for ``--help``, ``--version`` and words it does not know."""
-    import typer  # noqa: PLC0415 - a daemon on a device does without it
+    """The app that knows only the parts' names: for ``--help``, ``--version`` and unknown commands."""
+    import typer  # noqa: PLC0415 - a daemon on a device works without it
 
     app = typer.Typer(
         name="lichen",
@@ -131,7 +131,7 @@ def _found(where: str) -> Any:
 
 
 def mount(name: str) -> "typer.Typer":
-    """Import the part of that name, with what lichen-lab adds to it (entry points ``lichen.commands``)."""
+    """Import the part of that name, with the additions of lichen-lab (entry points ``lichen.commands``)."""
     import typer  # noqa: PLC0415 - as above
 
     apps = [_found(PARTS[name].app)] if PARTS[name].app else []
@@ -153,7 +153,7 @@ def _stop(code: int, words: str) -> NoReturn:
 
 
 def _run(name: str | None, words: Sequence[str], title: str) -> int:
-    """What the words ask for. A daemon's ``run`` is found without the 4 MB of the command line's library."""
+    """Run the arguments. A daemon's ``run`` starts without the 4 MB of the command line's library."""
     if name and PARTS[name].runs and words[:1] == ["run"]:
         config = config_argument(name, words[1:])
         if config is not None:
@@ -167,7 +167,7 @@ def _run(name: str | None, words: Sequence[str], title: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line; leaves by SystemExit."""
+    """Run the command line; ends by SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = words[0] if words and words[0] in PARTS else None
     title = f"lichen {name}" if name else "lichen"

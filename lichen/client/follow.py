@@ -12,7 +12,7 @@ from lichen.client.prediction import Prediction
 from lichen.client.recorded import Tail, understood
 
 MAX_WAITING: Final = 1024
-"""Predictions that wait for who iterates; beyond it the oldest go and are counted."""
+"""Predictions that wait for the iterating program; beyond it the oldest are dropped and counted."""
 _SCHEMES: Final = {"mqtt": 1883, "mqtts": 8883}
 _POLL_S: Final = 0.2
 
@@ -21,14 +21,14 @@ class _Source(Protocol):
     state: str
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
 
 
 class Predictions(Iterator[Prediction]):
-    """An iterator that does not end by itself; also a context manager. Made by :func:`predictions`.
+    """An endless iterator; also a context manager. Made by :func:`predictions`.
 
     Attributes:
-        dropped: predictions that were too old when somebody asked for the next.
+        dropped: predictions dropped because the program was too slow.
         skipped: messages and lines that were no prediction.
     """
 
@@ -44,7 +44,7 @@ class Predictions(Iterator[Prediction]):
 
     @property
     def state(self) -> str:
-        """In words, what it does or waits for."""
+        """The present state or wait, in words."""
         return "closed" if self._closed or self._source is None else self._source.state
 
     def __iter__(self) -> Self:
@@ -54,8 +54,8 @@ class Predictions(Iterator[Prediction]):
         """Wait for the next one.
 
         Raises:
-            TimeoutError: nothing came in ``timeout_s``; it may be asked again.
-            PermissionError: the broker does not let us in.
+            TimeoutError: nothing came in ``timeout_s``; it may be called again.
+            PermissionError: the broker denies access.
             StopIteration: it was closed.
         """
         with self._came:
@@ -82,7 +82,7 @@ class Predictions(Iterator[Prediction]):
         self.close()
 
     def close(self) -> None:
-        """End the connection; who waits for the next one is told by ``StopIteration``."""
+        """End the connection; a waiting call ends with ``StopIteration``."""
         with self._came:
             self._closed = True
             self._came.notify_all()
@@ -90,7 +90,7 @@ class Predictions(Iterator[Prediction]):
             self._source.close()
 
     def put(self, found: Prediction | None) -> None:
-        """A source has one, or something that is none; from any thread."""
+        """Add a source's prediction, or count a line that is none; from any thread."""
         with self._came:
             if found is None:
                 self.skipped += 1
@@ -102,13 +102,13 @@ class Predictions(Iterator[Prediction]):
             self._came.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """A source cannot go on; from any thread."""
+        """A source cannot continue; from any thread."""
         with self._came:
             self._failed = error
             self._came.notify_all()
 
     def begin(self, source: _Source) -> None:
-        """Where they come from, for :attr:`state` and :meth:`close`."""
+        """Set the source, for :attr:`state` and :meth:`close`."""
         self._source = source
 
 
@@ -121,16 +121,16 @@ def predictions(
     ca_file: str | Path | None = None,
     timeout_s: float | None = None,
 ) -> Predictions:
-    """Iterate over predictions as they come, for ever, through restarts of broker and agent.
+    """Iterate over predictions as they come, without end, through restarts of broker and agent.
 
     Args:
-        where: ``mqtt://host:port/topic``, with the agent's ``infer.mqtt.topic`` (``+`` stands for any
-            level); ``mqtts://`` is over TLS. Or the agent's ``infer.output``, of which new lines count.
+        where: ``mqtt://host:port/topic``, with the agent's ``infer.mqtt.topic`` (``+`` stands for any level);
+            ``mqtts://`` is over TLS. Or the agent's ``infer.output``, from which new lines are read.
         protocol: version of MQTT.
         username: for the broker; also ``mqtt://name:password@host``.
         password: for the broker.
         ca_file: authority that signed the broker's certificate; None: the system's.
-        timeout_s: the longest wait for the next one; None: any.
+        timeout_s: the longest wait for the next one; None: no limit.
 
     Raises:
         ValueError: ``where`` is no such address.
@@ -142,9 +142,9 @@ def predictions(
         return found
     topic = "" if {"#", "?"} & {*str(where)} else url.path.strip("/")  # a URL ends there
     if url.scheme not in _SCHEMES or not url.hostname or not topic or not _has_port(url):
-        # Not the address itself: it may have a password, and an error goes to a log.
+        # Not the address itself: it may have a password, and an error is logged.
         raise ValueError("the address is not mqtt://host:port/topic, mqtts://host/topic or a file")
-    from lichen.client.listen import Listening  # noqa: PLC0415 - who reads a file needs no paho
+    from lichen.client.listen import Listening  # noqa: PLC0415 - readers of a file need no paho
 
     found.begin(
         Listening(
@@ -164,7 +164,7 @@ def predictions(
 
 
 def _has_port(url: SplitResult) -> bool:
-    """Whether it is a number, or left out."""
+    """Whether the port is a number, or left out."""
     try:
         return url.port != 0
     except ValueError:
@@ -181,7 +181,7 @@ class _Following:
     def __init__(self, path: Path, found: Predictions) -> None:
         self._path, self._found = path, found
         self._over = threading.Event()
-        self._tail = Tail(path)  # before the thread: what is written after we return counts
+        self._tail = Tail(path)  # before the thread: lines that are written after we return count
         self.state = f"follows {path}"
         self._thread = threading.Thread(target=self._run, name="predictions", daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Predictions from a broker: paho's network thread, which connects again by itself."""
+"""Predictions from a broker: paho's network thread, which reconnects by itself."""
 
 import secrets
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from paho.mqtt.reasoncodes import ReasonCode
 from lichen.client.prediction import Prediction, parse
 
 _NOT_ALLOWED: Final = (134, 135)
-"""Reason codes of MQTT 5: bad user name or password, not authorized. paho gives those of 3.1.1 as these."""
+"""Reason codes of MQTT 5: bad user name or password, not authorized. paho maps those of 3.1.1 to these."""
 _OTHER_PROTOCOL: Final = 132
 
 
 class Listening:
-    """One subscription, for ever. ``put`` and ``fail`` are called in a thread of its own."""
+    """One subscription, without end. ``put`` and ``fail`` are called in a thread of its own."""
 
     def __init__(
         self,
@@ -50,13 +50,13 @@ class Listening:
         client.on_disconnect = self._on_disconnect
         client.on_message = self._on_message
         self._client = client
-        # Clean at each connect and under a name: some brokers take a client without a name once, and no more.
+        # Clean at each connect and with a client id: some brokers accept an empty id once, and no more.
         clean = True if mqtt5 else paho.MQTT_CLEAN_START_FIRST_ONLY
         client.connect_async(host, port, keepalive=30, clean_start=clean)
         client.loop_start()
 
     def close(self) -> None:
-        """Say goodbye, and end the thread."""
+        """Disconnect, and end the thread."""
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -72,11 +72,11 @@ class Listening:
         client.subscribe(self._topic, qos=1)
 
     def _on_connect_fail(self, _c: Any, _u: Any) -> None:
-        self.state = f"the broker at {self._where} does not answer; it is tried again"
+        self.state = f"the broker at {self._where} does not answer; retrying"
 
     def _on_disconnect(self, _c: Any, _u: Any, _f: Any, reason: ReasonCode, _p: Any) -> None:
         if not self.state.startswith("the broker"):
-            self.state = f"the connection to {self._where} ended ({reason}); it is tried again"
+            self.state = f"the connection to {self._where} ended ({reason}); retrying"
 
     def _on_message(self, _c: Any, _u: Any, message: paho.MQTTMessage) -> None:
         if not message.payload:

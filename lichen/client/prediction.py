@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LABEL = "label"
-"""The target that a line names first; others are in its ``targets``."""
+"""The target that a line has first; others are in its ``targets``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was said of one target.
+    """The prediction for one target.
 
     Attributes:
-        label: the class that is most likely; of classifications.
+        label: the most likely class; of classifications.
         probabilities: of all classes, in the order of the task.
         value: the number; of regressions.
-        error: mean square between the window that was made and the sensor's, in the modality's scale; of
+        error: mean square between the generated window and the sensor's, in the modality's scale; of
             generations.
-        truth: what was true, where the window was labelled.
+        truth: the true value, if the window was labelled.
     """
 
     label: str | None = None
@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One answer to a question about a knowledge graph; ``known``: the device has it as a fact already."""
+    """One answer to a question about a knowledge graph; ``known``: it is already a fact of the device."""
 
     entity: str
     score: float
@@ -45,13 +45,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model said of one window, or of one question.
+    """A model's output for one window, or for one question.
 
     Attributes:
         source: the device's topic, or the file.
         version: of the model.
         wall: when it was made, Unix seconds of the device.
-        latency_ms: since the window had closed, or the question had come.
+        latency_ms: since the window closed, or the question came.
         t: end of the window, in the time of its samples; None: a question.
         targets: by name of the target; ``label`` is the task's first.
         present: whether each modality that the model reads was there.
@@ -60,7 +60,7 @@ class Prediction:
         question: of a graph: ``head`` or ``tail``, and ``relation``.
         found: answers to it, the best first.
         why: why there is no answer to it, in words.
-        retained: the broker had kept it; look at ``wall`` for its age.
+        retained: the broker had stored it; see ``wall`` for its age.
         line: all of it, as it was written.
     """
 
@@ -81,7 +81,7 @@ class Prediction:
 
     @property
     def label(self) -> str | None:
-        """The class of the task's first target; None where the model does not predict it."""
+        """The class of the task's first target; None if the model does not predict it."""
         return self._first.label
 
     @property
@@ -96,12 +96,12 @@ class Prediction:
 
     @property
     def truth(self) -> str | float | None:
-        """The true class, where the window was labelled."""
+        """The true class, if the window was labelled."""
         return self._first.truth
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Modalities that the model reads and did not have."""
+        """Modalities that the model reads and did not get."""
         return tuple(name for name, there in self.present.items() if not there)
 
     @property
@@ -110,10 +110,10 @@ class Prediction:
 
 
 def parse(line: str | bytes, source: str = "", *, retained: bool = False) -> Prediction:
-    """A line, or a message's payload. What later releases add is only in ``line``.
+    """Parse a line or a message's payload. Additions of later releases are only in ``line``.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is no prediction.
     """
     try:
         told = json.loads(line)

@@ -9,7 +9,7 @@ from lichen.client.prediction import Prediction, parse
 
 
 def read(path: str | Path) -> Iterator[Prediction]:
-    """What the file holds now, the rotated one's first; lines that are none are left out.
+    """The predictions in the file now, the rotated file's first; other lines are left out.
 
     Raises:
         FileNotFoundError: there is no file.
@@ -25,7 +25,7 @@ def read(path: str | Path) -> Iterator[Prediction]:
 
 
 def understood(line: bytes, source: str) -> Prediction | None:
-    """A line's prediction; None where it is none."""
+    """A line's prediction; None if it has none."""
     try:
         return parse(line, source)
     except ValueError:
@@ -33,10 +33,10 @@ def understood(line: bytes, source: str) -> Prediction | None:
 
 
 class Tail:
-    """Lines that come to a file, through its rotations; a file that is not there yet is waited for.
+    """New lines of a file, through its rotations; waits for a file that does not exist yet.
 
     Args:
-        path: of the file. What it holds now is passed over.
+        path: of the file. Its present content is skipped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,11 +47,11 @@ class Tail:
             self._file.seek(0, os.SEEK_END)
 
     def lines(self) -> Iterator[bytes]:
-        """Whole lines that came since; an agent that is writing one is let finish."""
+        """Whole new lines; a line that the agent is writing comes when it is complete."""
         if self._file is None:
             self._file = self._open()
         while self._file is not None:
-            # Asked first: what is written between the two questions is read in the next round.
+            # Checked first: lines that are written between the two checks are read in the next round.
             rotated = self._is_rotated(self._file)
             *whole, self._part = (self._part + self._file.read()).split(b"\n")
             yield from whole

@@ -28,7 +28,7 @@ def check(
 ) -> None:
     """Compare recordings with a task: names, classes, times, units, gaps.
 
-    Exit status 65: something is wrong; warnings alone are no error. docs/data-check.md lists the findings.
+    Exit status 65 if something is wrong; warnings alone are no error. docs/data-check.md lists the findings.
     """
     chosen = data_check.require_windows(load_toml(Task, task, named_by="--task"), "lichen data check")
     every = [data_check.checked(chosen, file) for file in data_check.files_of(paths)]

@@ -23,21 +23,21 @@ from protocol.tasks.task import LABEL, Task
 
 SUFFIXES: Final = (".npz", *tables.SUFFIXES)
 _SPREAD: Final = 5.0
-"""A channel that moves so many times as much as in the other files is worth a word."""
+"""A channel that moves so many times as much as in the other files is reported."""
 _FEW: Final = 8
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What one file holds.
+    """The content of one file.
 
     Attributes:
         file: its path.
-        findings: what is odd.
-        seconds: of recording; None: it is a window set.
-        windows: that it gives.
+        findings: errors and warnings.
+        seconds: of recording; None for a window set.
+        windows: cut from it.
         by_class: labelled ones, by class of ``label``.
-        covered_s: seconds that lie in a window.
+        covered_s: seconds covered by windows.
         spread: by modality, the median over channels of the standard deviation.
     """
 
@@ -64,10 +64,10 @@ class Checked:
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """The files that are named, and those in folders that are, sorted.
+    """The named files, and those in named folders, sorted.
 
     Raises:
-        Misconfigured: one is not there, or a folder has none.
+        Misconfigured: a path does not exist, or a folder has none.
     """
     found: list[Path] = []
     for path in paths:
@@ -81,7 +81,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def checked(task: Task, file: Path) -> Checked:
-    """One file; what cannot be read is a finding too."""
+    """Check one file; an unreadable one gives a finding too."""
     try:
         if file.suffix == ".npz" and window_set.is_one(file):
             return _of_set(task, file, window_set.load(file, task))
@@ -92,12 +92,12 @@ def checked(task: Task, file: Path) -> Checked:
 
 
 def across(task: Task, every: Sequence[Checked]) -> tuple[StreamFinding, ...]:
-    """What only all files together show."""
+    """Findings from all files together."""
     return (*_absent(task, every), *_spreads(task, every))
 
 
 def _recordings(task: Task, file: Path) -> list[Recording]:
-    """Those of a file: a table may hold several, as the task's ``[labelled]`` names its columns."""
+    """Recordings of a file: a table may hold several, if the task's ``[labelled]`` names its columns."""
     named = task.labelled
     if named is not None and file.suffix in tables.SUFFIXES:
         columns = {named.label_column, named.recording_column} - {LABEL, None}
@@ -135,7 +135,7 @@ def _of_recordings(task: Task, file: Path, recordings: Sequence[Recording]) -> C
 
 def _why(task: Task, findings: Mapping[StreamFinding, None]) -> str:
     kinds = {finding.kind for finding in findings}
-    for kind, words in (("time-unit", "its times are no seconds"), ("gaps", "it has gaps, see there")):
+    for kind, words in (("time-unit", "its times are not in seconds"), ("gaps", "it has gaps, see there")):
         if kind in kinds:
             return words
     if task.window.stride_s > task.window.length_s:
@@ -149,7 +149,7 @@ def _why(task: Task, findings: Mapping[StreamFinding, None]) -> str:
 def _covered_s(
     start_B: np.ndarray[Any, np.dtype[np.float64]], length_s: float, first: float, last: float
 ) -> float:
-    """Seconds from ``first`` to ``last`` that lie in a window."""
+    """Seconds from ``first`` to ``last`` that are in a window."""
     if not len(start_B):
         return 0.0
     begin_B, end_B = np.clip(start_B, first, last), np.clip(start_B + length_s, first, last)
@@ -201,7 +201,7 @@ def _absent(task: Task, every: Sequence[Checked]) -> Iterator[StreamFinding]:
 
 
 def _spreads(task: Task, every: Sequence[Checked]) -> Iterator[StreamFinding]:
-    """Files whose values move far more, or far less, than those of the others."""
+    """Files with values that move far more, or far less, than those of the others."""
     for name in task.modality_names:
         known = {one.file: one.spread[name] for one in every if one.spread.get(name)}
         if len(known) <= 2:  # noqa: PLR2004 - of two, neither is the odd one
@@ -217,7 +217,7 @@ def _spreads(task: Task, every: Sequence[Checked]) -> Iterator[StreamFinding]:
 
 
 def require_windows(task: Task, what: str) -> Task:
-    """Give the task back if it is learned on windows.
+    """Return the task if it is learned on windows.
 
     Args:
         task: any.
@@ -228,7 +228,7 @@ def require_windows(task: Task, what: str) -> Task:
     """
     if task.graph is not None:
         raise Misconfigured(
-            f"task {task.name!r} has a table [graph]: it is learned on facts, and {what} wants windows of "
+            f"task {task.name!r} has a table [graph]: it is learned on facts, and {what} needs windows of "
             "streams; lichen demo and lichen bench of its method show such a fleet"
         )
     return task

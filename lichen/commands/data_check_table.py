@@ -1,4 +1,4 @@
-"""What ``lichen data check`` found, as JSON values and as lines for people."""
+"""Findings of ``lichen data check`` as JSON values and as lines for people."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from protocol.tasks.task import Task
 
 
 def report(task: Task, every: Sequence[Checked], across: Sequence[StreamFinding]) -> dict[str, Any]:
-    """As JSON values; ``sound``: there are warnings at most."""
+    """As JSON values; ``sound``: there are no errors."""
     findings = [*across, *(finding for one in every for finding in one.findings)]
     return {
         "task": task.name,
@@ -43,5 +43,5 @@ def lines(told: dict[str, Any]) -> Iterator[str]:
             yield f"{finding['severity']}: {name}: {finding['words']}"
     for finding in told["across"]:
         yield f"{finding['severity']}: {finding['words']}"
-    verdict = "the task can take them" if told["sound"] else "correct the errors first"
+    verdict = "the task can use them" if told["sound"] else "correct the errors first"
     yield f"{len(names)} files, {told['errors']} errors, {told['warnings']} warnings: {verdict}"

@@ -1,4 +1,4 @@
-"""``lichen export``: a version of a coordinator, or a manifest at hand, as an ONNX bundle."""
+"""``lichen export``: a version of a coordinator, or a local manifest, as an ONNX bundle."""
 
 import json
 from pathlib import Path
@@ -61,10 +61,10 @@ def export(  # noqa: PLR0917 - options, given by name
 ) -> None:
     """Export a global version to an ONNX bundle, checked against torch before it is written.
 
-    The version is one of a coordinator's (--config, --version), which may be running or not, or a manifest
-    and blobs at hand (--blobs, --manifest, --task).
+    The version is one of a coordinator's (--config, --version), which may be running or not, or a local
+    manifest with its blobs (--blobs, --manifest, --task).
     """
-    if out.exists() and not out.is_file():  # a device would be replaced by the file
+    if out.exists() and not out.is_file():  # the file would replace a device
         raise NotWritten(f"--out {out}: is no file; choose another place", exit_codes.CANTCREAT)
     by_hand = {"--blobs": blobs, "--manifest": manifest, "--task": task}
     if config is not None:
@@ -99,10 +99,10 @@ def export(  # noqa: PLR0917 - options, given by name
 
 
 def _at_hand(blobs: Path, manifest: Path, task: Path) -> ExportChoice:
-    """A version whose parts are named one by one.
+    """A version from files that are named one by one.
 
     Raises:
-        Misconfigured: one is not there or is something else, or they are of different tasks.
+        Misconfigured: one is missing or something else, or they belong to different tasks.
     """
     the_task = load_toml(Task, task, named_by="--task")
     version, base = read_manifest(manifest)

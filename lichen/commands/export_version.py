@@ -14,7 +14,7 @@ from protocol.tasks.task import Task
 
 
 def version_of(config: Path, number: int | None) -> ExportChoice:
-    """The version, its task and where its blobs are; the coordinator may run.
+    """The version, its task and the folder of its blobs; the coordinator may run.
 
     Args:
         config: coordinator.toml.
@@ -22,7 +22,7 @@ def version_of(config: Path, number: int | None) -> ExportChoice:
 
     Raises:
         Misconfigured: the coordinator never ran, has no such version, or has removed it; the message names
-            those that are there.
+            the available ones.
     """
     settings = load_settings(config)
     database, blobs = settings.state_dir / DATABASE, settings.state_dir / "blobs"
@@ -49,5 +49,5 @@ def version_of(config: Path, number: int | None) -> ExportChoice:
 
 
 def _path(blobs: Path, digest: str) -> Path:
-    """Of a blob; read directly, as its store cleans up as it opens."""
+    """Path of a blob; read directly, because a blob store cleans up when it opens."""
     return blobs / digest[:2] / digest

@@ -1,7 +1,7 @@
-"""As whom ``lichen status`` goes to a broker that knows its clients by their certificates.
+"""The identity of ``lichen status`` at a broker that knows its clients by their certificates.
 
-The broker that ``lichen coordinator init`` configures makes the certificate's name the client id. Who looked
-with the coordinator's own certificate would take over its session and throw it out.
+The broker that ``lichen coordinator init`` configures uses the certificate's name as client id. With the
+coordinator's own certificate, ``lichen status`` would take over its session and disconnect it.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ _DEVICE: Final = "identity.json"
 
 
 def as_onlooker(broker: MqttSettings) -> MqttSettings:
-    """The same broker, with the certificate that may read what the fleet says, where there is one.
+    """The same broker, with the observer's certificate if there is one, which may read the fleet's topics.
 
     Raises:
         Misconfigured: the configuration is an enrolled device's.

@@ -1,4 +1,4 @@
-"""``lichen protocol``: what travels, as a document that other tools read."""
+"""``lichen protocol``: topics and messages as a document that other tools read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""``lichen status``: what a fleet does now, as the broker knows it, and what it waits for."""
+"""``lichen status``: the present state of a fleet, as the broker has it, and its waits."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ _CONNECT_S = 10.0
 
 
 class Where(BaseModel):
-    """What a daemon's configuration says of fleet and broker; the rest of the file is not looked at."""
+    """Fleet and broker from a daemon's configuration; the rest of the file is ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -40,17 +40,17 @@ class Where(BaseModel):
 
 
 def whereabouts(config: Path | None, fleet: str | None, given: Mapping[str, str | int | None]) -> Where:
-    """The fleet and its broker: of the configuration, and above that what the command line gives.
+    """The fleet and its broker: from the configuration, overridden by the command line.
 
     Raises:
-        Misconfigured: neither names the fleet, or something in them is wrong.
+        Misconfigured: neither names the fleet, or a value is wrong.
     """
     if config is None and fleet is None:
         raise Misconfigured("which fleet? Give its name, or --config FILE (agent.toml or coordinator.toml)")
     chosen = {key: value for key, value in given.items() if value is not None}
     name, broker = fleet, MqttSettings()
     if config is not None:
-        # Variables of the daemon's other sections are none of ours.
+        # variables of the daemon's other sections do not concern us
         ours = {
             k: v for k, v in os.environ.items() if k.upper().startswith(("LICHEN_MQTT__", "LICHEN_FLEET"))
         }
@@ -63,14 +63,14 @@ def whereabouts(config: Path | None, fleet: str | None, given: Mapping[str, str 
 
 
 async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView:
-    """Connect, take what is retained and what comes within ``listen_s``, and leave.
+    """Connect, read retained messages and those that come within ``listen_s``, and disconnect.
 
     Raises:
         Transient: no connection in 10 seconds; the message says why.
     """
     view, spoken = FleetView(fleet), broadcast_topic(fleet, Kind.ROUND)
-    # A name of its own and a session that ends with it: a broker that finds an old session of ours would not
-    # send what is retained once more.
+    # A new client id and a session that ends with it: a broker that finds an old session of ours would not
+    # send retained messages again.
     passing = settings.model_copy(update={"session_expiry_s": 0})
     link = Link(passing, f"status-{uuid4().hex}", filters=view.filters())
     running = asyncio.create_task(link.run())
@@ -96,7 +96,7 @@ async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView
 
 
 def as_json(view: FleetView) -> dict[str, Any]:
-    """The picture for programs."""
+    """The state for programs."""
     return {
         "fleet": view.fleet,
         "coordinator": coordinator_state(view),

@@ -1,4 +1,4 @@
-"""The picture of a fleet as words and a table. What devices and coordinator say is text, never markup."""
+"""The state of a fleet as text and a table. Values from devices and coordinator are text, never markup."""
 
 import time
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from runtime.waits import span
 
 CoordinatorState = Literal["connected", "offline", "stopped", "unknown"]
 _CLOCKS_S: Final = 60.0
-"""Clocks that differ by more are said."""
+"""A larger difference between clocks is shown."""
 _GONE: Final = {
-    "offline": "THE COORDINATOR IS NOT CONNECTED: nothing goes on until it is back; what follows is older",
-    "stopped": "THE COORDINATOR WAS STOPPED before the last round was over; what follows is its last word",
+    "offline": "THE COORDINATOR IS NOT CONNECTED: no round proceeds until it is back; this is older",
+    "stopped": "THE COORDINATOR WAS STOPPED before the last round was over; this is its last report",
     "unknown": "no coordinator has been seen: the broker has no announcement of one",
 }
 
 
 def coordinator_state(view: FleetView) -> CoordinatorState:
-    """What its last announcement, or its will, says of the coordinator."""
+    """The coordinator's state from its last announcement or its will."""
     if view.round is None:
         return "unknown"
     if view.round.phase == "offline":
@@ -34,13 +34,13 @@ def coordinator_state(view: FleetView) -> CoordinatorState:
 
 
 def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.0) -> None:
-    """Print it: the coordinator first when it is not there."""
+    """Print the state, first that the coordinator is missing, if it is."""
     state = coordinator_state(view)
     if state != "connected":
         _say(console, f"fleet {view.fleet}: {_GONE[state]}", "bold red")
     elif view.round is not None and not view.heard and 0 < view.round.every_s < listened_s:
-        # A broker that lost the will still retains what was last said.
-        words = f"the coordinator said nothing in {listened_s:g} s, and would every {view.round.every_s:g} s"
+        # a broker that lost the will still retains the last announcement
+        words = f"the coordinator sent nothing in {listened_s:g} s, but should every {view.round.every_s:g} s"
         _say(console, words, "bold red")
     if view.round is not None:
         _round(view.round, console, why=why, heard=view.heard)
@@ -63,7 +63,7 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
 
 
 def _without_model(view: FleetView) -> Iterator[str]:
-    """Why devices run no model that are here to infer."""
+    """Why devices that should infer run no model."""
     announced = "no model is announced to the whole fleet yet"
     if view.model is not None:
         announced = (
@@ -75,7 +75,7 @@ def _without_model(view: FleetView) -> Iterator[str]:
 
 
 def secrets(view: FleetView) -> dict[str, str]:
-    """Prints of the devices that are online."""
+    """Secret fingerprints of the devices that are online."""
     return {
         name: device.fleet_secret
         for name, device in view.devices.items()
@@ -94,21 +94,21 @@ def _round(now: RoundAnnouncement, console: Console, *, why: bool, heard: bool) 
         _say(console, f"waits for: {now.waiting_for or 'nothing'}")
         if now.phase not in _GONE:
             left = "with no time limit" if now.until_s is None else f"for {span(now.until_s)} more at most"
-            often = f"; it says so at least every {span(now.every_s)}" if now.every_s else ""
-            _say(console, f"           said {_age(now, heard=heard)}, {left}{often}")
+            often = f"; it reports at least every {span(now.every_s)}" if now.every_s else ""
+            _say(console, f"           reported {_age(now, heard=heard)}, {left}{often}")
             if words := _clocks(now, heard=heard):
                 _say(console, words, "yellow")
 
 
 def _age(now: RoundAnnouncement, *, heard: bool) -> str:
-    """How old the words are; of retained ones by two clocks, which may differ."""
+    """Age of the announcement; of a retained one by two clocks, which may differ."""
     if heard:
         return "just now"
     return "at an unknown time" if now.said_wall is None else f"{span(time.time() - now.said_wall)} ago"
 
 
 def _clocks(now: RoundAnnouncement, *, heard: bool) -> str:
-    """That the coordinator's clock is another one; a retained word may only be old."""
+    """A message if the coordinator's clock differs; a retained announcement may only be old."""
     off_s = 0.0 if now.said_wall is None else time.time() - now.said_wall
     if off_s < -_CLOCKS_S or (heard and off_s > _CLOCKS_S):
         which = "ahead of" if off_s > 0 else "behind"
@@ -123,13 +123,13 @@ def _row(view: FleetView, name: str, device: DeviceView) -> tuple[str, ...]:
         for m, s in device.modalities.items()
     )
     windows = "-" if device.windows is None else str(device.windows)
-    if device.refuses is not None:  # what it may have is of a task before
+    if device.refuses is not None:  # other values may belong to the task before
         windows, words = "-", f"{REFUSES}: {device.refuses}"
     return name, device.status, windows, words or "-", _part(view, name)
 
 
 def _part(view: FleetView, name: str) -> str:
-    """What the device has to do with the open round: that much is retained."""
+    """The device's part in the open round, as far as it is retained."""
     if view.round is None:
         return "-"
     if name in view.delivered():

@@ -1,4 +1,4 @@
-"""``lichen task``: what is wrong with a task, before a coordinator is started on it."""
+"""``lichen task``: finds what is wrong with a task before a coordinator starts on it."""
 
 import json
 from collections.abc import Iterator
@@ -55,11 +55,11 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
 ) -> None:
     """Write a first task file from recordings: their modalities, channels, rates and classes."""
-    from lichen.commands import task_init  # noqa: PLC0415 - the other commands need none of it
+    from lichen.commands import task_init  # noqa: PLC0415 - the other commands do not need it
     from lichen.commands.data_check import files_of  # noqa: PLC0415 - as above
 
     if out.exists() and not force:
-        raise NotWritten(f"--out {out}: is there already; --force replaces it", exit_codes.CANTCREAT)
+        raise NotWritten(f"--out {out}: exists already; --force replaces it", exit_codes.CANTCREAT)
     if trouble := name_trouble(name):
         raise Misconfigured(f"--name: {trouble}")
     found = task_init.look(files_of(paths))
@@ -68,7 +68,7 @@ def init(
     told = load_toml(Task, out)
     typer.echo(
         f"{out}: {', '.join(told.modality_names)}; {len(told.labels)} classes: {', '.join(told.labels)}\n"
-        f"look through its comments, then: lichen data check {paths[0]} --task {out}"
+        f"read its comments, then: lichen data check {paths[0]} --task {out}"
     )
 
 
@@ -84,8 +84,8 @@ def _leave(told: dict[str, Any], lines: list[str], output_format: Format) -> NoR
 
 
 def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
-    """Everything that is said, in JSON's terms."""
-    from coordinator.task import problems  # noqa: PLC0415 - the help is shown without it
+    """The whole report, as JSON values."""
+    from coordinator.task import problems  # noqa: PLC0415 - the help works without it
     from models.registry import methods  # noqa: PLC0415 - as above
 
     wrong = [f"{file}: {words}" for words in problems(task)]
@@ -114,7 +114,7 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _method(task: Task, spec: "MethodSpec[Any] | None") -> dict[str, Any]:
-    """Its name, and its options: those that the task sets, and those at their defaults."""
+    """The method's name and options: those that the task sets, and those at their defaults."""
     if spec is None:
         return {"name": task.method}
     about = {"name": task.method, "title": spec.title, "devices_need_labels": spec.needs_labels}
@@ -127,7 +127,7 @@ def _method(task: Task, spec: "MethodSpec[Any] | None") -> dict[str, Any]:
 
 
 def _target(task: Task, name: str) -> dict[str, Any]:
-    """One thing that is predicted: what devices need labels for, but a generation."""
+    """One target: devices need labels for it, unless it is a generation."""
     target = task.target(name)
     found: dict[str, Any] = {"name": name, "kind": target.kind}
     if target.labels:
@@ -145,8 +145,8 @@ def _window(task: Task) -> dict[str, Any]:
 
 
 def _labelled(task: Task, file: Path) -> tuple[dict[str, Any], list[str]]:
-    """The labelled windows counted, and what is missing in them."""
-    from models.data import labelled_windows as labelled  # noqa: PLC0415 - only where the task names them
+    """Counts of the labelled windows, and what is missing in them."""
+    from models.data import labelled_windows as labelled  # noqa: PLC0415 - only if the task has labelled windows
     from models.data import window_set  # noqa: PLC0415
 
     found = labelled.read(task, file.parent)
@@ -167,15 +167,15 @@ def _labelled(task: Task, file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _targets(task: Task, found: "LabelledFiles") -> dict[str, int]:
-    """Windows that are labelled for a further target."""
-    from models.data import window_set  # noqa: PLC0415 - only where the task names them
+    """Windows with a label of a further target."""
+    from models.data import window_set  # noqa: PLC0415 - only if the task has labelled windows
 
     names = [target.name for target in task.targets if target.kind != "generation" and target.name != LABEL]
     return {name: int(np.isfinite(window_set.target(found.windows, name)).sum()) for name in names}
 
 
 def _lines(told: dict[str, Any]) -> list[str]:
-    """The same for people, what is wrong left out."""
+    """The report for people, without errors."""
     method = told["method"]
     title = f" ({method['title']})" if "title" in method else ""
     lines = [f"{told['file']}: task {told['task']}, method {method['name']}{title}"]

@@ -1,4 +1,4 @@
-"""A first task from recordings: modalities, channels, rates and classes as they are in them.
+"""A first task from recordings, with their modalities, channels, rates and classes.
 
 Shapes: n samples, C channels, k changes of a label.
 """
@@ -19,24 +19,24 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Window
 
 _NEAR_WHOLE: Final = 0.02
-"""A rate within so much of a whole number is that number: clocks of sensors are no better."""
+"""A rate within this share of a whole number is rounded to it: clocks of sensors are no better."""
 _MAX_CLASSES: Final = 32
-"""A further target with more different whole numbers is a number, and no class."""
+"""A further target with more different whole numbers is a number, not a class."""
 _MOST_LABELS: Final = 1024
 """Of a task (``protocol.tasks.task``)."""
 _FAR: Final = 2.0
-"""Values whose mean is so many standard deviations from 0 get an offset."""
+"""Values with a mean of more standard deviations from 0 get an offset."""
 _SAMPLES: Final = 128
-"""Samples of a window, of the fastest modality, where a window of the usual length has hardly one."""
+"""Samples of a window, of the fastest modality, if a window of the default length has fewer than two."""
 _LONGEST_S: Final = 3600.0
-"""What ``window.length_s`` may be."""
+"""Bounds of ``window.length_s``."""
 _SHORT: Final = 2.0
-"""Activities shorter than so many windows are worth another rule."""
+"""If activities are shorter than so many windows, another label rule is better."""
 
 
 @dataclass
 class Sensor:
-    """A modality as recordings have it: of each of them its channels, rate, mean and standard deviation."""
+    """A modality in recordings: for each recording its channels, rate, mean and standard deviation."""
 
     channels: list[int] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Sensor:
     spreads: list[float] = field(default_factory=list)
 
     def add(self, stream: Stream) -> None:
-        """One more recording of it."""
+        """Add one more recording of it."""
         self.channels.append(stream.values.shape[1])
         if (rate := rate_of(stream)) is not None:
             self.rates.append(rate)
@@ -55,7 +55,7 @@ class Sensor:
 
     @property
     def rate_hz(self) -> float:
-        """The median over recordings, as a whole number where it is near one."""
+        """The median over recordings, rounded to a whole number if it is near one."""
         rate = float(np.median(self.rates)) if self.rates else 50.0
         whole = round(rate)
         return float(whole) if whole and abs(rate - whole) <= _NEAR_WHOLE * rate else float(f"{rate:.4g}")
@@ -63,19 +63,19 @@ class Sensor:
 
 @dataclass
 class LabelledStreams:
-    """A target as recordings have it: the names or the numbers that occur."""
+    """A target in recordings: the names or the numbers that occur."""
 
     names: dict[str, None] = field(default_factory=dict)
     numbers: set[float] = field(default_factory=set)
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a regression's."""
+        """Whether it is a regression."""
         odd = any(value != round(value) or value < 0 for value in self.numbers)
         return not self.names and (odd or len(self.numbers) > _MAX_CLASSES)
 
     def classes(self, prefix: str) -> tuple[str, ...]:
-        """Names as they are, or one for each index up to the largest.
+        """The names, or one for each index up to the largest.
 
         Raises:
             Misconfigured: a number is no index of a class that a task could have.
@@ -93,15 +93,15 @@ class LabelledStreams:
 
 @dataclass
 class FoundStreams:
-    """What recordings hold, put together."""
+    """The combined content of recordings."""
 
     sensors: dict[str, Sensor] = field(default_factory=dict)
     targets: dict[str, LabelledStreams] = field(default_factory=dict)
     activities_s: list[float] = field(default_factory=list)
-    """How long a class held, each time."""
+    """Duration of each stretch of one class."""
 
     def add(self, recording: Recording) -> None:
-        """One more recording."""
+        """Add one more recording."""
         for name, stream in recording.streams.items():
             self.sensors.setdefault(name, Sensor()).add(stream)
         label = TargetTrack(recording.label_t, recording.label.astype(np.float64))
@@ -117,7 +117,7 @@ class FoundStreams:
 
 
 def look(files: Iterable[Path]) -> FoundStreams:
-    """What these files hold.
+    """The content of these files.
 
     Raises:
         Misconfigured: one cannot be read, or none has a modality.
@@ -131,7 +131,7 @@ def look(files: Iterable[Path]) -> FoundStreams:
 
 
 def text(found: FoundStreams, name: str, method: str) -> str:
-    """``task.toml``, with a comment where something is to be looked at.
+    """``task.toml``, with comments at values to check.
 
     Args:
         found: in the recordings.
@@ -151,7 +151,7 @@ def _head(found: FoundStreams, name: str, method: str) -> Iterator[str]:
     yield f"method = {json.dumps(method)}"
     labelled = found.targets.get(LABEL, LabelledStreams())
     classes = labelled.classes("class_")
-    if len(classes) < 2:  # noqa: PLR2004 - one class is nothing to tell apart
+    if len(classes) < 2:  # noqa: PLR2004 - a class alone needs no classifier
         yield "# Fewer than two classes were found in the recordings: write yours."
         classes = (*classes, *("class_0", "class_1")[len(classes) :])
     elif not labelled.names:

@@ -1,4 +1,4 @@
-"""Every key of ``task.toml`` for docs/task.md, from the models that read it."""
+"""Generates docs/task.md: every key of ``task.toml``, from the models that read it."""
 
 import ast
 import inspect
@@ -48,7 +48,7 @@ _MORE: Final = {
     "graph.max_relations": "bound for one device",
     "graph.max_triples": "bound for one device",
 }
-"""What a key means, where its model does not say so in words of its own."""
+"""The meaning of a key that has no docstring of its own in its model."""
 _HEAD: Final = """# Every key of a task
 
 Write a first task from recordings, and check one:
@@ -135,7 +135,7 @@ def _kind(annotation: Any, inner: type[BaseModel]) -> str:
 
 
 def _docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """The words after each key in the models' source, inherited keys too."""
+    """The docstrings of each key in the models' source, inherited keys too."""
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if not (issubclass(owner, BaseModel) and owner.model_fields):
@@ -150,7 +150,7 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _value(schema: dict[str, Any], defs: dict[str, Any]) -> str:
-    """What a key takes, in words."""
+    """The values that a key accepts, in words."""
     if "$ref" in schema:
         return _value(defs[schema["$ref"].rpartition("/")[2]], defs)
     if "anyOf" in schema:

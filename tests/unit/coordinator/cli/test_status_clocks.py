@@ -41,12 +41,12 @@ async def test_with_another_clock_the_coordinators_own_durations_are_shown_and_t
 @pytest.mark.parametrize(
     ("off_s", "heard", "said", "clocks"),
     [
-        (30.0, False, "said 30 s ago", ""),
-        (30.0, True, "said just now", ""),
-        (YEAR_S, True, "said just now", "this clock is 365 d 0 h ahead of the coordinator's"),
-        (-YEAR_S, True, "said just now", "this clock is 365 d 0 h behind the coordinator's"),
-        (-YEAR_S, False, "said 0 s ago", "this clock is 365 d 0 h behind the coordinator's"),
-        (YEAR_S, False, "said 365 d 0 h ago", ""),  # an old word, or another clock: nobody knows
+        (30.0, False, "reported 30 s ago", ""),
+        (30.0, True, "reported just now", ""),
+        (YEAR_S, True, "reported just now", "this clock is 365 d 0 h ahead of the coordinator's"),
+        (-YEAR_S, True, "reported just now", "this clock is 365 d 0 h behind the coordinator's"),
+        (-YEAR_S, False, "reported 0 s ago", "this clock is 365 d 0 h behind the coordinator's"),
+        (YEAR_S, False, "reported 365 d 0 h ago", ""),  # an old report, or another clock: nobody knows
     ],
 )
 def test_a_live_word_of_another_clock_is_no_old_one(off_s, heard, said, clocks, monkeypatch):

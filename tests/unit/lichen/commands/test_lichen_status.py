@@ -56,7 +56,7 @@ def test_a_coordinator_that_is_not_there_comes_first() -> None:
 
 
 def test_a_coordinator_that_broke_its_own_rhythm_is_named() -> None:
-    words = "the coordinator said nothing in 31 s, and would every 30 s"
+    words = "the coordinator sent nothing in 31 s, but should every 30 s"
     assert words in told(at("collecting", every_s=30.0), listened_s=31.0)
     assert words not in told(at("collecting", every_s=30.0), listened_s=29.0)
 
@@ -122,7 +122,7 @@ def test_why_says_how_old_the_words_are_and_for_how_long_at_most(
     said = io.StringIO()
     show(view, Console(file=said, width=200), why=True)
     assert "waits for: a, b (for 200 s)" in said.getvalue()
-    assert f"said 30 s ago, {words}" in said.getvalue()
+    assert f"reported 30 s ago, {words}" in said.getvalue()
     assert "3 min 20 s" not in said.getvalue(), "the words hold it already"
 
 
@@ -130,7 +130,7 @@ def test_words_of_a_coordinator_that_does_not_date_them_are_of_an_unknown_age() 
     view, said = FleetView("f"), io.StringIO()
     assert view.apply(broadcast_topic("f", Kind.ROUND), encode(at("collecting", waiting_for="a")))
     show(view, Console(file=said, width=200), why=True)
-    assert "said at an unknown time" in said.getvalue()
+    assert "reported at an unknown time" in said.getvalue()
 
 
 TRIED = {"version": 3, "bundle": "a" * 64}

@@ -99,7 +99,7 @@ def test_a_task_that_is_there_is_not_replaced(folder: Path, capsys: pytest.Captu
     with pytest.raises(SystemExit) as left:
         cli.main(["task", "init", str(folder / "rec"), "--out", str(folder / "task.toml")])
     assert left.value.code == 73
-    assert "is there already; --force replaces it" in capsys.readouterr().err
+    assert "exists already; --force replaces it" in capsys.readouterr().err
     assert (folder / "task.toml").read_text() == "precious"
     init(folder, "--force")
 

@@ -44,7 +44,7 @@ def test_a_task_on_graphs_has_no_windows_to_cut(tmp_path: Path) -> None:
     words = ["x.npz", "--task", str(tmp_path / "task.toml"), "--out", str(tmp_path / "o.npz")]
     done = CliRunner().invoke(app, ["windows", *words])
     assert isinstance(done.exception, Misconfigured)
-    assert "lichen data windows wants windows of streams" in str(done.exception)
+    assert "lichen data windows needs windows of streams" in str(done.exception)
 
 
 def test_windows_of_several_recordings_are_counted_by_class_and_fit_the_coordinator(tmp_path: Path) -> None:
