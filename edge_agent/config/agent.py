@@ -23,12 +23,12 @@ class StoreSettings(Section):
     """``[store]``: the windows on disk."""
 
     enabled: bool | None = None
-    """None: where this device learns (roles ``train``, ``prototype``). Without a store windows are counted
-    and used at once; nothing of them is kept."""
+    """None: on if this device learns (roles ``train``, ``prototype``). Without a store windows are counted
+    and used at once, and not stored."""
     budget_bytes: Annotated[int, Field(ge=1_000_000, le=2**40)] = 256 * MIB
-    """Of all its files on the disk, SQLite's WAL and index among them."""
+    """Of all its files on the disk, including SQLite's WAL and index."""
     commit_every_s: Positive = 5.0
-    """At most this much is lost by a power cut; longer spares the SD card."""
+    """A power cut loses at most this much; a longer time spares the SD card."""
 
 
 class OutboxSettings(Section):
@@ -46,15 +46,15 @@ class LearnSettings(Section):
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     max_windows: Annotated[int, Field(ge=1, le=1_000_000)] = 4096
     inputs: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
-    """The modalities that this device reads to predict; others are only collected where a target is made of
-    them. None: all that it delivers and the task reads."""
+    """The modalities that this device reads to predict; others are only collected to generate a target. None:
+    all that it delivers and the task reads."""
     targets: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
-    """What this device learns (``label`` is the task's first target). None: all that labels come for."""
+    """Targets that this device learns (``label`` is the task's first target). None: all with labels."""
     min_dp_noise: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """A task whose devices add less noise to what they send (``dp_noise``) is not done here; 0 takes all."""
+    """A task whose devices add less noise (``dp_noise``) to updates is refused; 0 accepts all."""
     max_epsilon: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """No moment of this device's streams is released beyond this epsilon, over all tasks; a task without
-    noise is not done here. None: the account is kept, and sets no limit."""
+    """The epsilon of any moment of this device's streams stays within this, over all tasks; a task without
+    noise is refused. None: the account is kept without a limit."""
     dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """delta of the device's own epsilon."""
     module: str = "models.worker"
@@ -66,23 +66,24 @@ class InferSettings(Section):
 
     enabled: bool = True
     output: ConfigPath | None = None
-    """JSON lines, one a window; rotated to ``<name>.1`` at ``max_output_bytes``."""
+    """JSON lines, one for each window; rotated to ``<name>.1`` at ``max_output_bytes``."""
     max_output_bytes: Bytes = 16 * MIB
     min_quality: Share = 0.0
-    """A modality of lower quality counts as missing; 0 takes all."""
+    """A modality of lower quality counts as missing; 0 accepts all."""
     isolation: Literal["process", "none"] = "process"
-    """``process``: each model has a process of its own. ``none``: it runs in the agent's, which takes less
-    memory and time; it is tried in another one before, and what it breaks later breaks the agent."""
+    """``process``: each model has a process of its own. ``none``: it runs in the agent's process, which takes
+    less memory and time; it is first tried in another process, and a later crash ends the agent."""
     threads: Annotated[int, Field(ge=1, le=64)] = 1
     variant: Literal["auto", "float32", "int8"] = "auto"
-    """``auto``: the device measures what a bundle has, and takes the fastest that agrees with float32."""
+    """``auto``: the device measures the variants of a bundle, and takes the fastest that agrees with float32.
+    """
     providers: Annotated[tuple[str, ...], Field(max_length=8)] = ()
-    """ONNX Runtime's execution providers that may be used; empty: all that it has here are measured, and the
-    CPU is always among them."""
+    """Permitted execution providers of ONNX Runtime; empty: all that are installed are measured. The CPU is
+    always permitted."""
     min_agreement: Share = 0.99
-    """Share of windows on which a variant must say what float32 says, to be taken."""
+    """Minimal share of windows on which a variant must agree with float32."""
     timeout_s: Positive = 10.0
-    """A model that has not answered after so long is ended and counts as failed."""
+    """A model that has not answered within this time is ended and counts as failed."""
     mqtt: PublishSettings | None = None
     """``[infer.mqtt]``: predictions on a local broker."""
 
@@ -95,7 +96,7 @@ class WindowSettings(Section):
 
 
 class QualitySettings(Section):
-    """``[quality]``: thresholds; :mod:`edge_agent.windows.quality.meter` says what they mean."""
+    """``[quality]``: thresholds, explained in :mod:`edge_agent.windows.quality.meter`."""
 
     gap_bad: float = Field(default=0.2, gt=0, le=1)
     stuck_share: Share = 0.5
@@ -104,51 +105,52 @@ class QualitySettings(Section):
     range_share: Share = 0.02
     noise_excess: float = Field(default=8.0, gt=1)
     noise_white: Share = 0.6
-    """How flat the spectrum of noise is at least (1: white); what moves is far under it."""
+    """Minimal flatness of the spectrum of noise (1: white); that of motion is far below."""
     gain_tolerance: float = Field(default=0.15, gt=0, lt=1)
-    """How far from 1 g an accelerometer at rest may be, in g; calibration errors are up to about 0.1."""
+    """Tolerated distance of an accelerometer at rest from 1 g, in g; calibration errors are up to about 0.1.
+    """
     gain_allowance: float = Field(default=0.5, ge=0)
-    """Further g that is tolerated per g of standard deviation in the window."""
+    """Additional tolerance, in g per g of standard deviation in the window."""
     turn_low: float = Field(default=0.57, gt=0, lt=1)
-    """A gyroscope's gain under which it is wrong."""
+    """A gyroscope's gain is wrong below this."""
     turn_high: float = Field(default=1.4, gt=1)
     history: int = Field(default=1024, ge=32, le=65536)
-    """Windows of the sensor's own past that say what noise is normal."""
+    """Windows of the sensor's own past that define its normal noise."""
     min_history: int = Field(default=16, ge=4)
-    """Noise is not judged before so many windows."""
+    """Noise is judged from this many windows."""
 
 
 class KnowledgeGraphSettings(Section):
     """``[graph]``: the device's facts, for tasks on knowledge graphs. Changed files are read again."""
 
     triples: Annotated[tuple[ConfigPath, ...], Field(min_length=1, max_length=256)]
-    """Files of facts (head, relation, tail, parted by tabs), or folders whose ``*.tsv`` all count."""
+    """Files of facts (head, relation, tail, separated by tabs), or folders whose ``*.tsv`` all count."""
     features: Annotated[dict[FeatureName, ConfigPath], Field(max_length=15, default_factory=dict)]
     """By modality of the task, an npz with ``entity`` and ``values``."""
     masks: ConfigPath | None = None
-    """An npz with ``entity``, ``modality`` and ``present``: whose features may be used."""
+    """An npz with ``entity``, ``modality`` and ``present``: the entities whose features may be used."""
     secret_file: ConfigPath | None = None
-    """What the fleet's devices share and the coordinator does not have; made by ``lichen agent secret``.
-    None: ``fleet.secret`` in ``state_dir/identity``."""
+    """The secret of the fleet's devices, which the coordinator does not have; made by ``lichen agent
+    secret``. None: ``fleet.secret`` in ``state_dir/identity``."""
     queries: ConfigPath | None = None
-    """Questions, as (head, relation) lines parted by tabs; appended lines are new questions."""
+    """Questions, as (head, relation) lines separated by tabs; appended lines are new questions."""
     poll_s: Positive = 5.0
-    """How often files are looked at."""
+    """Seconds between two checks for changed files."""
 
 
 class TrialSettings(Trial):
-    """``[deploy.trial]``: of the same keys, and no others."""
+    """``[deploy.trial]``: the keys of :class:`Trial`."""
 
     model_config = Section.model_config
 
 
 class DeploySettings(Section):
-    """``[deploy]``: what a new model must show here before it stays."""
+    """``[deploy]``: tests that a new model must pass on this device before it stays."""
 
     trial: TrialSettings = TrialSettings()
-    """Where a pointer brings none."""
+    """If the pointer contains none."""
     max_starts: Annotated[int, Field(ge=1, le=100)] = 3
-    """A model that is still on trial after so many starts of the agent goes: it may be what ends them."""
+    """A model that is still on trial after this many starts of the agent is removed: it may be the cause."""
 
 
 class AgentSettings(Section):
@@ -160,10 +162,10 @@ class AgentSettings(Section):
     state_dir: ConfigPath = Path("/var/lib/lichen")
     cache_dir: ConfigPath = Path("/var/cache/lichen")
     task_file: ConfigPath | None = None
-    """The task until one was announced; lets a device collect before it ever reached a broker."""
+    """The task until one is announced; lets a device collect before it ever reaches a broker."""
     trust_file: ConfigPath | None = None
-    """``root.json`` of the fleet: only bundles that were signed are run. None: the one that came when this
-    device enrolled; where none came, bundles are taken unsigned."""
+    """``root.json`` of the fleet: only signed bundles are run. None: the one from the enrolment of this
+    device; without one, unsigned bundles are accepted."""
     source: tuple[dict[str, Any], ...] = ()
     """``[[source]]`` tables; each kind checks its own keys."""
     mqtt: MqttSettings = MqttSettings()
@@ -177,12 +179,13 @@ class AgentSettings(Section):
     graph: KnowledgeGraphSettings | None = None
     deploy: DeploySettings = DeploySettings()
     labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
-    """The operator's words for this device, as ``site = "barn"``: a rollout can begin with those."""
+    """The operator's labels of this device, as ``site = "barn"``: a rollout can begin with labelled devices.
+    """
     blob_budget_bytes: Bytes = 512 * MIB
-    """Parts of global versions kept in ``cache_dir``."""
+    """Parts of global versions in ``cache_dir``."""
     fetch_timeout_s: Positive = 300.0
     state_every_s: Positive = 30.0
-    """Least time between two states; small changes wait for ``state_idle_s``."""
+    """Minimal time between two states; small changes wait for ``state_idle_s``."""
     state_idle_s: Positive = 600.0
 
 
@@ -190,7 +193,7 @@ def read(file: Path) -> AgentSettings:
     """Read ``agent.toml`` with drop-ins and environment.
 
     Raises:
-        Misconfigured: names file, key and what to write.
+        Misconfigured: names file, key and the correction.
     """
     settings = load(AgentSettings, file)
     if not settings.source and settings.graph is None:

@@ -11,7 +11,7 @@ _LINK_KEYS = {"host", "port", "protocol", "username", "password_file"}
 
 
 class PublishSettings(Section):
-    """Where predictions are published: any broker on the site, not the fleet's."""
+    """Where predictions are published: any broker on the site, other than the fleet's."""
 
     host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 1883
@@ -23,32 +23,34 @@ class PublishSettings(Section):
     topic: Annotated[str, Field(min_length=1, max_length=200)] = "lichen/{device}"
     """``{device}`` stands for the device's name. Below it: ``prediction`` and ``availability``."""
     every_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
-    """At most one prediction in this time, always the newest; 0: each."""
+    """At most one prediction in this time, always the newest; 0: every one."""
     retain: bool = False
-    """Keep the last prediction on the broker for who subscribes later."""
+    """Keep the last prediction on the broker for later subscribers."""
     home_assistant: bool = False
     """Announce a sensor for each target by MQTT discovery."""
     discovery_prefix: Annotated[str, Field(min_length=1, max_length=100)] = "homeassistant"
     birth_topic: Annotated[str, Field(min_length=1, max_length=200)] = "homeassistant/status"
-    """Where Home Assistant says ``online`` when it has started."""
+    """The topic on which Home Assistant sends ``online`` when it has started."""
     expire_after_s: Annotated[int, Field(ge=0, le=86400)] = 0
-    """Without a prediction for so long Home Assistant shows ``unavailable``; 0: never."""
+    """After this long without a prediction Home Assistant shows ``unavailable``; 0: never."""
 
     @field_validator("topic")
     @classmethod
-    def _only_the_device_is_filled_in(cls, topic: str) -> str:
-        left = topic.replace(_DEVICE, "")
-        if "{" in left or "}" in left:
+    def _has_only_the_device(cls, topic: str) -> str:
+        rest = topic.replace(_DEVICE, "")
+        if "{" in rest or "}" in rest:
             raise ValueError(f"only {_DEVICE} is filled in; write no other braces")
         return topic
 
     @field_validator("topic", "discovery_prefix", "birth_topic")
     @classmethod
-    def _is_a_topic_for_all(cls, topic: str) -> str:
-        if any(one in topic for one in "+#\x00"):
-            raise ValueError("it names one topic: without + and #, which stand for many, and without NUL")
+    def _is_one_topic(cls, topic: str) -> str:
+        if any(c in topic for c in "+#\x00"):
+            raise ValueError("it must name one topic: without the wildcards + and #, and without NUL")
         if topic.startswith(("/", "$")) or topic.endswith("/"):
-            raise ValueError("a topic begins and ends with no slash, and not with $ (those are the broker's)")
+            raise ValueError(
+                "a topic must not begin or end with a slash, nor begin with $ (reserved for the broker)"
+            )
         return topic
 
     @model_validator(mode="after")
@@ -62,10 +64,10 @@ class PublishSettings(Section):
         return self
 
     def base(self, device: str) -> str:
-        """The topic that all of a device's are below."""
+        """The prefix of all topics of a device."""
         return self.topic.replace(_DEVICE, device)
 
     def link(self) -> MqttSettings:
-        """Settings of the connection; the broker keeps nothing for us while we are away."""
+        """Settings of the connection; the broker keeps nothing for an absent agent."""
         shared = self.model_dump(include=_LINK_KEYS)
         return MqttSettings(**shared, tls=self.tls, ping_s=0, session_expiry_s=0, backoff_max_s=30.0)

@@ -1,4 +1,4 @@
-"""What is doubtful but no error, in words; and what would fail only later. For ``check`` and the start."""
+"""Warnings about the configuration, and checks for later failures. For ``check`` and the start."""
 
 import os
 from collections.abc import Iterable
@@ -17,17 +17,23 @@ from runtime.mqtt.tls import tls_context
 
 
 def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Source]) -> list[str]:
-    """All doubts about this device; ``task``: None while none is known."""
+    """All warnings for this device; ``task``: None while none is known."""
     exposed = [
         *folder_of(settings.state_dir).exposed(),
         *fleet_secret.exposed(fleet_secret.secret_path(settings)),
     ]
-    doubtful = [] if task is None else doubts(task, sources)
-    return [*unavailable_roles(settings), *exposed, *doubtful, *_unheard(settings), *_unsent(settings)]
+    misfits = [] if task is None else doubts(task, sources)
+    return [
+        *unavailable_roles(settings),
+        *exposed,
+        *misfits,
+        *_on_queries(settings),
+        *_on_publishing(settings),
+    ]
 
 
-def _unheard(settings: AgentSettings) -> list[str]:
-    """Words where questions cannot be read, or nobody can read the answers."""
+def _on_queries(settings: AgentSettings) -> list[str]:
+    """Warnings if questions cannot be read, or the answers are written nowhere."""
     if settings.graph is None or settings.graph.queries is None:
         return []
     if settings.graph.queries.is_dir():
@@ -35,24 +41,24 @@ def _unheard(settings: AgentSettings) -> list[str]:
     infer = settings.infer
     if infer.enabled and (infer.output is not None or infer.mqtt is not None):
         return []
-    lacking = "neither infer.output nor [infer.mqtt] is" if infer.enabled else "infer.enabled is false"
-    return [f"graph.queries is set and {lacking}: no answer is written"]
+    reason = "neither infer.output nor [infer.mqtt] is" if infer.enabled else "infer.enabled is false"
+    return [f"graph.queries is set and {reason}: no answer is written"]
 
 
-def _unsent(settings: AgentSettings) -> list[str]:
-    """Words where predictions are to be published, and there will be none or nobody sees them."""
-    publish, words = settings.infer.mqtt, []
+def _on_publishing(settings: AgentSettings) -> list[str]:
+    """Warnings if predictions are configured to be published but will not be, or not be visible."""
+    publish, texts = settings.infer.mqtt, []
     if publish is None:
         return []
     if not settings.infer.enabled:
-        words.append("[infer.mqtt] is set and infer.enabled is false: nothing is published")
+        texts.append("[infer.mqtt] is set and infer.enabled is false: nothing is published")
     if publish.home_assistant and settings.graph is not None:
-        words.append("infer.mqtt.home_assistant: answers to questions about a knowledge graph are no sensors")
-    return words
+        texts.append("infer.mqtt.home_assistant: answers about a knowledge graph are not sensors")
+    return texts
 
 
 def require_output(settings: AgentSettings, config: Path) -> None:
-    """Whether predictions could be written and published; makes no file, and asks no broker.
+    """Check that predictions can be written and published; creates no file, and does not contact a broker.
 
     Raises:
         Misconfigured: names the key and the path.
@@ -70,13 +76,13 @@ def require_output(settings: AgentSettings, config: Path) -> None:
         return
     if path.is_dir():
         raise Misconfigured(f"{config}: infer.output: {path} is a folder; name a file in it")
-    there = path
-    while not os.path.lexists(there) and there != there.parent:
-        there = there.parent
-    if there != path and not there.is_dir():
-        raise Misconfigured(f"{config}: infer.output: {path}: {there} is no folder")
-    if not os.access(there, os.W_OK):
+    existing = path
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if existing != path and not existing.is_dir():
+        raise Misconfigured(f"{config}: infer.output: {path}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK):
         raise Misconfigured(
-            f"{config}: infer.output: {path}: {there} is not writable for this user; "
+            f"{config}: infer.output: {path}: {existing} is not writable for this user; "
             "give it to the service's user, or name another file"
         )

@@ -1,4 +1,4 @@
-"""The task of this device, and what belongs to it: windows of streams, or a knowledge graph."""
+"""The task of this device, and its workspace: windows of streams, or a knowledge graph."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,13 +28,13 @@ _log = structlog.get_logger(__name__)
 
 
 class KeepsWorkspaces(Protocol):
-    """Makes and keeps the workspace of a task: from streams, or from a knowledge graph."""
+    """Creates and owns the workspace of a task: from streams, or from a knowledge graph."""
 
     async def use(self, task: Task) -> TrainingData:
-        """Work for this task from now on."""
+        """Use this task from now on."""
 
     async def leave(self) -> None:
-        """The present task is of another kind."""
+        """Stop: the present task is of another kind."""
 
 
 class CurrentTask(StatusPart):
@@ -43,11 +43,11 @@ class CurrentTask(StatusPart):
     Args:
         settings: of the agent.
         sources: opened.
-        windows: keeps the workspace of a task on windows.
-        graph: keeps that of a task on knowledge graphs.
-        changed: set when the device has something to say.
-        clock: tells since when there is no task.
-        task_mismatch: as :attr:`task_mismatch`, from the life before.
+        windows: owns the workspace of a task on windows.
+        graph: owns the workspace of a task on knowledge graphs.
+        changed: set when the device has something to report.
+        clock: gives the time since when there is no task.
+        task_mismatch: as :attr:`task_mismatch`, from the last run of the agent.
     """
 
     def __init__(
@@ -68,29 +68,29 @@ class CurrentTask(StatusPart):
         self._changed = changed
         self._started = clock.wall()
         self.workspace: TrainingData | None = None
-        """What belongs to the present task; None while none is known."""
+        """Of the present task; None while none is known."""
         self.task_mismatch = task_mismatch
-        """Why the task that was announced last cannot be done here, in words; empty where it can."""
+        """Why this device cannot do the last announced task; empty if it can."""
 
     def readiness(self) -> Readiness:
-        """What is there to learn from."""
+        """The available training data."""
         return Readiness(Profile(()), 0, {}) if self.workspace is None else self.workspace.readiness()
 
     async def start(self, task: Task | None) -> None:
-        """Begin with the task that is known, if any."""
+        """Start with the known task, if any."""
         for words in warnings(self._settings, task, self._sources):
             _log.warning("config_doubtful", why=words)
         if task is not None:
             await self.use(task)
 
     async def accept(self, announcement: TaskAnnouncement) -> Task | None:
-        """A task is announced: check it, and keep it for the next start.
+        """Check an announced task, and store it for the next start.
 
         Returns:
-            The task, where it is another one than before; then :meth:`use` it.
+            The task, if it differs from the present one; then :meth:`use` it.
 
         Raises:
-            Refused: this device cannot do it, or it was damaged on the way; the one before stays.
+            Refused: this device cannot do it, or it was damaged on the way; the present one stays.
         """
         work, settings = self.workspace, self._settings
         try:
@@ -103,8 +103,8 @@ class CurrentTask(StatusPart):
         except (Refused, Misconfigured) as error:
             if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
                 raise
-            self.refuse(words := error.words if isinstance(error, Refused) else str(error))
-            raise Refused(Reason.UNKNOWN_TASK, words) from None
+            self.refuse(why := error.words if isinstance(error, Refused) else str(error))
+            raise Refused(Reason.UNKNOWN_TASK, why) from None
         self.task_mismatch = ""
         for words in unused(task, self._sources, settings.graph):
             _log.warning("not_used", why=words)
@@ -113,7 +113,7 @@ class CurrentTask(StatusPart):
             _log.warning("config_doubtful", why=words)
         try:
             await asyncio.to_thread(write_atomic, settings.state_dir / TASK_FILE, encode(announcement))
-        except Transient as error:  # until the next start it is known all the same
+        except Transient as error:  # it is used until the next start
             _log.error("task_not_saved", why=str(error))
         return task
 
@@ -126,25 +126,25 @@ class CurrentTask(StatusPart):
         self.workspace = await keeper.use(task)
 
     def refuse(self, words: str) -> None:
-        """Say why the task that was announced last is not done here; empty: it is."""
+        """Set the reason why this device does not do the last announced task; empty: it does."""
         self.task_mismatch = words
         self._changed.set()
 
     def close(self) -> None:
-        """After all services have ended."""
+        """Close the workspace, after all services have ended."""
         if self.workspace is not None:
             self.workspace.close()
 
     def status(self) -> dict[str, Any]:
-        """Its name."""
+        """The name of the task."""
         return {"task": None if self.workspace is None else self.workspace.task.name}
 
     def waits(self) -> Iterator[Wait]:
-        """A task that can be done here, where none was announced."""
+        """The wait for a task that this device can do, while it has none."""
         work = self.workspace
         if self.task_mismatch:
-            kept = "" if work is None else f" (task {work.task.name!r} before it is kept)"
-            words = f"the task that is announced cannot be done here: {self.task_mismatch}{kept}"
+            previous = "" if work is None else f" (the device stays with task {work.task.name!r})"
+            words = f"this device cannot do the announced task: {self.task_mismatch}{previous}"
         elif work is None:
             words = "no task is announced, and no task_file is set"
         else:

@@ -1,4 +1,4 @@
-"""The floors of privacy that the device's owner sets, and no task can lower. Pure."""
+"""The minimal privacy that the device's owner sets; no task can lower it. Pure."""
 
 from typing import Final
 
@@ -9,11 +9,11 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 SLACK: Final = 1 + 1e-4
-"""Rhos are kept as float32, rounded up."""
+"""Rhos are stored as float32, rounded up."""
 
 
 def noise_of(task: Task) -> float:
-    """The noise that the task has devices add; 0: none.
+    """The noise that devices add for this task; 0: none.
 
     Raises:
         Misconfigured: its options are wrong.
@@ -23,26 +23,26 @@ def noise_of(task: Task) -> float:
 
 
 def require_private(task: Task, learn: LearnSettings) -> None:
-    """Whether the task stays above this device's floors.
+    """Check that the task meets this device's minimal privacy.
 
     Raises:
         Misconfigured: it does not; the message names the key.
     """
     noise = noise_of(task)
-    said = f"task {task.name!r} adds noise of {noise:g} to what devices send" if noise else ""
-    said = said or f"task {task.name!r} adds no noise to what devices send"
+    prefix = f"task {task.name!r} adds noise of {noise:g} to what devices send" if noise else ""
+    prefix = prefix or f"task {task.name!r} adds no noise to what devices send"
     if noise < learn.min_dp_noise:
-        raise Misconfigured(f"{said}; this device asks for {learn.min_dp_noise:g} (learn.min_dp_noise)")
+        raise Misconfigured(f"{prefix}; this device asks for {learn.min_dp_noise:g} (learn.min_dp_noise)")
     if learn.max_epsilon is None:
         return
     if not noise:
         raise Misconfigured(
-            f"{said}, so epsilon has no bound; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
+            f"{prefix}, so epsilon has no bound; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
         )
     times = overlap(span_of(task), task.window.stride_s) ** 2 * len(task.modality_names)
     once = epsilon_of(times * rho_of(noise), learn.dp_delta)
     if once > learn.max_epsilon * SLACK:
         raise Misconfigured(
-            f"{said}: a single round takes a moment of the streams to epsilon {once:.3g} at delta "
+            f"{prefix}: a single round takes a moment of the streams to epsilon {once:.3g} at delta "
             f"{learn.dp_delta:g}; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
         )

@@ -1,4 +1,4 @@
-"""Which task this device has, and whether it can do it."""
+"""Selects and stores the task of this device, and checks whether the device can do it."""
 
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from protocol.tasks.task import Task
 
 _log = structlog.get_logger(__name__)
 TASK_FILE: Final = "task.json"
-"""In the state folder: the task that was announced last."""
+"""In the state folder: the last announced task."""
 
 
 def check_task(
@@ -30,9 +30,9 @@ def check_task(
     """Check that this device can do the task, with its own settings and knowledge graph.
 
     Raises:
-        Misconfigured: unknown method, wrong option of the method, less noise than the device's floor, no
-            modality in common that is read to predict, or no target; or it is on knowledge graphs, and this
-            device has none.
+        Misconfigured: unknown method, wrong option of the method, less noise than the device's minimum, no
+            common modality to read, or no target; or the task is on knowledge graphs, and this device has
+            none.
     """
     learn = learn or LearnSettings()
     require_private(task, learn)
@@ -43,15 +43,17 @@ def check_task(
     profile = permitted_profile(task, delivered, learn)
     if not delivered:
         none = (
-            "there is no source" if graph is None else "it is on windows, and here are [graph] and no source"
+            "there is no source"
+            if graph is None
+            else "it is on windows, and this device has [graph] and no source"
         )
         words = "; ".join(source_mismatches(task, sources)) or none
         raise Misconfigured(f"task {task.name!r}: this device delivers none of its modalities: {words}")
     if not profile.modalities:
-        wishes = "" if learn.inputs is None else f", learn.inputs names {', '.join(learn.inputs)}"
+        setting = "" if learn.inputs is None else f", learn.inputs names {', '.join(learn.inputs)}"
         raise Misconfigured(
             f"task {task.name!r}: this device has nothing to read: it delivers {', '.join(delivered)}, the "
-            f"task reads {', '.join(task.input_names)}{wishes}"
+            f"task reads {', '.join(task.input_names)}{setting}"
         )
     if not profile.targets:
         raise Misconfigured(
@@ -76,7 +78,7 @@ def require_knowledge_graph(task: Task, graph: KnowledgeGraphSettings | None) ->
 
 
 def unused(task: Task, sources: list[Source], graph: KnowledgeGraphSettings | None) -> list[str]:
-    """In words, what this device offers that the task cannot use."""
+    """Messages about delivered data that the task cannot use."""
     if task.graph is None:
         return source_mismatches(task, sources)
     known = ", ".join(task.modality_names) or "none"
@@ -88,12 +90,12 @@ def unused(task: Task, sources: list[Source], graph: KnowledgeGraphSettings | No
 
 
 def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
-    """The task that was announced last, else that of ``task_file``, else None.
+    """The last announced task, else that of ``task_file``, else None.
 
     Raises:
         Misconfigured: ``task_file`` is missing or wrong, or a source does not fit it.
     """
-    kept = settings.state_dir / TASK_FILE
+    file = settings.state_dir / TASK_FILE
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
         check_task(from_file, sources, learn_settings(settings), settings.graph)
@@ -102,7 +104,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
             *unknown_modalities(from_file, settings.learn),
         ]:
             raise Misconfigured(f"{'; '.join(wrong)} ({settings.task_file})")
-    announced = read_saved_task(kept)
+    announced = read_saved_task(file)
     if announced is None:
         return from_file
     try:
@@ -114,9 +116,9 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
 
 
 def read_saved_task(path: Path) -> Task | None:
-    """The task that was announced last; None where there is none, or its file cannot be read."""
+    """The last announced task; None if there is none, or its file cannot be read."""
     try:
-        return _kept(path)
+        return _read_task_file(path)
     except FileNotFoundError:
         return None
     except (OSError, Refused) as error:
@@ -127,9 +129,9 @@ def read_saved_task(path: Path) -> Task | None:
 
 
 def saved_task_mismatch(path: Path) -> str:
-    """Why the task that was announced last is of a release that can more, in words; empty where it is not."""
+    """Why this release cannot read the last announced task (of a newer one); empty if it can."""
     try:
-        _kept(path)
+        _read_task_file(path)
     except Refused as error:
         return error.words if error.reason is Reason.UNKNOWN_TASK else ""
     except OSError:
@@ -137,8 +139,8 @@ def saved_task_mismatch(path: Path) -> str:
     return ""
 
 
-def _kept(path: Path) -> Task:
-    """The kept task. It is kept as it was announced: a downgrade and an upgrade of this agent lose no key.
+def _read_task_file(path: Path) -> Task:
+    """The stored task. It is stored as announced, so a downgrade and upgrade of this agent lose no key.
 
     Raises:
         OSError: there is none.

@@ -1,7 +1,7 @@
-"""What belongs to the present task, whatever its material: windows of streams, or a knowledge graph.
+"""The interface of a workspace, the data of the present task: windows of streams, or a knowledge graph.
 
-Services ask a workspace, and know windows or knowledge graphs nowhere: ``WindowWorkspace``
-(:mod:`window_space`) and ``KnowledgeGraphWorkspace`` (:mod:`graph_space`) answer.
+Services use only this interface, which ``WindowWorkspace`` (:mod:`edge_agent.windows.workspace`) and
+``KnowledgeGraphWorkspace`` (:mod:`edge_agent.knowledge_graph.workspace`) implement.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from protocol.tasks.task import Task
 
 @dataclass(frozen=True)
 class Readiness:
-    """What is there to learn from, now.
+    """The training data that is available now.
 
     Attributes:
         profile: what the device reads and predicts.
-        samples: windows or triples to learn from; what ``rounds.min_windows`` counts.
+        samples: windows or triples to learn from; ``rounds.min_windows`` counts them.
         modalities: those of the profile, for the state message.
-        fleet_secret: the print of the secret that names entities; None where there is none.
+        fleet_secret: the fingerprint of the secret that names entities; None if there is none.
     """
 
     profile: Profile
@@ -33,13 +33,13 @@ class Readiness:
 
 @dataclass(frozen=True)
 class Problem:
-    """What somebody should look at.
+    """A problem that needs attention.
 
     Attributes:
         kind: one word, as of a wait in ``lichen agent status --why``.
-        words: what is wrong.
+        words: the problem.
         since: Unix seconds.
-        then: until what.
+        then: until when it lasts.
     """
 
     kind: str
@@ -49,15 +49,15 @@ class Problem:
 
 
 class HasWorkspace(Protocol):
-    """Whoever knows the present task."""
+    """The owner of the present task's workspace."""
 
     @property
     def workspace(self) -> "TrainingData | None":
-        """What belongs to it; None while no task is known."""
+        """Of the present task; None while no task is known."""
 
 
 class TrainingData(Protocol):
-    """What belongs to one task."""
+    """The training data of one task."""
 
     task: Task
     modalities: tuple[str, ...]
@@ -66,23 +66,23 @@ class TrainingData(Protocol):
     """The role in which it takes offers; None: it only observes."""
 
     def readiness(self) -> Readiness:
-        """What is there. Touches no disk."""
+        """The available training data. Does not touch the disk."""
 
     def load(self, limit: int) -> tuple[Profile, Material]:
-        """What one local round learns from, and what it shows of the device's profile. Touches the disk.
+        """The data of one local round, and the profile that it shows. Touches the disk.
 
         Args:
-            limit: at most so many windows; a knowledge graph is given as a whole.
+            limit: maximal number of windows; a knowledge graph is always complete.
 
         Raises:
-            Transient: there is nothing, or it cannot be read now.
+            Transient: there is none, or it cannot be read now.
         """
 
     def problem(self) -> Problem | None:
-        """What keeps samples from coming in; None: nothing."""
+        """Why no samples come in; None if they do."""
 
     def status(self) -> dict[str, Any]:
         """For ``status.json``, as JSON values."""
 
     def close(self) -> None:
-        """What is not written yet is written, and files are closed."""
+        """Write all waiting data, and close the files."""

@@ -233,7 +233,7 @@ async def test_a_device_without_a_graph_refuses_a_task_on_graphs(tmp_path):
     with pytest.raises(Refused):
         await announce(agent)
     (wait,) = [wait for wait in agent.report.waits() if wait.what == "task"]
-    assert "table [graph] with triples (task 'toy' before it is kept)" in wait.why
+    assert "table [graph] with triples (the device stays with task 'toy')" in wait.why
     await announce(agent, toy_task())
     assert not [wait for wait in agent.report.waits() if wait.what == "task"], (
         "what can be done was announced again"

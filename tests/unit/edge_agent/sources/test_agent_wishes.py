@@ -121,7 +121,9 @@ async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_
         task_toml(name="toy", streams={"acc": stream(3, 50), "gyr": stream(2, 25)})
     )
     settings = agent.settings.model_copy(update={"task_file": tmp_path / "task.toml"})
-    with pytest.raises(Misconfigured, match=r"learn.targets: heart: not among .*\(label\) \(.*task.toml\)"):
+    with pytest.raises(
+        Misconfigured, match=r"learn.targets: heart: unknown to task .*\(label\) \(.*task.toml\)"
+    ):
         first_task(settings, agent.sources)
     wish = LearnSettings(targets=("heart",))
     agent.tasks._settings = settings.model_copy(update={"learn": wish})

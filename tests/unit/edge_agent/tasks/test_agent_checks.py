@@ -104,7 +104,7 @@ async def test_a_task_that_is_announced_is_compared_too(tmp_path):
     ("output", "words"),
     [
         ("folder", "is a folder"),
-        ("plain/x/out.jsonl", "plain is no folder"),
+        ("plain/x/out.jsonl", "plain is not a folder"),
         ("closed/a/out", "not writable"),
     ],
 )

@@ -211,8 +211,8 @@ def test_what_a_device_may_read_and_learn():
 def test_wishes_that_the_task_does_not_know_are_said():
     said = unknown_modalities(TASK, LearnSettings(inputs=("acc", "cam"), targets=("heart", "label")))
     assert said == [
-        "learn.inputs: cam: not among those of task 'toy' (acc, gyr)",
-        "learn.targets: heart: not among those of task 'toy' (label, speed, side, picture)",
+        "learn.inputs: cam: unknown to task 'toy' (acc, gyr)",
+        "learn.targets: heart: unknown to task 'toy' (label, speed, side, picture)",
     ]
     assert not unknown_modalities(TASK, FREE)
 

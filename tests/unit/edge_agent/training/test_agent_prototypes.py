@@ -428,7 +428,7 @@ async def test_a_task_with_none_of_the_modalities_is_refused_and_status_says_so(
     with pytest.raises(Refused, match="none of its modalities"):
         await agent.work.on_task(Route("f", Kind.TASK), encode_message(TaskAnnouncement.of(strange)))
     (wait,) = [wait for wait in agent.report.waits() if wait.what == "task"]
-    assert "the task that is announced cannot be done here" in wait.why
+    assert "this device cannot do the announced task" in wait.why
     assert "eeg" in wait.why
     await agent.work.on_task(Route("f", Kind.TASK), encode_message(TaskAnnouncement.of(TASK)))
     assert "task" not in {wait.what for wait in agent.report.waits()}
