@@ -1,1 +1,1 @@
-"""The process that trains: ``python -m models.worker``."""
+"""The training process: ``python -m models.worker``."""

@@ -1,6 +1,6 @@
 """The child process that may import torch: initial states, local training, evaluation, guided rounds.
 
-``python -P -m models.worker JOBDIR`` does one job and leaves. ``python -P -m models.worker --serve`` reads
+``python -P -m models.worker JOBDIR`` does one job and exits. ``python -P -m models.worker --serve`` reads
 one JSON line ``{"job": "<dir>"}`` after another from its standard input until that closes. Either way it
 answers each job with one line on its standard output: ``{"ok": true}``, or ``{"ok": false, "error": "...",
 "kind": "Misconfigured"}`` (or ``Refused`` with its ``reason``, ``Transient``, ``Fault``). Whatever a library
@@ -26,7 +26,7 @@ from protocol.errors import Misconfigured
 
 
 def _prepare(threads: int) -> None:
-    """Load torch, and let it use this many threads."""
+    """Import torch and set its number of threads."""
     if find_spec("torch") is None:
         raise Misconfigured(
             "local training needs torch, which is not installed here: pip install 'lichen[train]'"
@@ -37,7 +37,7 @@ def _prepare(threads: int) -> None:
 
 
 def do(job_dir: Path) -> None:
-    """Do the job in this folder and leave its result there.
+    """Do the job of a folder and write its result.
 
     Raises:
         Misconfigured: the job, the task's method or its config cannot be used.
@@ -68,8 +68,12 @@ def do(job_dir: Path) -> None:
 
 def _evaluate(client: Client, job: job_folder.EvaluateJob, material: Material, job_dir: Path) -> None:
     state = job_folder.load_state(job_dir / job_folder.STATE)
-    found = client.evaluate(job.task, material, state)
-    result: dict[str, Any] = {"metrics": found.metrics, "confusion_KK": found.confusion_KK, "by": {}}
+    evaluation = client.evaluate(job.task, material, state)
+    result: dict[str, Any] = {
+        "metrics": evaluation.metrics,
+        "confusion_KK": evaluation.confusion_KK,
+        "by": {},
+    }
     if isinstance(material, WindowSet):
         judged = partial(client.evaluate, job.task, state=state)
         result["by"] = in_parts(job.task, material, judged, job.by)
@@ -83,17 +87,17 @@ def _guide(spec: MethodSpec[Any], job: job_folder.ViewJob | job_folder.FinishJob
     trainer, state = spec.trainer(), job_folder.load_state(job_dir / job_folder.STATE)
     labelled = window_set.load(Path(job.windows_path), job.task)
     if isinstance(job, job_folder.ViewJob):
-        found = update_views.view_updates(trainer, job.task, labelled, state, job.frames, job.limits)
-        seen, tensors = update_views.packed(*found)
-        job_folder.save_result(job_dir, dict(seen), tensors)
+        views = update_views.view_updates(trainer, job.task, labelled, state, job.frames, job.limits)
+        summary, tensors = update_views.packed(*views)
+        job_folder.save_result(job_dir, dict(summary), tensors)
         return
-    made, metrics = trainer.finish(job.task, job.round, job.seed, labelled, state)
+    version, metrics = trainer.finish(job.task, job.round, job.seed, labelled, state)
     finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-    job_folder.save_result(job_dir, {"metrics": finite}, flatten(made))
+    job_folder.save_result(job_dir, {"metrics": finite}, flatten(version))
 
 
 def answer(job_dir: Path) -> dict[str, Any]:
-    """Do a job; say in one JSON object how it went."""
+    """Do a job; return its outcome as a JSON object."""
     return job_loop.answer(do, job_dir)
 
 

@@ -1,9 +1,8 @@
-"""Job folders: how a daemon hands work to ``models.worker`` and reads the result. Torch-free.
+"""Job folders: requests of a daemon to ``models.worker``, and results. Torch-free.
 
 A folder holds ``job.json`` and, by kind, the material (:mod:`models.materials`), ``state.npz``,
-``private.npz``; the worker leaves
-``result.json`` and ``result.npz``. Every file appears whole or not at all, ``job.json`` and ``result.json``
-last.
+``private.npz``; the worker writes ``result.json`` and ``result.npz``. Every file is written atomically,
+``job.json`` and ``result.json`` last.
 """
 
 import json
@@ -47,7 +46,7 @@ class InitJob:
 
 @dataclass(frozen=True)
 class TrainJob:
-    """One device's learning in one round."""
+    """Train one device in one round."""
 
     task: Task
     device: str
@@ -60,19 +59,19 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class EvaluateJob:
-    """Judge a global state on the labelled windows at ``windows_path`` (set by :func:`write_evaluate`)."""
+    """Evaluate a global state on the labelled windows at ``windows_path`` (set by :func:`write_evaluate`)."""
 
     task: Task
     threads: int = 1
     windows_path: str = WINDOWS
     by: tuple[Part, ...] = ()
-    """Parts of the windows to judge on besides."""
+    """Parts of the windows to evaluate besides."""
     kind: Literal["evaluate"] = "evaluate"
 
 
 @dataclass(frozen=True)
 class ViewJob:
-    """Look at a round's updates through the labelled windows at ``windows_path``, one after the other."""
+    """Compute the views of a round's updates on the labelled windows at ``windows_path``."""
 
     task: Task
     frames: tuple[FrameAt, ...]
@@ -84,7 +83,7 @@ class ViewJob:
 
 @dataclass(frozen=True)
 class FinishJob:
-    """Train on the labelled windows at ``windows_path`` what devices do not, of a fold's result."""
+    """Train a fold's result on the labelled windows at ``windows_path``."""
 
     task: Task
     round: int
@@ -111,10 +110,10 @@ def _write_job(job_dir: Path, job: Job) -> None:
 
 
 def read_job(job_dir: Path) -> Job:
-    """What a folder asks for.
+    """The job of a folder.
 
     Raises:
-        Misconfigured: no job there, or it is not readable; the message names the file and field.
+        Misconfigured: there is no job, or it is not readable; the message names the file and field.
     """
     path = Path(job_dir) / JOB
     try:
@@ -132,7 +131,7 @@ def write_state(path: Path, state: Blobs) -> None:
 
 
 def load_state(path: Path) -> Blobs:
-    """Read what :func:`write_state` wrote.
+    """Read the output of :func:`write_state`.
 
     Raises:
         Misconfigured: no such file, or no npz.
@@ -141,22 +140,22 @@ def load_state(path: Path) -> Blobs:
 
 
 def write_init(job_dir: Path, job: InitJob) -> None:
-    """Ask for a fresh global state; read it with :func:`read_state`."""
+    """Request a fresh global state; read it with :func:`read_state`."""
     _write_job(Path(job_dir), job)
 
 
 def write_train(job_dir: Path, job: TrainJob, material: Material, state: Blobs, private: Tensors) -> None:
-    """Ask for local training; read it with :func:`read_result`.
+    """Request local training; read it with :func:`read_result`.
 
     Args:
         job_dir: an empty folder.
-        job: who trains, and with which seed.
+        job: device, round and seed.
         material: of the kind that the task's method learns from.
         state: the blobs on the device's route.
-        private: what the last result said to keep.
+        private: the private tensors of the last result.
 
     Raises:
-        Misconfigured: the task's method is not known here.
+        Misconfigured: the task's method is unknown.
     """
     folder, kind = Path(job_dir), method(job.task.method).kind
     kind.save(folder / kind.file, material)
@@ -166,25 +165,25 @@ def write_train(job_dir: Path, job: TrainJob, material: Material, state: Blobs, 
 
 
 def write_evaluate(job_dir: Path, job: EvaluateJob, windows_path: Path, state: Blobs) -> None:
-    """Ask for an evaluation; read it with :func:`read_evaluation`. The windows stay where they are."""
+    """Request an evaluation; read it with :func:`read_evaluation`. The windows are not copied."""
     folder = Path(job_dir)
     write_state(folder / STATE, state)
     _write_job(folder, EvaluateJob(job.task, job.threads, str(Path(windows_path).resolve()), job.by))
 
 
 def write_guided(job_dir: Path, job: ViewJob | FinishJob, state: Blobs) -> None:
-    """Ask for a guided round's views (:func:`read_views`) or its last step (:func:`read_finished`)."""
+    """Request a guided round's views (:func:`read_views`) or its last step (:func:`read_finished`)."""
     write_state(Path(job_dir) / STATE, state)
     _write_job(Path(job_dir), job)
 
 
 def context(job: TrainJob) -> ClientContext:
-    """What the method's client is told of a train job."""
+    """The context of a train job, for the method's client."""
     return ClientContext(job.task, job.device, job.round, job.seed, job.profile)
 
 
 def save_result(job_dir: Path, summary: dict[str, Any], tensors: Tensors | None = None) -> None:
-    """The worker's side: tensors first, the summary last."""
+    """Write the worker's result: tensors first, the summary last."""
     folder = Path(job_dir)
     write_npz(folder / RESULT_TENSORS, tensors or {})
     _write_text(folder / RESULT, json.dumps(summary, allow_nan=False, sort_keys=True))
@@ -194,7 +193,7 @@ def save_local_result(job_dir: Path, result: LocalResult) -> None:
     """The worker's side of :func:`read_result`."""
     summary = {
         "weight": result.weight,
-        # a loss of absurd values may overflow where no tensor does; JSON has no word for that
+        # a loss may overflow without any tensor; JSON cannot encode infinity
         "metrics": {name: value for name, value in result.metrics.items() if math.isfinite(value)},
         "extra": result.extra,
         "codecs": {name: codec.value for name, codec in result.codecs.items()},
@@ -259,7 +258,7 @@ def read_evaluation(job_dir: Path) -> Evaluation:
 
 
 def read_views(job_dir: Path) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-    """The result of a view job: views by device, and why the others have none.
+    """The result of a view job: views by device, and refusals.
 
     Raises:
         Transient: the worker left none.

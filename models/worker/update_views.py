@@ -1,7 +1,7 @@
-"""The first look of a guided round: one accepted update after the other, read from the journal by the worker.
+"""Computes the views of a guided round's updates, which the worker reads one by one from the journal.
 
-What comes of it are the views (:meth:`models.guided.ServerTrainer.view`), and why an update has none. Nothing
-holds two updates at a time. Torch-free: the trainer is handed in.
+Results are views (:meth:`models.guided.ServerTrainer.view`) and refusals. At most one update is in memory.
+Torch-free: the trainer is an argument.
 """
 
 import errno
@@ -21,18 +21,18 @@ from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Task
 
 VALUES: Final = "views"
-"""The key of the result's tensors under which all values lie, one view after the other."""
+"""Key of the tensor with the concatenated values of all views."""
 _SPOILED: Final = (errno.ENOENT, errno.EIO)
-"""To wait would not bring the bytes back."""
+"""Permanent errors of the disk."""
 _FAULTS: Final = (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RuntimeError)
-"""What code raises that meets something nobody foresaw in what a peer sent; torch: RuntimeError for all."""
+"""Exceptions for unforeseen content of a peer; torch raises RuntimeError for all."""
 _NO_MEMORY: Final = ("allocate memory", "not enough memory", "out of memory")
-"""In the words of a RuntimeError: torch has no other for it."""
+"""Texts of torch's RuntimeError without memory."""
 
 
 @dataclass(frozen=True)
 class FrameAt:
-    """Where an accepted update lies: ``size`` bytes of a file from byte ``at``; None: to its end."""
+    """The place of an accepted update: ``size`` bytes of a file from byte ``at``; None: to its end."""
 
     device: str
     digest: str
@@ -80,10 +80,10 @@ class ReadableUpdate(Protocol):
 
 
 class ViewResult(TypedDict):
-    """A look's result as JSON; the values lie beside it, in one array under :data:`VALUES`.
+    """The result of a view job as JSON; the values are in one tensor, :data:`VALUES`.
 
     Attributes:
-        devices: those that have a view, be it an empty one.
+        devices: those with a view, even an empty one.
         views: device, name and shape of each tensor, in the order of the values.
         refused: device -> reason and detail.
     """
@@ -94,7 +94,7 @@ class ViewResult(TypedDict):
 
 
 def content(frame: FrameAt) -> bytes:
-    """The bytes, as they are on disk now: not verified.
+    """The bytes on disk, not verified.
 
     Raises:
         FileNotFoundError: they are gone.
@@ -112,14 +112,14 @@ def view_updates(  # noqa: PLR0917 - the trainer's own order, and then what is l
     updates: Iterable[ReadableUpdate],
     limits: Limits,
 ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-    """Views by device, and why the others have none.
+    """Views by device, and refusals of the others.
 
     Args:
         trainer: the method's.
         task: what is learned.
         labelled: the coordinator's windows.
         state: the version that the updates start from.
-        updates: one is held at a time.
+        updates: at most one is in memory.
         limits: what an update may need.
 
     Raises:
@@ -137,7 +137,7 @@ def view_updates(  # noqa: PLR0917 - the trainer's own order, and then what is l
 
 
 def _view(trainer: ServerTrainer, task: Task, labelled: WindowSet, state: Blobs, update: Update) -> Tensors:
-    """One device's view: finite numbers, or why not. A fault of ours stops one update and not the round."""
+    """One device's view. A bug refuses one update and does not stop the round."""
     try:
         view = trainer.view(task, labelled, state, update)
     except MemoryError as error:
@@ -152,10 +152,10 @@ def _view(trainer: ServerTrainer, task: Task, labelled: WindowSet, state: Blobs,
 
 
 def finite(view: Tensors) -> Tensors:
-    """A view as it is kept, in float32.
+    """The view, if it is finite in float32.
 
     Raises:
-        Refused: NON_FINITE: it is not finite there; the detail names the part of the model.
+        Refused: NON_FINITE; the detail names the part of the model.
     """
     for name, tensor in view.items():
         with np.errstate(over="ignore"):
@@ -166,31 +166,33 @@ def finite(view: Tensors) -> Tensors:
 
 
 def packed(views: Mapping[str, Tensors], refused: Mapping[str, Refused]) -> tuple[ViewResult, Tensors]:
-    """As a job's result: however many devices there are, it is one array."""
+    """Pack views and refusals into a job's result, with one array for all devices."""
     index: list[tuple[str, str, list[int]]] = []
     values: list[FloatArray] = [np.zeros(0, np.float32)]
     for device in sorted(views):
         for name, tensor in sorted(views[device].items()):
             index.append((device, name, list(tensor.shape)))
             values.append(np.asarray(tensor, np.float32).reshape(-1))
-    why = {device: (one.reason.value, one.detail) for device, one in sorted(refused.items())}
+    why = {device: (refusal.reason.value, refusal.detail) for device, refusal in sorted(refused.items())}
     return {"devices": sorted(views), "views": index, "refused": why}, {VALUES: np.concatenate(values)}
 
 
-def unpacked(seen: Mapping[str, Any], tensors: Tensors) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-    """What :func:`packed` put away.
+def unpacked(summary: Mapping[str, Any], tensors: Tensors) -> tuple[dict[str, Tensors], dict[str, Refused]]:
+    """The inverse of :func:`packed`.
 
     Raises:
-        Transient: it is not that; the message says what lacks.
+        Transient: the result is not readable; the message names the error.
     """
     try:
-        views: dict[str, Tensors] = {device: {} for device in seen["devices"]}
+        views: dict[str, Tensors] = {device: {} for device in summary["devices"]}
         values, at = tensors[VALUES], 0
-        for device, name, shape in seen["views"]:
+        for device, name, shape in summary["views"]:
             size = int(np.prod(shape, dtype=np.int64))
             views[device][name] = values[at : at + size].reshape(shape)
             at += size
-        refused = {device: Refused(Reason(why), detail) for device, (why, detail) in seen["refused"].items()}
+        refused = {
+            device: Refused(Reason(why), detail) for device, (why, detail) in summary["refused"].items()
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise Transient(f"the worker left no readable views: {type(error).__name__}: {error}") from None
     return views, refused
