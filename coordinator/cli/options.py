@@ -1,4 +1,4 @@
-"""What the coordinator's commands share."""
+"""Options shared by the coordinator's commands."""
 
 from pathlib import Path
 from typing import Annotated

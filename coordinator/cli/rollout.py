@@ -114,7 +114,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
     }
     plan = _plan(settings.rollout.plan, given)
     if not (settings.state_dir / FILE).is_file() and is_locked(_lock(settings)) is True:
-        # It goes on announcing each export to all, and what a book made now says of them would be old.
+        # It goes on announcing each export to all, and a rollout started now would not match that.
         raise Misconfigured(
             f'{config}: the coordinator that runs was started when rollout.mode was "newest", and looks at '
             "no rollout: restart it first (where it is only just starting, try again)"
@@ -124,7 +124,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
         _opened(settings) as store,
         RolloutStore(settings.state_dir) as book,
     ):
-        # What was announced before counts as stable, also where the daemon was not started since.
+        # The last announcement counts as stable, also if the daemon was not restarted since.
         now = time.time()
         book.play(Begun(mode=settings.rollout.mode, release=releases.announced(store)), now)
         course = book.course()
@@ -227,7 +227,7 @@ def _release(
         return releases.take(bundle, settings.state_dir, task)
 
     def here(release: Release) -> bool:
-        # Not through a BlobStore: only the daemon writes there, and it tidies up when it is opened.
+        # Not through a BlobStore: only the daemon writes there, and opening one tidies up.
         blobs, own = settings.state_dir / "blobs", settings.state_dir / releases.FOLDER
         return all((blobs / n[:2] / n).is_file() or (own / n).is_file() for n in release.digests)
 
@@ -246,7 +246,11 @@ def _release(
 
 
 def _doubts(settings: CoordinatorSettings, store: Database, plan: Plan) -> list[str]:
-    """Of the canary. Raises Refused where it is nobody."""
+    """The devices of the canary.
+
+    Raises:
+        Refused: it matches no device.
+    """
     roster = DeviceRegistry(store, time.time)
     devices = {name: one.state.labels or {} for name in roster.names() if (one := roster.get(name))}
     enrolled, _ = read_decisions(settings.state_dir)
@@ -262,7 +266,7 @@ def _plan(before: Plan, given: dict[str, Any]) -> Plan:
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
-    """Without those that were left out."""
+    """The devices without those that were left out."""
     return {key: value for key, value in values.items() if value not in (None, {})}
 
 

@@ -1,4 +1,4 @@
-"""Whether a canary names anybody: a slip in a name would be waited for until the stage's deadline. Pure."""
+"""Whether a canary matches any device: the stage would wait for a mistyped name until its deadline. Pure."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -14,15 +14,15 @@ _MAX_NAMES: Final = 5
 def doubts(
     canary: str, devices: Mapping[str, Mapping[str, str]], enrolled: Collection[str]
 ) -> tuple[str, ...]:
-    """What may be wrong with it, each in words: devices may join later, and labels be given.
+    """Warnings about it: devices may join later, and labels be given.
 
     Args:
         canary: ``label:KEY=VALUE``, ``share:0.1`` or ``device:NAME,NAME``, checked.
-        devices: every device that ever reported -> its labels; where there is none, nothing is doubted.
-        enrolled: devices of the identity's book, which may not have reported yet.
+        devices: every device that ever reported -> its labels; if there is none, no warnings.
+        enrolled: devices of the identity store, which may not have reported yet.
 
     Raises:
-        Refused: no device that is known matches at all (UNKNOWN_DEVICE).
+        Refused: no known device matches at all (UNKNOWN_DEVICE).
     """
     kind, _, rest = canary.partition(":")
     if not devices or kind == "share":
@@ -47,7 +47,7 @@ def doubts(
 
 def _nobody(canary: str, words: str) -> str:
     return (
-        f"canary {canary[:80]} matches no device: {words}. No rollout was begun; `lichen device ls` shows "
+        f"canary {canary[:80]} matches no device: {words}. No rollout was started; `lichen device ls` shows "
         "the devices that there are"
     )
 

@@ -1,4 +1,4 @@
-"""What ``lichen rollout status`` says, as data and as tables."""
+"""Output of ``lichen rollout status``, as data and as tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,16 +24,16 @@ _TABLE_MEASURES: Final = (
     "drift",
     "accuracy",
 )
-"""Measures in the table; the JSON has all."""
+"""Metrics in the table; the JSON has all."""
 _MAX_PAST_ROLLOUTS: Final = 5
 _MAX_NAMES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedState:
-    """What the devices say of themselves.
+    """The devices' reports.
 
-    ``online``: device -> whether it is here; ``hindered``: device -> what is in its way
+    ``online``: device -> whether it is online; ``hindered``: device -> its reason
     (``coordinator.rollout.blocked_devices``).
     """
 
@@ -44,15 +44,15 @@ class OpenedState:
 def told(
     course: RolloutState, past: list[Rollout], here: OpenedState, *, mode: str, running: bool, now: float
 ) -> dict[str, Any]:
-    """All of it for programs; times in unix seconds.
+    """All of it for programs; times in Unix seconds.
 
     Args:
-        course: as it was decided.
+        course: the decisions.
         past: rollouts before the last one.
-        here: what the devices say.
+        here: the devices' reports.
         mode: ``rollout.mode``.
         running: whether the coordinator runs.
-        now: unix seconds.
+        now: Unix seconds.
     """
     stable, waiting = course.stable, course.waiting
     return {

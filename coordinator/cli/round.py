@@ -1,4 +1,4 @@
-"""``lichen round``: what a round was, from the coordinator's state folder alone."""
+"""``lichen round``: explains a round, from the coordinator's state folder alone."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Explain whic
 
 @app.callback()
 def rounds() -> None:
-    """Make ``explain`` a word of its own."""
+    """Make ``explain`` a subcommand."""
 
 
 @app.command()

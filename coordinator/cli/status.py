@@ -1,4 +1,4 @@
-"""``lichen coordinator status``: where it stands and what it waits for, from its state folder alone."""
+"""``lichen coordinator status``: its state and its waits, from its state folder alone."""
 
 import json
 from functools import partial
@@ -69,22 +69,22 @@ def status(
 
 
 def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[dict[str, Any], list[Wait]]:
-    """Where it stands, and what it waits for.
+    """State and waits.
 
     Args:
         store: of the coordinator, which may be running.
         settings: its own.
-        now: unix seconds.
+        now: Unix seconds.
     """
     state, rules = replay(store.journal())
     roster, known = DeviceRegistry(store, lambda: now), store.get_meta("task")
     task = None if known is None else Task.model_validate_json(known)
     said_at = float(store.get_meta("why_wall") or 0.0) or None
-    # Where we may not look at the lock: whoever says something every 30 s is there if it did so lately.
+    # If we may not read the lock: a daemon that wrote its sentence lately runs.
     owned = is_locked((settings.state_dir / DATABASE).with_suffix(".lock"))
     running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
     clocks: list[Wait] = []
-    if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it says so every 30 s
+    if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it writes it every 30 s
         clocks, now = [_clocks(now - said_at)], said_at
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
     course, _ = read_rollouts(settings.state_dir)
@@ -132,7 +132,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         return found, [Wait("start", "it has just been started for the first time", said_at)]
     broker = read(json.loads(store.get_meta("broker") or "[]"))
     terms = terms_kept(store, task)
-    # The rounds' times go on from the clock at the start: setting a clock moves none of them.
+    # The rounds' times run from the clock at the start: setting a clock moves none of them.
     set_s = 0.0 if said_at is None else said_at - float(store.get_meta("rounds_now") or said_at)
     held = by_another_clock(_quarantines(barred, roster), -set_s)
     picture = CoordinatorStatus(
@@ -171,7 +171,7 @@ def _newest_export(store: Database) -> int | None:
 
 
 def _disk(state_dir: Path) -> list[Wait]:
-    """What a running coordinator cannot write down: it acknowledges nothing."""
+    """The wait for the disk: a running coordinator that cannot write acknowledges nothing."""
     trouble = disk_trouble(state_dir)
     return (
         [Wait("disk", trouble, None, None, "until something can be written there again")] if trouble else []
@@ -179,7 +179,7 @@ def _disk(state_dir: Path) -> list[Wait]:
 
 
 def _attempt(store: Database, state: RoundState) -> dict[str, Any] | None:
-    """How the attempt was opened that is, or is to be, delivered to."""
+    """How the present attempt was opened."""
     table = schema.attempts
     where = (table.c.round == state.round) & (table.c.attempt == state.attempt)
     found = store.rows(sa.select(table).where(where))
@@ -187,7 +187,7 @@ def _attempt(store: Database, state: RoundState) -> dict[str, Any] | None:
 
 
 def _barred(store: Database, settings: CoordinatorSettings, now: float) -> dict[str, OffenceRecord | None]:
-    """Devices that are not heard now, with their quarantine; None: revoked by the operator."""
+    """Denied devices with their quarantine; None: revoked by the operator."""
     standing, released = read_decisions(settings.state_dir)
     held = {d: one for d, one in in_quarantine(conduct(store), now) if released.get(d, 0.0) < one.since}
     revoked = [device for device, what in standing.items() if what == "revoked"]
@@ -205,18 +205,22 @@ def _why_not(barred: dict[str, OffenceRecord | None], now: float, device: str) -
 
 
 def _quarantines(barred: dict[str, OffenceRecord | None], roster: DeviceRegistry) -> tuple[Wait, ...]:
-    """Each with its end, of the devices that a round could have otherwise."""
-    words = "it is not heard; its last refusal was {}. `lichen device approve` ends it"
+    """Waits for denied devices that a round could select otherwise, each with its end."""
+    words = "its messages are refused; its last refusal was {}. `lichen device approve` ends it"
     held_back = [(d, held) for d, held in sorted(barred.items()) if held is not None and d in roster]
     found = [
         Wait(
-            f"quarantine of {device}", words.format(held.reason), held.since, held.until, "it is heard again"
+            f"quarantine of {device}",
+            words.format(held.reason),
+            held.since,
+            held.until,
+            "its messages are accepted again",
         )
         for device, held in held_back[:_QUARANTINES]
     ]
     if more := held_back[_QUARANTINES:]:
         ends = max(held.until for _, held in more)
-        more_words = f"{first_few([device for device, _ in more])} are not heard either"
+        more_words = f"{first_few([device for device, _ in more])} are denied, too"
         found.append(Wait("quarantines", more_words, min(h.since for _, h in more), ends, "all are over"))
     return tuple(found)
 

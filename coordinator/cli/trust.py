@@ -56,7 +56,9 @@ def init(  # noqa: PLR0917 - typer reads options from the signature
     with run_as_owner(settings.state_dir):
         done = root_ceremony.init(repository, keys, threshold, days * DAY_S, time.time())
     files = ", ".join(map(str, root_key))
-    _say(done, fmt, [f"Move {files} off this machine, and keep a copy: no device takes a root without."])
+    _say(
+        done, fmt, [f"Move {files} off this machine, and keep a copy: without it devices accept no new root."]
+    )
 
 
 @app.command()
@@ -94,7 +96,7 @@ def rotate(  # noqa: PLR0917 - typer reads options from the signature
             time.time(),
             keep_online=keep_online,
         )
-    _say(done, fmt, ["A running coordinator announces it within a minute, and devices go to it."])
+    _say(done, fmt, ["A running coordinator announces it within a minute, and devices follow it."])
 
 
 @app.command()
@@ -111,7 +113,7 @@ def sign(
 
 @app.command()
 def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Show who signs, what is signed, and until when."""
+    """Show the signing keys, what is signed, and until when."""
     found = facts(repository_of(load_settings(config)), time.time())
     if fmt is Format.JSON:
         typer.echo(json.dumps(found))
@@ -121,7 +123,7 @@ def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 
 def facts(repository: Repository, now: float) -> dict[str, Any]:
-    """What ``status`` shows. ``now``: unix seconds."""
+    """Data of ``status``. ``now``: Unix seconds."""
     if not repository.exists:
         waits = " a root waits: lichen coordinator trust sign" if repository.pending.is_file() else ""
         return {
@@ -139,9 +141,9 @@ def facts(repository: Repository, now: float) -> dict[str, Any]:
     if root.has_expired(now):
         words = "refused by devices: the root has expired (lichen coordinator trust rotate)"
     elif stamped is None:
-        words = "will be signed; none was yet"
+        words = "will be signed; nothing was signed yet"
     elif stamped.has_expired(now):
-        words = "refused by devices: the timestamp has expired; a running coordinator signs it anew"
+        words = "refused by devices: the timestamp has expired; a running coordinator signs it again"
     ahead_s = repository.ahead_s(now)
     if ahead_s > AHEAD_S:
         words = f"signed, but {ahead_words(ahead_s)}"
@@ -161,7 +163,7 @@ def facts(repository: Repository, now: float) -> dict[str, Any]:
 
 
 def _made(file: Path, secret: bytes | None) -> Key:
-    """A key of a file; a new one where there is no file."""
+    """A key of a file; a new one if the file does not exist."""
     if not file.exists():
         Key.new().save(file, secret)
     return Key.load(file, secret)

@@ -1,1 +1,1 @@
-"""Which bundle each device is pointed to."""
+"""Delivery: the bundle that each device is to run."""

@@ -1,6 +1,6 @@
-"""Which bundle each device runs: kept among the blobs, pointed at over MQTT, pulled by the devices.
+"""Delivery of bundles: stored as blobs, announced by pointers over MQTT, pulled by the devices.
 
-What devices run is a :class:`~coordinator.rollout.model.RolloutState`. Without rollouts its stable release is
+The decisions are a :class:`~coordinator.rollout.model.RolloutState`. Without rollouts its stable release is
 the newest export. With one bundle for all, ``b/model`` names the stable release, and the ``down/model`` of a
 stage's devices the candidate. If the method is routed, each device has a ``down/model`` of its own, and
 ``b/model`` is not used. All pointers are retained, and carry the serial of the decision behind them.
@@ -36,21 +36,21 @@ log = structlog.get_logger(__name__)
 
 _MAX_CONCURRENT_SENDS: Final = 32
 _RESEND_INTERVAL_S: Final = 60.0
-"""A device that states its state and does not run its bundle is sent the same pointer so often at most."""
+"""Shortest interval in which a device that does not run its bundle is sent the same pointer again."""
 
 
 class BundleDelivery:
-    """Makes bundles of a version, and tells devices which of them is theirs.
+    """Exports bundles of a version, and sends each device the pointer to its own.
 
     Args:
         exporter: makes the bundles: one for all, or one for each route.
         rollouts: decides what devices run; None: the newest export.
         task: its name.
         store: the tables of bundles.
-        blobs: where the bundles are.
-        state_dir: where the bundles are that the operator brought.
-        recent: so many exports stay for the operator to choose from.
-        post: to the devices.
+        blobs: the stored bundles.
+        state_dir: with the bundles that the operator brought.
+        recent: exports that stay for the operator to choose from.
+        post: sends to devices.
         roster: the devices.
         clock: the time.
         pointer_signer: signs pointers.
@@ -84,18 +84,18 @@ class BundleDelivery:
         self._clock = clock
         self._pointer_signer = pointer_signer
         self._pointed: dict[str, tuple[Decision, float]] = {}
-        """Device -> the decision that it was sent last, and when."""
+        """Device -> the decision sent to it last, and when."""
         self._missing: set[str] = set()
         self._announcing = asyncio.Lock()
         """One announcement at a time: an older decision never replaces a later one at the broker."""
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> None:
-        """Make and keep the bundles of a version; those that exist are not made again.
+        """Make and store the missing bundles of a version.
 
         With rollouts, the bundles that could be made are a release, unless the others may be made later.
 
         Raises:
-            LichenError, OSError: not all bundles could be made; those that were are kept.
+            LichenError, OSError: not all bundles could be made; those that were are stored.
         """
         failed = await self.exporter.export(jobs, state, lineage)
         if failed is not None:
@@ -111,14 +111,14 @@ class BundleDelivery:
             self.rollouts.note(release)
 
     def _decided(self) -> RolloutState:
-        """What devices are to run, as decided by now."""
+        """The decisions so far."""
         if self.rollouts is not None:
             return self.rollouts.course()
         release = releases.newest(self._store)
         return RolloutState(stable=None if release is None else StableRelease(release=release, serial=0))
 
     def ensure_bundles(self, course: RolloutState) -> None:
-        """Put the bundles that the operator brought among the blobs. Blocks for a disk."""
+        """Store the bundles that the operator brought as blobs. Blocks for a disk."""
         for name in sorted({name for release in course.running for name in release.digests}):
             if not self._blobs.has(name):
                 data = releases.brought(self._state_dir, name)
@@ -129,7 +129,7 @@ class BundleDelivery:
                     log.error("bundle_gone", digest=name)
 
     def retained_digests(self) -> tuple[str, ...]:
-        """Digests of blobs that must stay: what may be needed, and the last exports."""
+        """Digests of blobs to retain: those that may be needed, and the last exports."""
         wanted = list(self._decided().named)
         if self.rollouts is not None:
             newest = releases.newest(self._store)
@@ -140,7 +140,7 @@ class BundleDelivery:
         )
 
     def fits(self, release: Release) -> Callable[[str], bool]:
-        """Of a release: whether it has a bundle for a device. Blocks for a disk."""
+        """For a release: whether it has a bundle for a device. Blocks for a disk."""
         if self._routes is None:
             return lambda _device: True
         needs = self._routes.all()
@@ -152,9 +152,9 @@ class BundleDelivery:
         return fits
 
     def lacking(self) -> list[RouteGroup]:
-        """Routes of devices for which there is no bundle, those of most devices first. Blocks for a disk.
+        """Routes of devices without a bundle, those of most devices first. Blocks for a disk.
 
-        None before the first export: all devices wait for it.
+        Empty before the first export: all devices wait for it.
         """
         there = [piece for release in self._decided().running for piece in release.pieces]
         if not there or self._routes is None:
@@ -163,10 +163,10 @@ class BundleDelivery:
         return [route for route in routes if best_bundle(route.need, there) is None]
 
     async def announce(self, *, again: bool = False) -> bool:
-        """Publish what devices should run.
+        """Publish which bundles devices should run.
 
         Args:
-            again: also what was published before, to the devices that are here: the broker may have lost it.
+            again: also what was published before, to online devices: the broker may have lost it.
 
         Returns:
             Whether there is nothing left to announce; False: try again, at the next connect at the latest.
@@ -213,9 +213,9 @@ class BundleDelivery:
     def _news(
         self, course: RolloutState, needs: Mapping[str, ServingNeed | None], *, again: bool
     ) -> list[tuple[str, ModelPointer]]:
-        """Pointers of the devices that were not sent theirs yet; ``again``: of all that are here."""
+        """Pointers that have not been sent yet; ``again``: those of all online devices."""
         online = set(self._roster.online()) if again else set()
-        if again and self._routes is not None:  # the other devices are sent theirs when they come
+        if again and self._routes is not None:  # the other devices get theirs when they come online
             self._pointed.clear()
             needs = {device: need for device, need in needs.items() if device in online}
         return [
@@ -242,7 +242,7 @@ class BundleDelivery:
         return True
 
     async def _take_back(self, names: Sequence[str]) -> None:
-        """The devices have no pointer of their own any more."""
+        """Clear the devices' own pointers."""
         for start in range(0, len(names), _MAX_CONCURRENT_SENDS):
             group = names[start : start + _MAX_CONCURRENT_SENDS]
             await asyncio.gather(*(self._post.clear(name, Kind.MODEL) for name in group))
@@ -250,11 +250,11 @@ class BundleDelivery:
                 self._pointed.pop(name, None)
 
     async def pointer_for(self, device: str, *, reconnected: bool) -> ModelPointer | None:
-        """What a device that has just stated its state is to be sent; None: nothing.
+        """The pointer for a device that has just sent its state; None: it needs none.
 
         Args:
             device: its name.
-            reconnected: it was away before.
+            reconnected: it was offline before.
 
         Raises:
             LichenError, OSError: it cannot be read or signed.
@@ -283,7 +283,7 @@ class BundleDelivery:
         return course, None if need is None else pointer_of(self._task, course, device, need)
 
     def _of_stage(self, device: str) -> tuple[RolloutState, ModelPointer | None]:
-        """Of a stage's device that has not answered yet; ``b/model`` is for the others."""
+        """The pointer of a stage's device that has not answered yet; ``b/model`` is for the others."""
         course = RolloutState() if self.rollouts is None else self.rollouts.last
         member = None if course.open is None else course.open.members.get(device)
         if member is None or member.phase not in {"waiting", "trial"}:
@@ -293,6 +293,6 @@ class BundleDelivery:
     async def _signed(
         self, course: RolloutState, pointer: ModelPointer, device: str | None = None
     ) -> ModelPointer:
-        """With signatures of all bundles that may run."""
+        """The pointer with signatures of all bundles that may run."""
         signed = targets(self._task, course.running)
         return await asyncio.to_thread(self._pointer_signer.vouched, pointer, signed, device)

@@ -1,6 +1,6 @@
-"""Makes and keeps the bundles of a version: one for all devices, or one for each serving route.
+"""Make and store the bundles of a version: one for all devices, or one for each serving route.
 
-Bundles of the same content are one blob. A route keeps its bundle until a newer version's takes its place or
+Bundles of the same content are one blob. A route keeps its bundle until one of a newer version replaces it or
 no device has the route any more.
 """
 
@@ -30,7 +30,7 @@ from runtime.text import MAX_NAMES
 log = structlog.get_logger(__name__)
 
 _BUNDLES_PER_ROUTE: Final = 4
-"""Bundles that are kept, in multiples of ``export.max_routes``."""
+"""Limit of stored bundles, in multiples of ``export.max_routes``."""
 
 
 class RoutesFailed(LichenError):  # noqa: N818 - says what was found, like Refused
@@ -48,7 +48,7 @@ class FleetExporter:
         self._clock = clock
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> LichenError | None:
-        """Make and keep the bundle.
+        """Make and store the bundle.
 
         Returns:
             None.
@@ -61,7 +61,7 @@ class FleetExporter:
         return None
 
     async def store_bundle(self, version: int, data: bytes, metrics: dict[str, float]) -> BlobRef:
-        """Keep a bundle; it is the newest export from now on."""
+        """Store a bundle as the newest export."""
         ref = await asyncio.to_thread(self._blobs.put, data)
         values = {"version": version, "digest": ref.digest, "size": ref.size, "metrics": metrics}
         await asyncio.to_thread(self._store.put, schema.exports, wall=self._clock.wall(), **values)
@@ -82,7 +82,7 @@ class RouteExporter:
         self._max_routes = max_routes
 
     async def export(self, jobs: Jobs, state: Blobs, lineage: ExportLineage) -> LichenError | None:
-        """Make and keep a bundle for each route, those for most devices first.
+        """Make and store a bundle for each route, those for most devices first.
 
         Returns:
             Transient: some could not be made now. RoutesFailed: some cannot be made. None: all were made.
@@ -91,7 +91,7 @@ class RouteExporter:
             Transient: there is no route.
         """
         routes = group_by_route(await asyncio.to_thread(self.routes.all))
-        if not routes:  # after a salvage without a backup: their retained states come back soon
+        if not routes:  # after a rebuild without a backup: their retained states come soon
             raise Transient("no device is known that reads and predicts anything of the task")
         failed: list[tuple[RouteGroup, LichenError | OSError]] = []
         for route in routes[: self._max_routes]:
@@ -114,7 +114,7 @@ class RouteExporter:
         log.info("exported", version=lineage.version, size=ref.size, digest=ref.digest, route=str(route))
 
     def _is_made(self, key: str, lineage: ExportLineage) -> bool:
-        """Whether an earlier try got so far: before the process ended, or beside a route that failed."""
+        """Whether an earlier attempt made it: before the process ended, or beside a route that failed."""
         table = schema.bundles
         rows = self._store.rows(sa.select(table).where(table.c.route == key))
         known = [(row["version"], row["base"]) for row in rows]
@@ -139,7 +139,7 @@ class RouteExporter:
         return ref
 
     def _tidy(self, routes: Sequence[RouteGroup]) -> None:
-        """Forget bundles that nobody needs any more, and say which routes got none."""
+        """Remove bundles that no device needs any more, and record which routes have none."""
         most, left_out = self._max_routes, routes[self._max_routes :]
         if left_out:
             named = list(map(str, left_out[:MAX_NAMES]))
@@ -147,7 +147,7 @@ class RouteExporter:
         table = schema.bundles
         order = (table.c.version.desc(), table.c.devices.desc(), table.c.route)
         there = served(self._store)
-        # A route whose bundle cannot be made is served another of its kind, which nobody may need besides.
+        # A device without a bundle of its route gets another that fits, which no other device may need.
         fallbacks = (best_bundle(route.need, there) for route in routes)
         wanted = {route.key for route in routes} | {one.need.key for one in fallbacks if one is not None}
         with self._store.transaction() as connection:
@@ -158,7 +158,7 @@ class RouteExporter:
 
 
 def _all_in_one(failed: Sequence[tuple[RouteGroup, LichenError | OSError]], of: int) -> LichenError:
-    """One error for all: it is tried again where one of them may pass."""
+    """One error for all: it is Transient if one of them may pass."""
     route, first = failed[0]
     words = f"{len(failed)} of {of} bundles, the first for {route}: {in_words(first)}"
     may_pass = any(

@@ -1,4 +1,4 @@
-"""Chooses the exporter of a coordinator, and makes the delivery of bundles on it."""
+"""Selects the exporter, and builds the delivery of bundles on it."""
 
 from coordinator.admission.access import AccessControl
 from coordinator.config.coordinator import CoordinatorSettings
@@ -30,16 +30,16 @@ def build_delivery(
     signer: PointerSigner,
     clock: Clock,
 ) -> BundleDelivery:
-    """Make the delivery of bundles: one bundle for all devices, or one for each route.
+    """Build the delivery of bundles: one bundle for all devices, or one for each route.
 
     Args:
         settings: where and how.
-        task: what devices may know of what they learn.
-        routed: the method's half, if the method is routed.
+        task: what devices may see of the task.
+        routed: the method's server half, if the method is routed.
         rollouts: decides what devices run; None: the newest export.
         store: the tables of bundles.
-        blobs: where the bundles are.
-        post: to the devices.
+        blobs: the stored bundles.
+        post: sends to devices.
         roster: the devices.
         access: a device that is denied has no route.
         signer: signs pointers.

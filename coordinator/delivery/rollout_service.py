@@ -1,4 +1,4 @@
-"""Carries a rollout on: plays what the devices say at the machine, and has its decisions announced."""
+"""Drives a rollout: feeds device reports to the state machine and publishes its decisions."""
 
 import asyncio
 from typing import Final
@@ -22,19 +22,19 @@ log = structlog.get_logger(__name__)
 
 TICK_S: Final = 1.0
 _REPEAT_ANNOUNCEMENT_S: Final = 5.0
-"""An announcement that failed is made again so often; and at each connect."""
+"""Delay after a failed announcement; each connect repeats it, too."""
 
 
 class RolloutService:
     """The loop.
 
     Args:
-        rollouts: what was decided, and decides.
-        delivery: announces it.
+        rollouts: the decisions.
+        delivery: announces them.
         roster: the devices.
-        barred: who gets nothing.
-        link: without a broker nothing is announced; each connect announces what is so by then.
-        changes: set when something was decided, here or by ``lichen rollout``.
+        barred: denied devices get nothing.
+        link: without a broker nothing is announced; each connect announces the present decisions.
+        changes: set after a decision, here or by ``lichen rollout``.
         clock: the time.
     """
 
@@ -57,12 +57,12 @@ class RolloutService:
         self._changes = changes
         self._clock = clock
         self._looked_at: tuple[int, dict[str, tuple[Device, bool]]] = (-1, {})
-        """Of a rollout, what its devices said when it was looked last, and whether they were barred."""
+        """Of a rollout: the reports of its devices at the last pass, and whether they were barred."""
         self._announced = -1
         self._again_at = 0.0
 
     async def run(self) -> None:
-        """Go on, for ever."""
+        """Run the loop, for ever."""
         while True:
             try:
                 await self.turn()
@@ -71,12 +71,12 @@ class RolloutService:
             await self._clock.sleep(TICK_S)
 
     async def turn(self) -> None:
-        """Look once at what the devices say, and announce what was decided here or by ``lichen rollout``."""
+        """One pass over the devices' reports; announces decisions made here or by ``lichen rollout``."""
         course = await asyncio.to_thread(self._rollouts.course)
         if course.open is not None or course.waiting is not None:
             await asyncio.to_thread(self._look, course)
             course = await asyncio.to_thread(self._rollouts.course)
-        # Blobs may be collected by who looked before the book named them.
+        # Another process may have collected blobs before the store named them.
         await asyncio.to_thread(self._delivery.ensure_bundles, course)
         over = course.rollout is not None and course.open is None and not course.rollout.cleared
         if (course.serial == self._announced and not over) or self._clock.now() < self._again_at:
@@ -91,7 +91,7 @@ class RolloutService:
             self._again_at = self._clock.now() + _REPEAT_ANNOUNCEMENT_S
 
     def _look(self, course: RolloutState) -> None:
-        """Play the time, and of a rollout's devices those that said something since the last look."""
+        """Apply the time, and the reports of the rollout's devices that have changed since the last pass."""
         rollout = course.open
         if course.number != self._looked_at[0]:
             self._looked_at = (course.number, {})
@@ -107,10 +107,10 @@ class RolloutService:
         known.update(news)
 
     def _fleet(self, course: RolloutState, rollout: Rollout | None) -> dict[str, Fact] | None:
-        """Every device that may get the candidate, where a stage is to be filled.
+        """Every device that may get the candidate, if a stage is to be filled.
 
-        Those that run models: others may have the role, and no ONNX Runtime. Before the first version of all
-        nobody does: those with the role ``observe``.
+        Those that run models: others may have the role, but no ONNX Runtime. Before the first version none
+        do: those with the role ``observe``.
         """
         if rollout is None or not needs_fleet(rollout):
             return None

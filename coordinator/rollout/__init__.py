@@ -1,1 +1,1 @@
-"""Rollouts: a version goes to canaries first, then in waves to all, as far as each stage stays healthy."""
+"""Rollouts: a version goes to canaries first, then in waves to all, if each stage stays healthy."""

@@ -1,6 +1,6 @@
-"""Devices that say why they do not run what they were pointed to yet (``State.hindered``), in words.
+"""Devices that report why they do not run their bundle yet (``State.hindered``), as text.
 
-It is shown and not kept: what counts in a rollout is what a device says of a trial.
+It is shown and not stored: a rollout counts only reports on a trial.
 """
 
 from collections.abc import Callable, Collection
@@ -16,11 +16,11 @@ _MAX_NAMES: Final = 5
 
 
 def in_rollout(course: RolloutState, get: Callable[[str], Device | None]) -> dict[str, str]:
-    """Of the open rollout's devices that are here and not done with the candidate: what is in their way.
+    """Online devices of the open rollout that are not done with the candidate, and their reasons.
 
     Args:
-        course: as it was decided.
-        get: what is known of a device.
+        course: the decisions.
+        get: the entry of a device.
     """
     rollout, found = course.open, {}
     if rollout is None:
@@ -35,24 +35,24 @@ def in_rollout(course: RolloutState, get: Callable[[str], Device | None]) -> dic
 
 
 def elsewhere(roster: DeviceRegistry, course: RolloutState, barred: Collection[str]) -> list[Wait]:
-    """The same of devices that are in no open rollout, as one wait; nothing where there is none.
+    """The same of devices that are in no open rollout, as one wait; nothing if there is none.
 
     Args:
         roster: the devices.
-        course: as it was decided.
-        barred: devices that are not heard.
+        course: the decisions.
+        barred: devices that are denied.
     """
     members = () if course.open is None else course.open.members
     found = []
     for name in roster.online():
         said = _said(roster.get(name))
-        # Without a bundle: it runs no model at all, as its operator may want it.
+        # Without a bundle it runs no model at all, perhaps on purpose.
         if said is not None and said.bundle is not None and name not in members and name not in barred:
             found.append(f"{name} (version {said.version}: {one_line(said.why)})")
     if not found:
         return []
-    words = f"devices that cannot run what they are pointed to yet: {first_few(found, _MAX_NAMES)}"
-    return [Wait("models", words, None, None, "until that is mended on the devices; they try again")]
+    words = f"devices that cannot run their bundle yet: {first_few(found, _MAX_NAMES)}"
+    return [Wait("models", words, None, None, "until this is repaired on the devices; they try again")]
 
 
 def ahead(
@@ -63,8 +63,8 @@ def ahead(
     Args:
         roster: the devices.
         course: with decisions of its own (``serial``) a coordinator brings devices back.
-        newest: the version that was exported last; None: there is none.
-        barred: devices that are not heard.
+        newest: the last exported version; None: there is none.
+        barred: devices that are denied.
     """
     if newest is None or course.serial:
         return []
@@ -81,12 +81,12 @@ def ahead(
     words = (
         f"devices run a later version than this coordinator ever exported (its newest is {newest}): "
         f"{first_few(names, _MAX_NAMES)}; they refuse its versions. Its state was lost, or an older one "
-        "put back"
+        "restored"
     )
     then = f"until version {highest}, or at once with rollout.mode = manual and lichen rollout create"
     return [Wait("versions", words, None, None, then)]
 
 
 def _said(device: Device | None) -> Hindrance | None:
-    """What it said last; of one that is away it may be over."""
+    """Its last report; of an offline device it may be outdated."""
     return device.state.hindered if device is not None and device.online else None

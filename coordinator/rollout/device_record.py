@@ -1,6 +1,6 @@
-"""What devices report of rollouts: which refuse what others keep, and how many fail anyway. Pure.
+"""Records of devices across rollouts: refusals of versions that others kept, expected failures. Pure.
 
-A device says itself that it rolled a version back, and one that always says so must not end every rollout.
+Rollbacks are reported by the devices, and a device that always reports one must not end every rollout.
 """
 
 from collections.abc import Mapping
@@ -10,15 +10,14 @@ from protocol.base import Count, Digest, Name, Wire
 from protocol.rollout import TrialReport
 
 LEFT_OUT_AFTER: Final = 3
-"""Versions in a row that a device refused and the fleet kept; then its refusal of the next one does not
-count."""
+"""Versions in a row that a device refused and the fleet kept; then its next refusal does not count."""
 MAX_BASE_SHARE: Final = 0.05
-"""Of the failures that are expected: refusals must not make room for more refusals."""
+"""Cap on expected failures: refusals must not make room for more refusals."""
 MAX_REFUSERS: Final = 1000
 
 
 class DeviceReport(Wire):
-    """What a device says of itself."""
+    """A device's report."""
 
     online: bool
     model: Digest | None = None
@@ -27,7 +26,7 @@ class DeviceReport(Wire):
 
 
 class Refuser(Wire):
-    """A device that did not keep the last version that it was pointed at.
+    """A device that did not keep the last version of its pointer.
 
     ``in_row``: rollouts in a row that it failed; ``outvoted``: those of them that were completed.
     """
@@ -37,40 +36,40 @@ class Refuser(Wire):
 
     @property
     def left_out(self) -> bool:
-        """Whether its word does not count now."""
+        """Whether its refusals are ignored now."""
         return self.outvoted >= LEFT_OUT_AFTER
 
 
 class Outcome(Protocol):
-    """What became of the version on one device of a rollout."""
+    """The outcome of the version on one device of a rollout."""
 
     @property
     def phase(self) -> str:
-        """What it says of it."""
+        """Its report."""
 
     @property
     def failed(self) -> bool:
-        """Whether it did not keep it."""
+        """Whether it did not keep the version."""
 
     @property
     def barred(self) -> bool:
-        """Whether it is not heard."""
+        """Whether it is denied."""
 
     @property
     def left_out(self) -> bool:
-        """Whether its word does not count."""
+        """Whether its refusals are ignored."""
 
 
 Refusers = Mapping[Name, Refuser]
 
 
 def left_out(refusers: Refusers) -> frozenset[str]:
-    """The devices whose word does not count now."""
+    """The devices whose refusals are ignored now."""
     return frozenset(name for name, one in refusers.items() if one.left_out)
 
 
 def recorded(refusers: Refusers, members: Mapping[str, Outcome], *, complete: bool) -> dict[str, Refuser]:
-    """After a rollout that was completed, or failed. Who kept the version is no refuser any more."""
+    """The records after a completed or failed rollout. A device that kept the version is removed."""
     after = dict(refusers)
     for name, member in members.items():
         if member.barred:
@@ -84,7 +83,7 @@ def recorded(refusers: Refusers, members: Mapping[str, Outcome], *, complete: bo
 
 
 def base_share(members: Mapping[str, Outcome]) -> float:
-    """The share of devices that failed a version which the fleet kept: as many may fail any version."""
+    """The share of devices that failed a version which the fleet kept: expected to fail any version."""
     counted = [one for one in members.values() if not (one.left_out or one.barred)]
     failed = sum(one.failed for one in counted)
     answered = failed + sum(one.phase == "committed" for one in counted)

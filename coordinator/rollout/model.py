@@ -1,6 +1,6 @@
-"""What the rollout's machine knows, what happens to it, and what it asks for. All frozen, all JSON.
+"""State, events and commands of the rollout's state machine. All frozen, all JSON.
 
-Times are unix seconds.
+Times are Unix seconds.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ _SERIALS_BEGAN_S: Final = 1_577_836_800.0
 
 
 class RolloutPhase(StrEnum):
-    """Where the last rollout stands."""
+    """Phase of the last rollout."""
 
     NONE = "none"
     """There was none."""
@@ -38,30 +38,30 @@ OVER: Final = frozenset({RolloutPhase.NONE, RolloutPhase.COMPLETE, RolloutPhase.
 
 
 class Release(Wire):
-    """What is rolled out as one: a version's bundle, or its bundles by route."""
+    """The unit of a rollout: a version's bundle, or its bundles by route."""
 
     version: Count
     pieces: Annotated[tuple[ReleaseBundle, ...], Field(min_length=1)]
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of its bundles, sorted, each once."""
+        """Digests of its bundles, sorted, each once."""
         return tuple(sorted({piece.bundle.digest for piece in self.pieces}))
 
     @property
     def key(self) -> str:
-        """Tells releases apart by what devices would run."""
+        """Key that distinguishes releases by what devices would run."""
         return digest("\n".join(self.digests).encode())
 
     @property
     def words(self) -> str:
-        """For people."""
+        """As text."""
         first, *more = self.digests
         return f"version {self.version} ({first[:12]}{f' and {len(more)} more' if more else ''})"
 
 
 class StableRelease(Wire):
-    """What devices run that are in no stage."""
+    """The release for devices that are in no stage."""
 
     release: Release
     serial: Count
@@ -69,24 +69,24 @@ class StableRelease(Wire):
 
 
 class RolloutDevice(Wire):
-    """A device that was pointed at the candidate, and what came of it."""
+    """A device with a pointer to the candidate, and its reports."""
 
     stage: Count
     serial: Count
-    """Of its pointer."""
+    """Serial of its pointer."""
     seen: bool = False
-    """It was here since then."""
+    """It was online since then."""
     phase: Literal["waiting", "trial", "committed", "rolled_back", "refused"] = "waiting"
     why: str = ""
     measures: dict[str, float] = Field(default_factory=dict)
     times: dict[str, float] = Field(default_factory=dict)
-    """When each phase was first heard of; ``waiting``: when it was pointed at it."""
+    """When each phase was first reported; ``waiting``: when it got the pointer."""
     barred: bool = False
-    """Nothing is taken from it now (quarantined, revoked): nobody waits for it."""
+    """It is denied now (quarantined, revoked): the stage does not wait for it."""
     left_out: bool = False
     """Its refusals do not count: it refused the last versions that others kept."""
     runs: bool = False
-    """It runs the candidate and says nothing of a trial: an agent of a release that knows none."""
+    """It runs the candidate and reports no trial: an agent of a release without trials."""
 
     @property
     def failed(self) -> bool:
@@ -95,7 +95,7 @@ class RolloutDevice(Wire):
 
 
 class RolloutLogEntry(Wire):
-    """One line of a rollout's story."""
+    """One line of a rollout's log."""
 
     wall: float
     what: str
@@ -104,7 +104,7 @@ class RolloutLogEntry(Wire):
 
 
 class Rollout(Wire):
-    """One rollout; its devices are kept beside it."""
+    """One rollout; its devices are stored beside it."""
 
     number: Count
     release: Release
@@ -121,7 +121,7 @@ class Rollout(Wire):
     why: str = ""
     """Why it is paused or over."""
     cleared: bool = False
-    """Its devices' own pointers were taken back."""
+    """Its devices' own pointers were cleared."""
     story: tuple[RolloutLogEntry, ...] = ()
     members: dict[Name, RolloutDevice] = Field(default_factory=dict, exclude=True)
 
@@ -132,19 +132,19 @@ class Rollout(Wire):
 
     @property
     def stage_words(self) -> str:
-        """Which stage of how many, and whose."""
+        """Number of the stage, of how many, and its devices."""
         stages = self.plan.stages
         name = "canary" if self.stage == 0 else f"wave {self.stage} of {len(stages) - 1}"
         return f"{name} ({stages[self.stage]})"
 
     def with_entry(self, now: float, what: str, words: str) -> "Rollout":
-        """With one more line in its story."""
+        """The rollout with one more line in its log."""
         story = (*self.story, RolloutLogEntry(wall=now, what=what, words=words[:500]))
         return self.model_copy(update={"story": story[-MAX_STORY:]})
 
 
 class FailedRelease(Wire):
-    """A release that failed: it does not go out again by itself."""
+    """A release that failed: it is not rolled out again by itself."""
 
     key: Digest
     version: Count
@@ -163,14 +163,14 @@ class QueuedRelease(Wire):
 
 
 class RolloutState(Wire):
-    """All that the coordinator decided of what devices run."""
+    """All decisions of the coordinator on what devices run."""
 
     serial: Count = 0
-    """Of the last decision."""
+    """Serial of the last decision."""
     number: Count = 0
-    """Of the last rollout."""
+    """Number of the last rollout."""
     begun: bool = False
-    """It was looked at what was announced before."""
+    """What was announced before the first rollout has been recorded."""
     stable: StableRelease | None = None
     newest: Release | None = None
     """The last export."""
@@ -179,11 +179,11 @@ class RolloutState(Wire):
     failed: tuple[FailedRelease, ...] = ()
     refusers: dict[Name, Refuser] = Field(default_factory=dict)
     base_share: Share = 0.0
-    """Of the devices, that failed the last version which the fleet kept."""
+    """Share of the devices that failed the last version which the fleet kept."""
 
     @property
     def phase(self) -> RolloutPhase:
-        """Of the last rollout."""
+        """Devices of the last rollout."""
         return RolloutPhase.NONE if self.rollout is None else self.rollout.phase
 
     @property
@@ -193,13 +193,13 @@ class RolloutState(Wire):
 
     @property
     def running(self) -> tuple[Release, ...]:
-        """What devices may be pointed at now: the stable release, and the candidate."""
+        """The releases of present pointers: the stable release, and the candidate."""
         stable = () if self.stable is None else (self.stable.release,)
         return stable if self.open is None else (*stable, self.open.release)
 
     @property
     def named(self) -> Iterable[Release]:
-        """All that may still be needed."""
+        """All releases that may still be needed."""
         yield from self.running
         if self.newest is not None:
             yield self.newest
@@ -207,21 +207,21 @@ class RolloutState(Wire):
             yield self.waiting.release
 
     def next_serial(self, now: float) -> int:
-        """Of a new decision; above those of a file that was lost, or put back from an old copy.
+        """Serial of a new decision; above those of a file that was lost, or restored from an old copy.
 
-        By this state and the clock alone. A device could report the highest number there is, and no decision
-        could follow it. A device counts decisions that it took, less than one a minute; with a root of trust
-        it takes none but signed ones.
+        From this state and the clock alone: a device could report the highest number there is, and no
+        decision could follow it. A device counts decisions that it accepted, less than one a minute; with a
+        root of trust it accepts only signed ones.
         """
         return max(self.serial + 1, int((now - _SERIALS_BEGAN_S) // 60))
 
     def with_rollout(self, rollout: Rollout) -> "RolloutState":
-        """With its rollout changed."""
+        """The state with its rollout changed."""
         return self.model_copy(update={"rollout": rollout})
 
 
 class Begun(Wire):
-    """At every start of the coordinator. ``release``: what was announced to all before there was a book."""
+    """Event at every start of the coordinator. ``release``: announced to all before the first rollout."""
 
     mode: Mode
     release: Release | None = None
@@ -236,18 +236,18 @@ class Exported(Wire):
 
 
 class Create(Wire):
-    """The operator begins a rollout."""
+    """The operator starts a rollout."""
 
     release: Release
     plan: Plan
 
 
 class Pause(Wire):
-    """The operator stops it where it is."""
+    """The operator pauses it."""
 
 
 class Resume(Wire):
-    """The operator lets it go on."""
+    """The operator resumes it."""
 
 
 class Abort(Wire):
@@ -257,8 +257,8 @@ class Abort(Wire):
 class RolloutTick(Wire):
     """Time passes.
 
-    ``heard``: the devices that were pointed at the candidate; ``fleet``: where a stage is to be filled
-    (:func:`coordinator.rollout.transitions.needs_fleet`), every device that may get it.
+    ``heard``: reports of the rollout's devices; ``fleet``: if a stage is to be filled
+    (:func:`coordinator.rollout.transitions.needs_fleet`), every device that may get the candidate.
     """
 
     heard: dict[Name, DeviceReport] = Field(default_factory=dict)
@@ -266,7 +266,7 @@ class RolloutTick(Wire):
 
 
 class Cleared(Wire):
-    """The pointers of the last rollout's devices were taken back."""
+    """The pointers of the last rollout's devices were cleared."""
 
     number: Count
 

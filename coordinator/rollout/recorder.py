@@ -1,6 +1,6 @@
-"""What a coordinator knows and decides of rollouts: plays events at the book, and logs what comes of them.
+"""Applies events to the store of rollouts, and logs the result.
 
-The state without the loop (:mod:`coordinator.delivery.rollout_service`): what was decided is read here.
+The state without the loop (:mod:`coordinator.delivery.rollout_service`): decisions are read here.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,11 +39,11 @@ log = structlog.get_logger(__name__)
 
 
 class RolloutRecorder:
-    """The book of rollouts, as the daemon writes it. Synchronous; all but ``last`` blocks for a disk.
+    """The daemon's access to the store of rollouts. Synchronous; all but ``last`` blocks for a disk.
 
     Args:
         settings: ``[rollout]``.
-        state_dir: where the bundles are that the operator brought.
+        state_dir: with the bundles that the operator brought.
         book: open; :meth:`close` closes it.
         clock: the time.
     """
@@ -54,13 +54,13 @@ class RolloutRecorder:
         self.book = book
         self._clock = clock
         self._zero = clock.wall() - clock.now()
-        """Time goes on from the wall clock at the start: what sets that clock moves no deadline."""
+        """Monotonic from the wall clock at the start: setting that clock moves no deadline."""
 
     def begin(self, announced: Release | None) -> None:
         """The daemon has started.
 
         Args:
-            announced: what all devices were pointed at before there was a book.
+            announced: the pointer of all devices before the first rollout.
         """
         self._log(self.book.play(Begun(mode=self._settings.mode, release=announced), self._now())[2])
         releases.tidy(self._state_dir, self.course(), self._now())
@@ -70,19 +70,19 @@ class RolloutRecorder:
         return self._zero + self._clock.now()
 
     def course(self) -> RolloutState:
-        """All that was decided so far, here or by ``lichen rollout``."""
+        """All decisions so far, by the daemon or by ``lichen rollout``."""
         return self.book.course()
 
     @property
     def last(self) -> RolloutState:
-        """The same as of the last look, a second ago at most; for the event loop."""
+        """The same as of the last pass, at most a second old; for the event loop."""
         return self.book.last
 
     def waiting_for(self, get: Callable[[str], Device | None]) -> str:
-        """What a rollout waits for, in words; empty where none does.
+        """What a rollout waits for; empty if none does.
 
         Args:
-            get: what is known of a device.
+            get: the entry of a device.
         """
         course = self.last
         return "; ".join(wait.why for wait in waits(course, in_rollout(course, get)))
@@ -102,11 +102,11 @@ class RolloutRecorder:
         self.play(Exported(release=release, mode=self._settings.mode, plan=self._settings.plan))
 
     def clear(self, rollout: Rollout) -> None:
-        """Nobody has a pointer of that rollout any more."""
+        """No device has a pointer of that rollout any more."""
         self.play(Cleared(number=rollout.number))
 
     def play(self, event: Event) -> None:
-        """Write what comes of an event.
+        """Apply an event and store the result.
 
         Raises:
             Transient: the disk is full; nothing was decided.
@@ -127,11 +127,11 @@ class RolloutRecorder:
                     log.info("rollout_all", serial=self.book.course().serial)
 
     def close(self) -> None:
-        """Let the book go."""
+        """Close the store."""
         self.book.close()
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """Of the last rollout."""
+        """Metrics of the last rollout."""
         course = self.last
         yield gauge("lichen_rollout_number", "The last rollout", course.number)
         yield gauge("lichen_rollout_serial", "The last decision on what devices run", course.serial)
@@ -151,14 +151,14 @@ class RolloutRecorder:
 
 
 def open_rollouts(settings: CoordinatorSettings, store: Database, clock: Clock) -> RolloutRecorder | None:
-    """Open the book of rollouts; None where there is nothing to decide: each export goes to all at once.
+    """Open the store of rollouts; None if there is nothing to decide: each export goes to all at once.
 
     Raises:
-        Misconfigured: the book cannot be read.
+        Misconfigured: the store cannot be read.
         Transient: the disk is full.
     """
     state_dir, mode, before = settings.state_dir, settings.rollout.mode, store.get_meta(releases.BEGUN)
-    # Who has counted decisions goes on counting, also where the book was lost: to devices a 0 is out of date.
+    # Serials must keep increasing even if the store was lost: to devices a 0 is stale.
     if mode == "newest" and before is None and not (state_dir / FILE).is_file():
         return None
     recorder = RolloutRecorder(settings.rollout, state_dir, RolloutStore(state_dir), clock)

@@ -1,4 +1,4 @@
-"""What there is to roll out: releases from the tables of exports, and from a bundle's file."""
+"""Releases: from the tables of exports, and from a bundle's file."""
 
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,7 @@ from protocol.tasks.task import Task
 from runtime.storage.files import disk_errors, make_folder, remove, write_atomic
 
 BEGUN = "rollouts"
-"""The key of the table ``meta``: since when there is a book of rollouts, unix seconds."""
+"""The key of the table ``meta``: since when there is a store of rollouts, Unix seconds."""
 _KEEP_BROUGHT_S: Final = 600.0
 FOLDER = "rollout"
 """Below ``state_dir``: bundles that the operator brought, by digest."""
@@ -45,7 +45,7 @@ def exports(store: Database, most: int = 1000) -> list[Release]:
 
 
 def newest(store: Database) -> Release | None:
-    """What was exported last; None before the first export."""
+    """The last export; None before the first one."""
     if found := exports(store, 1):
         return found[0]
     pieces = served(store)
@@ -53,16 +53,16 @@ def newest(store: Database) -> Release | None:
 
 
 def announced(store: Database, mode: Mode = "manual") -> Release | None:
-    """What all devices were pointed at before there was a book of rollouts.
+    """The pointer of all devices before there was a store of rollouts.
 
-    Where there was one, and it is lost, nobody knows: the newest export may be one that failed. In mode
-    ``newest`` it is what all are to run.
+    If there was one, and it is lost, it is unknown: the newest export may be one that failed. In mode
+    ``newest`` it is the newest export.
     """
     return None if store.get_meta(BEGUN) and mode != "newest" else newest(store)
 
 
 def known(store: Database, course: RolloutState) -> list[Release]:
-    """All that may still be here, the newest first, each once."""
+    """All exports that may still be here, the newest first, each once."""
     last = newest(store)
     found = [*([] if last is None else [last]), *exports(store), *course.named]
     unique = {release.key: release for release in found}
@@ -70,11 +70,11 @@ def known(store: Database, course: RolloutState) -> list[Release]:
 
 
 def take(file: Path, state_dir: Path, task: Task) -> Release:
-    """Read a bundle, and keep it where the coordinator finds it.
+    """Read a bundle, and store it for the coordinator.
 
     Raises:
         Misconfigured: the file cannot be read.
-        Refused: it is no bundle, or one of another task.
+        Refused: it is not a bundle, or one of another task.
     """
     try:
         with file.open("rb") as opened:
@@ -103,19 +103,19 @@ def take(file: Path, state_dir: Path, task: Task) -> Release:
 
 
 def brought(state_dir: Path, digest_: str) -> bytes | None:
-    """A bundle that the operator brought; None where it is not here, or has rotted."""
+    """A bundle that the operator brought; None if it is missing or damaged."""
     file = state_dir / FOLDER / digest_
     data = file.read_bytes() if file.is_file() else b""
     return data if digest(data) == digest_ else None
 
 
 def tidy(state_dir: Path, course: RolloutState, wall: float) -> None:
-    """Bundles that were brought go when no release that may be needed has them.
+    """Remove brought bundles that no release needs.
 
     Args:
         state_dir: of the coordinator.
-        course: as it was decided.
-        wall: unix seconds; what came lately stays, for ``lichen rollout create`` may be about to name it.
+        course: the decisions.
+        wall: Unix seconds; recent ones stay, because ``lichen rollout create`` may be about to name them.
     """
     folder, kept = state_dir / FOLDER, {name for one in course.named for name in one.digests}
     if folder.is_dir():

@@ -16,14 +16,14 @@ _NO_REFUSERS: Final[Refusers] = MappingProxyType({})
 
 
 class Fact(Wire):
-    """What counts of one device when a stage's devices are chosen."""
+    """The facts about one device for the choice of a stage's devices."""
 
     online: bool
     labels: dict[Name, str] = Field(default_factory=dict)
 
 
 def rank(device: str) -> bytes:
-    """Puts devices in an order that has nothing to do with them, the same every time."""
+    """Order devices pseudo-randomly, the same every time."""
     return sha256(b"lichen rollout " + device.encode()).digest()
 
 
@@ -32,9 +32,9 @@ def chosen(
 ) -> tuple[str, ...]:
     """The devices that a stage adds, sorted.
 
-    Of a share, devices that are here come before others, those that kept the last versions before those that
-    did not, and else always the same ones first; a share of a fleet that has any devices is one device at
-    least. So a device that refuses everything is the canary of one rollout, and not of the next.
+    Of a share, online devices come before others, those that kept the last versions before those that did
+    not, and then in a fixed order; a share of a non-empty fleet is at least one device. So a device that
+    refuses everything is the canary of one rollout, and not of the next.
 
     Args:
         plan: of the rollout.

@@ -1,4 +1,4 @@
-"""Whether a stage passes: pure, from what its devices said."""
+"""Whether a stage passes, from its devices' reports. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _MAX_NAMES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StageCounts:
-    """Of some devices of a rollout. ``silent``: pointed at it, and not here since then."""
+    """Counts of some devices of a rollout. ``silent``: have a pointer to it, and were not online since."""
 
     members: int = 0
     seen: int = 0
@@ -26,11 +26,11 @@ class StageCounts:
     waiting: int = 0
     silent: int = 0
     speechless: int = 0
-    """They run it and say nothing of a trial: agents of an older release."""
+    """They run it and report no trial: agents of an older release."""
     barred: int = 0
-    """Quarantined or revoked since: neither waited for nor counted."""
+    """Quarantined or revoked since: neither awaited nor counted."""
     left_out: int = 0
-    """They refused the last versions that others kept: neither waited for nor counted, in no other number."""
+    """They refused the last versions that others kept: neither awaited nor counted, in no other number."""
 
     @classmethod
     def of(cls, members: Iterable[RolloutDevice]) -> "StageCounts":
@@ -55,12 +55,12 @@ class StageCounts:
 
     @property
     def may_commit(self) -> int:
-        """Those that are here and did not fail; how many may fail is another question."""
+        """Devices that are online and did not fail; how many may fail is checked elsewhere."""
         return self.committed + self.trial + self.waiting + self.speechless
 
     @property
     def words(self) -> str:
-        """For people."""
+        """As text."""
         found = [
             f"{self.committed} of {self.seen} that are here committed",
             *(f"{n} {what}" for n, what in self._rest if n),
@@ -76,17 +76,17 @@ class StageCounts:
             (self.speechless, "run it and know no trial (an older agent)"),
             (self.silent, "not here since"),
             (self.barred, "quarantined or revoked"),
-            (self.left_out, "left out, for they refused the last versions that others kept"),
+            (self.left_out, "left out, because they refused the last versions that others kept"),
         )
 
 
 def apply_report(
     member: RolloutDevice, said: DeviceReport, digests: Iterable[str], now: float
 ) -> RolloutDevice:
-    """A device after its last report; the same object where nothing is new.
+    """A device after its last report; the same object if nothing is new.
 
-    A report counts for the pointer it answers (its serial); a bundle that is committed counts whenever that
-    was. Who failed once has failed for this pointer. From who is barred nothing counts until it is not.
+    A report counts for the pointer that it answers (its serial); a committed bundle counts whenever that was.
+    A device that failed once has failed for this pointer. Reports of a barred device do not count.
     """
     if said.barred:
         return member if member.barred else member.model_copy(update={"barred": True})
@@ -110,7 +110,7 @@ def apply_report(
 
 
 def _phase(trial: TrialReport) -> tuple[str, str]:
-    """A device's phase and its words; of a phase that only a newer release knows: nothing is decided yet."""
+    """A device's phase and reason; a phase that only a newer release knows decides nothing."""
     if trial.phase in _PHASES:
         return trial.phase, trial.why
     return "trial", f"{trial.phase}: {trial.why}"
@@ -122,7 +122,7 @@ def _answers(member: RolloutDevice, phase: str, serial: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StageVerdict:
-    """Of the open stage. ``failed``: why it has, in words; ``enough``: enough devices have committed."""
+    """Verdict on the open stage. ``failed``: why it has failed; ``enough``: enough devices have committed."""
 
     failed: str = ""
     enough: bool = False
@@ -132,7 +132,7 @@ def evaluate_stage(rollout: Rollout, base_share: float = 0.0) -> StageVerdict:
     """Whether the rollout's stage may pass, or has failed.
 
     Args:
-        rollout: with what its devices said.
+        rollout: with its devices' reports.
         base_share: of the devices, that fail any version.
     """
     gates = rollout.plan.gates

@@ -1,4 +1,4 @@
-"""The steps of the rollout's machine where none is open, and what begins one. Pure."""
+"""Transitions of the rollout's machine while none is open, and those that start one. Pure."""
 
 from coordinator.config.rollout import Plan
 from coordinator.rollout.model import (
@@ -23,9 +23,9 @@ from protocol.errors import Reason, Refused
 
 
 def begun(course: RolloutState, event: Begun, now: float) -> Outcome:
-    """What was announced before the first start with a book goes on as the stable release.
+    """The first start with a store: what was announced before becomes the stable release.
 
-    A stage's soak begins anew: nobody listened meanwhile, and the clock may be another.
+    After a restart a stage's soak starts again: no reports were heard meanwhile, and the clock may differ.
     """
     changes: dict[str, object] = {}
     if course.open is not None and course.open.good_since is not None:
@@ -43,7 +43,7 @@ def begun(course: RolloutState, event: Begun, now: float) -> Outcome:
 
 
 def exported(course: RolloutState, event: Exported, now: float) -> Outcome:
-    """A new version goes out as the mode says; one that runs, or has failed before, does not."""
+    """A new version is handled as the mode says; one that runs, or has failed before, is ignored."""
     release = event.release
     if course.newest is not None and course.newest.key == release.key:
         return course, ()
@@ -60,7 +60,7 @@ def exported(course: RolloutState, event: Exported, now: float) -> Outcome:
 
 
 def _go(course: RolloutState, asked: QueuedRelease, now: float) -> Outcome:
-    """A release whose turn it is."""
+    """Start the next release in the queue."""
     if asked.mode == "newest":
         serial = course.next_serial(now)
         stable = StableRelease(release=asked.release, serial=serial)
@@ -77,7 +77,7 @@ def _begin(course: RolloutState, release: Release, plan: Plan, now: float) -> Ou
 
 
 def create(course: RolloutState, event: Create, now: float) -> Outcome:
-    """The operator's own; never beside another one.
+    """The operator's release; never beside another one.
 
     Raises:
         Refused: one is open, or it runs everywhere.
@@ -107,7 +107,7 @@ def closed(course: RolloutState, event: Pause | Resume | Abort, _: float) -> Out
 
 
 def idle(course: RolloutState, _: RolloutTick, now: float) -> Outcome:
-    """Whoever waited has its turn, once no device has a pointer of the rollout before any more."""
+    """The queued release starts once no device has a pointer of the rollout before any more."""
     if course.waiting is None or not _cleared(course):
         return course, ()
     return _go(course, course.waiting, now)
@@ -119,7 +119,7 @@ def _cleared(course: RolloutState) -> bool:
 
 
 def cleared(course: RolloutState, event: Cleared, _: float) -> Outcome:
-    """No device has a pointer of its own any more."""
+    """All own pointers of devices were cleared."""
     rollout = course.rollout
     if rollout is None or rollout.number != event.number or rollout.cleared:
         return course, ()

@@ -1,6 +1,6 @@
-"""The book of rollouts: ``rollout.sqlite3``, written by the daemon and ``lichen rollout`` at the same time.
+"""The store of rollouts: ``rollout.sqlite3``, written by the daemon and ``lichen rollout`` at the same time.
 
-Whoever writes plays an event at the machine inside one transaction, so both decide from the same state.
+A writer applies an event to the state machine inside one transaction, so both decide from the same state.
 Synchronous and thread-safe; every change is on disk when the method returns.
 """
 
@@ -22,9 +22,9 @@ VERSION: Final = 1
 READABLE_FROM: Final = 1
 UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
 _ROLLOUTS_WITH_DEVICES: Final = 20
-"""Rollouts whose devices stay known."""
+"""Rollouts whose devices are stored."""
 _LOST: Final = (
-    "move it away, and keep it to see what was rolled out: rollouts begin anew; devices keep what they run "
+    "move it away, and keep it to see what was rolled out: rollouts start again; devices keep what they run "
     "until the next one"
 )
 _SCHEMA: Final = (
@@ -40,10 +40,10 @@ ROLLOUTS: Final = Design(FILE, _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
 
 
 class RolloutStore:
-    """Open (and make) the book in a state folder.
+    """Opens (and creates) the store in a state folder.
 
     Raises:
-        Misconfigured: the file is no book, or closed to us.
+        Misconfigured: the file is not a store of rollouts, or access is denied.
         Transient: the disk is full.
     """
 
@@ -65,10 +65,10 @@ class RolloutStore:
         self._tables.close()
 
     def course(self) -> RolloutState:
-        """All that was decided so far; read anew only where another process wrote.
+        """All decisions so far; read again only if another process wrote.
 
         Raises:
-            Misconfigured: a row is not what was written.
+            Misconfigured: a row is damaged.
         """
         with self._lock:
             mark = self._tables.mark()
@@ -80,14 +80,14 @@ class RolloutStore:
 
     @property
     def last(self) -> RolloutState:
-        """As it was read or written here last; waits for no disk, and for nobody."""
+        """As it was read or written here last; blocks for nothing."""
         return self._course
 
     def play(self, event: Event, now: float) -> tuple[RolloutState, RolloutState, tuple[Command, ...]]:
-        """Play an event at the machine, and write what comes of it.
+        """Apply an event to the state machine, and write the result.
 
         Returns:
-            The course before and after it, and what to do.
+            The state before and after it, and the commands.
 
         Raises:
             Refused: as :func:`coordinator.rollout.table.apply`.
@@ -99,12 +99,12 @@ class RolloutStore:
             if after is known:
                 return known, known, commands
             with self._tables.change() as tables:
-                # Another process may have written between the two; the transaction sees the last word.
+                # Another process may have written in between; the transaction reads the newest state.
                 before = known if self._fresh() else self._read(tables)
                 after, commands = apply(before, event, now)
                 if after is not before:
                     _write(tables, before, after)
-                mark = self._tables.mark()  # before the commit: what another writes from then on is news
+                mark = self._tables.mark()  # before the commit: later writes of another process are news
             self._course, self._mark = after, mark
             return before, after, commands
 
@@ -119,10 +119,10 @@ class RolloutStore:
 
 
 def read_course(tables: sqlite3.Connection) -> RolloutState:
-    """All that was decided, with the last rollout's devices.
+    """All decisions, with the last rollout's devices.
 
     Raises:
-        ValidationError: a row is not what was written.
+        ValidationError: a row is damaged.
     """
     row = tables.execute("SELECT doc FROM course WHERE id = 1").fetchone()
     if row is None:
@@ -137,7 +137,7 @@ def read_past(tables: sqlite3.Connection) -> list[Rollout]:
     """Rollouts before the last one, the newest first, with their devices.
 
     Raises:
-        ValidationError: a row is not what was written.
+        ValidationError: a row is damaged.
     """
     rows = tables.execute("SELECT doc FROM past ORDER BY number DESC").fetchall()
     return [_with_members(tables, Rollout.model_validate_json(row["doc"])) for row in rows]
@@ -151,7 +151,7 @@ def _with_members(tables: sqlite3.Connection, rollout: Rollout) -> Rollout:
 
 
 def _write(tables: sqlite3.Connection, before: RolloutState, after: RolloutState) -> None:
-    """What has changed; of the devices only those that have."""
+    """Write what has changed; of the devices only those that have."""
     old, new = before.rollout, after.rollout
     had: dict[str, RolloutDevice] = {}
     if old is not None and new is not None:

@@ -1,4 +1,4 @@
-"""The rollout's machine: pure, and a table. ``apply(course, event, now) -> (course, commands)``.
+"""The rollout's state machine: pure, and a table. ``apply(course, event, now) -> (course, commands)``.
 
 ``docs/rollout-state.md`` shows the table.
 """
@@ -79,18 +79,18 @@ TABLE: Final = StateTable(_ROWS, first=_N, alike=(_N, _C, _F, _A))
 
 
 def apply(course: RolloutState, event: Event, now: float) -> Outcome:
-    """What follows from an event.
+    """Apply an event.
 
     Args:
-        course: what was decided so far.
+        course: the decisions so far.
         event: what happened.
-        now: unix seconds.
+        now: Unix seconds.
 
     Returns:
-        The course after, and what to do about it. The same object where the event changes nothing.
+        The state after, and the commands. The same object if the event changes nothing.
 
     Raises:
-        Refused: the operator asks for what cannot be now; in words.
+        Refused: the operator's request is not possible now.
     """
     handler = TABLE.handler(course.phase, event)
     return (course, ()) if handler is None else handler(course, event, now)

@@ -1,4 +1,4 @@
-"""The steps of the rollout's machine while one is open: one pure function an event."""
+"""Transitions of the rollout's machine while one is open: one pure function an event."""
 
 from typing import Final
 
@@ -26,12 +26,12 @@ from protocol.rollout import Trial
 from runtime.text import first_few
 
 BACK: Final = Trial(windows=1, max_latency_ratio=1000.0, max_accuracy_drop=1.0)
-"""What is asked of the stable release where devices go back to it: that it answers."""
+"""Trial of the stable release on devices that go back to it: only that it answers."""
 _MAX_NAMES: Final = 5
 
 
 def pause(course: RolloutState, event: Pause, now: float) -> Outcome:
-    """Nothing goes on by itself; devices that were pointed at the candidate keep it."""
+    """Pause: nothing goes on by itself; devices with a pointer to the candidate keep it."""
     del event
     return _pause(course, _open(course), "by the operator", now)
 
@@ -44,16 +44,16 @@ def _pause(course: RolloutState, rollout: Rollout, why: str, now: float) -> Outc
 
 
 def again(course: RolloutState, event: Pause, now: float) -> Outcome:
-    """It is paused already."""
+    """It is already paused."""
     del event, now
     return course, ()
 
 
 def resume(course: RolloutState, event: Resume, now: float) -> Outcome:
-    """The stage has its whole time once more."""
+    """Resume: the stage has its whole time once more."""
     del event
     before = _open(course)
-    # The command's clock may have been set back while the daemon's, which :func:`tick` goes by, was not.
+    # The command's clock may have been set back while the daemon's, which :func:`tick` uses, was not.
     since = max(now, before.since, before.paused or now)
     changes = {"phase": RolloutPhase.OPEN, "paused": None, "since": since, "good_since": None, "why": ""}
     after = before.model_copy(update=changes).with_entry(now, "resumed", "by the operator")
@@ -61,19 +61,19 @@ def resume(course: RolloutState, event: Resume, now: float) -> Outcome:
 
 
 def going(course: RolloutState, event: Resume, now: float) -> Outcome:
-    """It goes on already."""
+    """It is already running."""
     del event, now
     return course, ()
 
 
 def abort(course: RolloutState, event: Abort, now: float) -> Outcome:
-    """All devices go back to the stable release."""
+    """Abort: all devices go back to the stable release."""
     del event
     return _end(course, _open(course), RolloutPhase.ABORTED, "by the operator", now)
 
 
 def watch(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
-    """While it is paused: who failed ends it all the same; nothing else happens."""
+    """While paused: failures still end the rollout; nothing else happens."""
     rollout = _listened(_open(course), event, now)
     verdict = evaluate_stage(rollout, course.base_share)
     if verdict.failed:
@@ -82,7 +82,7 @@ def watch(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
 
 
 def tick(course: RolloutState, event: RolloutTick, now: float) -> Outcome:
-    """Fill the stage, judge it, go on to the next one, or stop."""
+    """Fill the stage, evaluate it, go on to the next one, or stop."""
     rollout = _listened(_open(course), event, now)
     if rollout.since > now:  # the clock was set back
         rollout = rollout.model_copy(update={"since": now, "good_since": None})
@@ -126,7 +126,7 @@ def _listened(rollout: Rollout, event: RolloutTick, now: float) -> Rollout:
 
 
 def _fill(course: RolloutState, rollout: Rollout, event: RolloutTick, now: float) -> Outcome:
-    """The stage's devices; a wave that has nobody to add has passed."""
+    """The stage with its devices; a wave that adds no device has passed."""
     fleet = event.fleet or {}
     found = chosen(rollout.plan, rollout.stage, fleet, rollout.members, course.refusers)
     if not found and rollout.stage > 0:
@@ -159,7 +159,7 @@ def _fill(course: RolloutState, rollout: Rollout, event: RolloutTick, now: float
 
 
 def _left_out(course: RolloutState, rollout: Rollout, found: tuple[str, ...]) -> frozenset[str]:
-    """Of a stage's devices those whose refusals do not count: not all, and none that the operator named."""
+    """Devices of a stage whose refusals do not count: not all, and none that the operator named."""
     if not rollout.plan.stages[rollout.stage].startswith("share:"):
         return frozenset()
     out = left_out(course.refusers) & set(found)
@@ -175,7 +175,7 @@ def _pass(course: RolloutState, rollout: Rollout, now: float) -> Outcome:
 
 
 def _end(course: RolloutState, rollout: Rollout, phase: RolloutPhase, why: str, now: float) -> Outcome:
-    """Over: all are pointed at one release again, by a decision that is newer than any of the stages'."""
+    """End: all devices get a pointer to one release again, by a decision newer than any of the stages'."""
     over = {"phase": phase, "over": now, "paused": None, "why": why}
     rollout = rollout.model_copy(update=over).with_entry(now, phase.value, why)
     serial = course.next_serial(now)

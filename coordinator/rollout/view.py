@@ -1,4 +1,4 @@
-"""The book of rollouts as others look at it: nothing is written, and nobody is waited for."""
+"""Read-only view of the store of rollouts, for other processes: writes nothing, waits for no lock."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ from runtime.waits import Wait, span
 
 _MAX_NAMES: Final = 5
 _MAX_REASON: Final = 100
-"""Characters of what is in a device's way, where several devices are named in a line."""
+"""Characters of a device's reason in a line that names several devices."""
 _NO_OBSTACLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def read_rollouts(state_dir: Path) -> tuple[RolloutState, list[Rollout]]:
-    """All that was decided, and the rollouts before the last one, the newest first.
+    """All decisions, and the rollouts before the last one, the newest first.
 
     Raises:
-        Misconfigured: the book is there, and cannot be read.
+        Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
     file = state_dir / FILE
@@ -39,11 +39,11 @@ def read_rollouts(state_dir: Path) -> tuple[RolloutState, list[Rollout]]:
             tables.execute("BEGIN")
             return read_course(tables), read_past(tables)
     except (sqlite3.Error, ValidationError) as error:
-        raise Misconfigured(f"{file}: the book of rollouts cannot be read: {error}"[:500]) from None
+        raise Misconfigured(f"{file}: the store of rollouts cannot be read: {error}"[:500]) from None
 
 
 def standing(course: RolloutState) -> dict[str, Any] | None:
-    """The last rollout in short, for the coordinator's own status; None: there was none."""
+    """The last rollout in short, for the coordinator's status; None: there was none."""
     rollout = course.rollout
     if rollout is None:
         return None
@@ -56,11 +56,11 @@ def standing(course: RolloutState) -> dict[str, Any] | None:
 
 
 def waits(course: RolloutState, hindered: Mapping[str, str] = _NO_OBSTACLES) -> list[Wait]:
-    """What the open rollout waits for, and who waits for its end.
+    """What the open rollout waits for, and the release that waits for its end.
 
     Args:
-        course: as it was decided.
-        hindered: device -> what is in its way (``coordinator.rollout.blocked_devices``).
+        course: the decisions.
+        hindered: device -> its reason (``coordinator.rollout.blocked_devices``).
     """
     rollout, found = course.open, []
     if rollout is not None:
@@ -93,20 +93,20 @@ def _stage(rollout: Rollout, hindered: Mapping[str, str]) -> Wait:
         for name, one in stage.items()
         if one.phase != "committed" and not (one.failed or one.barred or one.left_out)
     ]
-    missing.sort(key=lambda name: (name not in hindered, name))  # those that a person can help come first
+    missing.sort(key=lambda name: (name not in hindered, name))  # reasons that a person can act on come first
     shown = [f"{name} ({_short(hindered[name])})" if name in hindered else name for name in missing]
     words = f"{told}: {counts.words}; waits for {first_few(shown, _MAX_NAMES)}"
     return Wait("rollout", words, rollout.since, rollout.until, "it is paused")
 
 
 def _short(words: str) -> str:
-    """Without the middle: a path comes before its trouble."""
+    """The text without its middle: a path comes before its error."""
     head = _MAX_REASON // 3
     return words if len(words) <= _MAX_REASON else f"{words[:head]}...{words[head + 3 - _MAX_REASON :]}"
 
 
 def doing(member: RolloutDevice) -> str:
-    """A device's phase, for people."""
+    """A device's phase, as text."""
     if member.barred:
         return "quarantined or revoked"
     if member.phase != "waiting":

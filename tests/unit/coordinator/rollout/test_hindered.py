@@ -174,7 +174,7 @@ async def test_the_rollout_s_status_and_the_coordinator_s_say_why_a_device_has_n
         (going,) = [wait for wait in waited if wait.what == "rollout"]
         assert f"waits for a ({PLAIN})" in going.why
         (others,) = [wait for wait in waited if wait.what == "models"]
-        assert others.why.endswith(f"pointed to yet: b (version 7: {PLAIN})")
+        assert others.why.endswith(f"run their bundle yet: b (version 7: {PLAIN})")
         found = json.loads(run("status", "-c", file, "--format", "json").stdout.splitlines()[-1])
         (device,) = found["rollout"]["devices"]
         assert (device["phase"], device["hindered"], device["why"]) == ("waiting", PLAIN, "")

@@ -22,7 +22,7 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
-from runtime.storage import spool
+from runtime.storage import sqlite_writer
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.disk import DISK, Disk
 from runtime.storage.spool import Spool
@@ -59,7 +59,7 @@ def test_world_a_read_only_disk_under_the_spool_is_waited_for(tmp_path, monkeypa
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(spool, "before_commit", refuse)
+        patch.setattr(sqlite_writer, "before_commit", refuse)
         with pytest.raises(Transient, match="readonly"):
             held.clear("a" * 64)
     assert held.clear("a" * 64), "it is still there, and goes once the disk is well"
