@@ -1,6 +1,6 @@
-"""The device's half of a rollout: a new model is tried where it will run, and stays or goes by itself.
+"""The device's part of a rollout: a new model is tried on the device, and then committed or rolled back.
 
-``machine`` decides, as a table; ``health`` judges; ``book`` is what outlives a power cut; ``bundles`` are the
-folders on disk. All but ``bundles`` and the reading of the book are pure. ``edge_agent.deployment.service``
-acts.
+``state_machine`` decides, as a table; ``health`` evaluates a trial; ``record`` survives a power cut;
+``bundle_store`` holds the folders on disk. All but ``bundle_store`` are pure.
+``edge_agent.deployment.service`` and ``executor`` act.
 """

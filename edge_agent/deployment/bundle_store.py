@@ -1,6 +1,6 @@
 """``state_dir/models``: a folder for each bundle, named by its digest, and ``current.json``.
 
-A folder appears whole or not at all, and ``current.json`` names it afterwards.
+A folder appears whole or not at all; only then does ``current.json`` name it.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _DAMAGE: Final = frozenset({errno.ENOTDIR, errno.EISDIR, errno.EIO})
 
 
 class BundleStore:
-    """One device's.
+    """The bundles of one device.
 
     Args:
         folder: ``state_dir/models``.
-        fetcher: pulls what is not here.
-        timeout_s: of a pull.
+        fetcher: fetches missing bundles.
+        timeout_s: of a fetch.
     """
 
     def __init__(self, folder: Path, fetcher: Fetcher, timeout_s: float) -> None:
@@ -45,10 +45,10 @@ class BundleStore:
         self._pulling: str | None = None
 
     async def bring(self, pointer: ModelPointer, work: TrainingData) -> BundleManifest:
-        """The bundle that is pointed to is here afterwards, whole, and fits.
+        """Fetch the announced bundle unless it is here, and check that it is whole and fits.
 
         Raises:
-            Refused: it does not.
+            Refused: it is not whole, or does not fit.
             Transient: it is not here yet, or the disk is full.
         """
         folder = self.folder / pointer.bundle.digest
@@ -60,7 +60,7 @@ class BundleStore:
         return manifest
 
     async def _pull(self, pointer: ModelPointer, folder: Path, work: TrainingData) -> None:
-        """Fetch and unpack. The bundle is not kept, nor what came of one that is not wanted any more."""
+        """Fetch and unpack. Removes the fetched file, and the partial fetch of another bundle."""
         digest = pointer.bundle.digest
         if self._pulling not in {None, digest}:
             await asyncio.to_thread(self._fetcher.forget, self._pulling)
@@ -71,25 +71,25 @@ class BundleStore:
         finally:
             await asyncio.to_thread(self._fetcher.forget, digest)
 
-    def write(self, book: DeploymentRecord) -> None:
-        """Durable and whole when it returns. Raises Transient."""
-        with disk_trouble(self.folder):
+    def write(self, record: DeploymentRecord) -> None:
+        """Write the record durably and whole. Raises Transient."""
+        with disk_errors_as_transient(self.folder):
             make_folder(self.folder)
-            write_atomic(self.folder / CURRENT, book.model_dump_json(exclude_none=True).encode())
+            write_atomic(self.folder / CURRENT, record.model_dump_json(exclude_none=True).encode())
 
-    def tidy(self, book: DeploymentRecord) -> None:
-        """Remove the folders of bundles that the book does not name."""
-        keep = {CURRENT, *book.digests}
+    def tidy(self, record: DeploymentRecord) -> None:
+        """Remove the folders of bundles that the record does not name."""
+        keep = {CURRENT, *record.digests}
         try:
             sweep(self.folder)
             for entry in self.folder.iterdir():
                 if entry.name not in keep and entry.is_dir():
                     remove_tree(entry)
-        except OSError as error:  # it only takes room
+        except OSError as error:  # they only take room
             _log.warning("old_models_not_removed", folder=str(self.folder), error=str(error))
 
     def remove(self, digest: str) -> None:
-        """A damaged one, so that it is pulled again."""
+        """Remove a damaged bundle, so that it is fetched again."""
         remove_tree(self.folder / digest)
 
 
@@ -107,14 +107,14 @@ def _unpack(bundle: Path, folder: Path, pointer: ModelPointer, work: TrainingDat
         write_atomic(part / MANIFEST_FILE, manifest.model_dump_json().encode())
         remove_tree(folder)
         rename(part, folder)
-    except (LichenError, OSError):  # a full disk: what else is to be written needs the room meanwhile
+    except (LichenError, OSError):  # a full disk: other files may need the room meanwhile
         with contextlib.suppress(OSError):
             remove_tree(part)
         raise
 
 
 def _require_announced(manifest: BundleManifest, pointer: ModelPointer) -> None:
-    """Raises Refused: versions are compared by what was announced."""
+    """Raises Refused: versions are compared by what the pointer announced."""
     if manifest.version != pointer.version:
         raise Refused(
             Reason.WRONG_BASE, f"the bundle is version {manifest.version}, announced as {pointer.version}"
@@ -122,7 +122,7 @@ def _require_announced(manifest: BundleManifest, pointer: ModelPointer) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a bundle was unpacked here before, and is undamaged."""
+    """Whether the bundle is unpacked here already, and undamaged."""
     try:
         read_manifest(folder)
     except Refused:
@@ -131,29 +131,32 @@ def _is_whole(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def disk_trouble(folder: Path) -> Iterator[None]:
-    """A disk that fails while a model is deployed: the old one stays, and it is tried again."""
+def disk_errors_as_transient(folder: Path) -> Iterator[None]:
+    """Raise disk errors as Transient: the old model stays, and the new one is tried again."""
     try:
         with disk_errors(folder):
             try:
                 yield
-            except (NotADirectoryError, FileExistsError) as error:  # what is in the way of a model may go
+            except (
+                NotADirectoryError,
+                FileExistsError,
+            ) as error:  # what blocks the path may be removed
                 raise Transient(f"{folder}: {error}") from None
     except OSError as error:
         raise Transient(f"{folder}: {error}") from None
 
 
 def read_current(folder: Path) -> InstalledBundle | None:
-    """What is installed on this device: what passed its trial, else what is on trial; None: nothing."""
-    book = read_record(folder)
-    return book.committed or book.trial
+    """The installed bundle: the committed one, else the one on trial; None if there is neither."""
+    record = read_record(folder)
+    return record.committed or record.trial
 
 
 def read_record(folder: Path) -> DeploymentRecord:
-    """``current.json``; empty where there is none, or none that can be read.
+    """Read ``current.json``; an empty record if it is missing or nothing in it is valid.
 
     Raises:
-        Transient: it is there and cannot be read now.
+        Transient: it exists and cannot be read now.
     """
     path, found = folder / CURRENT, None
     try:
@@ -164,19 +167,19 @@ def read_record(folder: Path) -> DeploymentRecord:
     except FileNotFoundError:
         return DeploymentRecord()
     except OSError as error:
-        if error.errno not in _DAMAGE:  # it would be written over
+        if error.errno not in _DAMAGE:  # an empty record would overwrite it
             raise Transient(f"{path}: {error}") from None
         why = str(error)
     except ValueError as error:  # ValidationError, too
         why = str(error)
-    book = _what_runs(found)
-    lost = "the installed model" if book.committed is None else "the trials"
+    record = _what_runs(found)
+    lost = "the installed model" if record.committed is None else "the trials"
     _log.error("deployment_record_damaged", lost=lost, file=str(path), error=why)
-    return book
+    return record
 
 
 def _what_runs(found: Any) -> DeploymentRecord:
-    """Of a file that another release wrote, or that was changed by hand: the model that ran goes on."""
+    """The active model from a file that another release wrote, or that was changed by hand."""
     known = ("serial", "committed", "before")
     try:
         return DeploymentRecord.model_validate({name: found[name] for name in known if name in found})
@@ -185,7 +188,7 @@ def _what_runs(found: Any) -> DeploymentRecord:
 
 
 def _without_trials(folder: Path, found: dict[str, Any]) -> DeploymentRecord:
-    """A file of a release that knew no trials: what ran had run."""
+    """Read a file of a release without trials: its model counts as committed."""
     before = found.pop("previous", None)
     return DeploymentRecord(
         committed=InstalledBundle.model_validate(found),
@@ -194,7 +197,7 @@ def _without_trials(folder: Path, found: dict[str, Any]) -> DeploymentRecord:
 
 
 def _kept(folder: Path) -> InstalledBundle | None:
-    """A bundle by its folder alone."""
+    """An installed bundle, known only by its folder."""
     try:
         manifest = read_manifest(folder)
     except Refused:

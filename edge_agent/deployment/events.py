@@ -1,4 +1,4 @@
-"""What the machine of a device's rollout is about: phases, events, and what is to be done. Pure."""
+"""Phases, events and commands of the device's rollout state machine. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,46 +11,43 @@ from protocol.rollout import Trial
 
 
 class DeploymentPhase(StrEnum):
-    """Of a device."""
+    """Phase of a device's rollout."""
 
     NONE = "none"
-    """It has no model."""
+    """The device has no model."""
     FETCHED = "fetched"
-    """A bundle is on trial and does not answer yet: the agent has pulled it, or begins anew."""
+    """A bundle is on trial and not active yet: it was just fetched, or the agent has restarted."""
     ON_TRIAL = "on_trial"
-    """It answers; the one before answers beside it, and only its answers are compared."""
+    """It is active; the former model answers beside it, only for comparison."""
     COMMITTED = "committed"
-    """What runs has passed its trial."""
+    """The active model has passed its trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStatus:
-    """Where a device stands. ``answers``: the model on trial is loaded and answers."""
+    """Status of a device. ``answers``: the model on trial is loaded and active."""
 
-    book: DeploymentRecord
+    record: DeploymentRecord
     answers: bool = False
 
     @property
     def phase(self) -> DeploymentPhase:
-        """Of the table."""
-        if self.book.trial is not None:
+        """The phase in the table."""
+        if self.record.trial is not None:
             return DeploymentPhase.ON_TRIAL if self.answers else DeploymentPhase.FETCHED
-        return DeploymentPhase.NONE if self.book.committed is None else DeploymentPhase.COMMITTED
+        return DeploymentPhase.NONE if self.record.committed is None else DeploymentPhase.COMMITTED
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The agent begins; first of all events. ``max_starts``: with a model on trial."""
+    """The agent starts; the first of all events. ``max_starts``: limit with one model on trial."""
 
     max_starts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pointed:
-    """The coordinator points to a bundle, and what vouches for it was verified.
-
-    ``epoch``: whose signatures speak now (``edge_agent.trust.updater``).
-    """
+    """A pointer whose signature was verified. ``epoch``: of its signer (``edge_agent.trust.updater``)."""
 
     pointer: ModelPointer
     epoch: int | None = None
@@ -67,21 +64,21 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model on trial was loaded and tried once, in a process of its own."""
+    """The model on trial was loaded, and tried once in a process of its own."""
 
     model: Handle
 
 
 @dataclass(frozen=True, slots=True)
 class BundleRefused:
-    """It could not be."""
+    """The model on trial could not be loaded."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class PointerRejected:
-    """What was pointed to never was on trial: not signed, not whole, too old, or it does not fit."""
+    """An announced bundle was rejected before a trial: unsigned, damaged, too old, or it does not fit."""
 
     model: InstalledBundle
     why: str
@@ -89,33 +86,33 @@ class PointerRejected:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentTick:
-    """Seconds have passed."""
+    """Time has passed, in seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The model that runs cannot be run any more."""
+    """The active model cannot run any more."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """The bundle on trial is not for this device any more: another task."""
+    """The bundle on trial is no longer for this device: the task changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A bundle's folder is not what it was."""
+    """A bundle's folder is damaged."""
 
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The agent ends in order: this start is no sign of a bad model."""
+    """The agent stops normally: this start does not count against the model."""
 
 
 Event = (
@@ -132,44 +129,44 @@ Event = (
     | Damaged
     | Stopped
 )
-"""``BatchObservation``: a batch was answered, or was not."""
+"""Or a ``BatchObservation``: a batch was answered, or failed."""
 
 
 class Action(StrEnum):
-    """What is to be done, in this order."""
+    """Commands, in this order."""
 
-    WRITE = "write the book"
-    """On the disk before what comes after it."""
+    WRITE = "write the record"
+    """Written to disk before the commands after it."""
     LOAD = "load the model on trial"
-    KEEP = "end the one before"
-    BACK = "answer with the one before"
-    TIDY = "remove what is not needed"
+    KEEP = "end the former model"
+    BACK = "activate the former model"
+    TIDY = "remove unused bundles"
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Answer with this model, and run the one before beside it."""
+    """Activate this model, and run the former one beside it."""
 
     model: Handle
 
 
 @dataclass(frozen=True, slots=True)
 class FetchBundle:
-    """Pull and check what was pointed to."""
+    """Fetch and check the announced bundle."""
 
     pointer: ModelPointer
 
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """Refuse what was pointed to."""
+    """Refuse the announced bundle."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class NothingToDo:
-    """Nothing is to be done; why, in words."""
+    """Do nothing; the reason as text."""
 
     words: str
 

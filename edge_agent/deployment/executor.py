@@ -1,4 +1,4 @@
-"""What the machine decides is done here: swaps at once, between two batches; writes until they are done."""
+"""Executes the state machine's commands: swaps at once, between two batches; writes until they succeed."""
 
 import asyncio
 from typing import Final
@@ -31,20 +31,20 @@ _log = structlog.get_logger(__name__)
 _TICK_S: Final = 1.0
 _RETRY_S: Final = 5.0
 _REVIVE_S: Final = 300.0
-"""So often a model that was given up is tried once more."""
+"""Interval at which a model that was given up is tried again, seconds."""
 _WRITE_EVERY_S: Final = 60.0
-"""Of what was measured: a power cut takes so much of a trial."""
+"""Interval at which trial metrics are written, seconds: a power cut loses at most this much of a trial."""
 
 
 class DeploymentExecutor:
-    """One service, :meth:`run`: the writing, and the watch over a trial.
+    """One service, :meth:`run`, writes the record and watches a trial.
 
     Args:
-        bundles: holds the book.
+        bundles: holds the record.
         inference: runs the models.
         clock: of deadlines.
-        changed: set when the device has something to say.
-        news: set when there is something to load, or a trial is over.
+        changed: set when the device has something to report.
+        news: set when there is a model to load, or a trial ends.
     """
 
     def __init__(
@@ -60,36 +60,36 @@ class DeploymentExecutor:
         self._clock = clock
         self._changed = changed
         self._news = news
-        self._standing = DeploymentStatus(read_record(bundles.folder))
+        self._status = DeploymentStatus(read_record(bundles.folder))
         self._steady: Handle | None = None
         self._due = Signal()
         self._one_at_a_time = asyncio.Lock()
         self._unwritten = self._untidy = False
         self._written_at, self._since = clock.now(), clock.wall()
         self.coming = asyncio.Lock()
-        """Held from the pulling of a bundle until the book names it."""
+        """Held from the fetch of a bundle until the record names it."""
         self.begun = False
         """Whether ``Started`` was applied."""
 
     @property
-    def book(self) -> DeploymentRecord:
-        """What is kept, on trial, and was tried."""
-        return self._standing.book
+    def record(self) -> DeploymentRecord:
+        """Installed, tried and rejected bundles."""
+        return self._status.record
 
     @property
     def phase(self) -> DeploymentPhase:
-        """Of the machine."""
-        return self._standing.phase
+        """Phase of the state machine."""
+        return self._status.phase
 
     def apply(self, event: Event) -> list[Command]:
-        """One step: what can be done at once is done. Returns what is left to do."""
-        before = self._standing
+        """Apply an event, and do at once what can be done. Returns the other commands."""
+        before = self._status
         self.begun = self.begun or isinstance(event, Started)
-        self._standing, commands = apply(before, event)
+        self._status, commands = apply(before, event)
         left = [command for command in commands if not self._did(command)]
         if self._unwritten or self._untidy:
             self._due.set()
-        if before.phase is not self._standing.phase:
+        if before.phase is not self._status.phase:
             self._tell()
         return left
 
@@ -115,17 +115,17 @@ class DeploymentExecutor:
         return True
 
     def _back(self) -> None:
-        """The one before answers from the next batch on; the model on trial ends."""
+        """Activate the former model from the next batch on; end the model on trial."""
         steady, self._steady = self._steady, None
         self._inference.install(steady)
         self._inference.shadow(None)
         if steady is None:
-            self._inference.disabled_reason = "the model on trial went, and there is none before it"
+            self._inference.disabled_reason = "the model on trial was rolled back, and there is no former one"
 
     def _tell(self) -> None:
-        """Whom it concerns."""
+        """Log and signal a change of phase."""
         self._since = self._clock.wall()
-        report = reported(self.book)
+        report = reported(self.record)
         if report is not None:
             said: dict[str, object] = {"why": report.why} if report.why else {}
             said |= report.measures
@@ -135,12 +135,12 @@ class DeploymentExecutor:
         self._news.set()
 
     def observe(self, seen: BatchObservation) -> None:
-        """A batch was answered; on the loop."""
+        """Count a batch that was answered or failed; runs on the event loop."""
         if self.phase is DeploymentPhase.ON_TRIAL:
             self.apply(seen)
 
     async def run(self) -> None:
-        """Write, tidy, and watch, for ever."""
+        """Write, tidy and watch, for ever."""
         since = self._clock.now()
         while True:
             on_trial = self.phase is DeploymentPhase.ON_TRIAL
@@ -157,46 +157,46 @@ class DeploymentExecutor:
                 await self._tidy()
 
     def _look(self, seconds: float) -> None:
-        """At what runs."""
+        """Check the active model."""
         model = self._inference.model
-        trial = self.book.trial
+        trial = self.record.trial
         if trial is None or self.phase is not DeploymentPhase.ON_TRIAL:
             if model is None and self._inference.available:
                 self._news.set()
         elif model is None or model.digest != trial.digest:
-            self.apply(Crashed(self._inference.disabled_reason or "it does not run any more"))
+            self.apply(Crashed(self._inference.disabled_reason or "it no longer runs"))
         else:
             self.apply(DeploymentTick(seconds))
             if self._clock.now() - self._written_at >= _WRITE_EVERY_S:
                 self._unwritten = True
 
     async def written(self) -> None:
-        """The book is on the disk, as it was when this was called, or later. Raises Transient."""
+        """Write the record if it has changed. Raises Transient."""
         async with self._one_at_a_time:
             if not self._unwritten:
                 return
             self._unwritten = False
             try:
-                await asyncio.to_thread(self._bundles.write, self.book)
+                await asyncio.to_thread(self._bundles.write, self.record)
             except BaseException:
                 self._unwritten = True
                 raise
             self._written_at = self._clock.now()
 
     def tidy_soon(self) -> None:
-        """There is a bundle that nobody needs."""
+        """Schedule a tidy: a bundle is not needed any more."""
         self._untidy = True
         self._due.set()
 
     async def _tidy(self) -> None:
-        """Later, where a bundle comes that the book does not name yet."""
+        """Remove unused bundles; later, while a bundle arrives that the record does not name yet."""
         if self._untidy and not self._unwritten and not self.coming.locked():
             async with self.coming:
                 self._untidy = False
-                await asyncio.to_thread(self._bundles.tidy, self.book)
+                await asyncio.to_thread(self._bundles.tidy, self.record)
 
     def wait(self, trial: TrialBundle) -> Wait:
-        """What is on trial, and what it still needs."""
+        """The model on trial, and what the trial still needs."""
         seen, rules = trial.measures, trial.rules
         words = f"version {trial.version} is on trial: {seen.windows} of {rules.windows} answers"
         if seen.errors:
@@ -204,10 +204,12 @@ class DeploymentExecutor:
         if not seen.windows + seen.errors:
             return Wait("trial", words, self._since, None, "until the first window or question comes")
         left = max(0.0, rules.deadline_s - trial.ran_s)
-        return Wait("trial", words, self._since, self._clock.wall() + left, "it is judged by those that came")
+        return Wait(
+            "trial", words, self._since, self._clock.wall() + left, "it is judged by the answers so far"
+        )
 
     async def stop(self) -> None:
-        """The agent ends in order; a start that was not counted yet is not taken back."""
+        """Write at the agent's normal end; a start that was not counted yet is not subtracted."""
         if self.begun:
             self.apply(Stopped())
         try:

@@ -1,4 +1,4 @@
-"""Is a model on trial good enough to stay? Pure."""
+"""Decides whether a model passes its trial. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -8,16 +8,17 @@ from edge_agent.deployment.trial_metrics import TrialMetrics, quantile_ms
 from protocol.rollout import Trial
 
 FEW_BATCHES: Final = 5
-"""Fewer that both models answered tell nothing of their times."""
+"""With fewer batches answered by both models, their times are not compared."""
 LEAST_MS: Final = 10.0
-"""Shorter times count as this: a busy board is late by as much, and more often with what is asked first. Of
-two models of half a millisecond, 95th percentiles of 12 and 0.8 ms were measured on the same windows."""
+"""Shorter times are rounded up to this: a busy board delays answers by as much, and more often those of the
+model that runs first. Two models of half a millisecond had 95th percentiles of 12 and 0.8 ms on the same
+windows."""
 _TAIL: Final = 0.95
 
 
 @dataclass(frozen=True)
 class HealthVerdict:
-    """``words``: why it goes, or on what it was judged."""
+    """``words``: why it failed, or the basis of the decision."""
 
     says: Literal["wait", "commit", "back"]
     words: str = ""
@@ -27,15 +28,15 @@ _WAIT: Final = HealthVerdict("wait")
 
 
 def verdict(rules: Trial, measures: TrialMetrics, ran_s: float) -> HealthVerdict:
-    """What follows from what was measured.
+    """Decide from a trial's metrics.
 
-    Too many errors end a trial at once; all else is judged when enough windows were answered, or in the end
-    by those that were. A model of which nothing was asked is not judged.
+    Too many errors end a trial at once; all else is judged when enough windows were answered, or at the
+    deadline by those answered so far. A model without any input is not judged.
 
     Args:
-        rules: what it must show.
-        measures: what it showed.
-        ran_s: for how long it has run since the first window.
+        rules: limits of the trial.
+        measures: its metrics.
+        ran_s: time since the first window.
     """
     if measures.errors > rules.max_errors:
         asked = measures.errors + measures.windows
@@ -55,7 +56,7 @@ def verdict(rules: Trial, measures: TrialMetrics, ran_s: float) -> HealthVerdict
 
 
 def figures(measures: TrialMetrics) -> dict[str, float]:
-    """The measures for a report (``protocol.rollout.TrialReport``): those that could be taken."""
+    """The measures for a report (``protocol.rollout.TrialReport``), without unknown ones."""
     paired = measures.labelled_paired > 0
     labelled = measures.labelled_paired if paired else measures.labelled
     right = measures.right_paired if paired else measures.right
@@ -75,7 +76,7 @@ def figures(measures: TrialMetrics) -> dict[str, float]:
 
 
 def latency_ratio(measures: TrialMetrics) -> float:
-    """95th percentiles: the model's over that of the one before; NaN where there is none."""
+    """95th percentile of the model's times, divided by the former model's; NaN if there is none."""
     return _ratio(measures, _TAIL)
 
 
@@ -87,7 +88,7 @@ def _ratio(measures: TrialMetrics, share: float) -> float:
 
 
 def drift(measures: TrialMetrics) -> float:
-    """Total variation distance of the predicted classes, of the target where it is largest; NaN: unknown."""
+    """Total variation distance of the predicted classes, largest over the targets; NaN: unknown."""
     found = [
         0.5 * sum(abs(ours.get(k, 0) / total - theirs.get(k, 0) / total) for k in {*ours, *theirs})
         for name, ours in measures.said.items()
@@ -101,14 +102,14 @@ def _share(part: int, whole: int) -> float:
 
 
 def _slow(rules: Trial, measures: TrialMetrics) -> str:
-    """In the tail and at the median: a few late answers may be anybody's fault."""
+    """Slower in the tail and at the median: a few late answers may have another cause."""
     ratio = min(_ratio(measures, _TAIL), _ratio(measures, 0.5))
     if measures.batches < FEW_BATCHES or math.isnan(ratio) or ratio <= rules.max_latency_ratio:
         return ""
     ours, theirs = quantile_ms(measures.latency, _TAIL), quantile_ms(measures.latency_before, _TAIL)
     return (
-        f"19 of 20 answers took up to {ours:.3g} ms, of the model before {theirs:.3g} ms (at most "
-        f"{rules.max_latency_ratio:g} times as long, where less than {LEAST_MS:g} ms count as {LEAST_MS:g})"
+        f"19 of 20 answers took up to {ours:.3g} ms, of the former model {theirs:.3g} ms (at most "
+        f"{rules.max_latency_ratio:g} times as long; less than {LEAST_MS:g} ms counts as {LEAST_MS:g})"
     )
 
 
@@ -117,7 +118,7 @@ def _disagrees(rules: Trial, measures: TrialMetrics) -> str:
     if math.isnan(share) or share >= rules.min_agreement:
         return ""
     return (
-        f"it says what the model before says on {measures.agreed} of {measures.paired}: {share:.1%} "
+        f"it agrees with the former model on {measures.agreed} of {measures.paired}: {share:.1%} "
         f"(at least {rules.min_agreement:.1%})"
     )
 
@@ -127,7 +128,7 @@ def _drifts(rules: Trial, measures: TrialMetrics) -> str:
     if math.isnan(far) or far <= rules.max_drift:
         return ""
     return (
-        f"it predicts other classes than the model before: distance {far:.2f} (at most {rules.max_drift:g})"
+        f"it predicts other classes than the former model: distance {far:.2f} (at most {rules.max_drift:g})"
     )
 
 
@@ -136,9 +137,9 @@ def _worse(rules: Trial, measures: TrialMetrics) -> str:
         return ""
     ours = measures.right_paired / measures.labelled_paired
     before = measures.right_before / measures.labelled_paired
-    if before - ours <= rules.max_accuracy_drop + 1e-9:  # a drop of just so much is allowed, in floats too
+    if before - ours <= rules.max_accuracy_drop + 1e-9:  # exactly the limit is allowed, despite rounding
         return ""
     return (
-        f"accuracy {ours:.1%} on {measures.labelled_paired} labelled windows, of the model before "
+        f"accuracy {ours:.1%} on {measures.labelled_paired} labelled windows, of the former model "
         f"{before:.1%} (at most {100 * rules.max_accuracy_drop:g} points lower)"
     )

@@ -7,38 +7,38 @@ from protocol.bundle import BundleManifest
 
 
 class Handle(Protocol):
-    """A model that is loaded."""
+    """A loaded model."""
 
     @property
     def manifest(self) -> BundleManifest:
-        """Of its bundle."""
+        """Manifest of its bundle."""
 
     @property
     def digest(self) -> str:
-        """Of its bundle."""
+        """Digest of its bundle."""
 
     def close(self) -> None:
-        """End it, where it never answered."""
+        """End a model that was never active."""
 
 
 class Runner(Protocol):
-    """Runs one model, and at most one beside it."""
+    """Runs one active model, and at most one shadow beside it."""
 
     available: bool
     disabled_reason: str
 
     @property
     def model(self) -> Any:
-        """The :class:`Handle` of what answers now, or None."""
+        """The :class:`Handle` of the active model, or None."""
 
     async def ready(self) -> str:
-        """Why no model can run here, in words, empty where one can; kept in :attr:`available`."""
+        """Why no model can run here; empty if one can. Kept in :attr:`available`."""
 
     async def load(self, folder: Path) -> Any:
-        """A :class:`Handle`, tried once. Raises Refused; Transient where no process can be had."""
+        """Load and try a model once. Raises Refused; Transient if no process can be started."""
 
     def install(self, model: Any) -> None:
-        """It, or nothing, answers from the next batch on; the one before ends unless it is the shadow."""
+        """Activate a model, or none, from the next batch on; end the former one unless it is the shadow."""
 
     def shadow(self, model: Any) -> None:
-        """It, or nothing, sees the same batches; the one before ends unless it is what answers."""
+        """Run a model, or none, on the same batches; end the former shadow unless it is active."""

@@ -1,6 +1,6 @@
-"""``current.json``: what runs on this device, what is on trial, what was tried and failed.
+"""``current.json``: the bundles that are active, on trial, and rejected on this device.
 
-Written whole and atomically: each step of a rollout is one write. ``bundles`` reads it. Pure.
+Written whole and atomically: each step of a rollout is one write. ``bundle_store`` reads it. Pure.
 """
 
 from typing import Annotated, Final, Literal
@@ -19,32 +19,32 @@ MAX_WHY: Final = 240
 
 
 class InstalledBundle(Wire):
-    """A bundle whose folder is on this disk."""
+    """A bundle with a folder on this disk."""
 
     task: Name
     version: Count
     digest: Digest
     serial: Count = 0
-    """Of the decision that pointed to it."""
+    """Of the decision that announced it."""
     epoch: Count | None = None
-    """``edge_agent.trust.trusted_metadata.TrustedMetadata.epoch`` when it was taken; None: unsigned."""
+    """``edge_agent.trust.trusted_metadata.TrustedMetadata.epoch`` at installation; None: unsigned."""
 
 
 class TrialBundle(InstalledBundle):
-    """A bundle that must show its health."""
+    """A bundle that must pass its trial."""
 
     rules: Trial
     rollout: bool = False
-    """The rules came with the pointer: a rollout waits for what follows from them."""
+    """The rules came with the pointer: a rollout waits for the result."""
     starts: Count = 0
-    """Of the agent since it is on trial, without those that were followed by an orderly end."""
+    """Starts of the agent during the trial, without those that ended normally."""
     ran_s: Seconds = 0.0
-    """Since its first window, over all starts."""
+    """Seconds since its first window, over all starts."""
     measures: TrialMetrics
 
 
 class RejectedBundle(Wire):
-    """A bundle that was rolled back; it is tried again when a later decision points to it."""
+    """A bundle that was rolled back; it is tried again when a later decision announces it."""
 
     digest: Digest
     serial: Count
@@ -52,23 +52,22 @@ class RejectedBundle(Wire):
 
 
 class DeploymentRecord(Wire):
-    """The file."""
+    """Content of the file."""
 
     format: Literal[2] = 2
     serial: Count = 0
-    """Of the last decision that this device went by: earlier ones are out of date."""
+    """Of the last decision that this device followed: earlier ones are out of date."""
     epoch: Count | None = None
-    """Whose decision that was (``Trusted.epoch``); None: no signature was asked for, or an
-    older release wrote it."""
+    """Of that decision's signer (``TrustedMetadata.epoch``); None: unsigned, or an older release wrote it."""
     committed: InstalledBundle | None = None
     before: InstalledBundle | None = None
-    """Loaded where the committed one is damaged."""
+    """The former model, loaded if the committed one is damaged."""
     trial: TrialBundle | None = None
-    """Also what it is while the agent is starting: it is tried again."""
+    """Also while the agent is starting: it is loaded again."""
     bad: Annotated[tuple[RejectedBundle, ...], Field(max_length=MAX_BAD)] = ()
-    """The latest last."""
+    """Oldest first."""
     report: TrialReport | None = None
-    """Of what was pointed to last, unless it is on trial."""
+    """Of the last announced bundle, unless it is on trial."""
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -76,12 +75,12 @@ class DeploymentRecord(Wire):
         return tuple(kept.digest for kept in (self.trial, self.committed, self.before) if kept is not None)
 
     def failed(self, digest: str, serial: int) -> RejectedBundle | None:
-        """Whether this bundle was rolled back, and no later decision points to it."""
+        """The bundle's rejection, unless a later decision announces it again."""
         return next((b for b in self.bad if b.digest == digest and b.serial >= serial), None)
 
 
-def kept_of(pointer: ModelPointer, epoch: int | None) -> InstalledBundle:
-    """What a pointer points to; ``epoch``: as in :class:`InstalledBundle`."""
+def installed_bundle(pointer: ModelPointer, epoch: int | None) -> InstalledBundle:
+    """The bundle of a pointer; ``epoch``: as in :class:`InstalledBundle`."""
     return InstalledBundle(
         task=pointer.task,
         version=pointer.version,
@@ -91,11 +90,11 @@ def kept_of(pointer: ModelPointer, epoch: int | None) -> InstalledBundle:
     )
 
 
-def reported(book: DeploymentRecord) -> TrialReport | None:
-    """For ``up/state``; None: it was pointed to nothing yet."""
-    trial = book.trial
+def reported(record: DeploymentRecord) -> TrialReport | None:
+    """Report for ``up/state``; None before the first pointer."""
+    trial = record.trial
     if trial is None:
-        return book.report
+        return record.report
     return report_of(trial, "trial", measures=trial.measures)
 
 
@@ -105,7 +104,7 @@ def report_of(
     why: str = "",
     measures: TrialMetrics | None = None,
 ) -> TrialReport:
-    """What the coordinator hears of a bundle."""
+    """Report on a bundle, for the coordinator."""
     return TrialReport(
         version=kept.version,
         bundle=kept.digest,

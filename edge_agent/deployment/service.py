@@ -1,6 +1,6 @@
-"""A ``ModelPointer`` -> is it signed; pull, check, load; then swap, watch, and commit or go back.
+"""Follows a ``ModelPointer``: verifies, fetches, checks and loads the bundle, which then starts its trial.
 
-``edge_agent.deployment`` decides, swaps and writes; here is what takes its time: pulling and loading.
+``edge_agent.deployment.executor`` swaps and writes; this service does what takes time: fetching and loading.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import structlog
 
 from edge_agent.config.agent import DeploySettings
 from edge_agent.deployment.announced_pointers import AnnouncedPointers
-from edge_agent.deployment.bundle_store import BundleStore, disk_trouble
+from edge_agent.deployment.bundle_store import BundleStore, disk_errors_as_transient
 from edge_agent.deployment.events import BundleRefused as DoesNotRun
 from edge_agent.deployment.events import (
     Damaged,
@@ -28,7 +28,7 @@ from edge_agent.deployment.events import (
 )
 from edge_agent.deployment.executor import DeploymentExecutor
 from edge_agent.deployment.ports import Runner
-from edge_agent.deployment.record import DeploymentRecord, kept_of, reported
+from edge_agent.deployment.record import DeploymentRecord, installed_bundle, reported
 from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.window_model import read_manifest
 from edge_agent.tasks.workspace import HasWorkspace, TrainingData
@@ -50,7 +50,7 @@ _DAMAGED: Final = frozenset({Reason.MALFORMED, Reason.WRONG_DIGEST})
 
 
 class DeploymentService(StatusText):
-    """Two services: :meth:`run` takes pointers and loads, that of :attr:`executor` writes and watches."""
+    """Two services: :meth:`run` follows pointers and loads; that of :attr:`executor` writes and watches."""
 
     def __init__(
         self,
@@ -75,28 +75,28 @@ class DeploymentService(StatusText):
         self._changed = changed
         self._trust = trust
         self._settings = settings or DeploySettings()
-        self._said = AnnouncedPointers()
+        self._announced = AnnouncedPointers()
         self._news = Signal()
         self.executor = DeploymentExecutor(self._bundles, inference, clock, changed, self._news)
         self.last_refusal = ""
         self.trouble: tuple[ModelPointer | None, LichenError] | None = None
-        """What is not here yet, and why (``edge_agent.status.model_status``)."""
+        """The model that is not here yet, and why (``edge_agent.status.model_status``)."""
 
     @property
-    def book(self) -> DeploymentRecord:
-        """What is kept, on trial, and was tried."""
-        return self.executor.book
+    def record(self) -> DeploymentRecord:
+        """Installed, tried and rejected bundles."""
+        return self.executor.record
 
     def report(self) -> TrialReport | None:
-        """For ``up/state``."""
-        return reported(self.book)
+        """Report for ``up/state``."""
+        return reported(self.record)
 
     def trial_wait(self) -> Wait | None:
         """What a trial waits for."""
-        return None if self.book.trial is None else self.executor.wait(self.book.trial)
+        return None if self.record.trial is None else self.executor.wait(self.record.trial)
 
     async def on_pointer(self, route: Route, payload: bytes) -> None:
-        """A pointer came, on ``down/model`` for this device alone; empty: the topic was cleared."""
+        """Handle a pointer; on ``down/model`` it is for this device alone. Empty: the topic was cleared."""
         own = route.kind is Kind.MODEL
         if payload:
             self.offer(decode(payload, ModelPointer), own=own)
@@ -104,18 +104,18 @@ class DeploymentService(StatusText):
             self.cleared(own=own)
 
     def offer(self, pointer: ModelPointer, *, own: bool = False) -> None:
-        """A model to run. ``own``: it came on ``down/model`` and is for this device alone."""
-        self._said.say(pointer, own=own)
+        """Announce a model. ``own``: the pointer came on ``down/model`` and is for this device alone."""
+        self._announced.store(pointer, own=own)
         self._news.set()
 
     def cleared(self, *, own: bool) -> None:
-        """The topic says nothing any more."""
-        self._said.clear(own=own)
+        """Forget the pointer of a topic that was cleared."""
+        self._announced.clear(own=own)
         self._news.set()
 
     def task_changed(self) -> None:
-        """Another task: what did not fit before may fit now, and what runs may not."""
-        self._said.refused.clear()
+        """Check all models against the new task: fits may have changed in both directions."""
+        self._announced.refused.clear()
         if self._misfit() and self.executor.phase is DeploymentPhase.ON_TRIAL:
             self.executor.apply(Withdrawn())
         if why := self._misfit():
@@ -134,7 +134,7 @@ class DeploymentService(StatusText):
         return ""
 
     async def run(self) -> None:
-        """Load what is here, and deploy what is pointed to, for ever."""
+        """Load installed models, and deploy announced ones, for ever."""
         if self._inference.available and (why := await self._inference.ready()):
             _log.error("inference_off", why=why)
         wait = _RETRY_S
@@ -158,21 +158,21 @@ class DeploymentService(StatusText):
             self._news.set()
 
     async def _turn(self, work: TrainingData) -> tuple[ModelPointer | None, LichenError] | None:
-        """Load what is here, and follow the later decision; of one that nobody signed, the other topic's.
+        """Load the installed model, and follow the later pointer; if it is unsigned, the other topic's.
 
         Returns:
-            What is to be tried again, and why.
+            The pointer to try again, and why.
         """
         trouble: tuple[ModelPointer | None, LichenError] | None = None
         declined: tuple[ModelPointer, LichenError] | None = None
-        self._said.look_again()
+        self._announced.reset_skipped()
         while True:
-            pointer = self._said.best
+            pointer = self._announced.best
             try:
-                with disk_trouble(self._folder):
+                with disk_errors_as_transient(self._folder):
                     await self._load_kept(work)
-                    pointer = self._said.best
-                    if pointer is not None and not self._said.is_refused(pointer):
+                    pointer = self._announced.best
+                    if pointer is not None and not self._announced.is_refused(pointer):
                         await self._follow(pointer, work)
                         return trouble
             except (Refused, Transient) as error:
@@ -183,24 +183,24 @@ class DeploymentService(StatusText):
                     trouble = trouble or (pointer, error)
             if pointer is None or self._trust is None or self._trust.is_decided(pointer):
                 break
-            self._said.pass_over(pointer)
+            self._announced.skip(pointer)
         if declined is not None:
-            self.executor.apply(PointerRejected(kept_of(declined[0], self._epoch), str(declined[1])))
+            self.executor.apply(PointerRejected(installed_bundle(declined[0], self._epoch), str(declined[1])))
             self._changed.set()
         return trouble
 
     def _refuse(self, pointer: ModelPointer, error: Refused) -> None:
-        self._said.refuse(pointer)
+        self._announced.refuse(pointer)
         self.last_refusal = str(error)
         self.why = f"version {pointer.version} was refused: {error}"
-        _log.error("model_refused", detail="the old one stays", version=pointer.version, why=str(error))
+        _log.error("model_refused", detail="the old model stays", version=pointer.version, why=str(error))
 
     @property
     def _epoch(self) -> int | None:
         return None if self._trust is None else self._trust.epoch
 
     async def _follow(self, pointer: ModelPointer, work: TrainingData) -> None:
-        if self._trust is not None:  # also of what runs: that nothing is signed must be noticed
+        if self._trust is not None:  # of the active model too: a missing signature must be noticed
             await self._trust.require(pointer)
         for command in self.executor.apply(Pointed(pointer, self._epoch)):
             match command:
@@ -218,18 +218,18 @@ class DeploymentService(StatusText):
         self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
         async with self.executor.coming:
             await self._bundles.bring(pointer, work)
-            if self._said.best is not pointer:
+            if self._announced.best is not pointer:
                 self.executor.tidy_soon()
-                return  # a later one has come, and is news
+                return  # a later pointer has come, and set the signal
             rules = self._settings.trial if pointer.trial is None else pointer.trial
             trial = Trial.model_validate(rules.model_dump())
-            kept = kept_of(pointer, self._epoch)
+            kept = installed_bundle(pointer, self._epoch)
             self.executor.apply(Fetched(kept, trial, rollout=pointer.trial is not None))
         await self._try(work)
         self.why, self.last_refusal = f"version {pointer.version} is on trial", ""
 
     async def _load_kept(self, work: TrainingData) -> None:
-        """What should run and does not: the model that stays, then the one that is on trial."""
+        """Load the models that should run and do not: the committed one, then the one on trial."""
         if not self.executor.begun:
             self.executor.apply(Started(self._settings.max_starts))
         if self._inference.model is None and self.executor.phase is not DeploymentPhase.ON_TRIAL:
@@ -241,8 +241,8 @@ class DeploymentService(StatusText):
                 _log.error("trial_model_not_loaded", why=str(error))
 
     async def _load_steady(self, work: TrainingData) -> None:
-        """The committed model, or the one before it when that is not good any more."""
-        for kept in (self.book.committed, self.book.before):
+        """Load the committed model, or the former one if that is damaged or does not fit."""
+        for kept in (self.record.committed, self.record.before):
             if kept is None:
                 continue
             try:
@@ -255,19 +255,19 @@ class DeploymentService(StatusText):
                 return
 
     async def _whole(self, digest: str) -> BundleManifest:
-        """Of a bundle that is undamaged. Raises Refused."""
+        """Manifest of an undamaged bundle. Raises Refused."""
         try:
             return await asyncio.to_thread(read_manifest, self._folder / digest)
         except Refused as error:
-            if error.reason in _DAMAGED:  # so that it is pulled again
+            if error.reason in _DAMAGED:  # so that it is fetched again
                 await asyncio.to_thread(self._bundles.remove, digest)
                 self.executor.apply(Damaged(digest))
             raise
 
     async def _try(self, work: TrainingData) -> None:
-        """Load the model on trial: it is named on the disk before. Raises Refused, Transient."""
+        """Load the model on trial, after the record names it on disk. Raises Refused, Transient."""
         await self.executor.written()
-        trial = self.book.trial
+        trial = self.record.trial
         if trial is None:
             return
         manifest = await self._whole(trial.digest)
@@ -282,8 +282,8 @@ class DeploymentService(StatusText):
             why = f"the model does not run here: {error.detail}"
             self.executor.apply(DoesNotRun(why))
             raise Refused(error.reason, why) from None
-        now = self.book.trial
-        if now is None or now.digest != trial.digest:  # withdrawn in the meantime
+        now = self.record.trial
+        if now is None or now.digest != trial.digest:  # withdrawn meanwhile
             model.close()
             return
         self.executor.apply(Loaded(model))

@@ -1,6 +1,6 @@
-"""The machine of a device's rollout: pure, and a table. ``apply(standing, event) -> (standing, commands)``.
+"""The state machine of a device's rollout: pure, and a table. ``apply(status, event) -> (status, commands)``.
 
-What is not in the table is ignored: an event that comes late, twice or never asked for does no harm.
+Events that are not in the table are ignored: one that is late, repeated or unexpected does no harm.
 ``docs/rollout-state.md`` shows the table.
 """
 
@@ -32,18 +32,18 @@ from runtime.state_table import Row, StateTable
 Handler = Callable[[DeploymentStatus, Any], Outcome]
 
 
-def apply(standing: DeploymentStatus, event: Event) -> Outcome:
-    """What follows from an event.
+def apply(status: DeploymentStatus, event: Event) -> Outcome:
+    """Apply an event.
 
     Args:
-        standing: before.
+        status: before.
         event: what happened; time comes in as :class:`DeploymentTick`.
 
     Returns:
-        After, and what is to be done about it. The same object where the event changes nothing.
+        The status after it, and the commands. The same object if the event changes nothing.
     """
-    handler = TABLE.handler(standing.phase, event)
-    return (standing, ()) if handler is None else handler(standing, event)
+    handler = TABLE.handler(status.phase, event)
+    return (status, ()) if handler is None else handler(status, event)
 
 
 _N, _F, _T, _C = (
@@ -52,38 +52,41 @@ _N, _F, _T, _C = (
     DeploymentPhase.ON_TRIAL,
     DeploymentPhase.COMMITTED,
 )
-_BACK: Final = ((_C, "back to the one before"), (_N, "there is none before"))
-_GONE: Final = ((_C, "withdrawn"), (_N, "withdrawn, none before"))
+_BACK: Final = ((_C, "back to the former model"), (_N, "there is no former model"))
+_GONE: Final = ((_C, "withdrawn"), (_N, "withdrawn, no former model"))
 
 _ROWS: Final[dict[tuple[DeploymentPhase, type[Event]], Row[DeploymentPhase, Handler]]] = {
-    (_N, Pointed): Row(on_pointer, (_N, "pull it, or not")),
+    (_N, Pointed): Row(on_pointer, (_N, "fetch it, or not")),
     (_N, PointerRejected): Row(transitions.decline, (_N, "reported")),
     (_N, Fetched): Row(transitions.start_trial, (_F, "the first model")),
-    (_C, Pointed): Row(on_pointer, (_C, "pull it, or not")),
+    (_C, Pointed): Row(on_pointer, (_C, "fetch it, or not")),
     (_C, PointerRejected): Row(transitions.decline, (_C, "reported")),
-    (_C, Fetched): Row(transitions.start_trial, (_F, "named in the book, then loaded")),
-    (_C, Damaged): Row(transitions.forget_damaged, (_C, "the one before"), (_N, "none before")),
-    (_F, Started): Row(transitions.begin, (_F, "once more, counted first"), *_BACK),
-    (_F, Loaded): Row(transitions.swap, (_T, "tried once; it answers")),
+    (_C, Fetched): Row(transitions.start_trial, (_F, "recorded, then loaded")),
+    (_C, Damaged): Row(transitions.forget_damaged, (_C, "the former model"), (_N, "no former model")),
+    (_F, Started): Row(transitions.begin, (_F, "loaded again, counted first"), *_BACK),
+    (_F, Loaded): Row(transitions.swap, (_T, "tried once; active")),
     (_F, BundleRefused): Row(transitions.refuse, *_BACK),
     (_F, Pointed): Row(on_pointer, (_F, "goes on"), *_GONE),
     (_F, Fetched): Row(transitions.start_trial, (_F, "a later decision")),
     (_F, Withdrawn): Row(transitions.withdraw, *_GONE),
-    (_F, Damaged): Row(transitions.forget_damaged, (_F, "one before is lost"), *_GONE),
+    (_F, Damaged): Row(transitions.forget_damaged, (_F, "former model is lost"), *_GONE),
     (_F, Stopped): Row(transitions.stop, (_F, "not counted as a start")),
     (_T, BatchObservation): Row(
-        transitions.judge, (_T, "more are needed"), (_C, "healthy; or back"), (_N, "none before")
+        transitions.judge, (_T, "more are needed"), (_C, "healthy; or back"), (_N, "no former model")
     ),
     (_T, DeploymentTick): Row(
-        transitions.wait, (_T, "in time"), (_C, "late: judged by those that came"), (_N, "as well")
+        transitions.wait,
+        (_T, "in time"),
+        (_C, "deadline: judged by the answers so far"),
+        (_N, "no former model"),
     ),
     (_T, Crashed): Row(transitions.give_up, *_BACK),
     (_T, Pointed): Row(
-        on_pointer, (_T, "goes on"), (_C, "withdrawn, or judged"), (_N, "as well, none before")
+        on_pointer, (_T, "goes on"), (_C, "withdrawn, or judged"), (_N, "as well, no former model")
     ),
     (_T, Fetched): Row(transitions.start_trial, (_F, "a later decision")),
     (_T, Withdrawn): Row(transitions.withdraw, *_GONE),
-    (_T, Damaged): Row(transitions.forget_damaged, (_T, "one before is lost"), *_GONE),
+    (_T, Damaged): Row(transitions.forget_damaged, (_T, "former model is lost"), *_GONE),
     (_T, Stopped): Row(transitions.stop, (_T, "not counted as a start")),
 }
 TABLE: Final = StateTable(_ROWS, first=_N)

@@ -1,4 +1,4 @@
-"""What is counted while a model is on trial: bounded, and small enough to be kept on disk. Pure.
+"""Metrics of a model on trial: bounded, and small enough to be kept on disk. Pure.
 
 Shapes: B windows or questions, K classes or answers, C channels, T samples.
 """
@@ -19,9 +19,9 @@ from protocol.tasks.task import LABEL, Target
 _STEP: Final = 1.1
 _LEAST_MS: Final = 0.01
 _MOST_BUCKET: Final = 200
-"""Of a histogram of times: 10 % apart, from 0.01 ms to half an hour."""
+"""Buckets of a histogram of times: 10 % apart, from 0.01 ms to half an hour."""
 _CLOSE: Final = 0.1
-"""Two numbers say the same when they are this part of a scale apart; two windows, by their mean square."""
+"""Numbers are equal within this share of a scale; windows, by their root mean square."""
 
 Histogram = Annotated[dict[int, int], Field(max_length=1100)]
 Counts = Annotated[dict[Label, Histogram], Field(max_length=16)]
@@ -29,25 +29,25 @@ Rows = NDArray[np.bool_]
 
 
 class TrialMetrics(Wire):
-    """Of one model on trial. ``paired``: what the model before answered as well."""
+    """Of one model on trial. ``paired``: the former model answered too."""
 
     windows: Count = 0
-    """Answered; of a task on knowledge graphs, questions."""
+    """Answered windows; for a knowledge graph, questions."""
     errors: Count = 0
     """Windows without an answer."""
     batches: Count = 0
-    """Answered by both."""
+    """Windows answered by both."""
     paired: Count = 0
     agreed: Count = 0
-    """Of ``paired``: both said the same of everything that both predict."""
+    """Of ``paired``: both agree on every common target."""
     labelled: Count = 0
     right: Count = 0
     labelled_paired: Count = 0
     right_paired: Count = 0
     right_before: Count = 0
-    """Of ``labelled_paired``: the model before was right."""
+    """Of ``labelled_paired``: the former model was right."""
     latency: Histogram = Field(default_factory=dict)
-    """Windows by :func:`bucket` of the time that their batch took."""
+    """Windows by the :func:`bucket` of their batch's time."""
     latency_before: Histogram = Field(default_factory=dict)
     said: Counts = Field(default_factory=dict)
     """Of paired windows: how often each class of each target was predicted."""
@@ -55,9 +55,9 @@ class TrialMetrics(Wire):
 
 
 def added(measures: TrialMetrics, seen: BatchObservation) -> TrialMetrics:
-    """The measures with one more batch in them."""
+    """The metrics after one more batch."""
     if seen.error and seen.before_error:
-        return measures  # nor could the model before: it is the windows, or this device
+        return measures  # nor could the former model: the windows or the device are at fault
     if seen.error or not _shaped(seen):
         return measures.model_copy(update={"errors": measures.errors + seen.count})
     sound_B = _finite(seen.answers, seen.count)
@@ -96,13 +96,13 @@ def _paired(measures: TrialMetrics, seen: BatchObservation, before: Answers, rig
 
 
 def bucket(latency_s: float) -> int:
-    """Where a time counts in a histogram."""
+    """Bucket of a time in the histogram."""
     steps = math.log(max(1000 * latency_s, _LEAST_MS) / _LEAST_MS, _STEP)
     return min(_MOST_BUCKET, math.ceil(steps))
 
 
 def quantile_ms(histogram: Mapping[int, int], share: float) -> float:
-    """The time within which this share of windows was answered, at most 10 % too long; NaN of none."""
+    """The time within which this share of windows was answered, at most 10 % too long; NaN if empty."""
     wanted, passed = share * sum(histogram.values()), 0
     for at in sorted(histogram):
         passed += histogram[at]
@@ -116,7 +116,7 @@ def _with(before: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
 
 
 def _finite(answers: Answers, count: int) -> Rows:
-    """Which windows have an answer that is a number."""
+    """Which windows have a finite answer."""
     sound_B = np.ones(count, np.bool_)
     for answer in answers.values():
         sound_B &= np.isfinite(answer).reshape(count, -1).all(axis=1)
@@ -124,7 +124,7 @@ def _finite(answers: Answers, count: int) -> Rows:
 
 
 def _shaped(seen: BatchObservation) -> bool:
-    """Whether every window has an answer to everything: what is counted must not trip over it."""
+    """Whether every window has an answer for every target: counting must not fail on it."""
     wanted = {target.name: (len(target.labels),) for target in seen.manifest.predicted if target.labels}
     return bool(seen.answers) and all(
         answer.shape[:1] == (seen.count,) and answer.shape[1:] == wanted.get(name, answer.shape[1:])
@@ -133,7 +133,7 @@ def _shaped(seen: BatchObservation) -> bool:
 
 
 def _right(answers: Answers, seen: BatchObservation) -> tuple[Rows, Rows]:
-    """Which windows were predicted right, and of which that is known."""
+    """Which windows were predicted right, and for which that is known."""
     p_BK = answers.get(LABEL)
     if p_BK is None or p_BK.ndim != 2 or len(p_BK) != len(seen.y_B):  # noqa: PLR2004 - (B, K)
         none_B = np.zeros(seen.count, np.bool_)
@@ -143,7 +143,7 @@ def _right(answers: Answers, seen: BatchObservation) -> tuple[Rows, Rows]:
 
 
 def _agreed(seen: BatchObservation, before: Answers) -> Rows | None:
-    """On which windows both say the same; None where they predict nothing in common."""
+    """On which windows both agree; None if they have no common target."""
     if TAILS in seen.answers and TAILS in before:
         return np.asarray(seen.answers[TAILS][:, 0] == before[TAILS][:, 0])
     alike = [
@@ -178,7 +178,7 @@ def _alike(target: Target, manifest: BundleManifest, a: NDArray[Any], b: NDArray
 def _told(
     counts: Mapping[str, Mapping[int, int]], seen: BatchObservation, ours: Answers, theirs: Answers
 ) -> Any:
-    """Predicted classes, counted on; of targets that both predict."""
+    """Counts of the predicted classes, of targets that both predict."""
     more = {name: dict(found) for name, found in counts.items()}
     for target in _common(seen, theirs if ours is seen.answers else ours):
         if target.kind == "classification":

@@ -1,6 +1,6 @@
-"""A batch of windows or questions, asked of a model, and the lines that are written of its answers.
+"""Batches of windows or questions: given to a model, and written with its answers as lines.
 
-Shapes: B windows or questions, N of them that are asked, M modalities.
+Shapes: B windows or questions, N of them given to the model, M modalities.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,11 @@ _NOTHING: Final = np.zeros(0, np.int64)
 
 
 class WindowBatch:
-    """Windows; only those with a modality that the model reads are asked about.
+    """Windows; the model gets only those with a modality that it reads.
 
     Args:
         judged: the windows.
-        model: that answers.
+        model: the active model.
         min_quality: a modality below it counts as missing.
     """
 
@@ -44,25 +44,25 @@ class WindowBatch:
         self.y_B = judged.windows.y_B[self._some_N]
 
     async def ask(self, model: Model) -> Answers:
-        """Answers to those that were to be asked about. Raises Failed."""
+        """Predict for the windows with a modality that the model reads. Raises PredictionFailed."""
         if not isinstance(model, ServedWindows):
             raise Failed("the model is not of windows")
         some, x = self._some_N, self._judged.windows.x
         names, present_BM = self._asked
-        if model.names != names:  # the shadow need not read what the model reads
+        if model.names != names:  # the shadow may read other modalities than the model
             present_BM = self._read_by(model)
         if self.count < len(present_BM):
             x, present_BM = {name: x[name][some] for name in model.names}, present_BM[some]
         return await model.predict(x, present_BM, self._judged.task)
 
     def keep(self, answers: Answers) -> None:
-        """These are written."""
+        """Take these answers for the lines."""
         self._said = answers
 
     def lines(
         self, manifest: BundleManifest, *, own: bool, wall: float, latency_s: float
     ) -> Iterator[dict[str, Any]]:
-        """One for each window."""
+        """One line for each window."""
         said = Answered(self._judged, self._used_BM, self._some_N, self._said, manifest, own)
         return said.lines(wall, latency_s)
 
@@ -72,7 +72,7 @@ class WindowBatch:
 
 
 class QuestionBatch:
-    """Questions to a knowledge graph; those about names that no fact has are answered without the model.
+    """Questions to a knowledge graph; those with unknown names are answered without the model.
 
     Args:
         asked: the questions.
@@ -89,7 +89,7 @@ class QuestionBatch:
         self.y_B = _NOTHING
 
     async def ask(self, model: Model) -> Answers:
-        """Rows of the best answers; none where the device has no embeddings. Raises Failed."""
+        """Rows of the best answers; none if the device has no embeddings. Raises PredictionFailed."""
         if not isinstance(model, ServedCompletion):
             raise Failed("the model is not of knowledge graphs")
         found = await model.ask(self._names.keyed(self._known), self._asked.task)
@@ -97,15 +97,15 @@ class QuestionBatch:
         return {TAILS: found.tails_NK}
 
     def keep(self, answers: Answers) -> None:
-        """These are written: what the first model found."""
+        """Take the model's answers for the lines."""
         self.count = len(answers[TAILS])
         self.y_B = np.full(self.count, -1)
 
     def lines(
         self, manifest: BundleManifest, *, own: bool, wall: float, latency_s: float
     ) -> Iterator[dict[str, Any]]:
-        """One for each question."""
-        del own  # an answer always comes from the device's own embeddings
+        """One line for each question."""
+        del own  # answers always come from the device's own embeddings
         if self._found is not None:
             for line in self._names.lines(self._asked, manifest, self._found):
                 yield stamped(line, manifest, wall, latency_s)

@@ -1,4 +1,4 @@
-"""How long answers take: counts in fixed buckets, so that it never grows. Pure."""
+"""Latencies of answers: counts in fixed buckets, so that memory is bounded. Pure."""
 
 from bisect import bisect_left
 from typing import Any, Final
@@ -17,14 +17,14 @@ class Latency:
         self.most_s = 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """``times`` answers took so long."""
+        """Count ``times`` answers of this latency."""
         self.counts[bisect_left(BOUNDS_S, seconds)] += times
         self.count += times
         self.sum_s += seconds * times
         self.most_s = max(self.most_s, seconds)
 
     def quantile_s(self, share: float) -> float | None:
-        """An upper bound of this share of all answers' times; None where there were none."""
+        """An upper bound of this quantile of all latencies; None if there are none."""
         wanted, so_far = share * self.count, 0
         for bound, count in zip((*BOUNDS_S, self.most_s), self.counts, strict=True):
             so_far += count
@@ -33,7 +33,7 @@ class Latency:
         return None
 
     def told(self) -> dict[str, Any]:
-        """For ``status.json``: milliseconds; only buckets that have something, by their upper end."""
+        """For ``status.json``: milliseconds; only non-empty buckets, by their upper end."""
         if not self.count:
             return {"count": 0}
         ends = [f"{1000 * bound:g}" for bound in BOUNDS_S] + ["inf"]

@@ -1,4 +1,4 @@
-"""Predictions -> the lines that are written: what a model said of each window, and what was true. Pure.
+"""Predictions -> the lines that are written: a model's answer for each window, and the true label. Pure.
 
 Shapes: B windows, M modalities of the task, C channels, T samples, K classes of a target.
 """
@@ -26,7 +26,7 @@ class Answered:
     Attributes:
         judged: the windows.
         used_BM: which modalities counted as present.
-        some: places of the windows that were asked about.
+        some: indices of the windows given to the model.
         answers: by target, a row for each of ``some`` (``LoadedModel.predict``).
         manifest: of the model.
         personal: whether own tensors were used.
@@ -40,10 +40,10 @@ class Answered:
     personal: bool
 
     def lines(self, wall: float, latency_s: float) -> Iterator[dict[str, Any]]:
-        """A line for each window, as JSON values; ``targets`` where the model predicts more than ``label``.
+        """A line for each window, as JSON values; ``targets`` if the model predicts more than ``label``.
 
-        ``present`` says of the modalities that the model reads which it had, ``quality`` is of all that are
-        there: what is missing has none.
+        ``present`` lists the model's modalities that the window had; ``quality`` is of all modalities
+        present: a missing one has none.
 
         Args:
             wall: Unix time.
@@ -75,7 +75,7 @@ class Answered:
             }
 
     def _said(self, target: Target, row: int, b: np.intp) -> dict[str, Any]:
-        """Of one target in one window."""
+        """The answer for one target in one window."""
         answer = self.answers[target.name][row]
         if target.kind == "classification":
             return _chosen(self.judged.windows, target, answer, b)
@@ -100,7 +100,7 @@ def _valued(windows: Windows, target: Target, value: FloatArray, b: np.intp) -> 
 
 
 def _off(judged: ScoredWindows, modality: str, made_CT: FloatArray, b: np.intp) -> float:
-    """How far a window that was made is from the sensor's; the window itself would fill the disk.
+    """Distance of a generated window from the sensor's; the window itself would fill the disk.
 
     Mean square, in the modality's scale: 1 is one scale off.
     """
@@ -109,7 +109,7 @@ def _off(judged: ScoredWindows, modality: str, made_CT: FloatArray, b: np.intp) 
 
 
 def _truth(windows: Windows, target: Target, b: np.intp) -> np.float32:
-    """NaN where the window is not labelled."""
+    """NaN if the window is not labelled."""
     known_B = windows.targets.get(target.name)
     return np.float32(np.nan) if known_B is None else known_B[b]
 

@@ -1,9 +1,9 @@
 """Questions -> the lines that are written: a model's best answers from the device's own embeddings, by name.
 
-Names and facts are known here, embeddings where the model runs
-(``edge_agent.inference.onnx_models.embedding_lookup``); keys tie them.
+This process knows names and facts; the model's process has the embeddings
+(``edge_agent.inference.onnx_models.embedding_lookup``); keys connect them.
 
-Shapes: B questions, N of them that the tables have rows of, K answers.
+Shapes: B questions, N of them with rows in the tables, K answers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ class AskedQuestion:
 
 
 class NameIndex:
-    """What the names of a knowledge graph are by key, and back.
+    """The names of a knowledge graph by key, and back.
 
     Args:
         snapshot: names, keys and facts.
@@ -64,14 +64,14 @@ class NameIndex:
         self._facts_N = np.sort(codes(graph.triples_N3))
 
     def unknown_name(self, question: Question) -> str:
-        """A name that is in no fact, in words; empty where both are known."""
+        """Text about a name that is in no fact; empty if both are known."""
         for name, known in ((question.about, self._entities), (question.relation, self._relations)):
             if name not in known:
                 return f"{name!r} is in no fact of this device"
         return ""
 
     def keyed(self, questions: Sequence[Question]) -> KeyedQuestions:
-        """Questions whose names are all known, by key."""
+        """The questions with known names, by key."""
         keyed = self.snapshot.keyed
         about = [self._entities[question.about] for question in questions]
         relations = [self._relations[question.relation] for question in questions]
@@ -84,7 +84,7 @@ class NameIndex:
     def lines(
         self, asked: AskedQuestion, manifest: BundleManifest, found: LookupResult
     ) -> Iterator[dict[str, Any]]:
-        """A line for each question; ``found`` is of those that are not :meth:`unknown_name`."""
+        """A line for each question; ``found`` is of those without an :meth:`unknown_name`."""
         if found.why:
             over = found.why == NO_TABLES and _is_over(manifest, asked.task)
             why = NO_TABLES_ANY_MORE.format(asked.task.rounds.count) if over else found.why
@@ -107,7 +107,7 @@ class NameIndex:
     def _answers(
         self, question: Question, keys_K16: Keys, tails: Sequence[int], scores: Sequence[float]
     ) -> list[dict[str, Any]]:
-        """By name, the best first, with whether the device knows it as a fact."""
+        """By name, the best first, with whether the device has it as a fact."""
         found = {
             e: score
             for key, tail, score in zip(keys_K16, tails, scores, strict=True)
@@ -133,7 +133,7 @@ class Answers:
     """Answers of a model that runs in this process.
 
     Args:
-        private: where training leaves embeddings.
+        private: embeddings written by training.
     """
 
     def __init__(self, private: PrivateTensors) -> None:
@@ -141,7 +141,7 @@ class Answers:
         self._names: NameIndex | None = None
 
     def lines(self, model: CompletionModel, asked: AskedQuestion) -> Iterator[dict[str, Any]]:
-        """A line for each question, as JSON values; ``why`` where there is no answer.
+        """A line for each question, as JSON values; ``why`` if there is no answer.
 
         Raises:
             Refused: the model does not run.
@@ -154,7 +154,7 @@ class Answers:
         yield from names.lines(asked, model.manifest, found)
 
     def why_not(self, model: CompletionModel, task: Task) -> str:
-        """Why no question can be answered, in words; empty where some may be."""
+        """Why no question can be answered; empty if some may be."""
         why = self._tables.why_not(model, task.name)
         over = why == NO_TABLES and _is_over(model.manifest, task)
         return NO_TABLES_ANY_MORE.format(task.rounds.count) if over else why
@@ -166,7 +166,7 @@ def _is_over(manifest: BundleManifest, task: Task) -> bool:
 
 
 def _when_learned(manifest: BundleManifest, task: Task) -> str:
-    """When a device learns what is new in its facts, in words."""
+    """Text about when a device learns new facts."""
     count = task.rounds.count
     if _is_over(manifest, task):
         return (
@@ -180,7 +180,7 @@ def _when_learned(manifest: BundleManifest, task: Task) -> str:
 
 
 def stamped(line: dict[str, Any], manifest: BundleManifest, wall: float, latency_s: float) -> dict[str, Any]:
-    """A line with when it was made, from which version, and how long after the question."""
+    """A line with its time, the model's version, and the latency since the question."""
     return {
         "wall": round(wall, 3),
         **line,

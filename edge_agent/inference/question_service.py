@@ -1,8 +1,8 @@
 """Questions that an application appends to a file -> inference.
 
-New ones are asked soon. Those that stand are asked again when answers may be others: with another model, or
-with the device's own embeddings after a round. Memory: the last ``MAX_STANDING`` different ones stand; older
-ones were answered, and are forgotten.
+New questions are asked at the next poll. Standing questions are asked again when their answers may have
+changed: with another model, or with new embeddings after a round. Memory: the last ``MAX_STANDING`` different
+questions stand; older ones were answered, and are forgotten.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ class QuestionService(StatusPart):
     """One service.
 
     Args:
-        path: of the file; need not be there yet.
+        path: of the file; may be missing at first.
         inference: answers.
-        private: tells when training has made other embeddings.
-        tasks: knows the present task; nothing is asked while it is not on a knowledge graph.
+        private: knows when training has written other embeddings.
+        tasks: knows the present task; nothing is asked unless it is on a knowledge graph.
         clock: paces it.
-        poll_s: how often the file is looked at.
+        poll_s: interval between reads of the file.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class QuestionService(StatusPart):
         self._asked_with: object = None
 
     async def run(self) -> None:
-        """Look at the file, and ask, for ever."""
+        """Read the file, and ask, for ever."""
         while True:
             await self.look()
             await self._clock.sleep(self._poll_s)
 
     async def look(self) -> None:
-        """Ask what is new; all that stands, where the answers may be others."""
+        """Ask new questions; all standing ones if their answers may have changed."""
         new = await asyncio.to_thread(self._file.read_new)
         for question in new:
             self._standing.pop(question, None)
-            self._standing[question] = None  # the newest is the last
+            self._standing[question] = None  # newest last
         for old in [*self._standing][:-MAX_STANDING]:
             del self._standing[old]
         model, work = self._inference.model, self._tasks.workspace
@@ -82,5 +82,5 @@ class QuestionService(StatusPart):
             self._inference.offer(AskedQuestion(work.task, some, snapshot, self._clock.now()))
 
     def status(self) -> dict[str, Any]:
-        """How many questions stand."""
+        """The number of standing questions."""
         return {"questions": len(self._standing), "questions_trouble": self._file.trouble}

@@ -1,4 +1,4 @@
-"""Lines in a file that does not grow for ever."""
+"""A file of lines with bounded size."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ _log = structlog.get_logger(__name__)
 
 
 class RotatingLines:
-    """JSON lines in a file; at ``max_bytes`` it becomes ``<name>.1``, and the ``.1`` before goes."""
+    """JSON lines in a file; at ``max_bytes`` it becomes ``<name>.1``, in place of the former ``.1``."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class RotatingLines:
         self.failures = 0
 
     def write(self, lines: list[str]) -> None:
-        """Append; a disk that refuses is counted and logged once, and tried again at the next call."""
+        """Append lines; a disk error is counted, logged once, and the lines are written at the next call."""
         try:
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class RotatingLines:
             self.close()
 
     def close(self) -> None:
-        """Close the file; what a full disk did not take is given up."""
+        """Close the file; lines that a full disk refused are dropped."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):

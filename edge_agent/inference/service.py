@@ -1,8 +1,8 @@
 """Live windows or questions -> predictions, by a model in a process of its own (``inference.serving``).
 
-Nothing of ONNX Runtime is in this process: what a model takes, breaks or leaks is its own, and is the
-system's again when another one is installed. The event loop never waits for a model, nor for a disk. With
-``infer.isolation = "none"`` the model is in this process, and the loop waits where that takes 5 ms at most.
+ONNX Runtime is not in this process: a model's memory, faults and leaks are its own process's, and end with it
+when another model becomes active. The event loop never waits for a model or a disk. With ``infer.isolation =
+"none"`` the model is in this process, and the loop waits at most 5 ms for it.
 
 Queue: at most ``MAX_BATCHES`` batches of windows or questions wait; when full the oldest is dropped and
 counted, because a late prediction is worth less than a new one.
@@ -40,23 +40,23 @@ from runtime.waits import StatusPart
 _log = structlog.get_logger(__name__)
 MAX_BATCHES: Final = 64
 MAX_DEATHS: Final = 3
-"""Batches in a row that its process did not answer: then a model is given up."""
+"""Failed batches in a row after which a model is given up."""
 _SHADOWED: Final = MAX_BATCHES // 4
-"""Where more batches wait, there is no time to ask the shadow too, ..."""
+"""With more waiting batches the shadow is skipped, ..."""
 _QUICK: Final = 0.1
-"""... unless it takes this part of the model's time."""
+"""... unless it takes at most this share of the model's time."""
 Publish = Callable[[list[dict[str, Any]], BundleManifest], None]
 Observe = Callable[[BatchObservation], None]
 
 
 class Inference(StatusPart):
-    """Runs the model that :meth:`install` gave last, and beside it the one that :meth:`shadow` gave.
+    """Runs the model given to :meth:`activate` last, and beside it the one given to :meth:`shadow`.
 
     Args:
         settings: what to run, and where to write.
         clock: stamps predictions.
-        private: what the device keeps of its own training; a write there counts from the next window on.
-        zygote: makes the processes of models; None: one that is started when it is first needed.
+        private: the device's private tensors; a change counts from the next window on.
+        zygote: starts model processes; None: one of its own, started when first needed.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class Inference(StatusPart):
         self._model: Model | None = None
         self._shadow: Model | None = None
         self._shadow_s = 0.0
-        """What it took for the last batch."""
+        """Seconds of the last batch."""
         self._busy: Model | None = None
         self._retired: list[Model] = []
         self._loaded: list[Model] = []
         self._names: NameIndex | None = None
         self._recent = RecentWindows()
         self.available = settings.enabled
-        """Whether a model could run here; False once ONNX Runtime was found not to work."""
+        """Whether a model could run here; False after ONNX Runtime was found not to work."""
         self.disabled_reason = "no model yet" if settings.enabled else "infer.enabled is false"
-        """Why there is no inference, in words; empty when there is."""
+        """Why there is no inference; empty if there is."""
         self.predictions = 0
         self.failures = 0
         """Batches without an answer."""
@@ -100,16 +100,16 @@ class Inference(StatusPart):
 
     @property
     def model(self) -> Model | None:
-        """What answers now."""
+        """The active model."""
         return self._model
 
     @property
     def shadowing(self) -> Model | None:
-        """What sees the same, and is only compared."""
+        """The shadow: it gets the same input, only for comparison."""
         return self._shadow
 
     async def ready(self) -> str:
-        """Why no model can run here, in words, empty where one can; kept in :attr:`available`."""
+        """Why no model can run here; empty if one can. Kept in :attr:`available`."""
         found = await self._zygote.ready()
         if found.why:
             self.available, self.disabled_reason = False, found.why
@@ -118,34 +118,34 @@ class Inference(StatusPart):
     async def load(self, folder: Path) -> Model:
         """Start the fastest variant of a model that agrees with float32 here, and run it once.
 
-        One that was loaded before and is not in use ends.
+        A model that was loaded before and is not in use is ended.
 
         Raises:
-            Refused: it is damaged, does not run, or its process dies of it.
-            Transient: there is no process to be had.
+            Refused: it is damaged, does not run, or crashes its process.
+            Transient: no process can be started.
         """
         self._close_unused()
         model = await start_model(
             self._zygote, self._host, folder, self._settings, self._private, self._recent
         )
         self._loaded.append(model)
-        trim_memory()  # what fetching, unpacking and parsing it left behind
+        trim_memory()  # free what fetching, unpacking and parsing left behind
         return model
 
     def install(self, model: Model | None) -> None:
-        """It answers from the next batch on; the one before ends, unless it is the shadow."""
+        """Activate a model, or none, from the next batch on; end the former one unless it is the shadow."""
         before, self._model = self._model, model
         if model is not None:
             self.disabled_reason, model.failures = "", 0
         self._retire(before)
 
     def shadow(self, model: Model | None) -> None:
-        """It is asked the same from the next batch on; the one before ends, unless it is what answers."""
+        """Run a model, or none, on the same batches; end the former shadow unless it is active."""
         before, self._shadow, self._shadow_s = self._shadow, model, 0.0
         self._retire(before)
 
     def offer(self, batch: Batch) -> None:
-        """Take windows as they close, and questions as they come."""
+        """Queue windows as they close, and questions as they are read."""
         if self._model is None:
             if isinstance(batch, ScoredWindows) and self.available:
                 self._recent.add(batch)
@@ -161,7 +161,7 @@ class Inference(StatusPart):
 
         Args:
             publish: called on the loop with the lines of each batch, and the manifest of the model.
-            observe: called on the loop after each batch, also after one that failed.
+            observe: called on the loop after each batch, also after a failed one.
         """
         try:
             while True:
@@ -188,7 +188,7 @@ class Inference(StatusPart):
         await self._zygote.aclose()
 
     def status(self) -> dict[str, Any]:
-        """What runs, and how it does."""
+        """The active model, and its figures."""
         model = self._model
         return {
             "predictions": self.predictions,
@@ -201,7 +201,7 @@ class Inference(StatusPart):
         }
 
     def _asking(self, batch: Batch, model: Model) -> Asking | None:
-        """None where the task has become another one in between."""
+        """The batch for the model; None if the task has changed meanwhile."""
         match batch, model:
             case ScoredWindows(), ServedWindows():
                 return WindowBatch(batch, model, self._settings.min_quality)
@@ -214,7 +214,7 @@ class Inference(StatusPart):
     async def _take(
         self, asking: Asking, model: Model, publish: Publish | None, observe: Observe | None
     ) -> None:
-        """One batch: ask, write, compare, tell."""
+        """Predict for one batch, write the lines, compare with the shadow, and report."""
         answers, latency_s, error = await self._answered(asking, model)
         if answers is not None:
             since_s = self._clock.now() - asking.since
@@ -234,7 +234,7 @@ class Inference(StatusPart):
             before, self._shadow_s, before_error = await self._answered(asking, shadow)
         if observe is not None and (count := asking.count or rows(before)):
             if not asking.count:  # the device's embeddings no longer fit its knowledge graph
-                answers, error = None, "it answers nothing, and the model before does"
+                answers, error = None, "it answers nothing, and the former model does"
             beside = None if before is None else shadow
             manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)
             about = (model.digest, model.manifest, count, latency_s, error, answers or {}, asking.y_B)
@@ -246,9 +246,9 @@ class Inference(StatusPart):
             self._retire(model)
 
     def _is_compared(self, model: Model, latency_s: float) -> bool:
-        """Whether the shadow is asked as well: not where that makes more batches wait.
+        """Whether the shadow is called too: not if that makes more batches wait.
 
-        One that is quick beside a slow model is always asked, else nothing would show how slow that is.
+        A shadow that is fast compared with the model is always called, else a slow model would not show.
         """
         shadow = self._shadow
         if shadow is None or shadow is model or shadow.failures >= MAX_DEATHS:
@@ -256,7 +256,7 @@ class Inference(StatusPart):
         return len(self._waiting) <= _SHADOWED or self._shadow_s <= _QUICK * latency_s
 
     async def _answered(self, asking: Asking, model: Model) -> tuple[Answers | None, float, str]:
-        """Answers or None, seconds, why there are none."""
+        """Answers or None, seconds, and the error."""
         self._busy, began = model, self._clock.now()
         try:
             answers = await asking.ask(model)
@@ -296,7 +296,7 @@ class Inference(StatusPart):
     def _retire(self, model: Model | None) -> None:
         if model is None or model is self._model or model is self._shadow:
             return
-        if model is self._busy:  # it may end what it is at
+        if model is self._busy:  # it may be answering now
             self._retired.append(model)
         else:
             model.close()

@@ -1,1 +1,1 @@
-"""Reading facts and questions of a knowledge graph from files."""
+"""Reads facts and questions of a knowledge graph from files."""

@@ -1,7 +1,7 @@
-"""Files of facts that grow while they are read: what was appended is merged, all else is read anew.
+"""Files of facts that grow while they are read: appended lines are merged, other changes cause a full read.
 
-Only whole lines are taken while a file may be written: half a name would be another name. A last line without
-an end is taken once the file has rested, and so is a file that is written anew in its place.
+While a file may still be written, only whole lines are taken: half a name would be another name. A last line
+without an end, and a file that is rewritten in place, are taken once the file has not changed for a while.
 
 Shapes: as in :mod:`models.knowledge_graph.data.graph`.
 """
@@ -20,15 +20,15 @@ from models.knowledge_graph.data.merging import MergeCounts, MergeRoom, empty, m
 from protocol.errors import Misconfigured
 
 Stat = tuple[int, int, int]
-"""Of a file: inode, time of change in ns, bytes."""
+"""A file's inode, time of change in ns, and bytes."""
 _CHUNK: Final = 65_536
-"""Facts that are merged at once: no more are in memory by name."""
+"""Facts that are merged at once, so that no more are in memory by name."""
 _BLOCK: Final = 1 << 20
 _MAX_FILES: Final = 1000
 
 
 def stat_of(path: Path) -> Stat | None:
-    """What a file looks like from outside; None: there is none, it is closed to us, or it is a pipe, say."""
+    """Inode, time of change and size; None if the file is missing, not accessible, or not regular."""
     try:
         found = path.stat()
     except OSError:
@@ -38,10 +38,10 @@ def stat_of(path: Path) -> Stat | None:
 
 @dataclass(frozen=True)
 class _ReadPosition:
-    """What was taken of a file: so many bytes (``size``), which are so many whole lines with this digest.
+    """How much of a file was read: ``size`` bytes of whole lines with this digest.
 
-    ``stat`` is of the file before it was read. ``tail``: a last line without an end was taken too;
-    ``waits``: one was left.
+    ``stat`` is from before the read. ``tail``: a last line without an end was read too; ``waits``: one was
+    left.
     """
 
     stat: Stat
@@ -57,11 +57,11 @@ class FactFiles:
     """The facts of some files and folders, merged into one knowledge graph without features. Not thread-safe.
 
     Attributes:
-        sources: files, and folders whose ``*.tsv`` all count.
-        room: of the knowledge graph; what does not fit is counted.
+        sources: files, and folders of which every ``*.tsv`` is read.
+        room: of the knowledge graph; facts beyond it are counted.
         bounds: of each file.
-        graph: what was read.
-        counts: what was taken and dropped.
+        graph: the facts read.
+        counts: facts read and dropped.
     """
 
     sources: Sequence[Path]
@@ -72,10 +72,10 @@ class FactFiles:
     _taken: dict[Path, _ReadPosition] = field(default_factory=dict)
 
     def paths(self) -> tuple[Path, ...]:
-        """All files, those of a folder in the order of their names.
+        """All files, those of a folder sorted by name.
 
         Raises:
-            Misconfigured: a folder cannot be looked into, or there are too many.
+            Misconfigured: a folder cannot be listed, or there are too many files.
         """
         found: dict[Path, None] = {}
         for source in self.sources:
@@ -92,17 +92,17 @@ class FactFiles:
         return tuple(found)
 
     def read(self, stats: Mapping[Path, Stat | None], rested: Collection[Path]) -> bool:
-        """Bring the knowledge graph to what the files hold.
+        """Update the knowledge graph from the files.
 
         Args:
             stats: of :meth:`paths`, from just now.
-            rested: those that have not changed for a while: their last lines count without an end.
+            rested: files that have not changed for a while: their last lines count without an end.
 
         Returns:
-            Whether all was taken; else a last line waits for its end.
+            Whether everything was read; else a last line waits for its end.
 
         Raises:
-            Misconfigured: a file is not there or cannot be read, or a line is no fact; all stays as it was.
+            Misconfigured: a file is missing or unreadable, or a line is no fact; nothing has changed.
         """
         graph, counts, taken = self.graph, self.counts, dict(self._taken)
         goes_on = {path: _goes_on(path, before, stats.get(path), rested) for path, before in taken.items()}
@@ -110,7 +110,7 @@ class FactFiles:
             graph, counts, taken = empty(), MergeCounts(), {}
         for path, stat in stats.items():
             if stat is None:
-                raise Misconfigured(f"graph.triples: {path}: no such file, or it is closed to us")
+                raise Misconfigured(f"graph.triples: {path}: no such file, or access is denied")
             before = taken.get(path)
             rests = path in rested
             if before is None or before.stat != stat or (before.waits and rests):
@@ -132,7 +132,7 @@ class FactFiles:
 
 
 class _Reader:
-    """The facts that a file has beyond what was taken of it before."""
+    """Reads the facts appended to a file since its last position."""
 
     def __init__(self, path: Path, before: _ReadPosition, bounds: Bounds, *, rested: bool) -> None:
         self.path = path
@@ -165,17 +165,17 @@ class _Reader:
             yield line
 
     def taken(self, stat: Stat) -> _ReadPosition:
-        """After :meth:`facts`: all that was taken by now."""
+        """The position after :meth:`facts`."""
         return _ReadPosition(stat, self._size, self._lines, self._hash.digest(), self._tail, self._waits)
 
 
 def _counts(path: Path) -> bool:
-    """As ``*.tsv`` of a shell: not what editors hide beside a file."""
+    """Like ``*.tsv`` of a shell: without the hidden files of editors."""
     return path.suffix == ".tsv" and not path.name.startswith(".")
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is one that we may look at; what is closed to us is told where it is read."""
+    """Whether it is a folder; one without access is reported when it is read."""
     try:
         return path.is_dir()
     except OSError:
@@ -183,26 +183,25 @@ def _is_folder(path: Path) -> bool:
 
 
 def _goes_on(path: Path, before: _ReadPosition, stat: Stat | None, rested: Collection[Path]) -> bool:
-    """Whether it is enough to read on where a file was left.
+    """Whether the file only grew, so that reading can continue.
 
     Raises:
-        Misconfigured: it is being written anew in its place: what is in it now is not all that will be, and
-            what a device has learned of the rest would be lost.
+        Misconfigured: it is being rewritten in place: its present content is incomplete, and the facts
+            missing from it, with what the device learned of them, would be lost.
     """
     if stat == before.stat:
         return True
     if stat is not None and _stands(path, before, stat):
-        return not before.tail  # which may have got longer
+        return not before.tail  # which may have become longer
     if stat is not None and stat[0] == before.stat[0] and path not in rested:
         raise Misconfigured(
-            f"graph.triples: {path}: it is being written anew and does not rest; write it beside, and rename "
-            "it"
+            f"graph.triples: {path}: it is rewritten in place over and over; write another file and rename it"
         )
     return False
 
 
 def _stands(path: Path, before: _ReadPosition, stat: Stat) -> bool:
-    """Whether the whole lines that were taken of a file are still at its beginning."""
+    """Whether the file still begins with the lines that were read."""
     if stat[2] < before.size:
         return False
     found = hashlib.blake2b()

@@ -1,6 +1,6 @@
-"""Questions to a knowledge graph, and a file to which they are appended. Synchronous.
+"""Questions to a knowledge graph, and the file to which they are appended. Synchronous.
 
-A line asks for tails: ``head<TAB>relation``; or, with ``?`` for what is asked: ``head<TAB>relation<TAB>?``.
+A line asks for tails: ``head<TAB>relation``, or ``head<TAB>relation<TAB>?`` with ``?`` for the unknown.
 ``?<TAB>relation<TAB>tail`` asks for heads. Blank lines and lines that begin with ``#`` are skipped.
 """
 
@@ -19,18 +19,18 @@ from models.knowledge_graph.data.name_normalization import MAX_BYTES, clean
 _log = structlog.get_logger(__name__)
 ASKED: Final = "?"
 MAX_READ_BYTES: Final = 1 << 20
-"""Of a file's end, at one look; what is before it is passed over, with a log line."""
+"""Bytes at a file's end that are read at once; earlier ones are skipped, with a log line."""
 _MARK_BYTES: Final = 64
 _MAX_LINE: Final = 3 * MAX_BYTES + 256
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which entities stand in a relation to one.
+    """Asks which entities have a relation with one entity.
 
     Attributes:
         about: the entity.
-        relation: as facts have it, in either direction.
+        relation: as in facts, in either direction.
         heads: ``about`` is the tail, and heads are asked for; else it is the head.
     """
 
@@ -40,10 +40,10 @@ class Question:
 
     @classmethod
     def of(cls, about: str, relation: str, *, heads: bool = False) -> "Question":
-        """From names in any spelling.
+        """Make a question from names in any spelling.
 
         Raises:
-            ValueError: one is no name; the message names it.
+            ValueError: one is no valid name; the message names it.
         """
         return cls(_name(about, "tail" if heads else "head"), _name(relation, "relation"), heads)
 
@@ -56,10 +56,10 @@ def _name(name: str, what: str) -> str:
 
 
 def parse(line: str) -> Question | None:
-    """The question of a line; None of a blank one or a comment.
+    """Parse a line; None if it is blank or a comment.
 
     Raises:
-        ValueError: it is none; the message says why.
+        ValueError: it is not a question; the message says why.
     """
     if not line.strip() or line.startswith("#"):
         return None
@@ -74,12 +74,12 @@ def parse(line: str) -> Question | None:
 
 
 class QuestionFile:
-    """Gives what was appended since the last look; all of it, where the file is another one now.
+    """Reads the questions appended since the last read; the whole file if it was replaced.
 
-    A last line without its end is taken when nothing was appended until the next look.
+    A last line without an end is taken if nothing was appended until the next read.
 
     Args:
-        path: need not be there yet.
+        path: may be missing at first.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,13 +87,13 @@ class QuestionFile:
         self._inode, self._offset, self._mark, self._size = -1, 0, b"", -1
         self._closed = False
         self.trouble = ""
-        """Why it cannot be read, or what its last wrong line was, in words; empty where all is well."""
+        """Why the file cannot be read, or what its last invalid line was; empty if there is no problem."""
 
     def read_new(self) -> list[Question]:
-        """New questions, in the file's order; lines that are none are logged and passed over."""
+        """New questions, in the file's order; invalid lines are logged and skipped."""
         try:
-            if S_ISFIFO(self._path.stat().st_mode):  # to open it would wait for a writer
-                raise OSError(errno.ESPIPE, "it is a pipe")  # noqa: TRY301 - told as the others are
+            if S_ISFIFO(self._path.stat().st_mode):  # opening it would wait for a writer
+                raise OSError(errno.ESPIPE, "it is a pipe")  # noqa: TRY301 - reported like the others
             with self._path.open("rb") as file:
                 if self._closed:
                     self._closed, self.trouble = False, ""
@@ -128,7 +128,7 @@ class QuestionFile:
         return data[:end].splitlines()
 
     def _is_grown(self, file: BinaryIO, size: int) -> bool:
-        """Whether what was read is there as it was."""
+        """Whether the bytes that were read are unchanged."""
         if size < self._offset:
             return False
         file.seek(self._offset - len(self._mark))
@@ -138,7 +138,7 @@ class QuestionFile:
         for line in lines:
             try:
                 if len(line) > _MAX_LINE:
-                    raise ValueError(f"has {len(line)} bytes, at most {_MAX_LINE} are read")  # noqa: TRY301 - one place tells
+                    raise ValueError(f"has {len(line)} bytes, at most {_MAX_LINE} are read")  # noqa: TRY301 - reported in one place
                 question = parse(line.decode())
             except ValueError as error:
                 self._tell(f"{self._path}: line {line[:60]!a} {error}")

@@ -1,7 +1,7 @@
 """Reads the device's knowledge graph from the files of ``[graph]``; trusts nothing in them.
 
-Files are looked at from outside, and read when they changed. What may still be written is not told as broken:
-a file counts as it is when it has rested, or when what is wrong has stayed so.
+Files are read when their inode, time or size changes. A file that may still be written is not reported as
+invalid: it counts once it has not changed for a while, or when its error persists.
 """
 
 from collections.abc import Sequence
@@ -24,11 +24,11 @@ from protocol.tasks.task import Task
 
 _MIB: Final = 1 << 20
 _NAME_BYTES: Final = 1024
-"""Of an entity in an npz: numpy keeps all names as long as the longest, in four bytes a character."""
+"""Of an entity in an npz: numpy stores all names with the length of the longest, four bytes a character."""
 _PATIENCE: Final = 12
-"""What stays wrong so many rests long is told, though other files still change."""
+"""Multiple of ``rest_s``: an error that persists so long is reported, even if other files still change."""
 _STRANGERS: Final = 4
-"""Files of features may name so many times the entities that a device may have."""
+"""Files of features may name at most this multiple of the entities that a device may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +39,10 @@ class KnowledgeGraphSnapshot:
         graph: names, facts and features.
         keyed: the same without names: entity e of ``graph.entities`` has the key ``entity_keys_E16[e]``, and
             relations alike.
-        secret: with which keys of names are made (``models.knowledge_graph.data.keys.key``).
-        counts: what was taken of the files, and what was not.
-        notes: what the operator may want to know, in words.
-        told: numbers for the state message.
+        secret: fingerprint of the key that names are hashed with (``models.knowledge_graph.data.keys.key``).
+        counts: what was read from the files, and what was not.
+        notes: hints for the operator.
+        told: counts for the state message.
     """
 
     graph: KnowledgeGraph
@@ -54,14 +54,14 @@ class KnowledgeGraphSnapshot:
 
 
 class KnowledgeGraphReader:
-    """Reads one device's knowledge graph, again and again. Not thread-safe.
+    """Reads one device's knowledge graph repeatedly. Not thread-safe.
 
     Args:
         settings: names the files.
         secret_file: of the fleet.
         task: on knowledge graphs; bounds what is read.
         modalities: those of the task that are read.
-        rest_s: a file that has not changed for so long is not being written.
+        rest_s: a file that has not changed for this long is not being written.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class KnowledgeGraphReader:
         self._facts = FactFiles(settings.triples, _room(task.graph), self._bounds)
         self._known: KnowledgeGraphSnapshot | None = None
         self._beside: tuple[Stat | None, ...] = ()
-        """Of the other files, when they were last read."""
+        """Of the files of features and masks, at their last read."""
         self._beside_counts = MergeCounts()
         self._since: dict[Path, tuple[Stat | None, float]] = {}
-        """Since when a file is as it is."""
+        """Time of each file's last change."""
         self._done: dict[Path, Stat | None] | None = None
         self._broken: tuple[dict[Path, Stat | None], str] | None = None
         self._doubt: tuple[str, float] | None = None
-        """What is wrong and perhaps only half written, and since when."""
+        """An error of a file that may be half written, and its time."""
 
     def read_if_changed(self, now: float) -> KnowledgeGraphSnapshot | None:
         """The knowledge graph if the files changed; None if they did not, or may be half written.
@@ -98,12 +98,12 @@ class KnowledgeGraphReader:
             now: monotonic seconds.
 
         Raises:
-            Misconfigured: a file is missing or broken; names file and line or key.
+            Misconfigured: a file is missing or invalid; names file and line or key.
         """
         try:
             facts = self._facts.paths()
         except Misconfigured:
-            self._done = None  # when it is mended, that is news
+            self._done = None  # so that its repair counts as a change
             raise
         stats = {path: stat_of(path) for path in (*facts, *self._others)}
         if stats == self._done:
@@ -126,7 +126,7 @@ class KnowledgeGraphReader:
         return found
 
     def _rested(self, stats: dict[Path, Stat | None], now: float) -> set[Path]:
-        """Files that have not changed for a while."""
+        """Files that have not changed for ``rest_s``."""
         before, self._since = self._since, {}
         for path, stat in stats.items():
             old = before.get(path)
@@ -156,7 +156,7 @@ class KnowledgeGraphReader:
         return self._known
 
     def _with_features(self, graph: KnowledgeGraph) -> tuple[KnowledgeGraph, MergeCounts]:
-        """With features and masks, read anew: they may hold rows of an entity that is new."""
+        """Add features and masks, read again: they may hold rows of a new entity."""
         counts, dims = MergeCounts(), {one.name: one.dim for one in self._shape.features}
         for name, path in self._features.items():
             new = read_features(path, self._bounds)
@@ -212,7 +212,7 @@ def _room(shape: KnowledgeGraphTask) -> MergeRoom:
 
 
 def _bounds(shape: KnowledgeGraphTask) -> Bounds:
-    """Of files, from what a device may have: what is far beyond would only fill its memory."""
+    """Limits of files, from the task's limits: larger files would only fill the device's memory."""
     entities = min(BOUNDS.entities, _STRANGERS * shape.max_entities)
     widest = max((one.dim for one in shape.features), default=1)
     npz_bytes = min(BOUNDS.npz_bytes, 16 * _MIB + entities * (8 * widest + _NAME_BYTES))

@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 def graph_of(task: Task, settings: AgentSettings) -> tuple[KnowledgeGraphSettings, Profile]:
-    """The device's knowledge graph for a task on knowledge graphs, and what it has of the task's modalities.
+    """The device's knowledge graph for a task, and the task's modalities that it has.
 
     Raises:
         Misconfigured: this device has no knowledge graph.
@@ -37,7 +37,7 @@ def graph_of(task: Task, settings: AgentSettings) -> tuple[KnowledgeGraphSetting
 
 
 def reader_of(task: Task, settings: AgentSettings, rest_s: float = 0.0) -> KnowledgeGraphReader:
-    """Reads the device's knowledge graph; ``rest_s`` as :class:`KnowledgeGraphReader` has it.
+    """A reader of the device's knowledge graph; ``rest_s`` as in :class:`KnowledgeGraphReader`.
 
     Raises:
         Misconfigured: this device has no knowledge graph.
@@ -47,10 +47,10 @@ def reader_of(task: Task, settings: AgentSettings, rest_s: float = 0.0) -> Knowl
 
 
 def check_knowledge_graph(task: Task | None, settings: AgentSettings) -> dict[str, Any]:
-    """What this device's knowledge graph is now, for people; with no task its files are only looked through.
+    """This device's present knowledge graph, for people; without a task its files are only checked.
 
     Raises:
-        Misconfigured: a file is missing or broken.
+        Misconfigured: a file is missing or invalid.
     """
     graph = settings.graph
     if graph is None:
@@ -75,13 +75,13 @@ def check_knowledge_graph(task: Task | None, settings: AgentSettings) -> dict[st
 
 
 class KnowledgeGraphWatcher:
-    """One service. Makes the workspace of a task on knowledge graphs, and looks at its files.
+    """One service. Makes the workspace of a task on knowledge graphs, and watches its files.
 
     Args:
         settings: of the agent.
         clock: paces it.
-        changed: set when the knowledge graph became another one, or broke, or is right again.
-        progress: each look is a piece of work.
+        changed: set when the knowledge graph changes, becomes invalid or is valid again.
+        progress: each check is a piece of work.
     """
 
     def __init__(self, settings: AgentSettings, clock: Clock, changed: Signal, progress: Progress) -> None:
@@ -93,7 +93,7 @@ class KnowledgeGraphWatcher:
         self._workspace: KnowledgeGraphWorkspace | None = None
 
     async def use(self, task: Task) -> KnowledgeGraphWorkspace:
-        """Keep the knowledge graph for this task from now on."""
+        """Watch the knowledge graph for this task."""
         graph, profile = graph_of(task, self._settings)
         work = self._workspace
         if work is not None and (work.task.graph, work.modalities) == (task.graph, profile.modalities):
@@ -113,11 +113,11 @@ class KnowledgeGraphWatcher:
         return work
 
     async def leave(self) -> None:
-        """The present task is not on knowledge graphs."""
+        """Stop watching: the new task is not on knowledge graphs."""
         self._workspace = None
 
     async def run(self) -> None:
-        """Look, for ever; at once where there is no knowledge graph."""
+        """Check the files for ever; at once if no knowledge graph was read yet."""
         graph = self._settings.graph
         if graph is None:
             return

@@ -1,8 +1,8 @@
 """The workspace of a task on knowledge graphs: this device's knowledge graph, as its files are now.
 
-Names stay on the device, and the worker too gets keys alone. Inference reads
-:attr:`KnowledgeGraphWorkspace.snapshot`, which is replaced as a whole when files change. If a file is broken,
-the earlier knowledge graph stays.
+Names stay on the device; the worker also gets only keys. Inference reads
+:attr:`KnowledgeGraphWorkspace.snapshot`, which is replaced as a whole when files change. If a file is
+invalid, the earlier knowledge graph stays.
 """
 
 import threading
@@ -29,15 +29,15 @@ _UNREAD: Final = "the knowledge graph has not been read yet"
 
 
 class KnowledgeGraphWorkspace:
-    """What belongs to one task on knowledge graphs. Thread-safe.
+    """Data of one task on knowledge graphs. Thread-safe.
 
     Args:
         task: on knowledge graphs.
         modalities: those that this device reads, in the task's order.
         reader: of its files.
-        clock: tells since when something is broken.
+        clock: of the times of errors.
         by: the role in which it takes offers; None: it only observes.
-        poll_s: how often somebody calls :meth:`refresh`, for words.
+        poll_s: interval between calls of :meth:`refresh`, for messages.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class KnowledgeGraphWorkspace:
         self.by = by
         self.snapshot: KnowledgeGraphSnapshot | None = None
         self.readings = 0
-        """How often the knowledge graph became another one."""
+        """How often the knowledge graph has changed."""
         self._reader = reader
         self._clock = clock
         self._poll_s = poll_s
@@ -63,9 +63,9 @@ class KnowledgeGraphWorkspace:
         self._one_at_a_time = threading.Lock()
 
     def refresh(self) -> bool:
-        """Look at the files, and read them where they changed; whether anything is otherwise than before.
+        """Check the files, and read them if they changed. Returns whether the workspace has changed.
 
-        A broken file is logged, once.
+        An invalid file is logged once.
         """
         with self._one_at_a_time:
             try:
@@ -118,14 +118,14 @@ class KnowledgeGraphWorkspace:
         return Readiness(profile, told.samples, modalities, fingerprint(found.secret))
 
     def load(self, _limit: int) -> tuple[Profile, KeyedGraph]:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.load`, with what was appended up to now."""
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.load`, including lines appended until now."""
         self.refresh()
         if self.snapshot is None:
             raise Transient(_UNREAD if self._broken is None else self._broken[1])
         return Profile(self.modalities, ()), self.snapshot.keyed
 
     def problem(self) -> Problem | None:
-        """As :meth:`edge_agent.tasks.workspace.TrainingData.problem`: a file is broken."""
+        """As :meth:`edge_agent.tasks.workspace.TrainingData.problem`: a file is invalid."""
         if self._broken is None:
             return None
         since, words = self._broken
@@ -134,7 +134,7 @@ class KnowledgeGraphWorkspace:
             if self.snapshot is None
             else "the earlier knowledge graph is used"
         )
-        then = f"until the file is right; it is looked at every {self._poll_s:g} s"
+        then = f"until the file is valid; it is checked every {self._poll_s:g} s"
         return Problem("graph", f"{words} ({stays})", since, then)
 
     def status(self) -> dict[str, Any]:
@@ -158,4 +158,4 @@ class KnowledgeGraphWorkspace:
         }
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""

@@ -80,13 +80,13 @@ class ModelStatus(StatusPart):
 
     def status(self) -> dict[str, Any]:
         """What runs, what was refused last, what is committed, and the trial."""
-        model, book, trial = self._inference.model, self._deployment.book, self.trial
+        model, record, trial = self._inference.model, self._deployment.record, self.trial
         return {
             "inference": self._inference.disabled_reason or "running",
             "model_version": None if model is None else model.manifest.version,
             "model_personal": model is not None and bool(model.own),
             "model_refused": self._deployment.last_refusal,
-            "model_committed": book.committed and book.committed.version,
+            "model_committed": record.committed and record.committed.version,
             "model_trial": None if trial is None else trial.model_dump(mode="json"),
         }
 

@@ -1,1 +1,1 @@
-"""Local training, and the update that comes of it."""
+"""Local training, and the update it makes."""

@@ -17,11 +17,11 @@ from protocol.errors import Transient
 
 _F4: Final = np.dtype(np.float32)
 _MAX_DIM: Final = 65536
-_NONSENSE: Final = "the process of the encoder model talks nonsense"
+_NONSENSE: Final = "the process of the encoder model answers nonsense"
 
 
 class FeatureProcess:
-    """Started by :meth:`open`; :meth:`close` ends it, whatever it does.
+    """Started by :meth:`open`; :meth:`close` ends it in any state.
 
     Args:
         host: where it runs.
@@ -32,14 +32,14 @@ class FeatureProcess:
         self._channel: ModelChannel | None = None
         self._pid: int | None = None
         self.dim = 0
-        """D; 0 where the ONNX model does not say it."""
+        """D; 0 if the ONNX model does not declare it."""
 
     async def open(self, data: bytes, threads: int) -> None:
         """Load an ONNX model.
 
         Raises:
-            Refused: it is none that can be run.
-            Transient: there is no process to be had, or the ONNX model killed it; in words.
+            Refused: it cannot be run.
+            Transient: no process can be started, or the ONNX model killed it; the message says which.
         """
         self._pid, self._channel = await self._host.channel()
         graph = {GRAPH: np.frombuffer(data, np.uint8)}
@@ -54,7 +54,7 @@ class FeatureProcess:
 
         Raises:
             Refused: as there.
-            Transient: the process died, did not answer in time, or talks nonsense.
+            Transient: the process died, did not answer in time, or answered nonsense.
         """
         size = (len(x_BCT), self.dim)
         given = {**encoder, WINDOWS: np.asarray(x_BCT, np.float32)}
@@ -79,7 +79,7 @@ class FeatureProcess:
         return said, found
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         if self._channel is not None:
             self._channel.close()
         if self._pid is not None:

@@ -1,7 +1,7 @@
 """Offer -> fetch the blobs on the route -> train in the worker, or make prototypes -> quantize -> spool.
 
-One offer at a time. The same offer again changes nothing; an offer for another round, base or task that is
-not older cancels the one at work. What fails is logged and waits, longer each time: the offer comes again.
+One offer at a time. A repeated offer changes nothing; an offer for another task or base, or a later round,
+cancels the present training. After a failure the offer waits, longer each time; it comes again.
 """
 
 import asyncio
@@ -49,16 +49,16 @@ class Learner(StatusPart):
 
     Args:
         settings: of the agent.
-        tasks: knows the present task, and what to learn from.
+        tasks: knows the present task and its data.
         outbox: given the updates.
-        storage: blobs, private tensors, and what was learnt from before.
-        fetcher: pulls blobs.
+        storage: blobs, private tensors, and the ledger of rounds.
+        fetcher: fetches blobs.
         clock: of pauses.
-        learning: what it does or waits for.
+        learning: its status.
         metrics: given the numbers of each round that has an update.
-        contact: says when the coordinator was heard.
-        worker: trains; None makes the child process of the settings.
-        zygote: makes the processes of encoders; None starts one when it is needed.
+        contact: knows when the coordinator was last heard.
+        worker: trains; None uses a child process as configured.
+        zygote: starts encoder processes; None starts one when needed.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class Learner(StatusPart):
 
     @property
     def why(self) -> str:
-        """What it does or waits for, in words."""
+        """What it does or waits for."""
         return self._learning.why
 
     def status(self) -> dict[str, Any]:
-        """What it has learnt, and what it does."""
+        """What it has learned, and what it does."""
         return {
             "route": list(self.blobs.last_route),
             "learning": self.why,
@@ -111,12 +111,12 @@ class Learner(StatusPart):
         }
 
     def waits(self) -> Iterator[Wait]:
-        """A round."""
+        """The wait for a round."""
         now = self._learning
         if now.until is None and not {"train", "prototype"} & {*self._settings.roles}:
-            return  # a device that only observes is offered no round
+            return  # a device that only observes gets no offers
         if self._outbox.waiting and now.until is None:
-            return  # what is learnt waits for its receipt; the outbox says so
+            return  # the update waits for its receipt; the outbox reports it
         then = "it is given up, or tried again"
         if now.until is None:
             ready = " (in role prototype: when it has made the encoder models, and a device trains)"
@@ -125,7 +125,7 @@ class Learner(StatusPart):
         yield Wait("round", now.why, now.since, now.until, then)
 
     def offer(self, offer: Offer) -> None:
-        """An offer came. The newest waits; it replaces the one that waited."""
+        """Take an offer. The newest one waits, in place of an earlier one."""
         current = self._current
         if current is not None:
             if _key(current) == _key(offer):
@@ -138,13 +138,13 @@ class Learner(StatusPart):
         self._news.set()
 
     def cancel(self) -> None:
-        """Stop the training at work, if any."""
+        """Stop the present training, if any."""
         if self._task is not None:
             self._task.cancel()
 
     async def run(self) -> None:
-        """Work on offers, for ever."""
-        await asyncio.to_thread(shutil.rmtree, self._jobs, ignore_errors=True)  # of a life that was cut off
+        """Handle offers, for ever."""
+        await asyncio.to_thread(shutil.rmtree, self._jobs, ignore_errors=True)  # of a process that was killed
         try:
             while True:
                 await self._news.wait()
@@ -204,7 +204,7 @@ class Learner(StatusPart):
             await asyncio.wait([self._task])
         finally:
             task, self._task, self._current = self._task, None, None
-            if not task.done():  # we are stopping: the worker ends with us
+            if not task.done():  # the agent stops: the worker is ended too
                 task.cancel()
                 await asyncio.wait([task])
         if task.cancelled():
@@ -261,7 +261,7 @@ class Learner(StatusPart):
                 update, partial(self._storage.saving, offer.task, result.private, account)
             )
         except asyncio.CancelledError:
-            self._metrics.add(offer.round, metrics)  # it is in the spool, and is sent
+            self._metrics.add(offer.round, metrics)  # it is in the spool, and will be sent
             raise
         self.trained += 1
         self._learning.say(f"the update for round {offer.round} waits for its receipt")
@@ -287,7 +287,7 @@ class Learner(StatusPart):
 
 
 def _noun(task: Task) -> str:
-    """Of what the task learns from."""
+    """Noun for the task's training data."""
     return registry.method(task.method).kind.noun
 
 

@@ -1,4 +1,4 @@
-"""Global versions, pulled blob by blob: only what is on a route, and only what is not here yet."""
+"""Global versions, fetched blob by blob: only blobs on the route, and only missing ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -23,26 +23,26 @@ _log = structlog.get_logger(__name__)
 
 
 class ModelBlobs:
-    """Pulls, checks and reads blobs. A damaged one is removed, so that the next attempt pulls it again."""
+    """Fetches, checks and reads blobs. A damaged one is removed, so that it is fetched again."""
 
     def __init__(self, settings: AgentSettings, blobs: BlobStore, fetcher: Fetcher) -> None:
         self._settings = settings
         self._blobs = blobs
         self._fetcher = fetcher
         self.last_route: tuple[str, ...] = ()
-        """Names of the blobs that the newest training began from, for status."""
+        """Names of the blobs that the last training started from, for status."""
 
     async def fetch_for_training(
         self, offer: Offer, context: ClientContext, data: Material, private: Tensors
     ) -> Blobs:
         """The offer's base on the route of ``context.profile``; a routed method's router chooses the route.
 
-        Where a method keeps parts of its state for one device each, this device's own are on its route, where
-        the version has them (a new device's are not there yet).
+        If a method keeps parts of its state for single devices, this device's own are on its route, provided
+        that the version has them (not yet those of a new device).
 
         Raises:
-            Transient: something was not here in time, or the disk is full.
-            Refused: something is not what its digest or its name says, or the router cannot use it.
+            Transient: a blob was not here in time, or the disk is full.
+            Refused: a blob does not match its digest or its name, or the router cannot use it.
         """
         task, profile = context.task, context.profile or Profile(())
         spec = registry.method(task.method)
@@ -57,7 +57,7 @@ class ModelBlobs:
                     return await asyncio.to_thread(router.choose, context, windows, first, private)
                 except LichenError:
                     raise
-                except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of what was sent
+                except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # of the fetched blobs
                     raise Refused(
                         Reason.WRONG_TENSORS,
                         f"version {offer.base[:12]}: the router of method {task.method!r} cannot use "
@@ -75,17 +75,17 @@ class ModelBlobs:
         also: Iterable[BlobRef] = (),
         own: tuple[str, ...] = (),
     ) -> Blobs:
-        """The offer's base on a route; blobs that did not change are here already.
+        """The offer's base on a route; unchanged blobs are here already.
 
         Args:
             offer: names the base.
             route: names of blobs.
-            also: further blobs to pull and to keep.
-            own: names of blobs of this device alone; on the route where the version has them.
+            also: further blobs to fetch and to keep.
+            own: names of blobs of this device alone; on the route if the version has them.
 
         Raises:
-            Transient: something was not here in time, or the disk is full.
-            Refused: something is not what its digest or its name says.
+            Transient: a blob was not here in time, or the disk is full.
+            Refused: a blob does not match its digest or its name.
         """
         manifest = await self._manifest(offer)
         here = tuple(name for name in own if name in manifest.blobs)
@@ -97,12 +97,12 @@ class ModelBlobs:
         first: tuple[str, ...],
         choose: Callable[[Blobs], Awaitable[tuple[str, ...]]],
     ) -> Blobs:
-        """The offer's base on a route that depends on some of its blobs: those are pulled before the others.
+        """The offer's base on a route that depends on some of its blobs, which are fetched first.
 
         Args:
             offer: names the base.
-            first: names of the blobs that are needed to choose.
-            choose: gives the names of all blobs of the route, from those.
+            first: names of the blobs needed to choose.
+            choose: computes the names of all blobs of the route from those.
 
         Raises:
             Transient, Refused: as :meth:`fetch`.
@@ -128,9 +128,9 @@ class ModelBlobs:
         return state
 
     def _make_room(self, keep: Iterable[str], wanted: Iterable[BlobRef]) -> None:
-        """Blobs of old versions go where the disk is too full for this one."""
+        """Remove blobs of old versions if the disk is too full for this one."""
         lacking = sum(ref.size for ref in wanted if not self._blobs.has(ref.digest))
-        # A download is there twice for a moment: its chunks, and the blob.
+        # A download is on disk twice for a moment: as chunks, and as a blob.
         if lacking and (freed := self._blobs.make_room(keep, 2 * lacking)):
             _log.warning("old_blobs_removed", detail="the disk is full", bytes=freed)
 
@@ -139,27 +139,27 @@ class ModelBlobs:
             await self._fetcher.fetch(ref, self._settings.fetch_timeout_s)
 
     def blob(self, name: str, digest: str) -> bytes:
-        """A blob that was pulled, verified. Synchronous.
+        """A fetched blob, verified. Synchronous.
 
         Args:
-            name: what it is, for the words.
-            digest: its own.
+            name: of the blob, for messages.
+            digest: of the blob.
 
         Raises:
-            Transient: it has vanished.
+            Transient: it is missing.
             Refused: it is damaged; it is removed.
         """
         try:
             return self._blobs.get(digest)
         except KeyError:
-            raise Transient(f"the blob {name!r} has vanished from {self._settings.cache_dir}") from None
+            raise Transient(f"the blob {name!r} is missing from {self._settings.cache_dir}") from None
         except Refused as error:
             raise Refused(
-                error.reason, f"the blob {name!r} is damaged; pulled again: {error.detail}"
+                error.reason, f"the blob {name!r} is damaged; it is fetched again: {error.detail}"
             ) from None
 
     def path(self, digest: str) -> Path:
-        """Where a blob lies that was pulled."""
+        """Path of a fetched blob."""
         return self._blobs.path(digest)
 
     def _read(self, manifest: Manifest, route: tuple[str, ...]) -> Blobs:

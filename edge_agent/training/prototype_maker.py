@@ -1,10 +1,9 @@
 """The role ``prototype``: learning without torch.
 
-The round's own encoders are pulled as blobs and fed, with the task's ONNX models, to ONNX Runtime (ADR 13);
-the method makes a summary of the features by class, and only that is sent. One ONNX model at a time, in a
-process of its own (``edge_agent.inference.serving``) that ends with it: a wheel for another processor, or an
-odd ONNX model, takes no
-agent with it.
+The round's encoders are fetched as blobs and given, with the task's ONNX models, to ONNX Runtime (ADR 13);
+the method summarizes the features by class, and only the summary is sent. One ONNX model at a time runs, in a
+process of its own (``edge_agent.inference.serving``) that ends with it: neither a wheel for another processor
+nor a faulty ONNX model can crash the agent.
 
 Shapes: B windows, C channels, T samples, D features.
 """
@@ -33,18 +32,18 @@ from protocol.messages import BlobRef, Offer
 from protocol.tasks.task import Task
 
 _SLICE: Final = 4 * BATCH
-"""Windows of one question to a process."""
+"""Windows of one request to a process."""
 _T = TypeVar("_T")
 
 
 class PrototypeMaker:
-    """Makes what a device without torch sends.
+    """Makes the update of a device without torch.
 
     Args:
         settings: of the agent.
-        blobs: pulls the encoders and ONNX models.
-        say: told what is being done, and the seconds it may take.
-        zygote: makes processes; None: one of its own, that ends with :meth:`close`.
+        blobs: fetches encoders and ONNX models.
+        say: is told the present step, and the seconds it may take.
+        zygote: starts processes; None: one of its own, that ends with :meth:`close`.
     """
 
     def __init__(
@@ -61,13 +60,13 @@ class PrototypeMaker:
         self._is_ours = zygote is None
 
     async def close(self) -> None:
-        """No more are made."""
+        """End the zygote, if it is our own."""
         if self._is_ours:
             await self._zygote.aclose()
 
     @staticmethod
     def lack(task: Task, offer: Offer) -> str:
-        """Why an offer cannot be taken up in this role, in words; empty where it can."""
+        """Why this role cannot take up an offer; empty if it can."""
         if not registry.method(task.method).prototype_role:
             return f"method {task.method!r} has no use for devices of role 'prototype'"
         if not offer.graphs:
@@ -83,12 +82,12 @@ class PrototypeMaker:
             offer: names base and ONNX models.
             work: the task, and the modalities that this device has.
             data: labelled windows.
-            private: what the method kept here.
+            private: the method's private tensors.
 
         Raises:
-            Transient: something was not here in time, ONNX Runtime does not work here, or there is nothing
-                to send.
-            Refused: an ONNX model or an encoder is damaged, or they do not fit each other.
+            Transient: a blob was not here in time, ONNX Runtime does not work here, or there is nothing to
+                send.
+            Refused: an ONNX model or an encoder is damaged, or they do not match.
             Misconfigured: the task is on knowledge graphs.
         """
         windows = require_windows(data)
@@ -143,7 +142,7 @@ class PrototypeMaker:
     async def _pulled(
         self, offer: Offer, route: tuple[str, ...], wanted: tuple[str, ...]
     ) -> tuple[Blobs, dict[str, bytes]]:
-        """The encoders' blobs, and ONNX models that run on this device."""
+        """Fetch the encoders' blobs, and the ONNX models that run on this device."""
         refs = {name: _bounded(name, offer.graphs[name]) for name in wanted}
         self._say(
             f"fetching encoders and encoder models for round {offer.round}", self._settings.fetch_timeout_s
@@ -158,9 +157,9 @@ class PrototypeMaker:
 def features_of(
     task: Task, windows: WindowSet, graphs: Mapping[str, bytes], state: Blobs, threads: int
 ) -> dict[str, FloatArray]:
-    """Per modality ``z_BD`` for all windows; zeros where it is missing or nothing is labelled.
+    """Per modality ``z_BD`` for all windows; zeros without the modality or a label.
 
-    In this process; an agent has its own way (:class:`PrototypeMaker`).
+    Runs in this process; the agent uses :class:`PrototypeMaker`.
 
     Args:
         task: names the columns.
@@ -176,7 +175,7 @@ def features_of(
     for name, data in graphs.items():
         rows_N, encoder = _asked(task, windows, state, name)
         try:
-            graph = EncoderModel(data, threads)  # the one before it is dropped here
+            graph = EncoderModel(data, threads)  # this drops the former one
             _require_dim(graph.dim, task.network.feature_dim)
             z_BD = np.zeros((len(windows), graph.dim if len(rows_N) else 0), np.float32)
             for at in range(0, len(rows_N), _SLICE):
@@ -189,7 +188,7 @@ def features_of(
 
 
 def _asked(task: Task, windows: WindowSet, state: Blobs, name: str) -> tuple[NDArray[np.intp], Tensors]:
-    """The rows that have a modality and a label, and the tensors of its encoder."""
+    """The rows with a modality and a label, and the tensors of its encoder."""
     use_B = windows.present_BM[:, task.modality_names.index(name)] & (windows.y_B >= 0)
     encoder = {tensor: x for blob in state.values() for tensor, x in blob.items() if _is_of(name, tensor)}
     return np.flatnonzero(use_B), encoder
@@ -198,7 +197,8 @@ def _asked(task: Task, windows: WindowSet, state: Blobs, name: str) -> tuple[NDA
 def _require_dim(dim: int, wanted: int) -> None:
     if dim != wanted:
         raise Refused(
-            Reason.WRONG_TENSORS, f"the encoder model gives features of {dim} values, the task says {wanted}"
+            Reason.WRONG_TENSORS,
+            f"the encoder model gives features of {dim} values, the task says {wanted}",
         )
 
 
@@ -207,7 +207,7 @@ def _is_of(modality: str, tensor: str) -> bool:
 
 
 async def _opened(process: FeatureProcess, data: bytes, threads: int) -> None:
-    """Raises Transient: it may be another ONNX model, or another ONNX Runtime, next time."""
+    """Raises Transient: the ONNX model or ONNX Runtime may be another one next time."""
     try:
         await process.open(data, threads)
     except Refused as error:
@@ -215,7 +215,7 @@ async def _opened(process: FeatureProcess, data: bytes, threads: int) -> None:
 
 
 async def _in_thread(compute: Callable[[], _T]) -> _T:
-    """Cancelled or out of time, it returns when the thread has ended."""
+    """If cancelled or out of time, return when the thread has ended."""
 
     def bounded() -> _T:
         try:
@@ -228,11 +228,11 @@ async def _in_thread(compute: Callable[[], _T]) -> _T:
         return await asyncio.shield(running)
     finally:
         await asyncio.wait([running])
-        running.exception()  # whoever cancelled does not want to know
+        running.exception()  # the caller was cancelled
 
 
 def _bounded(name: str, ref: BlobRef) -> BlobRef:
-    """Before a byte of it is pulled."""
+    """Check the size before anything is fetched."""
     if ref.size > MAX_MODEL_BYTES:
         raise Refused(
             Reason.TOO_LARGE, f"the encoder model of {name} has {ref.size} bytes, at most {MAX_MODEL_BYTES}"

@@ -1,4 +1,4 @@
-"""A local result -> the frame that travels and the error carry that stays. Pure."""
+"""Encodes a local result as a frame to send and a quantization error to keep. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,14 +32,14 @@ def encode_update(
 
     Args:
         offer: names round and base.
-        task: its uplink says how tensors travel that the method named no codec for, with error carry.
-        who: the device's name, and those of the task's modalities that it has.
-        material: what was trained on.
+        task: its uplink gives the codec, with error carry, of tensors that the method gave none.
+        who: the device's name, and the task's modalities that it has.
+        material: training data.
         result: the worker's.
-        carry: what earlier rounds lost to quantization, by tensor.
+        carry: quantization errors of earlier rounds, by tensor.
 
     Returns:
-        The frame, and the new carry (tensors that did not travel keep theirs); None if the task has none.
+        The frame, and the new carry (tensors that were not sent keep theirs); None if the task has none.
 
     Raises:
         Refused: a tensor is not finite; the detail names it.
@@ -76,7 +76,7 @@ def _header(
         counts=dict(told.counts),
         missing=dict(told.missing),
         quality=dict(told.quality),
-        # a loss of absurd values may overflow where no tensor does
+        # an absurd loss may overflow where no tensor does
         metrics={name: value for name, value in result.metrics.items() if np.isfinite(value)},
         extra=result.extra,
     )

@@ -57,7 +57,7 @@ async def test_a_canary_commits_or_goes_back_by_itself_and_says_why(tmp_path: Pa
             await fake.until(lambda: told(fake, 3, "rolled_back"), 30)
             report = fake.states[-1].trial
             assert (report.bundle, report.serial) == (bad, 3)
-            assert "it says what the model before says on" in report.why
+            assert "it agrees with the former model on" in report.why
             assert fake.states[-1].model == good
             assert agent.status()["model_trial"]["phase"] == "rolled_back"
             before = agent.status()["predictions"]

@@ -55,7 +55,7 @@ async def good(device: Device) -> None:
 async def bad(device: Device) -> None:
     """Version 2 comes, fails its trial and is rolled back."""
     device.point(2, serial=5, trial=RULES, own=True)
-    if device.deployment.book.failed(device.point(2, serial=5, trial=RULES, own=True), 5) is None:
+    if device.deployment.record.failed(device.point(2, serial=5, trial=RULES, own=True), 5) is None:
         await device.runs(2)
         device.runner.answer(0)
         _moment("a window")
@@ -113,12 +113,12 @@ async def comes_up(root: Path, nothing: Path) -> int | None:
     async with living(lambda: Device(root, nothing)) as device:
         await asyncio.sleep(0)
         for _ in range(400):
-            if device.running is not None and (device.book.trial is None or device.runner.beside):
+            if device.running is not None and (device.record.trial is None or device.runner.beside):
                 break
             await asyncio.sleep(0.005)
-        running, book = device.running, device.book
+        running, record = device.running, device.record
         assert device.runner.model is not None, "a working model"
-        assert device.runner.model.digest in {k.digest for k in (book.committed, book.trial) if k}
+        assert device.runner.model.digest in {k.digest for k in (record.committed, record.trial) if k}
         assert device.shelf.fetched == []
         return running
 
@@ -150,9 +150,9 @@ async def test_cut_at_any_moment_a_whole_model_runs_and_it_ends_where_it_should(
             async with living(lambda root=after: Device(root, shelf)) as last:
                 await asyncio.wait_for(scene(last), 20)
                 assert last.running == ENDS[scene], life.died_of
-                assert read_record(last.folder) == last.book
+                assert read_record(last.folder) == last.record
         assert at > 15, "it did die at every step"
-        assert found == {1, 2}, "before and after the book named the new one"
+        assert found == {1, 2}, "before and after the record named the new one"
 
 
 class KillingDisk(Disk):

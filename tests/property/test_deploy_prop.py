@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: a device has the model that passed, and its book is one it can read."""
+"""Whatever happens in whatever order: a device has the model that passed, and its record can be read."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,49 +72,49 @@ events = st.one_of(
 )
 
 
-def restarted(standing: DeploymentStatus) -> DeploymentStatus:
+def restarted(status: DeploymentStatus) -> DeploymentStatus:
     """As after a power cut: what the disk has, and the first event of a life."""
-    book = DeploymentRecord.model_validate_json(standing.book.model_dump_json(exclude_none=True))
-    assert book == standing.book, "what is written is what is read"
-    return apply(DeploymentStatus(book), Started(3))[0]
+    record = DeploymentRecord.model_validate_json(status.record.model_dump_json(exclude_none=True))
+    assert record == status.record, "what is written is what is read"
+    return apply(DeploymentStatus(record), Started(3))[0]
 
 
 @given(st.lists(st.one_of(events, st.none()), max_size=40))
 def test_a_committed_model_has_passed_and_only_a_commit_or_damage_replaces_it(
     happened: list[Event | None],
 ) -> None:
-    standing, passed = DeploymentStatus(DeploymentRecord()), set[str]()
+    status, passed = DeploymentStatus(DeploymentRecord()), set[str]()
     for event in happened:
-        before = standing
+        before = status
         if event is None:
-            standing = restarted(standing)
+            status = restarted(status)
             commands: tuple[object, ...] = ()
         else:
-            standing, commands = apply(standing, event)
+            status, commands = apply(status, event)
             row = TABLE.rows.get((before.phase, type(event)))
             if row is None:
-                assert standing is before
+                assert status is before
             else:
-                assert standing.phase in {phase for phase, _ in row.to}, "the table draws every step"
-        book = standing.book
+                assert status.phase in {phase for phase, _ in row.to}, "the table draws every step"
+        record = status.record
         if Action.KEEP in commands:
-            assert book.committed is not None
-            passed.add(book.committed.digest)
-        assert book.committed is None or book.committed.digest in passed
-        if before.book.committed is not None and book.committed != before.book.committed:
-            same = book.committed is not None and book.committed.digest == before.book.committed.digest
+            assert record.committed is not None
+            passed.add(record.committed.digest)
+        assert record.committed is None or record.committed.digest in passed
+        if before.record.committed is not None and record.committed != before.record.committed:
+            same = record.committed is not None and record.committed.digest == before.record.committed.digest
             assert same or Action.KEEP in commands or isinstance(event, Damaged)
         if Swap(MODEL) in commands:
-            assert before.book.trial is not None, "the book named it before"
+            assert before.record.trial is not None, "the record named it before"
         if Action.LOAD in commands:
             assert Action.WRITE in commands
         if (
             before.phase is DeploymentPhase.ON_TRIAL
-            and standing.phase is not DeploymentPhase.ON_TRIAL
+            and status.phase is not DeploymentPhase.ON_TRIAL
             and event is not None
         ):
             assert {Action.BACK, Action.KEEP} & set(commands), "what is over does not go on answering"
-        told = reported(book)
+        told = reported(record)
         state = State(status="online", device="d", trial=told)
         assert decode(encode(state), State).trial == told
 
@@ -123,20 +123,20 @@ def test_a_committed_model_has_passed_and_only_a_commit_or_damage_replaces_it(
 def test_a_model_that_ends_the_agent_each_time_is_gone_after_as_many_starts_as_allowed(
     happened: list[Event], most: int
 ) -> None:
-    standing = DeploymentStatus(DeploymentRecord())
+    status = DeploymentStatus(DeploymentRecord())
     for event in happened:
-        standing, _ = apply(standing, event)
+        status, _ = apply(status, event)
     for _ in range(most + 1):
-        standing, _ = apply(DeploymentStatus(standing.book), Started(most))
-    assert standing.book.trial is None
+        status, _ = apply(DeploymentStatus(status.record), Started(most))
+    assert status.record.trial is None
 
 
 @given(st.lists(events, max_size=15), pointers)
 def test_a_bundle_that_was_rolled_back_is_not_pulled_again_for_the_same_decision(
     happened: list[Event], pointer: ModelPointer
 ) -> None:
-    standing = DeploymentStatus(DeploymentRecord())
+    status = DeploymentStatus(DeploymentRecord())
     for event in happened:
-        standing, _ = apply(standing, event)
-    if standing.book.failed(pointer.bundle.digest, pointer.serial) is not None:
-        assert not any(isinstance(command, FetchBundle) for command in apply(standing, Pointed(pointer))[1])
+        status, _ = apply(status, event)
+    if status.record.failed(pointer.bundle.digest, pointer.serial) is not None:
+        assert not any(isinstance(command, FetchBundle) for command in apply(status, Pointed(pointer))[1])

@@ -1,1 +1,1 @@
-"""ONNX models on the device: what may be opened, and how it is asked."""
+"""ONNX models on the device: which may be opened, and how they run."""

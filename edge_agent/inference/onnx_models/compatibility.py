@@ -1,4 +1,4 @@
-"""Whether a bundle fits this device: pure, in words."""
+"""Checks whether a bundle fits this device: pure."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ PRESENT = "present"
 
 
 def require_compatible(manifest: BundleManifest, task: Task, modalities: Sequence[str]) -> None:
-    """Compare a bundle's inputs and outputs with what this device collects.
+    """Compare a bundle's inputs and outputs with the device's task and modalities.
 
     Args:
         manifest: the bundle's.
@@ -61,10 +61,10 @@ def require_compatible(manifest: BundleManifest, task: Task, modalities: Sequenc
 
 
 def _require_variants(manifest: BundleManifest) -> None:
-    """Each is a file of its own; what it computes is measured before it is used."""
+    """Each variant is a file of its own; its answers are measured before it is used."""
     files = [variant.file for variant in (manifest.variants or {}).values()]
     for file in files:
-        if not file.endswith(ONNX_SUFFIX):  # ONNX Runtime may take another format by the name of a file
+        if not file.endswith(ONNX_SUFFIX):  # ONNX Runtime may choose another format by the file's name
             raise Refused(Reason.MALFORMED, f"the bundle's variant {file!r} is no {ONNX_SUFFIX} file")
         if file not in manifest.files or file == MODEL_FILE or files.count(file) > 1:
             raise Refused(
@@ -73,7 +73,7 @@ def _require_variants(manifest: BundleManifest) -> None:
 
 
 def _require_same_answers(manifest: BundleManifest, task: Task) -> None:
-    """Embeddings are the device's own, and so is what they are made of: any of its modalities will do."""
+    """Embeddings are the device's own, computed from whichever of its modalities."""
     what = {True: "completes knowledge graphs", False: "reads windows"}
     theirs, ours = manifest.graph, task.graph
     if theirs is None or ours is None:
@@ -88,7 +88,7 @@ def _require_same_answers(manifest: BundleManifest, task: Task) -> None:
 
 
 def _require_same_target(theirs: Target, task: Task) -> None:
-    """What a prediction means here; offset and scale do not count: the ONNX model answers in the unit."""
+    """Same name, kind and classes; offset and scale do not count: the ONNX model answers in the unit."""
     if theirs.name not in task.target_names:
         raise Refused(
             Reason.WRONG_TENSORS,

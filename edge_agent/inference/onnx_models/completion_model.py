@@ -1,4 +1,4 @@
-"""A model that completes graphs, loaded into ONNX Runtime (``protocol.bundle.Completion``).
+"""A model that completes knowledge graphs, in ONNX Runtime (``protocol.bundle.Completion``).
 
 Shapes: B questions, E entities, X relations and their inverses, V views, D entity dim, C relation dim, K
 answers.
@@ -24,7 +24,7 @@ _TYPES: Final = dict(zip(COMPLETION_INPUTS, ("int64", "int64", "float", "float")
 
 
 class CompletionModel:
-    """An inference session; embeddings are fed with every question.
+    """An inference session; every call includes the embeddings.
 
     Args:
         folder: an unpacked bundle.
@@ -33,8 +33,8 @@ class CompletionModel:
         provider: of ONNX Runtime.
 
     Raises:
-        Refused: the file is not closed (``closed_graph``), does not load, or its inputs or outputs are not
-            those of its manifest.
+        Refused: the file is unsafe (``graph_safety``), does not load, or its inputs or outputs differ from
+            its manifest.
     """
 
     def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
@@ -74,7 +74,7 @@ class CompletionModel:
                 )
 
     def misfit(self, tables: Tables) -> str:
-        """Why it cannot answer from these embeddings, in words; empty where it can."""
+        """Why it cannot answer from these embeddings; empty if it can."""
         shape, (_, views, dim) = self.shape, tables.entities_EVD.shape
         wide = tables.relations_XC.shape[1]
         if (views, dim, wide) == (shape.views, shape.entity_dim, shape.views * shape.relation_dim):
@@ -85,15 +85,15 @@ class CompletionModel:
         )
 
     def complete(self, head_B: IntArray, relation_B: IntArray, tables: Tables) -> tuple[IntArray, FloatArray]:
-        """``tails_BK`` (rows of the entities; -1 where there are fewer) and ``scores_BK``, the highest first.
+        """``tails_BK`` (rows of the entities; -1 if there are fewer) and ``scores_BK``, the highest first.
 
         Args:
             head_B: rows of the entities.
             relation_B: rows of the relations; the inverse of relation r is r + R.
-            tables: the device's own; :meth:`misfit` says nothing of them.
+            tables: the device's own, for which :meth:`misfit` is empty.
 
         Raises:
-            Refused: ONNX Runtime cannot run it, or what it gives are no answers.
+            Refused: ONNX Runtime cannot run it, or its output is invalid.
         """
         parts = [
             self._complete(head_B[at : at + _AT_ONCE], relation_B[at : at + _AT_ONCE], tables)
@@ -127,7 +127,7 @@ class CompletionModel:
         return tails_BK, np.asarray(scores_BK, np.float32)
 
     def try_once(self) -> None:
-        """Ask about tables of zeros: fewer entities than are answered, and more.
+        """Ask with tables of zeros: with fewer entities than answers, and with more.
 
         Raises:
             Refused: it fails, or the answers are not the best of all entities.

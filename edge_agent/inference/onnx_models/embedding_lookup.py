@@ -1,9 +1,9 @@
 """Questions by key -> the best answers by key, from the device's own embeddings. Synchronous.
 
-This half of answering is where the model runs, beside the tables that training has left on disk; it knows no
-names. ``edge_agent.inference.question_answers`` has the other half.
+This part runs in the model's process, beside the tables that training wrote to disk; it knows no names.
+``edge_agent.inference.question_answers`` has the other part.
 
-Shapes: B questions, N of them that have rows in the tables, K answers.
+Shapes: B questions, N of them with rows in the tables, K answers.
 """
 
 from dataclasses import dataclass
@@ -23,17 +23,18 @@ from protocol.errors import Misconfigured
 
 NO_TABLES: Final = "this device has no embeddings yet: they come with its first round of training"
 HAS_ROWS, NEW_ENTITY, NEW_RELATION = range(3)
-"""What :attr:`Found.state_B` says: the tables have entity and relation of a question; or which is lacking."""
+"""Values of :attr:`LookupResult.state_B`: the tables have a question's entity and relation, or lack one of
+them."""
 
 
 @dataclass(frozen=True)
 class KeyedQuestions:
-    """Questions.
+    """Questions by key.
 
     Attributes:
         entity_B16: key of the entity that is asked about.
         relation_B16: key of the relation.
-        inverse_B: whether the entity is the tail of what is asked for.
+        inverse_B: whether the entity is the tail, and heads are asked for.
     """
 
     entity_B16: Keys
@@ -43,12 +44,12 @@ class KeyedQuestions:
 
 @dataclass(frozen=True)
 class LookupResult:
-    """Answers.
+    """Answers by key.
 
     Attributes:
-        why: why there are none at all, in words; empty where there may be some.
+        why: why there are none at all; empty if there may be some.
         state_B: of each question.
-        tails_NK: rows of the entities, for those that are :data:`HAS_ROWS`; -1 where there are fewer.
+        tails_NK: rows of the entities, for questions with :data:`HAS_ROWS`; -1 if there are fewer.
         keys_NK16: of those rows.
         scores_NK: the highest first.
     """
@@ -61,10 +62,10 @@ class LookupResult:
 
 
 class TableReader:
-    """Answers from the embeddings as they are on the disk. For one thread.
+    """Answers from the embeddings on the disk. For one thread.
 
     Args:
-        private: where training leaves them.
+        private: written by training.
     """
 
     def __init__(self, private: PrivateTensors) -> None:
@@ -96,18 +97,18 @@ class TableReader:
         return LookupResult("", state_B, tails_NK, keys_NK16, scores_NK)
 
     def why_not(self, model: CompletionModel, task: str) -> str:
-        """Why no question can be answered, in words; empty where some may be."""
+        """Why no question can be answered; empty if some may be."""
         return self._fitting(model, task)[1]
 
     def _fitting(self, model: CompletionModel, task: str) -> tuple[Tables | None, str]:
-        """Embeddings that the model takes; or why there are none, in words."""
+        """Embeddings that fit the model, or why there are none."""
         tables, why = self._tables(task)
         if tables is None:
             return None, why
         return (None, why) if (why := model.misfit(tables)) else (tables, "")
 
     def _tables(self, task: str) -> tuple[Tables | None, str]:
-        """Read again where training has written since; and why there are none, in words."""
+        """The tables, read again if training has written since; and why there are none."""
         now = (task, self._private.revision(task))
         if self._read[0] != now:
             try:
@@ -122,7 +123,7 @@ class TableReader:
 
 
 def nothing(why: str, top_k: int) -> LookupResult:
-    """No answers, to anything."""
+    """A result without answers."""
     return LookupResult(
         why,
         np.zeros(0, np.uint8),

@@ -1,4 +1,4 @@
-"""An encoder without torch: an ONNX model of the task, fed with the tensors of any version's encoder blob.
+"""An encoder without torch: an ONNX model of the task, given the tensors of any version's encoder blob.
 
 Shapes: B windows, C channels, T samples, D features.
 """
@@ -14,9 +14,9 @@ from protocol.errors import Reason, Refused
 INPUT: Final = "x"
 OUTPUT: Final = "feature"
 MAX_MODEL_BYTES: Final = 1024 * 1024
-"""An ONNX model of sixteen convolutions has some 30 KB: its weights are not inside."""
+"""An ONNX model of sixteen convolutions has some 30 KB: it holds no weights."""
 BATCH: Final = 64
-"""Windows at once: bounds the memory that a pass takes, whatever the number of windows."""
+"""Windows of one call: bounds the memory of a pass for any number of windows."""
 
 
 class EncoderModel:
@@ -27,8 +27,8 @@ class EncoderModel:
         threads: of ONNX Runtime.
 
     Raises:
-        Refused: too large, not closed (``closed_graph``), it does not load, or its inputs and outputs are not
-            an encoder model's.
+        Refused: too large, unsafe (``graph_safety``), it does not load, or its inputs and outputs are not an
+            encoder model's.
     """
 
     def __init__(self, data: bytes, threads: int = 1) -> None:
@@ -50,7 +50,7 @@ class EncoderModel:
 
     @property
     def dim(self) -> int:
-        """D; 0 where the ONNX model does not say it."""
+        """D; 0 if the ONNX model does not declare it."""
         return self._dim
 
     def run(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
@@ -61,7 +61,7 @@ class EncoderModel:
             encoder: the tensors of one blob ``encoder/<modality>``, by full name.
 
         Raises:
-            Refused: names or shapes are not the ONNX model's, ONNX Runtime cannot run it, or a feature of
+            Refused: names or shapes differ from the ONNX model's, ONNX Runtime cannot run it, or a feature of
                 finite windows is not finite.
         """
         self._require(x_BCT, encoder)
@@ -72,7 +72,7 @@ class EncoderModel:
         return z_BD
 
     def try_once(self) -> None:
-        """Run a whole batch of zeros, which takes the memory of any, through an encoder of ones.
+        """Run an encoder of ones on a full batch of zeros, the batch that needs the most memory.
 
         Raises:
             Refused: as :meth:`run`.

@@ -1,12 +1,12 @@
-"""Is an ONNX model closed: arithmetic on its inputs and its own constants, and nothing else?
+"""Checks that an ONNX model is only arithmetic on its inputs and its own constants.
 
-Models and encoder models come from the wire. The format can name files of this machine as constants, and can
-hold operators of other libraries, functions that unfold without end, and loops whose data decide how long
-they run. So this is an allow-list: a model is taken when every field of it is one that export writes, in the
-one form in which protobuf writes it. What is not known here is refused, and never passed over: two parsers
-may disagree about a form that no writer uses (a tag of five bytes whose upper bits one of them drops), and
-what one passes over the other may run. ``tests/property/test_fuzz_closed_graph.py`` compares it with onnx's
-own parsers. It reads protobuf's wire format by hand: a device has no onnx.
+Models and encoder models come from the network. The format can name files of this machine as constants, and
+can hold operators of other libraries, functions that unfold without end, and loops whose data decide how long
+they run. So this is an allow-list: a model is accepted if every field of it is one that export writes, in the
+one form in which protobuf writes it. Unknown fields are refused, never skipped: two parsers may disagree
+about a form that no writer uses (a tag of five bytes whose upper bits one of them drops), and one may run
+what the other skips. ``tests/property/test_fuzz_closed_graph.py`` compares it with onnx's own parsers. It
+parses protobuf's wire format itself, because a device has no onnx.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,29 +16,30 @@ from typing import Final, NamedTuple
 from protocol.errors import Reason, Refused
 
 MAX_FIELDS: Final = 500_000
-"""Of all messages, and numbers in packed fields: an ONNX model of a thousand nodes has some 20,000."""
+"""Limit of messages, and of numbers in packed fields: an ONNX model of a thousand nodes has some 20,000."""
 _VARINT_BYTES: Final = 10
 _MAX_INT32: Final = 2**31
 _MAX_TAG: Final = 2**32
 _MAX_INT64: Final = 2**64
 _MORE: Final = 0x80
-"""The bit of a varint's byte after which another one follows."""
+"""The bit of a varint's byte that announces another byte."""
 _FLOAT_BYTES: Final = 4
 _DOMAINS: Final = frozenset({b"", b"ai.onnx"})
 _KINDS: Final = frozenset({1, 2, 3, 4, 6, 7, 8})
-"""Of attributes: FLOAT, INT, STRING, TENSOR, FLOATS, INTS, STRINGS."""
+"""Types of attributes: FLOAT, INT, STRING, TENSOR, FLOATS, INTS, STRINGS."""
 _ORT_FORMAT: Final = slice(4, 8), b"ORTM"
-"""By these bytes ONNX Runtime takes another parser, for its own format. They may stand in an ONNX model."""
+"""Begins a file of ONNX Runtime's own format, which another parser reads. An ONNX model may contain these
+bytes too."""
 
 
 class _Field(NamedTuple):
     """A field that export writes.
 
     Attributes:
-        form: ``int``, ``int32``, ``float``, ``bytes``, ``text`` (UTF-8), ``domain`` (ONNX's own),
-            ``inside`` (zero: a constant is in the file), ``kind`` (of an attribute), ``int32s``, ``int64s``
-            and ``floats`` (packed), or a message of :data:`_MESSAGES`.
-        many: it may stand more than once.
+        form: ``int``, ``int32``, ``float``, ``bytes``, ``text`` (UTF-8), ``domain`` (ONNX's own), ``inside``
+            (zero: a constant is in the file), ``kind`` (of an attribute), ``int32s``, ``int64s`` and
+            ``floats`` (packed), or a message of :data:`_MESSAGES`.
+        many: it may be repeated.
     """
 
     form: str
@@ -46,7 +47,7 @@ class _Field(NamedTuple):
 
 
 _WIRE_TYPE: Final[Mapping[str, int]] = {"int": 0, "int32": 0, "inside": 0, "kind": 0, "float": 5}
-"""By form; all others are bytes with a length before them: 2."""
+"""Wire type by form; all others are bytes with a length before them: 2."""
 _DOC: Final = _Field("text")
 _MESSAGES: Final[Mapping[str, Mapping[int, _Field]]] = {
     "model": {
@@ -103,7 +104,7 @@ _MESSAGES: Final[Mapping[str, Mapping[int, _Field]]] = {
     "shape": {1: _Field("dimension", many=True)},
     "dimension": {1: _Field("int"), 2: _Field("text")},
 }
-"""By message, the fields that are taken, by their numbers in onnx.proto3."""
+"""Accepted fields by message, with their numbers in onnx.proto3."""
 _OUTSIDE: Final = "constants in files outside of it"
 _BRANCH: Final = "a graph inside an operator (a loop or a branch)"
 _REFUSED: Final[Mapping[tuple[str, int], str]] = {
@@ -116,15 +117,15 @@ _REFUSED: Final[Mapping[tuple[str, int], str]] = {
     ("attribute", 23): "sparse constants",
     ("tensor", 13): _OUTSIDE,
 }
-"""Words for what is not taken; all else is called by its number."""
+"""Names of refused fields for messages; all others are named by number."""
 
 
 def require_safe_model(data: bytes | memoryview, what: str) -> None:
-    """Look through a serialized model. ONNX Runtime must be given these bytes, and no others.
+    """Check a serialized model. ONNX Runtime must be given these bytes, and no others.
 
     Args:
         data: of the model.
-        what: it is called so in words.
+        what: its name in messages.
 
     Raises:
         Refused: it has a part that export never writes, or is no model.
@@ -137,7 +138,7 @@ def require_safe_model(data: bytes | memoryview, what: str) -> None:
 
 @dataclass
 class _Look:
-    """One look through a model."""
+    """One pass through a model."""
 
     data: memoryview
     fields: int = 0
@@ -162,7 +163,7 @@ class _Look:
                 raise Refused(Reason.MALFORMED, "no ONNX model: it has no graph")
 
     def _require(self, form: str, value: int, begin: int, stop: int) -> None:
-        """Raises Refused where a value is not of the form."""
+        """Raises Refused if a value does not have the form."""
         if form == "inside" and value:
             raise _strange(_OUTSIDE)
         if form == "kind" and value not in _KINDS:
@@ -184,7 +185,7 @@ class _Look:
                 raise _strange(f"an operator of {text[:64]!r}")
 
     def _fields(self, message: str, at: int, end: int) -> Iterator[tuple[int, _Field, int, int, int]]:
-        """Of a message: number, field, value (0 where it is bytes), and where the value begins and ends."""
+        """Fields of a message: number, field, value (0 for bytes), and where the value begins and ends."""
         known = _MESSAGES[message]
         while at < end:
             self._count()
@@ -215,7 +216,7 @@ class _Look:
             raise Refused(Reason.TOO_LARGE, f"it has more than {MAX_FIELDS} parts")
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
-        """Value, and where it ends. Only the shortest form of a value is one."""
+        """A value, and where it ends. Only the shortest form is accepted."""
         value = 0
         for i in range(_VARINT_BYTES):
             if at + i >= end:
@@ -230,7 +231,7 @@ class _Look:
 
 
 def _strange(words: str) -> Refused:
-    return Refused(Reason.MALFORMED, f"it has {words}, which is never taken from the wire")
+    return Refused(Reason.MALFORMED, f"it has {words}, which is never accepted from the network")
 
 
 def _damaged(at: int) -> Refused:

@@ -1,4 +1,4 @@
-"""The models that a device runs: of windows, or of ONNX models; which, the bundle's manifest says."""
+"""Loads the models that a device runs: on windows or on knowledge graphs, as the bundle's manifest says."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ Model = LoadedModel | CompletionModel
 
 
 def load(folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> Model:
-    """Load an unpacked bundle into this process, without running it yet; the arguments are a model's.
+    """Load an unpacked bundle into this process, without a test run; the arguments are a model's.
 
     Raises:
         Refused: as :class:`LoadedModel` and :class:`CompletionModel`.

@@ -1,4 +1,4 @@
-"""What a batch showed of the models that saw it: a rollout's health window and the figures read it.
+"""Observation of a batch: answers and times of the model and its shadow, for a trial and the statistics.
 
 Shapes: B windows or questions, K classes of a target, or answers to a question, C channels, T samples.
 """
@@ -13,27 +13,28 @@ from numpy.typing import NDArray
 from protocol.bundle import BundleManifest
 
 TAILS = "tails"
-"""A knowledge-graph model's only key of :attr:`Seen.answers`: ``tails_BK``, rows of the device's entities."""
+"""A knowledge-graph model's only key of :attr:`BatchObservation.answers`: ``tails_BK``, rows of the device's
+entities."""
 
 Answers = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class BatchObservation:
-    """One batch: what the model said, and what its shadow said of the same.
+    """One batch: the answers of the model, and of its shadow to the same input.
 
     Attributes:
         digest: of the model's bundle.
         manifest: of the model.
-        count: windows or questions that it was asked; only such with a modality that it reads.
-        latency_s: from the question to its answer, of the whole batch; until the failure, where it failed.
-        error: why there are no answers, in words; empty where there are.
-        answers: by target ``(B, K)``, ``(B,)`` or ``(B, C, T)`` (``LoadedModel.predict``), or
-            :data:`TAILS`. Finite. Empty where there was an error.
-        y_B: the true class of the target ``label`` for each window; -1 where it is not known.
-        before: the shadow's answers to the same; None where there is no shadow, it failed, or there was no
-            time for it.
-        before_error: why the shadow, which was asked, has no answers, in words.
+        count: windows or questions given to the model; only those with a modality that it reads.
+        latency_s: from the call to its answer, of the whole batch; or to its failure.
+        error: why there are no answers; empty if there are.
+        answers: by target ``(B, K)``, ``(B,)`` or ``(B, C, T)`` (``LoadedModel.predict``), or :data:`TAILS`.
+            Finite. Empty after an error.
+        y_B: the true class of the target ``label`` for each window; -1 if unknown.
+        before: the shadow's answers to the same; None without a shadow, after its failure, or if there was no
+            time.
+        before_error: why the shadow gave no answers when it was called.
         before_latency_s: as ``latency_s``, of the shadow.
         before_manifest: of the shadow.
     """
@@ -52,5 +53,5 @@ class BatchObservation:
 
 
 def rows(answers: Answers | None) -> int:
-    """Windows or questions that were answered."""
+    """Answered windows or questions."""
     return max((len(answer) for answer in (answers or {}).values()), default=0)

@@ -1,8 +1,8 @@
-"""What the device keeps of its own training (private tensors), blended into the model that it predicts with.
+"""Blends the device's private tensors, from its own training, into the model that it predicts with.
 
-The method says how (``MethodSpec.blended``); the global half of the blend is what the model holds itself, so
-that own and global tensors meet in the version that runs. Nothing here can stop a prediction: what does not
-fit is left out, with a log line.
+The method defines the blend (``MethodSpec.blended``); its global part comes from the loaded model itself, so
+that own and global tensors are of the active version. Nothing here can stop a prediction: tensors that do not
+fit are left out, with a log line.
 """
 
 import weakref
@@ -21,18 +21,18 @@ _log = structlog.get_logger(__name__)
 
 
 class PersonalTensors:
-    """Keeps a model's own tensors as the private tensors on disk say. Synchronous, for one thread."""
+    """Updates a model's own tensors from the private tensors on disk. Synchronous, for one thread."""
 
     def __init__(self, private: PrivateTensors) -> None:
         self._private = private
         self._done: object = None
 
     def refresh(self, model: LoadedModel, task: Task) -> None:
-        """Look whether private tensors, model or task are others than last time; if so, blend anew."""
+        """Blend again if private tensors, model or task have changed since the last call."""
         if not model.overridable:
             self._done = None
             return
-        # A weak reference: a model that was replaced must not stay in memory for our sake.
+        # A weak reference: a replaced model must not stay in memory because of this.
         now = (weakref.ref(model), task, self._private.revision(task.name))
         if now == self._done:
             return
@@ -53,7 +53,7 @@ class PersonalTensors:
         spec = registry.method(task.method)
         state = unflatten(model.defaults())
         lacking = {*spec.personal(spec.configure(task))} - {blob.split("/", 1)[0] for blob in state}
-        # a route may have nothing of a personal part; another bundle that lacks one is older than the option
+        # a route may lack the personal part; another bundle that lacks one is older than the option
         if not private or (lacking and not spec.routed):
             return {}
         blended = spec.blended(task, state, private)

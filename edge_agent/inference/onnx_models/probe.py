@@ -1,9 +1,8 @@
-"""Does ONNX Runtime work here, and does a model load? Asked in a child process: it may die of a signal.
+"""Checks in a child process, which may die of a signal, that ONNX Runtime works and a model loads.
 
-``python -P -m edge_agent.inference.onnx_models.probe`` imports it; with a model's folder, or the file of a
-encoder model, it also
-runs zeros through it. Where that takes all memory there is, the kernel ends the child and not the agent.
-onnxruntime has shipped wheels that die with SIGILL on a Raspberry Pi 4.
+``python -P -m edge_agent.inference.onnx_models.probe`` imports it; with a model's folder, or the file of an
+encoder model, it also runs zeros through it. If that takes all memory, the kernel ends the child and not the
+agent. onnxruntime has shipped wheels that die with SIGILL on a Raspberry Pi 4.
 """
 
 import asyncio
@@ -19,11 +18,11 @@ from runtime.process.worker import status_words
 TIMEOUT_S: Final = 60.0
 _OOM: Final = Path("/proc/self/oom_score_adj")
 _CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP)
-"""Of a library that does not run on this machine. Others (SIGKILL, SIGTERM) come from outside."""
+"""Signals of a library that does not run on this machine. Others (SIGKILL, SIGTERM) come from outside."""
 
 
 async def onnxruntime_error(model: Path | None = None, *, python: str = sys.executable) -> str:
-    """Empty when ONNX Runtime imports (and the model or encoder model runs), else the reason in words."""
+    """Empty if ONNX Runtime imports (and the model or encoder model runs), else the reason."""
     args = [] if model is None else [str(model)]
     process = await asyncio.create_subprocess_exec(
         python,
@@ -48,12 +47,12 @@ async def onnxruntime_error(model: Path | None = None, *, python: str = sys.exec
 
 
 def words(status: int, said: str, *, loading: bool = False) -> str:
-    """What a probe's end means.
+    """Text for a probe's end.
 
     Args:
         status: exit status, negative for a signal.
-        said: its last words.
-        loading: it had no model yet, so that the library alone is to blame.
+        said: its last output.
+        loading: it had no model yet, so only the library can have failed.
     """
     if status == 0:
         return ""
@@ -73,9 +72,9 @@ def words(status: int, said: str, *, loading: bool = False) -> str:
 
 
 def main(args: list[str]) -> int:
-    """The child's side."""
+    """Entry point of the child."""
     with contextlib.suppress(OSError):
-        _OOM.write_text("1000", encoding="ascii")  # the first to go
+        _OOM.write_text("1000", encoding="ascii")  # the first process that the kernel kills for memory
     import onnxruntime  # noqa: F401, PLC0415 - the import is what is probed
 
     if args:

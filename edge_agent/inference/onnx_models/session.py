@@ -1,11 +1,11 @@
-"""ONNX Runtime's inference sessions, of the very bytes that ``closed_graph`` looked through.
+"""ONNX Runtime's inference sessions, of exactly the bytes that ``graph_safety`` checked.
 
-The one door of models from the wire to ONNX Runtime, in servants (``edge_agent.inference.serving``).
+All models from the network are opened here, in servants (``edge_agent.inference.serving``).
 
-A model's file is copied into memory of its own, which the kernel then seals: nobody can change it any more,
-this process included. That is looked through, compared with the manifest, and handed on; the file on the disk
-is not opened again. ONNX Runtime reads it as a file, so a model of 36 MB takes no more memory at its peak
-than one that is opened by its path, and a half less than one that is handed over as Python's bytes.
+A model's file is copied into anonymous memory, which the kernel then seals: nobody can change it any more,
+not even this process. That copy is checked, compared with the manifest, and handed on; the file on the disk
+is not opened again. ONNX Runtime reads it as a file, so a model of 36 MB has the same peak memory as one
+opened by its path, and half as much less than one given as Python's bytes.
 """
 
 import errno
@@ -26,11 +26,12 @@ from protocol.frames.frame import digest
 
 CPU: Final = "CPUExecutionProvider"
 PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
-"""Errors that say nothing of a file."""
+"""Errors of the system, not of a file."""
 _MFD_NOEXEC_SEAL: Final = 0x8
 """Python 3.11 has no name for it."""
 _FORMAT: Final = ("session.load_model_format", "ONNX")
-"""Else the first bytes, or the end of the name, may choose ONNX Runtime's own format, which nobody checks."""
+"""Otherwise the first bytes, or the file name's ending, may select ONNX Runtime's own format, which is not
+checked."""
 
 
 def open_session(
@@ -43,12 +44,12 @@ def open_session(
         manifest: of it.
         threads: of ONNX Runtime.
         file: which of its models (``BundleManifest.variants``).
-        provider: runs it, as far as it can; the CPU does the rest.
+        provider: runs supported operators; the CPU runs the rest.
 
     Raises:
-        Refused: the file is not what the manifest says, is not closed (``closed_graph``), does not load, or
-            ONNX Runtime has no such provider here.
-        Transient: it cannot be read now (too many open files, no memory), which says nothing of it.
+        Refused: the file differs from the manifest, is unsafe (``graph_safety``), does not load, or ONNX
+            Runtime has no such provider here.
+        Transient: it cannot be read now (too many open files, no memory); the file may be valid.
     """
     path = folder / file
     if file not in manifest.files:
@@ -56,7 +57,7 @@ def open_session(
     with _sealed(path) as sealed:
         _require(sealed, manifest.files[file].digest, path)
         session = _session(f"/proc/self/fd/{sealed}", str(path), threads, provider)
-    if (first := session.get_providers()[0]) != provider:  # it falls back without an error
+    if (first := session.get_providers()[0]) != provider:  # ONNX Runtime falls back without an error
         raise Refused(Reason.MALFORMED, f"{path} is run by {first}: {provider} does not work here")
     return session
 
@@ -66,11 +67,11 @@ def session_of(data: bytes, what: str, threads: int) -> Any:
 
     Args:
         data: of the model; small.
-        what: it is called so in words.
+        what: its name in messages.
         threads: of ONNX Runtime.
 
     Raises:
-        Refused: it is not closed (``closed_graph``), or does not load.
+        Refused: it is unsafe (``graph_safety``), or does not load.
     """
     require_safe_model(data, what)
     return _session(data, what, threads, CPU)
@@ -82,7 +83,7 @@ def _session(model: str | bytes, what: str, threads: int, provider: str) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # an arena keeps what the largest run took
+    options.enable_cpu_mem_arena = False  # an arena keeps the memory of the largest run
     options.log_severity_level = 3
     options.add_session_config_entry(*_FORMAT)
     try:
@@ -94,7 +95,7 @@ def _session(model: str | bytes, what: str, threads: int, provider: str) -> Any:
 
 
 def _memory_file() -> int:
-    """A file in memory that may be sealed and can never be executed; its descriptor.
+    """Descriptor of a file in memory that can be sealed and never executed.
 
     A kernel may be set to refuse any other (``vm.memfd_noexec``); one before 6.3 does not know the flag.
 
@@ -112,7 +113,7 @@ def _memory_file() -> int:
 
 @contextmanager
 def _sealed(path: Path) -> Iterator[int]:
-    """A copy of a file in memory that nobody can change; its descriptor."""
+    """Descriptor of a copy of a file in memory that nobody can change."""
     try:
         fd = _memory_file()
         try:
@@ -144,7 +145,7 @@ def _require(fd: int, wanted: str, path: Path) -> None:
 
 
 def onnx_errors() -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises: its own errors have no base but Exception, so they are named one by one."""
+    """ONNX Runtime's exceptions: they have no common base but Exception, so they are listed."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state  # noqa: PLC0415 - an optional part
 
     names = ("Fail", "InvalidArgument", "InvalidGraph", "InvalidProtobuf", "NoSuchFile", "NotImplemented")

@@ -1,4 +1,4 @@
-"""A model of windows, loaded into ONNX Runtime; and the manifest of any model.
+"""A model of windows in ONNX Runtime; and the manifest of any model.
 
 It runs in a servant (``edge_agent.inference.serving``), not in the agent.
 
@@ -29,11 +29,11 @@ MANIFEST_FILE: Final = "manifest.json"
 
 
 def read_manifest(folder: Path) -> BundleManifest:
-    """The manifest of an unpacked bundle whose files are what it says.
+    """The manifest of an unpacked bundle, whose files are checked against it.
 
     Raises:
-        Refused: it is not there or not readable, or a file was damaged since.
-        Transient: it cannot be read now (too many open files, no memory), which says nothing of it.
+        Refused: it is missing or unreadable, or a file was damaged since.
+        Transient: it cannot be read now (too many open files, no memory); it may be valid.
     """
     path = folder / MANIFEST_FILE
     try:
@@ -60,8 +60,8 @@ class LoadedModel:
         provider: of ONNX Runtime.
 
     Raises:
-        Refused: the file is not closed (``closed_graph``), does not load, or its inputs or outputs are not
-            those of its manifest.
+        Refused: the file is unsafe (``graph_safety``), does not load, or its inputs or outputs differ from
+            its manifest.
     """
 
     def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
@@ -114,7 +114,7 @@ class LoadedModel:
 
     @property
     def own(self) -> Tensors:
-        """The device's own tensors, used instead of the ONNX model's; empty where it has none."""
+        """The device's own tensors, used instead of the ONNX model's; empty if it has none."""
         return self._own
 
     @own.setter
@@ -122,9 +122,9 @@ class LoadedModel:
         self._own = self.fitting(tensors)
 
     def fitting(self, tensors: Tensors) -> Tensors:
-        """The tensors that the ONNX model takes; the log names the others.
+        """The tensors that fit the ONNX model; the log names the others.
 
-        The tensors of one blob belong together: one that is missing or wrong takes the others with it.
+        The tensors of one blob belong together: if one is missing or invalid, all are left out.
         """
         wanted = unflatten(dict.fromkeys(self.overridable, np.empty(0, np.float32)))
         taken: Tensors = {}
@@ -144,7 +144,7 @@ class LoadedModel:
         """The ONNX model's own values of :attr:`overridable`.
 
         Raises:
-            Refused: ONNX Runtime cannot give them.
+            Refused: ONNX Runtime cannot compute them.
         """
         names = list(self.overridable)
         feeds = self._zeros()
@@ -163,9 +163,9 @@ class LoadedModel:
     def predict(
         self, x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np.bool_], columns: Sequence[str]
     ) -> dict[str, FloatArray]:
-        """What it says of windows, with the device's own tensors where it has some.
+        """Predict for windows, with the device's own tensors if it has some.
 
-        Own tensors that lead to numbers that are not finite are dropped, with a log line.
+        Own tensors that cause a value that is not finite are dropped, with a log line.
 
         Args:
             x: per modality ``x_BCT`` in raw units.
@@ -200,7 +200,7 @@ class LoadedModel:
         """Run one window of zeros.
 
         Raises:
-            Refused: it fails, or an answer is not finite, or not of the shape that the manifest says: a
+            Refused: it fails, or an answer is not finite, or does not have the manifest's shape: a
                 probability for each label, one value, a window.
         """
         answers = self.predict(self._zeros(), np.ones((1, len(self.names)), np.bool_), self.names)
@@ -214,7 +214,7 @@ class LoadedModel:
                 )
 
     def _shape(self, target: Target) -> tuple[int, ...]:
-        """Of one window's answer."""
+        """Shape of one window's answer."""
         if target.kind == "classification":
             return (1, len(target.labels))
         made = {m.name: m for m in self.manifest.generated or ()}.get(target.modality or "")

@@ -1,4 +1,4 @@
-"""The agent's end of a socket to a servant: one question at a time, on the event loop, without a thread."""
+"""The agent's end of a socket to a servant: one request at a time, on the event loop, without a thread."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ _PREFIX = 8
 
 
 class Channel:
-    """Asks, and waits for answers.
+    """Sends requests, and waits for answers.
 
     Args:
         sock: connected; owned from now on.
@@ -30,11 +30,11 @@ class Channel:
         self._waiter: asyncio.Future[Answer] | None = None
         self._sending: asyncio.Task[None] | None = None
         self.broken = ""
-        """Why nothing can be asked any more, in words."""
+        """Why the channel is closed."""
         self._loop.add_reader(sock.fileno(), self._readable)
 
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
-        """As ``host.Asked``."""
+        """As ``host.ModelChannel``."""
         if self.broken:
             raise Broken(self.broken)
         buffers = encode(header, arrays)
@@ -46,18 +46,18 @@ class Channel:
             self._send(buffers)
             return await waiter
         except asyncio.CancelledError:
-            self._break("the question was called off")
+            self._break("the request was cancelled")
             raise
         finally:
             timer.cancel()
             self._waiter = None
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Close the channel."""
         self._break("it was closed")
 
     def _send(self, buffers: list[Any]) -> None:
-        """What does not go at once goes beside the waiting: who does not read must not be waited for."""
+        """Send what the socket takes at once, the rest beside the waiting: a servant may not read."""
         try:
             sent = self._sock.sendmsg(buffers)
         except BlockingIOError:
@@ -86,7 +86,7 @@ class Channel:
             self._break("it has gone")
             return
         if self._waiter is None or self._waiter.done():
-            self._break("it speaks without being asked")
+            self._break("it answers without a request")
             return
         self._got += count
         try:
@@ -95,7 +95,7 @@ class Channel:
             self._break(error.detail)
 
     def _take(self) -> None:
-        """Give the answer to who waits for it, once it is whole."""
+        """Pass the answer on once it is whole."""
         if self._got < _PREFIX:
             return
         total = lengths(self._buffer, self._max_body)
@@ -122,7 +122,7 @@ class Channel:
         if self._sending is not None and self._sending is not asyncio.current_task():
             self._sending.cancel()
         self._loop.remove_reader(self._sock.fileno())
-        self._loop.remove_writer(self._sock.fileno())  # another socket may have its number next
+        self._loop.remove_writer(self._sock.fileno())  # the next socket may have the same number
         self._sock.close()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Broken(why))

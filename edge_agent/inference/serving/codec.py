@@ -1,7 +1,7 @@
-"""What agent and servant say to each other: one message = two lengths, a CBOR header, raw arrays.
+"""Messages between agent and servant: one message = two lengths, a CBOR header, raw arrays.
 
-No pickle. Every length, type and shape is checked before anything of that size is taken: a servant runs
-what came from the network. Strictly one answer to each question.
+No pickle. Every length, type and shape is checked before memory of that size is allocated: a servant runs
+models from the network. Exactly one answer to each request.
 """
 
 import functools
@@ -44,7 +44,7 @@ def encode(header: Header, arrays: Arrays) -> list[Any]:
     """One message, as buffers for ``sendmsg``; values of the header are hashable.
 
     Raises:
-        Refused: it is larger than a reader takes.
+        Refused: it is larger than a reader accepts.
     """
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     said = tuple((name, _CODES[array.dtype], array.shape) for name, array in whole.items())
@@ -58,12 +58,12 @@ def encode(header: Header, arrays: Arrays) -> list[Any]:
 
 @functools.lru_cache(_KEPT_HEADS)
 def _head(items: tuple[tuple[str, Any], ...], said: tuple[Any, ...]) -> bytes:
-    """Nearly all messages have the header of the one before."""
+    """Cached, because nearly all messages have the header of the one before."""
     return cbor2.dumps({**dict(items), _ARRAYS: said})
 
 
 def lengths(data: bytes | bytearray | memoryview, max_body: int = MAX_BODY) -> int:
-    """Bytes of a whole message, told from its first eight.
+    """Bytes of a whole message, from its first eight.
 
     Raises:
         Refused: it would be too large.
@@ -81,7 +81,7 @@ def decode(data: memoryview) -> tuple[Header, dict[str, NDArray[Any]]]:
         data: a whole message.
 
     Raises:
-        Refused: it is none.
+        Refused: it is no valid message.
     """
     head, _ = _LENGTHS.unpack_from(data)
     at = _LENGTHS.size + head
@@ -99,7 +99,7 @@ def decode(data: memoryview) -> tuple[Header, dict[str, NDArray[Any]]]:
 
 @functools.lru_cache(_KEPT_HEADS)
 def _read(head: bytes) -> tuple[Header, tuple[_Array, ...]]:
-    """What a header says, which nobody changes; and of each array name, type, shape and bytes."""
+    """A header, read-only; and of each array name, type, shape and bytes."""
     try:
         header = cbor2.loads(head)
         said = header.pop(_ARRAYS)
@@ -117,21 +117,21 @@ def _array(name: str, dtype: np.dtype[Any], shape: tuple[Any, ...]) -> _Array:
 
 
 def _malformed(words: str) -> Refused:
-    return Refused(Reason.MALFORMED, f"no message of a model's process: {words}"[:300])
+    return Refused(Reason.MALFORMED, f"invalid message of a model's process: {words}"[:300])
 
 
 class MessageReader:
-    """Messages from a blocking socket. What it gave is valid until the next is asked for."""
+    """Messages from a blocking socket. A message is valid until the next is read."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._buffer = bytearray(KEPT)
 
     def message(self) -> tuple[Header, dict[str, NDArray[Any]]] | None:
-        """The next; None where the other side has gone.
+        """The next message; None if the other side has closed.
 
         Raises:
-            Refused: what came is no message.
+            Refused: the bytes are no message.
         """
         if len(self._buffer) > KEPT:
             self._buffer = bytearray(KEPT)
@@ -148,13 +148,13 @@ class MessageReader:
         while got < total:
             got += self._more(got)
         if got > total:
-            raise Refused(Reason.MALFORMED, "two questions at once")
+            raise Refused(Reason.MALFORMED, "two requests at once")
         return decode(memoryview(self._buffer)[:total])
 
     def _more(self, got: int) -> int:
         count = self._sock.recv_into(memoryview(self._buffer)[got:])
         if not count:
-            raise ConnectionResetError("the other side has gone in the middle of a message")
+            raise ConnectionResetError("the other side has closed in the middle of a message")
         return count
 
 

@@ -1,10 +1,9 @@
-"""A model's process gives up what a model does not need, before it opens one.
+"""A model's process gives up the access that a model does not need, before it opens one.
 
-It stands in an empty folder that no name leads to. By Landlock (``runtime.process.landlock``) it may read
-Python, its
-libraries, the figures of the machine, the model's folder, and where the model is blended with tensors of the
-device their folder; nothing else, and write nothing. So a model that found a hole in ONNX Runtime would find
-no key of the device, no secret of the fleet, and no way out by TCP.
+Its working folder is empty and has no name. By Landlock (``runtime.process.landlock``) it may read Python,
+its libraries, system figures, the model's folder, and the folder of the device's private tensors if the model
+is blended with them; nothing else, and write nothing. So a model that exploits ONNX Runtime finds no key of
+the device, no secret of the fleet, and no way out by TCP.
 """
 
 import os
@@ -25,31 +24,31 @@ _SYSTEM: Final = (
     *("/usr", "/lib", "/lib64", "/bin", "/sys"),
     *("/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero"),
 )
-"""Not ``/proc``: ONNX Runtime has looked at the processor when it was loaded."""
+"""Not ``/proc``: ONNX Runtime has read the processor's features when it was loaded."""
 _WRITTEN: Final = ("/dev/null",)
 _OF_PROVIDERS: Final = ("/dev", "/proc")
-"""Of ONNX Runtime's providers other than the CPU: their devices, and what their drivers say of them."""
+"""For ONNX Runtime's providers other than the CPU: devices, and the files of their drivers."""
 _PATHS: Final = ("folder", "private")
 _LIBRARIES: Final = "LD_LIBRARY_PATH"
 
 
 def confine(folder: Path | None, private: Path | None = None, provider: str = CPU) -> bool:
-    """Give up all else, for good. The process has one thread, and has loaded ONNX Runtime.
+    """Give up all other access, for good. The process has one thread, and has loaded ONNX Runtime.
 
     Args:
         folder: absolute, of the model; None: it comes as bytes.
         private: absolute, of the device's own tensors; None: none are read.
-        provider: of ONNX Runtime. Others than the CPU may use devices and the network, too.
+        provider: of ONNX Runtime. Others than the CPU may also use devices and the network.
 
     Returns:
-        False where the kernel has no Landlock: only the folder is left then.
+        False if the kernel has no Landlock: then only the working folder has changed.
 
     Raises:
         OSError: the kernel refuses.
     """
     if private is not None:
         with suppress(OSError):  # a full disk: then nothing is written there either
-            make_folder(private)  # rules are of what is there, and the first training comes later
+            make_folder(private)  # rules need an existing folder, and the first training comes later
     sys.path[:] = [str(Path(entry).absolute()) for entry in sys.path if entry]
     stand_in_an_empty_folder()
     needed = [path for path in (folder, private) if path is not None]
@@ -62,13 +61,13 @@ def confine(folder: Path | None, private: Path | None = None, provider: str = CP
 
 
 def confine_for(asked: Mapping[str, Any]) -> bool:
-    """As :func:`confine`, for what a servant is asked to ``open``."""
+    """As :func:`confine`, for a servant's request ``open``."""
     folder, private = (None if asked.get(name) is None else Path(asked[name]) for name in _PATHS)
     return confine(folder, private, asked.get("provider", CPU))
 
 
 def stand_in_an_empty_folder() -> None:
-    """One that was removed: relative names lead nowhere, and nothing can be made in it."""
+    """Change to a removed folder: relative names resolve to nothing, and no file can be created."""
     try:
         folder = tempfile.mkdtemp(prefix="lichen-empty-")
     except OSError:  # nothing can be written anywhere
@@ -79,7 +78,7 @@ def stand_in_an_empty_folder() -> None:
 
 
 def _code() -> Iterable[Path]:
-    """Where Python's modules are: some are imported late."""
+    """Folders of Python's modules: some are imported late."""
     for place in {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix, *sys.path}:
         if Path(place) != Path("/"):
             yield Path(place)

@@ -1,4 +1,4 @@
-"""Where a model runs: what the agent needs of it, whether that is a process of its own or the agent's."""
+"""What the agent needs of the place where a model runs: a process of its own, or the agent's."""
 
 from typing import Any, Protocol
 
@@ -11,53 +11,53 @@ Answer = tuple[Header, dict[str, NDArray[Any]]]
 
 
 class Broken(LichenError):  # noqa: N818 - reads as what happened
-    """The servant has gone, or what it says makes no sense: the channel is closed."""
+    """The servant has ended, or its answer is invalid: the channel is closed."""
 
 
 class ModelChannel(Protocol):
-    """A servant, as one asks it: ``channel.Channel``, or ``within.Direct``."""
+    """Requests to a servant: ``channel.Channel``, or ``in_process.InProcessChannel``."""
 
     broken: str
-    """Why nothing can be asked any more, in words."""
+    """Why the channel is closed."""
 
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
-        """One question, one answer.
+        """Send one request, and return its answer.
 
         Args:
-            header: what is asked.
+            header: the request.
             arrays: that go with it.
-            timeout_s: no answer after so long breaks it.
-            max_body: larger arrays than these break it too, where they come from another process.
+            timeout_s: a later answer closes the channel.
+            max_body: larger arrays close it too, if they come from another process.
 
         Returns:
             Header and arrays.
 
         Raises:
-            Broken: no answer came, or none that can be read. A caller that is cancelled breaks it too.
-            Refused: the question is too large to be asked.
+            ChannelClosed: no answer came, or an invalid one. Cancelling the caller closes it too.
+            Refused: the request is too large.
         """
         ...
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Close the channel."""
         ...
 
 
 class Host(Protocol):
-    """Gives servants: ``parent.Zygote``, or ``within.Within``."""
+    """Starts servants: ``zygote_client.ZygoteClient``, or ``in_process.InProcessHost``."""
 
     async def channel(self) -> tuple[int | None, ModelChannel]:
-        """A new servant, and its process; None where that is the agent's.
+        """A new servant, and its process; None if that is the agent's.
 
         Raises:
-            Transient: there is none to be had, in words.
+            Transient: no servant can be started; the message says why.
         """
         ...
 
     async def fate(self, pid: int) -> int | None:
-        """How a servant's process ended: exit status, negative for a signal; None where nobody knows."""
+        """How a servant's process ended: exit status, negative for a signal; None if unknown."""
         ...
 
     def end(self, pid: int) -> None:
-        """End a servant's process, whatever it does."""
+        """End a servant's process in any state."""
         ...

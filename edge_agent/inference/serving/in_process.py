@@ -1,7 +1,7 @@
-"""Models in the agent's own process (``infer.isolation = "none"``): less memory, quicker, and unprotected.
+"""Models in the agent's own process (``infer.isolation = "none"``): less memory, faster, and unprotected.
 
-The same servant answers as in a process of its own, without a socket between. What is quick is answered on
-the event loop at once, for a thread would take longer than the model; what is not, in a thread.
+The same servant answers as in a process of its own, without a socket between. Fast requests are answered on
+the event loop at once, because a thread would take longer than the model; others in a thread.
 """
 
 import asyncio
@@ -21,29 +21,29 @@ from protocol.errors import Transient
 
 _log = structlog.get_logger(__name__)
 QUICK_S: Final = 0.005
-"""What is expected to take less is answered on the event loop: sensors are read in threads, and wait no more
-than they do for a garbage collection."""
+"""Requests expected to take less are answered on the event loop: sensors are read in threads, and are delayed
+no more than by a garbage collection."""
 _THREAD: Final = "lichen-model"
 
 
 class InProcessChannel:
-    """A servant of this process, one question at a time. Cheap to make; the model comes with ``open``."""
+    """A servant in this process, one request at a time. Cheap to make; the model comes with ``open``."""
 
     def __init__(self) -> None:
         self._servant: ModelServer | None = ModelServer()
         self._row_s: float | None = None
-        """What a window took last; None: nobody knows yet."""
+        """Seconds of the last window; None: unknown yet."""
         self._reads = False
-        """Whether a run looks on the disk for own tensors, and blends those that are new."""
+        """Whether a run reads the disk for own tensors, and blends new ones."""
         self.broken = ""
-        """Why nothing can be asked any more, in words."""
+        """Why the channel is closed."""
 
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
-        """As ``host.Asked``. What is late goes on in its thread; nothing can end it but its own end.
+        """As ``host.ModelChannel``. A late answer goes on in its thread; it cannot be stopped.
 
-        Raises Transient where the system gives no thread.
+        Raises Transient if the system gives no thread.
         """
-        del max_body  # the memory is this process's already
+        del max_body  # the memory is already this process's
         if self._servant is None:
             raise Broken(self.broken)
         rows = len(arrays[PRESENT]) if header["op"] == "predict" else 0
@@ -61,11 +61,11 @@ class InProcessChannel:
             self._break(f"it has not answered in {timeout_s:g} s")
             raise Broken(self.broken) from None
         except asyncio.CancelledError:
-            self._break("the question was called off")
+            self._break("the request was cancelled")
             raise
 
     def close(self) -> None:
-        """The model's memory is the agent's to use again, and as far as that goes the system's."""
+        """Drop the model; its memory returns to the agent and, where possible, to the system."""
         self._break("it was closed")
 
     def _break(self, why: str) -> None:
@@ -76,7 +76,7 @@ class InProcessChannel:
     def _in_a_thread(
         self, servant: ModelServer, header: Header, arrays: Arrays, rows: int
     ) -> asyncio.Future[Answer]:
-        """A daemon: one that does not come back must not hold up the end of the agent."""
+        """Run in a daemon thread: one that hangs must not delay the agent's end."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
 
@@ -94,7 +94,7 @@ class InProcessChannel:
                 answer = self._answer(servant, header, arrays, rows)
             except Broken as error:
                 failed = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(settle, answer, failed)
 
         try:
@@ -104,7 +104,7 @@ class InProcessChannel:
         return future
 
     def _answer(self, servant: ModelServer, header: Header, arrays: Arrays, rows: int) -> Answer:
-        """Raises Broken where the servant fails, as its process would end."""
+        """Raises ChannelClosed if the servant fails, as its process would end."""
         began = time.perf_counter()
         try:
             answer = servant.answer(header, dict(arrays))
@@ -117,14 +117,14 @@ class InProcessChannel:
 
 
 class InProcessHost:
-    """Its servants are of this process."""
+    """Its servants are in this process."""
 
     async def channel(self) -> tuple[None, InProcessChannel]:
         """A new servant."""
         return None, InProcessChannel()
 
     async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - it has no process
-        """Nobody knows."""
+        """Always unknown."""
         return None
 
     def end(self, pid: int) -> None:
@@ -132,9 +132,9 @@ class InProcessHost:
 
 
 def all_ended(patience_s: float) -> bool:
-    """Whether no thread has a model under way any more; they are waited for.
+    """Wait for threads that still run a model; whether all have ended.
 
-    One that comes back from ONNX Runtime while the interpreter ends takes the process with it, by SIGABRT.
+    A thread that returns from ONNX Runtime while the interpreter ends aborts the process, by SIGABRT.
     """
     until = time.monotonic() + patience_s
     threads = [thread for thread in threading.enumerate() if thread.name == _THREAD]

@@ -1,9 +1,8 @@
-"""The process of one model: opens it, tries it once, answers until the other side goes.
+"""The process of one model: opens it, tries it once, answers until the other side closes.
 
-What it is asked (``op``), and what it answers: ``open`` (which model, where private tensors are), ``task``,
-``predict`` (arrays: the modalities and ``present``), ``ask`` (questions by key), ``features`` (an encoder's
-ONNX model, ``edge_agent.inference.onnx_models.encoder_model``). ``refused`` and ``words`` in the answer: it
-cannot.
+Requests (``op``): ``open`` (which model, where private tensors are), ``task``, ``predict`` (arrays: the
+modalities and ``present``), ``ask`` (questions by key), ``features`` (an encoder's ONNX model,
+``edge_agent.inference.onnx_models.encoder_model``). An answer with ``refused`` and ``words`` is a refusal.
 """
 
 import os
@@ -35,10 +34,10 @@ from runtime import exit_codes
 _Given = dict[str, NDArray[Any]]
 GRAPH: Final = "graph"
 WINDOWS: Final = ""
-"""Beside the tensors of an encoder: the windows."""
+"""Name of the windows' array, beside the tensors of an encoder."""
 FEATURE: Final = "feature"
 RAN: Final = ""
-"""Among the answers: seconds that ONNX Runtime took."""
+"""Field of an answer: seconds that ONNX Runtime took."""
 _NOT_OPEN: Final = "no model is open"
 
 
@@ -53,7 +52,7 @@ class ModelServer:
         self._tables: TableReader | None = None
 
     def answer(self, header: Header, given: _Given) -> tuple[Header, _Given]:
-        """Answer one question; what it refuses is an answer too."""
+        """Answer one request; a refusal is an answer too."""
         try:
             return _DO[header["op"]](self, header, given)
         except Refused as error:
@@ -69,7 +68,7 @@ class ModelServer:
             return {"dim": self._graph.dim}, {}
         model = load(Path(header["folder"]), header["threads"], header["file"], header["provider"])
         model.try_once()
-        trim_memory()  # what parsing and optimizing the ONNX model left behind
+        trim_memory()  # free what parsing and optimizing the ONNX model left behind
         self._model = model
         if header["private"] is not None:
             private = PrivateTensors(Path(header["private"]))
@@ -77,7 +76,7 @@ class ModelServer:
         return {}, {}
 
     def use(self, header: Header, _: _Given) -> tuple[Header, _Given]:
-        """From now on it is this task whose own tensors count."""
+        """Use the own tensors of this task from now on."""
         self._task = Task.model_validate_json(header["task"])
         return {}, {}
 
@@ -128,11 +127,11 @@ _DO: Final = {
 
 
 def serve(sock: socket.socket, *, alone: bool = False) -> int:
-    """Answer until the other side goes. Returns the exit status.
+    """Answer until the other side closes. Returns the exit status.
 
     Args:
         sock: of the agent.
-        alone: the process is there for this model only, and gives up what a model does not need
+        alone: the process is only for this model, and gives up other access
             (``edge_agent.inference.serving.confinement``).
     """
     servant, reader = ModelServer(), MessageReader(sock)
@@ -141,14 +140,14 @@ def serve(sock: socket.socket, *, alone: bool = False) -> int:
             if alone and asked[0].get("op") == "open":
                 confine_for(asked[0])
             send(sock, *servant.answer(*asked))
-    except (Refused, ConnectionError) as error:  # the agent has died in the middle of a message
+    except (Refused, ConnectionError) as error:  # the agent died in the middle of a message
         sys.stderr.write(f"{error}\n")
         return exit_codes.DATAERR
     return exit_codes.OK
 
 
 def live(sock: socket.socket) -> None:
-    """The whole life of a servant; does not return. What it does not expect ends it, with its traceback."""
+    """Run a servant until its exit; does not return. An unexpected error ends it, with a traceback."""
     status = exit_codes.SOFTWARE
     try:
         status = serve(sock, alone=True)

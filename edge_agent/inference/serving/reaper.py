@@ -1,4 +1,4 @@
-"""The end of a process: waited for, and brought about where it does not come."""
+"""Waits for the end of a process, and kills it if it does not end."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ _PATIENCE_S: Final = 1.0
 
 
 async def ended(process: asyncio.subprocess.Process) -> int:
-    """Exit status of a process whose socket is closed; it is killed where it stays."""
+    """Exit status of a process whose socket is closed; it is killed if it does not end."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
             return await process.wait()
@@ -22,7 +22,7 @@ async def ended(process: asyncio.subprocess.Process) -> int:
 
 
 def reaped(pid: int) -> int:
-    """As :func:`ended`, of a fork of ours."""
+    """As :func:`ended`, of our own child."""
     until = time.monotonic() + _PATIENCE_S
     try:
         while time.monotonic() < until:
@@ -32,5 +32,5 @@ def reaped(pid: int) -> int:
             time.sleep(0.002)
         os.kill(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:  # somebody has waited for all children
+    except ChildProcessError:  # another waiter has reaped all children
         return 0

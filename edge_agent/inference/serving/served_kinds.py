@@ -1,7 +1,6 @@
 """Models of windows and of knowledge graphs, as the agent holds them, wherever they run (``serving.host``).
 
-A process that dies, hangs or talks nonsense costs the batch that it was asked about; it is started anew
-when the next one comes.
+If a process dies, hangs or answers nonsense, only its present batch fails; the next one starts it again.
 
 Shapes: B windows or questions, M modalities that the model reads, C channels, T samples, K classes.
 """
@@ -43,7 +42,7 @@ class ServedWindows(ServedModel):
         self.names = tuple(m.name for m in manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
         self._shapes = {target.name: self._shape(target) for target in manifest.predicted}
-        """Of one window's answer, by target."""
+        """Shape of one window's answer, by target."""
         self._out_bytes = 4 * sum(math.prod(shape) for shape in self._shapes.values())
         self._in_bytes = 4 * sum(m.channels * manifest.samples[m.name] for m in manifest.modalities)
 
@@ -56,7 +55,7 @@ class ServedWindows(ServedModel):
     async def predict(
         self, x: Arrays, present_BM: NDArray[np.bool_], task: Task | None
     ) -> dict[str, FloatArray]:
-        """What it says of windows: ``LoadedModel.predict``, with the device's own tensors for the task.
+        """Predict for windows: ``LoadedModel.predict``, with the device's own tensors for the task.
 
         Args:
             x: per modality ``x_BCT`` in raw units, float32.
@@ -64,7 +63,7 @@ class ServedWindows(ServedModel):
             task: whose own tensors are used; None: none.
 
         Raises:
-            Failed: there is no answer, or not one of finite numbers.
+            PredictionFailed: there is no answer, or one that is not finite.
         """
         if task is not None and self.manifest.overridable:
             await self.use(task)
@@ -100,10 +99,10 @@ class ServedCompletion(ServedModel):
     """A model that completes knowledge graphs."""
 
     async def ask(self, asked: KeyedQuestions, task: Task) -> LookupResult:
-        """Answer questions by key, from the embeddings that training has left for the task.
+        """Answer questions by key, from the embeddings that training wrote for the task.
 
         Raises:
-            Failed: there is no answer.
+            PredictionFailed: there is no answer.
         """
         await self.use(task)
         arrays = {"entity": asked.entity_B16, "relation": asked.relation_B16, "inverse": asked.inverse_B}

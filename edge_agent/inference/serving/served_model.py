@@ -1,4 +1,4 @@
-"""A model, as the agent holds it: started, asked, started anew, ended; in its process or in the agent's."""
+"""A model, as the agent holds it: started, called, restarted, ended; in its process or in the agent's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,12 @@ from protocol.tasks.task import Task
 
 _log = structlog.get_logger(__name__)
 OPEN_TIMEOUT_S: Final = 60.0
-"""To open a model and try it once."""
+"""Seconds to open a model and try it once."""
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
 class Failed(LichenError):  # noqa: N818 - reads as what happened
-    """A batch has no answer; why, in words."""
+    """A batch has no answer; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,28 @@ class Opening:
 
 
 class ServedModel:
-    """What models of windows and of knowledge graphs have in common.
+    """The common part of models of windows and of knowledge graphs.
 
     Args:
         host: where models run.
         folder: an unpacked bundle.
         manifest: of it.
-        opening: how.
+        opening: how it is opened.
     """
 
     def __init__(self, host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
         self.manifest = manifest
         self.digest = folder.name
         self.own = False
-        """Whether the last answer was made with the device's own tensors."""
+        """Whether the last answer used the device's own tensors."""
         self.pid: int | None = None
-        """Of its process, while it has one of its own."""
+        """Process id, while it has a process of its own."""
         self.choice: dict[str, Any] = {}
-        """Which variant it is and why, for people (``edge_agent.inference.serving.variants.choice``)."""
+        """The chosen variant and why, for people (``edge_agent.inference.serving.variants.choice``)."""
         self.failures = 0
-        """Batches in a row that had no answer from its process."""
+        """Batches in a row without an answer from its process."""
         self.ran_s = 0.0
-        """What of the last answer's time ONNX Runtime took."""
+        """The part of the last answer's time that ONNX Runtime took."""
         self._host = host
         self._folder = folder
         self._opening = opening
@@ -79,8 +79,8 @@ class ServedModel:
         """Start the process, open the model, run it once.
 
         Raises:
-            Refused: it does not open or run, or its process dies of it.
-            Transient: there is no process to be had.
+            Refused: it does not open or run, or crashes its process.
+            Transient: no process can be started.
         """
         self.pid, self._channel = await self._host.channel()
         self._task = None
@@ -109,14 +109,14 @@ class ServedModel:
             self._end()
 
     def close(self) -> None:
-        """End the process; its memory is the system's again."""
+        """End the process; its memory returns to the system."""
         self._closed = True
         self._end()
 
     async def asked(
         self, header: Header, arrays: Arrays, max_body: int
     ) -> tuple[Header, dict[str, NDArray[Any]]]:
-        """Ask; raises Failed."""
+        """Send a request; raises PredictionFailed."""
         if self._closed:
             raise Failed("the model is not used any more")
         try:
@@ -139,20 +139,20 @@ class ServedModel:
         return answer, found
 
     async def use(self, task: Task) -> None:
-        """Tell the process about another task. Raises Failed."""
+        """Tell the process about another task. Raises PredictionFailed."""
         if task is not self._task or self._channel is None or self._channel.broken:
             await self.asked({"op": "task", "task": task.model_dump_json().encode()}, {}, 0)
             self._task = task
 
     def nonsense(self, words: str) -> Failed:
-        """It does not say what a model says: its process goes."""
+        """End the process because its answer is invalid."""
         self.failures += 1
         who = self._who
         self._end()
-        return Failed(f"{who} talks nonsense: {words}")
+        return Failed(f"{who} answers nonsense: {words}")
 
     async def _fate(self) -> str:
-        """How the process has ended, in words; it is ended where it has not."""
+        """Text on how the process ended; it is killed if it has not."""
         channel, pid, who = self._channel, self.pid, self._who
         self._channel = self.pid = None
         why = "" if channel is None else channel.broken
@@ -177,7 +177,7 @@ class ServedModel:
 
 
 def require_answer(answer: Header) -> None:
-    """Raises Refused where a servant has refused."""
+    """Raises Refused if a servant has refused."""
     if "refused" in answer:
         reason = _REASONS.get(str(answer["refused"]), Reason.MALFORMED)
         raise Refused(reason, str(answer.get("words", ""))[:500])

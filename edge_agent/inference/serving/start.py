@@ -1,4 +1,4 @@
-"""A bundle's folder -> a model that runs: its best variant here, float32 on the CPU where that fails."""
+"""A bundle's folder -> a running model: its best variant here, float32 on the CPU if that fails."""
 
 import asyncio
 from pathlib import Path
@@ -35,20 +35,20 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
 ) -> Model:
     """Start the fastest variant of a model that agrees with float32 here, and run it once.
 
-    One that is to run in the agent's process runs in another one before: what it does to that, it would do to
-    the agent.
+    With ``infer.isolation = "none"`` the model first runs in a process of its own, so that a crash there does
+    not crash the agent.
 
     Args:
-        zygote: makes processes.
+        zygote: starts processes.
         host: where it runs then.
         folder: an unpacked bundle.
-        settings: say what may be taken.
+        settings: variants and providers allowed.
         private: folder of the device's own tensors, if any.
         recent: windows to measure on.
 
     Raises:
-        Refused: it is damaged, does not run, or its process dies of it.
-        Transient: there is no process to be had.
+        Refused: it is damaged, does not run, or crashes its process.
+        Transient: no process can be started.
     """
     manifest = await asyncio.to_thread(read_manifest, folder)
     plain = Opening(settings.threads, settings.timeout_s, private)
@@ -69,7 +69,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
     except Refused as error:
         if chosen == plain:
             raise
-        why = f"{told['variant']} on {told['provider']} does not run any more: {error.detail}"
+        why = f"{told['variant']} on {told['provider']} no longer runs: {error.detail}"
         _log.warning(
             "variant_fallback", detail="float32 on the CPU is used", version=manifest.version, why=why
         )

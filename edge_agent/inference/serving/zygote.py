@@ -1,15 +1,14 @@
 """The zygote: a small process that has ONNX Runtime loaded, and forks a servant for each model.
 
 Forked by the agent before it has a thread, a lock or a socket
-(``edge_agent.inference.serving.zygote_client``), or started by
-``python -P -m edge_agent.inference.serving.zygote FD LOG``. It has one thread, so that it can fork at any
-time; it
-never opens a model itself. One packet of CBOR for each request (``op``):
+(``edge_agent.inference.serving.zygote_client``), or started by ``python -P -m
+edge_agent.inference.serving.zygote FD LOG``. It has one thread, so that it can fork at any time; it never
+opens a model itself. One packet of CBOR for each request (``op``):
 
-``ready``: load ONNX Runtime; answers with ``version`` and ``providers``, or ``why`` it cannot.
-``fork`` with a socket: answers ``{"pid": ..., "landlock": VERSION}`` or ``{"why": ...}``.
-``fate`` of a ``pid``: answers ``{"status": ...}`` when it has ended; it is killed where it has not.
-``end`` of a ``pid``: killed, without an answer.
+``ready``: load ONNX Runtime; answers with ``version`` and ``providers``, or ``why`` it cannot. ``fork`` with
+a socket: answers ``{"pid": ..., "landlock": VERSION}`` or ``{"why": ...}``. ``fate`` of a ``pid``: answers
+``{"status": ...}`` when it has ended; it is killed if it does not end. ``end`` of a ``pid``: killed, without
+an answer.
 
 It ends when the agent's end of the socket closes, and its servants end with it.
 """
@@ -39,14 +38,14 @@ _OOM: Final = Path("/proc/self/oom_score_adj")
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _GRACE_S: Final = 0.1
-"""A socket closes a moment before its process has ended."""
+"""A socket closes a moment before its process ends."""
 _PATIENCE_S: Final = 1.0
-"""A process that was killed and is still there then is stuck in the kernel."""
+"""A killed process that still exists after this is stuck in the kernel."""
 _MAX_ENDED: Final = 256
 
 
 class Zygote:
-    """Forks, and knows how its children ended."""
+    """Forks servants, and knows how they ended."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -54,7 +53,7 @@ class Zygote:
         self._ended: dict[int, int] = {}
 
     def run(self) -> None:
-        """Serve until the agent goes."""
+        """Serve until the agent closes the socket."""
         while True:
             data, fds, _, _ = socket.recv_fds(self._sock, PACKET, 1)
             if not data:
@@ -79,7 +78,7 @@ class Zygote:
                 return None
 
     def _fork(self, fd: int) -> dict[str, Any]:
-        shed_memory()  # what is here is libraries: a servant's collector must not write to shared pages
+        shed_memory()  # present objects are libraries: a servant's collector must not write to shared pages
         mother = os.getpid()
         try:
             with warnings.catch_warnings():  # Python cannot know that a library's own threads are at rest
@@ -95,14 +94,14 @@ class Zygote:
         return {"pid": pid, "landlock": landlock.version()}
 
     def _end(self, pid: int, grace_s: float) -> int | None:
-        """Wait for one to end, then kill it. Its status, negative for a signal; None: not known, or stuck."""
+        """Wait for one to end, then kill it. Its status, negative for a signal; None: unknown, or stuck."""
         if not self._gone(pid, grace_s):
             os.kill(pid, signal.SIGKILL)
             self._gone(pid, _PATIENCE_S)
         return self._ended.pop(pid, None)
 
     def _gone(self, pid: int, within_s: float) -> bool:
-        """Whether it is no child of ours any more."""
+        """Whether it is no longer our child."""
         until = time.monotonic() + within_s
         self._reap()
         while pid in self._children and time.monotonic() < until:
@@ -121,7 +120,7 @@ class Zygote:
 
 
 def _ready() -> dict[str, Any]:
-    """Load ONNX Runtime; ``why`` it cannot be, in words."""
+    """Load ONNX Runtime; ``why`` it cannot be loaded."""
     try:
         import onnxruntime  # noqa: PLC0415 - here it may die of a signal and take only this process
     except ImportError as error:
@@ -134,13 +133,13 @@ def _ready() -> dict[str, Any]:
 
 
 def _become(name: str, mother: int) -> None:
-    """A servant: known by a name, the first that goes when memory ends, gone when the zygote goes."""
+    """Become a servant: named, the first to be killed for memory, and ended with the zygote."""
     with contextlib.suppress(OSError):
         _OOM.write_text("1000", encoding="ascii")
     _named(name)
     gc.enable()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != mother:  # it went before we asked
+    if os.getppid() != mother:  # the zygote ended before this call
         os._exit(0)
 
 
@@ -149,7 +148,7 @@ def _named(name: str) -> None:
 
 
 def live(sock: socket.socket) -> None:
-    """The zygote's whole life. It ends by the socket: a signal to the whole group is the agent's to heed."""
+    """Run the zygote. It ends by the socket: a signal to the whole group is handled by the agent."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _named("lichen-models")

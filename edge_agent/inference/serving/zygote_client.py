@@ -1,4 +1,4 @@
-"""The agent's side of the zygote: starts it, asks it for servants, knows how they ended."""
+"""The agent's side of the zygote: starts it, requests servants, knows how they ended."""
 
 import asyncio
 import contextlib
@@ -23,20 +23,20 @@ from runtime.settings.load import LogSettings
 
 _log = structlog.get_logger(__name__)
 READY_TIMEOUT_S: Final = 60.0
-"""To load ONNX Runtime, from a slow card."""
+"""Seconds to load ONNX Runtime, from a slow card."""
 IDLE_S: Final = 10.0
-"""Where models run in the agent, and processes only try them: for a next one to be tried soon."""
+"""Idle time of the zygote if it only tries models that run in the agent: the next trial may come soon."""
 _TIMEOUT_S: Final = 10.0
 _TASKS: Final = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
 class Ready:
-    """ONNX Runtime here.
+    """State of ONNX Runtime here.
 
     Attributes:
-        why: why no model can run, in words; empty where one can.
-        version: its own.
+        why: why no model can run; empty if one can.
+        version: of ONNX Runtime.
         providers: that it was built with.
     """
 
@@ -46,12 +46,12 @@ class Ready:
 
 
 class ZygoteClient:
-    """At most one process at a time; one that has died is started anew when it is next needed.
+    """At most one process at a time; one that has died is restarted when next needed.
 
     Args:
-        log: how processes that are started (and not forked) log.
+        log: logging of processes that are started (and not forked).
         python: the interpreter.
-        idle_s: it ends when it has had no servant and no question for so long; None: it stays.
+        idle_s: it ends after this time without a servant or a request; None: it stays.
     """
 
     def __init__(
@@ -61,29 +61,29 @@ class ZygoteClient:
         self._python = python
         self._sock: socket.socket | None = None
         self._pid: int | None = None
-        """Of a process that was forked."""
+        """Process id, if it was forked."""
         self._process: asyncio.subprocess.Process | None = None
-        """One that was started."""
+        """Process, if it was started."""
         self._one_at_a_time = asyncio.Lock()
         self._is_told = False
-        """That models' processes are not confined."""
+        """Whether the missing confinement of model processes was logged."""
         self._closed = False
         self._idle_s = idle_s
         self._timer: asyncio.TimerHandle | None = None
         self._resting: asyncio.Task[None] | None = None
         self._out: set[int] = set()
-        """Servants that nobody has ended yet."""
+        """Servants that were not ended yet."""
 
     @property
     def pid(self) -> int | None:
-        """Of the process that is there now, if any."""
+        """Process id of the present zygote, if any."""
         return self._pid if self._process is None else self._process.pid
 
     def fork(self) -> None:
-        """Make it a fork of this process, which has nothing yet that a fork must not have twice.
+        """Fork it from this process, which must hold nothing yet that a fork must not copy.
 
-        Where this process has other threads, or the system has no such sockets, nothing is done: it is
-        started when needed.
+        If this process has other threads, or the system has no such sockets, nothing happens: it is started
+        when needed.
         """
         if sys.platform != "linux" or len(list(_TASKS.iterdir())) > 1:
             return
@@ -100,9 +100,9 @@ class ZygoteClient:
         self._sock, self._pid = ours, pid
 
     async def ready(self) -> Ready:
-        """Load ONNX Runtime there; what there is of it.
+        """Load ONNX Runtime there; its state.
 
-        Where that process dies it is asked once more, of another one: it may have been killed for its memory.
+        If that process dies, another one is asked once more: it may have been killed for its memory.
         """
         try:
             try:
@@ -117,13 +117,13 @@ class ZygoteClient:
         """A new servant: process id, and our end of its socket.
 
         Raises:
-            Transient: there is none to be had, in words.
+            Transient: no servant can be started; the message says why.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             answer = await self._ask({"op": "fork"}, READY_TIMEOUT_S, theirs)
         except BaseException:
-            ours.close()  # a servant that is there all the same sees that nobody wants it
+            ours.close()  # a servant that was started all the same sees that its socket is closed
             raise
         if "pid" not in answer:
             ours.close()
@@ -141,7 +141,7 @@ class ZygoteClient:
         return pid, Channel(sock)
 
     async def fate(self, pid: int) -> int | None:
-        """How a servant ended: exit status, negative for a signal; None where nobody knows. It ends it."""
+        """How a servant ended: exit status, negative for a signal; None if unknown. Kills it if needed."""
         self._out.discard(pid)
         if self._sock is None:
             return None
@@ -152,10 +152,10 @@ class ZygoteClient:
         return None if status is None else int(status)
 
     def end(self, pid: int) -> None:
-        """End a servant, whatever it does."""
+        """End a servant in any state."""
         self._out.discard(pid)
         if self._sock is not None:
-            with contextlib.suppress(OSError):  # it has gone, and its servants with it
+            with contextlib.suppress(OSError):  # the zygote has ended, and its servants with it
                 self._sock.send(cbor2.dumps({"op": "end", "pid": pid}))
         self._arm()
 
@@ -183,9 +183,9 @@ class ZygoteClient:
     async def _ask(
         self, asked: dict[str, Any], timeout_s: float, given: socket.socket | None = None
     ) -> dict[str, Any]:
-        """One question; ``given`` goes with it, and is closed. Raises Transient.
+        """Send one request; ``given`` is passed with it, and closed. Raises Transient.
 
-        A caller that is called off leaves the answer to be taken all the same.
+        If the caller is cancelled, the answer is still read.
         """
         exchange = asyncio.ensure_future(self._exchange(asked, timeout_s, given))
         try:
@@ -219,7 +219,7 @@ class ZygoteClient:
             self._arm()
 
     def _arm(self) -> None:
-        """It rests when nothing has happened for a while."""
+        """Schedule its end after an idle time."""
         if self._idle_s is None or self._closed:
             return
         if self._timer is not None:
@@ -232,16 +232,16 @@ class ZygoteClient:
             self._resting = asyncio.ensure_future(self._rest())
 
     async def _rest(self) -> None:
-        """It ends, and its memory is the system's; the next question starts another."""
+        """End it to free its memory; the next request starts another."""
         async with self._one_at_a_time:
-            # A timer again: there was a question meanwhile, and who asked may not know yet of a servant.
+            # Set the timer again: the caller of a request meanwhile may not know of its servant yet.
             if self._timer is None and self._sock is not None and not self._out:
                 await self._gone()
 
     async def _start(self) -> socket.socket:
-        """As a process of its own. Raises Transient."""
+        """Start it as a process of its own. Raises Transient."""
         if self._closed:
-            raise Transient("the agent ends: no model is started any more")
+            raise Transient("the agent ends: no more models are started")
         ours, theirs = _pair()
         arguments = ["-P", "-m", "edge_agent.inference.serving.zygote", str(theirs.fileno())]
         try:
@@ -262,14 +262,14 @@ class ZygoteClient:
         return ours
 
     async def _lost(self, asked: dict[str, Any], why: str) -> str:
-        """It has gone, or is ended now; how, in words."""
+        """Text on how it ended; it is killed if it has not."""
         fate = probe.words(await self._gone(), "", loading=asked["op"] == "ready")
         words = why or fate or "it ended"
         _log.error("zygote_gone", why=words)
         return words
 
     async def _gone(self) -> int:
-        """Its exit status, once it has ended; it is ended where it has not."""
+        """Its exit status; it is killed if it has not ended."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -282,7 +282,7 @@ class ZygoteClient:
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """A packet is a message; the first end does not block."""
+    """A pair of packet sockets; the first end does not block."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setblocking(False)
     return ours, theirs

@@ -85,8 +85,8 @@ class Device:
         self.runner.observe = self.deployment.executor.observe
 
     @property
-    def book(self) -> Any:
-        return self.deployment.book
+    def record(self) -> Any:
+        return self.deployment.record
 
     @property
     def running(self) -> int | None:

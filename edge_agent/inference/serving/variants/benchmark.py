@@ -1,4 +1,4 @@
-"""Measures the variants of a model on this device, once for each bundle. Thin: ``choose`` decides.
+"""Measures the variants of a model on this device, once for each bundle. Thin: ``choice`` decides.
 
 Shapes: N windows, M modalities that the model reads, C channels, T samples.
 """
@@ -46,7 +46,7 @@ _OF_A_BATCH: Final = 4
 _WARM: Final = 3
 _RUNS: Final = 40
 _AT_MOST_S: Final = 2.0
-"""Of running one candidate."""
+"""Seconds to run one candidate."""
 _TIMEOUT_S: Final = 60.0
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
@@ -58,7 +58,7 @@ class Sample:
     Attributes:
         x: per modality ``x_NCT``.
         present_NM: columns in the model's order.
-        recorded: whether a sensor made them; else they are noise.
+        recorded: whether they are from sensors; else they are noise.
     """
 
     x: dict[str, FloatArray]
@@ -74,7 +74,7 @@ class RecentWindows:
         self._bytes = 0
 
     def add(self, judged: ScoredWindows) -> None:
-        """Take the newest of a batch."""
+        """Take the newest windows of a batch."""
         names, windows = judged.task.modality_names, judged.windows
         for b in range(max(0, len(windows) - _OF_A_BATCH), len(windows)):
             x = {name: windows.x[name][b].copy() for name in names}
@@ -84,7 +84,7 @@ class RecentWindows:
                 self._bytes -= _size(self._kept.popleft()[0])
 
     def sample(self, manifest: BundleManifest) -> Sample:
-        """Those that a model reads; noise where there are none of its shape."""
+        """The windows that a model reads; noise if there are none of its shape."""
         names = [m.name for m in manifest.modalities]
         wanted = {m.name: (m.channels, manifest.samples[m.name]) for m in manifest.modalities}
         fitting = [
@@ -104,7 +104,7 @@ def _size(x: dict[str, FloatArray]) -> int:
 
 
 def _noise(manifest: BundleManifest) -> Sample:
-    """In each modality's scale, with all and with some of them there."""
+    """In each modality's scale, with all modalities and with some of them."""
     rng, count = np.random.default_rng(0), len(manifest.modalities)
     x_N = {
         m.name: (
@@ -125,11 +125,11 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
     opening: Opening,
     recent: RecentWindows,
 ) -> tuple[Opening, dict[str, Any]]:
-    """How to open a bundle here, and what is told of it; measured once under the same conditions.
+    """How to open a bundle here, and a description; measured once under the same conditions.
 
     Raises:
         Refused: float32 on the CPU does not run.
-        Transient: there is no process to be had.
+        Transient: no process can be started.
     """
     ready = await zygote.ready()
     if ready.why:
@@ -163,7 +163,7 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
 
 
 def _is_better(sample: Sample, told: dict[str, Any]) -> bool:
-    """Whether there are windows now, or enough of them, and there were not when it was measured."""
+    """Whether there are recorded windows, or enough of them, for the first time since the measurement."""
     if not sample.recorded:
         return False
     return not told["recorded"] or told["windows"] < ENOUGH <= len(sample.present_NM)
@@ -177,11 +177,11 @@ async def measure(  # noqa: PLR0917 - as above
     opening: Opening,
     sample: Sample,
 ) -> list[Measured]:
-    """Time and compare, one after the other, each in a process of its own; the first is the reference.
+    """Time and compare candidates, one by one, each in its own process; the first is the reference.
 
     Raises:
         Refused: the reference does not run.
-        Transient: there is no process to be had.
+        Transient: no process can be started.
     """
     found: list[Measured] = []
     said: dict[str, FloatArray] = {}
@@ -205,7 +205,7 @@ async def measure(  # noqa: PLR0917 - as above
 
 
 async def _median_s(model: ServedWindows, sample: Sample) -> float:
-    """Of one window, as they come."""
+    """Median time of one window, run one by one."""
     clock, times = asyncio.get_running_loop().time, []
     until = clock() + _AT_MOST_S
     for i in range(_WARM + _RUNS):
@@ -219,7 +219,7 @@ async def _median_s(model: ServedWindows, sample: Sample) -> float:
 
 
 def _key(settings: InferSettings, ready: Ready, some: Sequence[Candidate]) -> dict[str, Any]:
-    """What the choice depends on, beside the bundle."""
+    """The conditions of a choice, beside the bundle."""
     return {
         "onnxruntime": ready.version,
         "cpu": _cpu(),
@@ -240,7 +240,7 @@ def _cpu() -> str:
 
 
 def _kept(path: Path, key: dict[str, Any]) -> dict[str, Any] | None:
-    """What was measured under the same conditions."""
+    """The measurement made under the same conditions, if any."""
     try:
         found = json.loads(path.read_bytes())
         same = found["key"] == key

@@ -1,4 +1,4 @@
-"""Which variant of a model a device runs: the fastest that says what float32 on the CPU says. Pure.
+"""Chooses the variant of a model to run: the fastest that agrees with float32 on the CPU. Pure.
 
 A variant is a file of the bundle (float32, int8) with an execution provider of ONNX Runtime. int8 is not
 always faster (on ARM it is often slower), and a provider may round as it likes: so both are measured.
@@ -25,20 +25,20 @@ MAX_MEAN_DIFFERENCE: Final = 0.05
 """Of a probability, or of a number in units of its scale."""
 _ROUNDING: Final = 1e-9
 _SAME: Final = 0.1
-"""Numbers that differ by less, in units of their scale, say the same."""
+"""Numbers that differ by less, in units of their scale, are equal."""
 _FASTER: Final = 0.95
-"""Times that differ by less than 5 % say nothing: what float32 on the CPU takes is not left for them."""
+"""A variant less than 5 % faster is not preferred to float32 on the CPU: the difference may be chance."""
 ENOUGH: Final = 100
-"""Recorded windows. Of fewer, one where a variant says something else is chance."""
+"""Recorded windows. With fewer, a single window that differs is chance."""
 _PRECISIONS: Final = frozenset({"int8"})
-"""Of variants; a bundle of a newer release may have others."""
+"""Names of variants; a bundle of a newer release may have others."""
 _AFAR: Final = frozenset({"AzureExecutionProvider"})
-"""Sends windows to another machine; only where ``infer.providers`` names it."""
+"""Sends windows to another machine; only if ``infer.providers`` names it."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file of the bundle, and what runs it."""
+    """A file of the bundle, and its provider."""
 
     variant: str
     file: str
@@ -53,14 +53,14 @@ REFERENCE: Final = Candidate(FLOAT32, MODEL_FILE, CPU)
 
 @dataclass(frozen=True)
 class Measured:
-    """What a candidate showed.
+    """Measurement of a candidate.
 
     Attributes:
         candidate: measured.
-        median_s: of one window; None where it does not run.
-        agreement: share of windows on which it says what the reference says, of the worst target.
+        median_s: of one window; None if it does not run.
+        agreement: share of windows on which it agrees with the reference, of the worst target.
         mean_difference: from the reference, of the worst target.
-        why: it does not run, in words.
+        why: why it does not run.
     """
 
     candidate: Candidate
@@ -84,11 +84,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class SelectionLimits:
-    """What a choice rests on.
+    """The evidence for a choice.
 
     Attributes:
         windows: that candidates were measured on.
-        recorded: a sensor made them; else they are noise, on which no model is sure of anything.
+        recorded: they are from sensors; else they are noise, on which no model is certain.
         known: by variant, the agreement that the exporter measured (``Variant.measured``).
     """
 
@@ -98,7 +98,7 @@ class SelectionLimits:
 
     @classmethod
     def of(cls, manifest: BundleManifest, windows: int, recorded: bool) -> Self:  # noqa: FBT001 - as above
-        """With what a manifest says of its variants."""
+        """With the exporter's measurements in a manifest."""
         told = {name: one.measured.get("agreement") for name, one in (manifest.variants or {}).items()}
         return cls(windows, recorded, {name: share for name, share in told.items() if share is not None})
 
@@ -106,7 +106,7 @@ class SelectionLimits:
 def candidates(
     manifest: BundleManifest, settings: InferSettings, providers: Sequence[str]
 ) -> tuple[Candidate, ...]:
-    """All that may be taken; :data:`REFERENCE` is the first, what ``infer.variant`` excludes is left out.
+    """All allowed candidates; :data:`REFERENCE` is the first, ``infer.variant`` excludes others.
 
     Args:
         manifest: names the variants.
@@ -125,12 +125,12 @@ def candidates(
 def chosen(
     measured: Sequence[Measured], settings: InferSettings, grounds: SelectionLimits
 ) -> tuple[Candidate, str]:
-    """The candidate to run, and why, in words. The first of ``measured`` is the reference."""
+    """The candidate to run, and why. The first of ``measured`` is the reference."""
     reference, *others = measured
     passing = [one for one in others if one.median_s is not None and not _differs(one, settings, grounds)]
     limit = float("inf") if reference.median_s is None else _FASTER * reference.median_s
     if settings.variant not in {"auto", FLOAT32}:
-        limit = float("inf")  # it is wanted, fast or not
+        limit = float("inf")  # it is requested, fast or not
     fast = [one for one in passing if one.median_s is not None and one.median_s <= limit]
     if fast:
         best = min(fast, key=lambda one: one.median_s or 0.0)
@@ -141,10 +141,10 @@ def chosen(
 
 
 def _differs(one: Measured, settings: InferSettings, grounds: SelectionLimits) -> str:
-    """Why a candidate does not say what the reference says, in words; empty where it does.
+    """Why a candidate differs from the reference; empty if it agrees.
 
-    Enough windows of this device decide. Where there are fewer, the exporter's figure does, and of those that
-    there are one more may differ; on noise none is asked. Without such a figure these few decide.
+    Enough windows of this device decide. With fewer, the exporter's figure does, and one of the few may
+    differ; noise is not compared. Without such a figure these few decide.
     """
     least, known = settings.min_agreement, grounds.known.get(one.candidate.variant)
     allowed = 1.0 - least

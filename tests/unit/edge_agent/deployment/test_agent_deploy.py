@@ -109,7 +109,7 @@ async def device(folder, infer=None, first=None, trust_clock=None):
 
 
 def committed(deployment, version):
-    kept = deployment.book.committed
+    kept = deployment.record.committed
     return kept is not None and kept.version == version
 
 
@@ -175,8 +175,8 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_one_stays(tmp_p
             (bundle(longer, 6), 6, "channels and 200 samples"),
             (bundle(TASK, 7), 6, "announced as 6"),
             (bundle(TASK, 6, content=b"not onnx"), 6, "does not run here.*does not load"),
-            (bundle(TASK, 6, content=tiny_onnx(TASK, samples=64)), 6, "graph's input 'acc' is"),
-            (bundle(TASK, 6, content=tiny_onnx(TASK, present="mask")), 6, "graph's inputs are"),
+            (bundle(TASK, 6, content=tiny_onnx(TASK, samples=64)), 6, "ONNX model's input 'acc' is"),
+            (bundle(TASK, 6, content=tiny_onnx(TASK, present="mask")), 6, "ONNX model's inputs are"),
             (b"PK nothing", 6, "malformed"),
         ):
             deployment.last_refusal = ""
@@ -195,7 +195,7 @@ async def test_what_does_not_fit_is_refused_in_words_and_the_old_one_stays(tmp_p
         models = tmp_path / "models"
         await until(lambda: len([p for p in models.iterdir() if p.is_dir()]) == 2)
         folders = sorted(p.name for p in models.iterdir() if p.is_dir())
-        assert folders == sorted(deployment.book.digests)
+        assert folders == sorted(deployment.record.digests)
 
 
 async def test_another_bundle_of_the_same_version_is_taken_as_the_device_s_route_has_changed(tmp_path):
@@ -218,7 +218,7 @@ async def test_a_damaged_model_falls_back_to_the_one_before(tmp_path):
     async with device(tmp_path) as deployment:
         for version in (1, 2):
             await deploy(deployment, bundle(TASK, version), version)
-        newest = deployment.book.committed.digest
+        newest = deployment.record.committed.digest
     (tmp_path / "models" / newest / "model.onnx").write_bytes(b"half a mod")
     async with device(tmp_path) as again:
         await until(lambda: again.inference.model, 20)

@@ -108,7 +108,7 @@ def test_other_classes_than_the_model_before_end_it_where_drift_is_asked_for():
     one_class = after(*[seen(0, 0, before=(0, 1))] * 10)
     assert drift(one_class) == pytest.approx(0.5)
     found = verdict(Trial(windows=20, max_drift=0.4), one_class, 1.0)
-    assert "other classes than the model before: distance 0.50 (at most 0.4)" in found.words
+    assert "other classes than the former model: distance 0.50 (at most 0.4)" in found.words
     exchanged = after(*[seen(0, 1, before=(1, 0))] * 10)
     assert drift(exchanged) == 0, "the same classes as often, on other windows: that is disagreement"
     assert figures(exchanged)["agreement"] == 0
@@ -133,7 +133,7 @@ def test_accuracy_is_compared_on_the_same_windows_where_enough_labels_came():
     worse = after(*[seen(0, 1, before=(0, 2), truth=(0, 2))] * 10)
     found = verdict(RULES, worse, 1.0)
     assert found.says == "back"
-    assert "accuracy 50.0% on 20 labelled windows, of the model before 100.0%" in found.words
+    assert "accuracy 50.0% on 20 labelled windows, of the former model 100.0%" in found.words
     told = figures(worse)
     assert (told["accuracy"], told["accuracy_before"], told["labelled"]) == (0.5, 1.0, 20)
     few = after(*[seen(0, 1, before=(0, 2), truth=(-1, -1))] * 10, seen(1, before=(2,), truth=(2,)))

@@ -20,7 +20,7 @@ from edge_agent.deployment.events import (
 )
 from edge_agent.deployment.record import DeploymentRecord
 from edge_agent.deployment.state_machine import apply
-from edge_agent.deployment.transitions import another_signer
+from edge_agent.deployment.transitions import signer_changed
 from protocol.base import Count
 from protocol.errors import Transient
 from protocol.messages import ModelPointer
@@ -43,34 +43,34 @@ def make(tmp_path):
 def test_a_forged_serial_blocks_until_the_root_exchanges_the_key_and_no_longer(again: str) -> None:
     running = DeploymentStatus(DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5))
     forged, _ = apply(running, Pointed(pointer(A, 1, HIGHEST), 1))
-    assert forged.book.serial == HIGHEST, "whoever can publish can say so of what is signed"
-    assert forged.book.committed.digest == A, "and no more"
+    assert forged.record.serial == HIGHEST, "whoever can publish can say so of what is signed"
+    assert forged.record.committed.digest == A, "and no more"
     assert apply(forged, Pointed(pointer(B, 2, 7), 1))[1] != (FetchBundle(pointer(B, 2, 7)),)
     # The same decisions, signed by others: docs/trust.md.
     if again == A:
-        standing, _ = apply(forged, Pointed(pointer(A, 1, 7), 2))
+        status, _ = apply(forged, Pointed(pointer(A, 1, 7), 2))
     else:
         assert apply(forged, Pointed(pointer(B, 2, 7), 2))[1] == (FetchBundle(pointer(B, 2, 7)),)
-        standing = forged
+        status = forged
         for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Loaded(MODEL), batch(B, 4)):
-            standing, _ = apply(standing, event)
-    assert (standing.phase, standing.book.serial) == (DeploymentPhase.COMMITTED, 7)
-    assert not another_signer(standing.book, 2)
-    assert apply(standing, Pointed(pointer(C, 3, 8), 2))[1] == (FetchBundle(pointer(C, 3, 8)),)
-    assert apply(standing, Pointed(pointer(C, 3, 6), 2))[1] != (FetchBundle(pointer(C, 3, 6)),), (
+            status, _ = apply(status, event)
+    assert (status.phase, status.record.serial) == (DeploymentPhase.COMMITTED, 7)
+    assert not signer_changed(status.record, 2)
+    assert apply(status, Pointed(pointer(C, 3, 8), 2))[1] == (FetchBundle(pointer(C, 3, 8)),)
+    assert apply(status, Pointed(pointer(C, 3, 6), 2))[1] != (FetchBundle(pointer(C, 3, 6)),), (
         "they count again"
     )
 
 
 def test_a_bundle_that_was_forged_to_be_bad_is_tried_again_when_the_key_was_exchanged() -> None:
-    standing = DeploymentStatus(DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5))
+    status = DeploymentStatus(DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5))
     for event in (Fetched(kept(B, 2, HIGHEST, epoch=1), RULES), Loaded(MODEL), batch(B, error="it died")):
-        standing, _ = apply(standing, event)
+        status, _ = apply(status, event)
     again = pointer(B, 2, 7)
-    assert standing.book.failed(B, 7)
-    assert apply(standing, Pointed(again, 1))[1] != (FetchBundle(again),)
-    assert apply(standing, Pointed(again, 2))[1] == (FetchBundle(again),)
-    other, _ = apply(standing, Pointed(pointer(A, 1, 6), 2))
+    assert status.record.failed(B, 7)
+    assert apply(status, Pointed(again, 1))[1] != (FetchBundle(again),)
+    assert apply(status, Pointed(again, 2))[1] == (FetchBundle(again),)
+    other, _ = apply(status, Pointed(pointer(A, 1, 6), 2))
     assert apply(other, Pointed(again, 2))[1] == (FetchBundle(again),), "marks begin anew as well"
 
 
@@ -94,7 +94,7 @@ async def test_pointers_without_end_take_no_memory(make):
             device.work.modalities = ("another",)  # what comes fits no more
             device.point(2, serial=serial)
             await until(lambda: deployment.report().serial == serial)  # noqa: B023 - waited for
-        assert len(deployment._said.refused) == MAX_REFUSED
+        assert len(deployment._announced.refused) == MAX_REFUSED
         assert device.running == 1
 
 
@@ -114,7 +114,7 @@ async def test_a_model_that_cannot_be_read_just_now_is_not_thrown_away(make, mon
     async with living(make) as device:
         await device.runs(1)
         assert not left[0]
-        assert device.book.committed.digest == first
+        assert device.record.committed.digest == first
         assert device.shelf.fetched == []
 
 
@@ -122,11 +122,11 @@ async def test_a_model_that_cannot_be_read_just_now_is_not_thrown_away(make, mon
 async def test_a_book_that_is_read_in_part_keeps_the_model_that_runs(make, changes):
     async with living(make) as device:
         first = await commit(device, 1)
-    book = device.folder / "current.json"
-    book.write_text(json.dumps(json.loads(book.read_text()) | changes))
+    record = device.folder / "current.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | changes))
     async with living(make) as device:
         await device.runs(1)
-        assert (device.book.committed.digest, device.shelf.fetched) == (first, [])
+        assert (device.record.committed.digest, device.shelf.fetched) == (first, [])
 
 
 async def test_a_book_that_cannot_be_read_just_now_is_not_written_over(make, monkeypatch):
@@ -153,13 +153,13 @@ async def test_an_orderly_end_before_anything_was_loaded_takes_no_start_back(mak
     for starts in (1, 2):
         async with living(make) as device:
             await device.runs(2)
-            assert device.book.trial.starts == starts
+            assert device.record.trial.starts == starts
     early = make()
     early.work = None
     async with living(lambda: early):
         await asyncio.sleep(0.05)
         await early.deployment.executor.stop()
-    assert make().book.trial.starts == 2
+    assert make().record.trial.starts == 2
 
 
 async def test_a_bundle_for_which_there_is_no_room_leaves_the_room_to_others(make, monkeypatch):

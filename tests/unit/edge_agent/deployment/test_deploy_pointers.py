@@ -18,10 +18,10 @@ def said() -> AnnouncedPointers:
 
 def test_the_newest_pointer_of_each_topic_counts(said: AnnouncedPointers) -> None:
     assert said.best is None
-    said.say(pointer(1), own=False)
-    said.say(pointer(2), own=False)
+    said.store(pointer(1), own=False)
+    said.store(pointer(2), own=False)
     assert said.best == pointer(2)
-    said.say(pointer(1, 5), own=True)
+    said.store(pointer(1, 5), own=True)
     assert said.best == pointer(1, 5), "a decision counts more than a version"
     said.clear(own=True)
     assert said.best == pointer(2)
@@ -34,17 +34,17 @@ def test_a_pointer_that_is_passed_over_leaves_the_other_topic_until_all_is_looke
     said: AnnouncedPointers,
 ) -> None:
     forged = pointer(9, 9)
-    said.say(pointer(1, 5), own=False)
-    said.say(forged, own=True)
+    said.store(pointer(1, 5), own=False)
+    said.store(forged, own=True)
     assert said.best is forged
-    said.pass_over(forged)
+    said.skip(forged)
     assert said.best == pointer(1, 5)
-    said.say(pointer(9, 9), own=True)
+    said.store(pointer(9, 9), own=True)
     assert said.best == forged, (
         "the same words again are looked at again: what vouches for them may have come"
     )
-    said.pass_over(said.best)
-    said.look_again()
+    said.skip(said.best)
+    said.reset_skipped()
     assert said.best == forged
 
 

@@ -26,7 +26,7 @@ async def commit(device, version, **more):
     digest = device.point(version, **more)
     await device.runs(version)
     device.runner.answer(0, 1, 2, 0)
-    await until(lambda: device.book.committed and device.book.committed.digest == digest, 20)
+    await until(lambda: device.record.committed and device.record.committed.digest == digest, 20)
     await device.written()
     return digest
 
@@ -94,7 +94,7 @@ async def test_with_no_network_a_trial_goes_on_after_a_restart_with_what_it_had_
     async with living(make) as last:
         await last.runs(2)
         last.runner.answer(0)
-        assert last.book.committed.version == 2
+        assert last.record.committed.version == 2
 
 
 async def test_a_model_that_ends_the_agent_each_time_goes_by_itself(make):
@@ -102,7 +102,7 @@ async def test_a_model_that_ends_the_agent_each_time_goes_by_itself(make):
         await commit(device, 1)
         device.point(2)
         await device.runs(2)
-    bad = device.book.trial.digest
+    bad = device.record.trial.digest
     for start in range(1, 4):
         starts = {}
         async with living(make) as again:
@@ -113,7 +113,7 @@ async def test_a_model_that_ends_the_agent_each_time_goes_by_itself(make):
         assert starts[bad] == start, "counted on the disk before it is loaded"
     async with living(make) as last:
         await last.runs(1)
-        assert last.runner.loaded == [last.book.committed.digest], "the bad one is not even loaded"
+        assert last.runner.loaded == [last.record.committed.digest], "the bad one is not even loaded"
         await last.written()
         assert last.deployment.report().phase == "rolled_back"
 
@@ -129,7 +129,7 @@ async def test_a_model_that_does_not_run_is_refused_and_after_a_start_rolled_bac
         device.runner.on_load = lambda _: None
         device.point(3)
         await device.runs(3)
-    third = device.book.trial.digest
+    third = device.record.trial.digest
     async with living(partial(make, runner=FakeRunner({third}))) as again:
         await until(lambda: again.deployment.report().phase == "rolled_back")
         assert again.running == 1
@@ -192,10 +192,10 @@ async def test_the_device_s_own_pointer_counts_until_its_topic_is_cleared(make):
         assert device.running == 2, "an earlier decision, wherever it comes from"
         device.point(1, serial=5)
         await device.runs(1)
-        assert device.book.bad == ()
+        assert device.record.bad == ()
         device.deployment.cleared(own=True)
         device.deployment.cleared(own=False)
-        await until(lambda: device.deployment._said.best is None)
+        await until(lambda: device.deployment._announced.best is None)
         assert device.running == 1
 
 
@@ -236,11 +236,11 @@ async def test_another_task_ends_a_trial_and_what_does_not_fit_it(make):
         assert device.running is None
         assert "no model for the new task" in device.runner.disabled_reason
         await device.written()
-        assert (device.book.trial, device.book.bad) == (None, ())
+        assert (device.record.trial, device.record.bad) == (None, ())
         device.work.task = toy_task()
         device.deployment.task_changed()
         await device.runs(2)
-        assert device.book.trial is not None, "tried again"
+        assert device.record.trial is not None, "tried again"
 
 
 async def test_a_file_of_a_release_without_trials_is_read_and_what_it_names_runs(make):
@@ -248,11 +248,11 @@ async def test_a_file_of_a_release_without_trials_is_read_and_what_it_names_runs
         first, second = await commit(device, 1), await commit(device, 2)
     old = {"task": "toy", "version": 2, "digest": second, "previous": first, "epoch": 4}
     (device.folder / "current.json").write_text(json.dumps(old))
-    book = read_record(device.folder)
-    assert (book.committed.version, book.committed.epoch, book.before.digest) == (2, 4, first)
+    record = read_record(device.folder)
+    assert (record.committed.version, record.committed.epoch, record.before.digest) == (2, 4, first)
     async with living(make) as again:
         await again.runs(2)
-        assert again.book.trial is None, "what ran had run"
+        assert again.record.trial is None, "what ran had run"
 
 
 async def test_both_folders_damaged_leave_no_model_and_the_next_pointer_mends_it(make):
@@ -262,7 +262,7 @@ async def test_both_folders_damaged_leave_no_model_and_the_next_pointer_mends_it
     for folder in folders(device):
         (folder / "model.onnx").write_bytes(b"")
     async with living(make) as again:
-        await until(lambda: again.book.committed is None)
+        await until(lambda: again.record.committed is None)
         assert again.running is None
         again.point(2)
         await again.runs(2)
@@ -276,7 +276,7 @@ async def test_a_damaged_trial_is_no_fault_of_the_model_and_is_pulled_again(make
     (device.folder / damaged / "model.onnx").write_bytes(b"")
     async with living(make) as again:
         await again.runs(1)
-        await until(lambda: again.book.trial is None)
+        await until(lambda: again.record.trial is None)
         again.point(2)
         await again.runs(2)
 
@@ -287,7 +287,7 @@ async def test_the_first_model_that_fails_leaves_none_and_says_so(make):
         await device.runs(1)
         device.runner.answer(0, error="it died")
         assert device.running is None
-        assert "there is none before it" in device.runner.disabled_reason
+        assert "there is no former one" in device.runner.disabled_reason
         assert device.deployment.report().phase == "rolled_back"
         device.point(2)
         await device.runs(2)
@@ -301,4 +301,4 @@ async def test_a_newer_version_is_not_kept_waiting_by_a_device_that_has_few_wind
         device.runner.answer(0)
         device.point(3)
         await device.runs(3)
-        assert device.book.committed.version == 2, "judged by the window that came"
+        assert device.record.committed.version == 2, "judged by the window that came"

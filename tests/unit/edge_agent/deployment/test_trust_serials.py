@@ -37,46 +37,48 @@ from tests.unit.edge_agent.trust.test_trust_daemon import fleet as rooted
 HIGHEST = 2**31 - 1
 
 
-def play(*events, book=None):
-    standing, commands = DeploymentStatus(book or DeploymentRecord()), ()
+def play(*events, record=None):
+    status, commands = DeploymentStatus(record or DeploymentRecord()), ()
     for event in events:
-        standing, commands = apply(standing, event)
-    return standing, commands
+        status, commands = apply(status, event)
+    return status, commands
 
 
 # -- on the device
 
 
 def test_a_decision_without_a_serial_is_an_old_one_where_decisions_are_signed():
-    book = DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5, epoch=1)
+    record = DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5, epoch=1)
     newer = pointer(B, 9)
-    standing, commands = play(Pointed(newer, 1), book=book)
-    assert (standing.book, "decision 0 is out of date" in words(commands)) == (book, True)
+    status, commands = play(Pointed(newer, 1), record=record)
+    assert (status.record, "decision 0 is out of date" in words(commands)) == (record, True)
     open_ = DeploymentRecord(committed=kept(A, 1, 5), serial=5)
-    assert play(Pointed(newer, None), book=open_)[1] == (FetchBundle(newer),), "as ever, where nothing is"
+    assert play(Pointed(newer, None), record=open_)[1] == (FetchBundle(newer),), "as ever, where nothing is"
     counted_none = DeploymentRecord(committed=kept(A, 1, epoch=1), epoch=1)
-    assert play(Pointed(newer, 1), book=counted_none)[1] == (FetchBundle(newer),), (
+    assert play(Pointed(newer, 1), record=counted_none)[1] == (FetchBundle(newer),), (
         "who counts none goes by versions"
     )
-    assert play(Pointed(newer, 2), book=book)[1] == (FetchBundle(newer),), "and so may who signs from now on"
+    assert play(Pointed(newer, 2), record=record)[1] == (FetchBundle(newer),), (
+        "and so may who signs from now on"
+    )
 
 
 def test_a_replayed_decision_without_a_serial_ends_no_trial():
     trial = play(
         Fetched(kept(B, 2, 7, epoch=1), RULES),
         Loaded(MODEL),
-        book=DeploymentRecord(committed=kept(A, epoch=1), epoch=1),
+        record=DeploymentRecord(committed=kept(A, epoch=1), epoch=1),
     )[0]
     after, _ = apply(trial, Pointed(pointer(A, 1), 1))
     assert after is trial
 
 
 def test_a_first_model_that_failed_is_not_tried_again_for_the_decision_that_brought_it():
-    standing, _ = play(Fetched(kept(A, 1, 5, epoch=1), RULES), Loaded(MODEL), batch(A, error="it died"))
-    assert (standing.phase, standing.book.epoch) == (DeploymentPhase.NONE, 1)
-    assert apply(standing, Pointed(pointer(A, 1, 5), 1))[1] != (FetchBundle(pointer(A, 1, 5)),)
-    assert "out of date" in words(apply(standing, Pointed(pointer(B, 2, 4), 1))[1]), "replayed"
-    assert apply(standing, Pointed(pointer(A, 1, 6), 1))[1] == (FetchBundle(pointer(A, 1, 6)),), "a later one"
+    status, _ = play(Fetched(kept(A, 1, 5, epoch=1), RULES), Loaded(MODEL), batch(A, error="it died"))
+    assert (status.phase, status.record.epoch) == (DeploymentPhase.NONE, 1)
+    assert apply(status, Pointed(pointer(A, 1, 5), 1))[1] != (FetchBundle(pointer(A, 1, 5)),)
+    assert "out of date" in words(apply(status, Pointed(pointer(B, 2, 4), 1))[1]), "replayed"
+    assert apply(status, Pointed(pointer(A, 1, 6), 1))[1] == (FetchBundle(pointer(A, 1, 6)),), "a later one"
 
 
 def test_what_failed_under_a_new_signer_stays_failed_though_the_model_before_is_the_old_ones():
@@ -85,22 +87,22 @@ def test_what_failed_under_a_new_signer_stays_failed_though_the_model_before_is_
         serial=HIGHEST,
         bad=(RejectedBundle(digest=B, serial=HIGHEST),),
     )
-    standing, commands = play(Pointed(pointer(B, 2, 7), 2), book=old)
+    status, commands = play(Pointed(pointer(B, 2, 7), 2), record=old)
     assert commands == (FetchBundle(pointer(B, 2, 7)),), "the new signer's first"
     for event in (Fetched(kept(B, 2, 7, epoch=2), RULES), Loaded(MODEL), batch(B, error="it died")):
-        standing, _ = apply(standing, event)
-    assert (standing.book.committed.epoch, standing.book.epoch, standing.book.serial) == (1, 2, 7)
-    assert apply(standing, Pointed(pointer(B, 2, 7), 2))[1] != (FetchBundle(pointer(B, 2, 7)),)
-    assert "out of date" in words(apply(standing, Pointed(pointer(C, 3, 6), 2))[1])
+        status, _ = apply(status, event)
+    assert (status.record.committed.epoch, status.record.epoch, status.record.serial) == (1, 2, 7)
+    assert apply(status, Pointed(pointer(B, 2, 7), 2))[1] != (FetchBundle(pointer(B, 2, 7)),)
+    assert "out of date" in words(apply(status, Pointed(pointer(C, 3, 6), 2))[1])
 
 
 def test_a_book_of_an_older_release_begins_with_the_epoch_of_what_it_runs():
-    book = DeploymentRecord.model_validate_json(
+    record = DeploymentRecord.model_validate_json(
         DeploymentRecord(committed=kept(A, 1, 5, epoch=1), serial=5).model_dump_json(exclude={"epoch"})
     )
-    assert "out of date" in words(play(Pointed(pointer(B, 2, 4), 1), book=book)[1])
-    standing, _ = play(Pointed(pointer(A, 1, 6), 1), book=book)
-    assert (standing.book.serial, standing.book.epoch) == (6, 1)
+    assert "out of date" in words(play(Pointed(pointer(B, 2, 4), 1), record=record)[1])
+    status, _ = play(Pointed(pointer(A, 1, 6), 1), record=record)
+    assert (status.record.serial, status.record.epoch) == (6, 1)
 
 
 # -- at the coordinator

@@ -110,7 +110,7 @@ def test_a_file_that_is_written_anew_in_its_place_is_no_smaller_graph_meanwhile(
         device.facts.write_text(lines([("well", "feeds", f"pump {second}")]))
         if second < 12:
             assert device.look(after=REST) is None
-    with pytest.raises(Misconfigured, match=r"facts\.tsv: it is being written anew .* and rename it"):
+    with pytest.raises(Misconfigured, match=r"facts\.tsv: it is rewritten in place .* and rename it"):
         device.look(after=REST)
     (tmp_path / "part").write_text(lines(HOUSE))
     (tmp_path / "part").replace(device.facts)
@@ -168,7 +168,7 @@ def test_what_stays_wrong_is_told_though_another_file_never_rests(tmp_path):
 def test_a_path_that_the_system_refuses_to_look_at_is_told_and_a_pipe_is_not_waited_for(tmp_path):
     device = Device(tmp_path, triples=f'["facts.tsv", "{"x" * 300}"]')
     device.look()
-    with pytest.raises(Misconfigured, match="no such file, or it is closed to us"):
+    with pytest.raises(Misconfigured, match="no such file, or access is denied"):
         device.look(after=REST)
     other = tmp_path / "other"
     other.mkdir()

@@ -215,7 +215,7 @@ async def test_a_device_with_a_root_runs_what_is_signed_and_nothing_else(tmp_pat
             deployment.shelf.put(data)
         deployment.offer(vouched(deployment.shelf, one))
         await passed(deployment, 1)
-        assert deployment.book.committed.epoch == 1
+        assert deployment.record.committed.epoch == 1
         signed_wrong = vouched(deployment.shelf, forged)
         for bad, words in ((forged.pointer, "unsigned"), (signed_wrong, "targets: 0 of")):
             deployment.last_refusal = ""
@@ -243,7 +243,7 @@ async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
         exchanged = root(EXCHANGED, 2, by=(1,))
         deployment.offer(vouched(shelf, signed_bundle(1, keys=EXCHANGED), exchanged, keys=EXCHANGED))
         await passed(deployment, 1)
-        assert deployment.book.committed.epoch == 2
+        assert deployment.record.committed.epoch == 2
 
 
 async def test_that_a_running_model_is_signed_no_more_is_noticed_and_it_runs_on(tmp_path):

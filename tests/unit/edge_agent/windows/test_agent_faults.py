@@ -208,9 +208,9 @@ async def test_a_kept_model_with_one_damaged_byte_is_not_used_and_is_pulled_agai
         for version in (1, 2):
             data = bundle(TASK, version)
             await deploy(deployment, data, version)
-        book = deployment.book
-        assert set(deployment.shelf.forgotten) == set(book.digests), "bundles are not kept"
-    file = tmp_path / "models" / book.committed.digest / "model.onnx"
+        record = deployment.record
+        assert set(deployment.shelf.forgotten) == set(record.digests), "bundles are not kept"
+    file = tmp_path / "models" / record.committed.digest / "model.onnx"
     file.write_bytes(file.read_bytes()[:-1] + b"\x00\x01"[file.read_bytes()[-1] == 0 :][:1])
     with pytest.raises(Refused, match=r"model\.onnx is not what its manifest says") as found:
         read_manifest(file.parent)
@@ -221,8 +221,8 @@ async def test_a_kept_model_with_one_damaged_byte_is_not_used_and_is_pulled_agai
         again.shelf.put(data)
         again.offer(pointer(data, 2))
         await until(lambda: again.inference.model.manifest.version == 2, 20)
-        assert again.book.committed == book.before, "the one before is still there to fall back to"
-        assert (tmp_path / "models" / book.before.digest).is_dir()
+        assert again.record.committed == record.before, "the one before is still there to fall back to"
+        assert (tmp_path / "models" / record.before.digest).is_dir()
 
 
 async def test_a_full_disk_while_a_model_comes_is_waited_for(tmp_path, monkeypatch):

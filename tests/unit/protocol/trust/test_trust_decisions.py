@@ -254,15 +254,15 @@ async def test_a_forged_decision_does_not_stand_before_a_good_one(tmp_path):
             deployment.offer(forged, own=True)
         deployment.offer(good)
         await passed(deployment, 1)
-        assert deployment.book.serial == 5
+        assert deployment.record.serial == 5
         deployment.offer(vouched(shelf, two, pointer=of(two, 6)))
         await passed(deployment, 2)
         deployment.cleared(own=True)
         deployment.offer(vouched(shelf, two, pointer=of(two, 7)))
-        await until(lambda: deployment.book.serial == 7, 20)
+        await until(lambda: deployment.record.serial == 7, 20)
         deployment.offer(vouched(shelf, two, pointer=of(two, 6)))  # replayed
         await until(lambda: "decision 6 is out of date" in deployment.why, 20)
-        assert deployment.book.serial == 7
+        assert deployment.record.serial == 7
 
 
 async def test_a_good_decision_that_fits_no_more_gives_way_to_no_earlier_one(tmp_path):

@@ -320,7 +320,7 @@ async def test_a_choice_that_runs_no_more_gives_way_to_float32(tmp_path):
         (folder / "manifest.json").write_text(json.dumps(manifest))
         model = await running.load(folder)
         assert model.choice["variant"] == "float32"
-        assert "does not run any more" in model.choice["why"]
+        assert "no longer runs" in model.choice["why"]
         (folder / "choice.json").write_text("{")
         assert "does not run here" in (await running.load(folder)).choice["why"]
 
