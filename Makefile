@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 OBSERVER := .venv-observer
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-# Hundreds of processes are started, and each would compile our code anew.
+# Hundreds of processes are started, and each would compile our code again.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium
@@ -13,7 +13,7 @@ demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sen
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
 # Half of the tests wait for processes that they start: two workers for a core. tests/conftest.py orders the files.
-test: $(VENV)/dev.stamp mosquitto chromium ## the suite, but for what is long by its nature (ARGS="-k spool": a part of all)
+test: $(VENV)/dev.stamp mosquitto chromium ## the suite without the long tests (ARGS="-k spool": a part of all)
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -P -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not long' --durations=15 tests
 else
@@ -23,7 +23,7 @@ endif
 test-long: $(VENV)/dev.stamp mosquitto chromium ## whole demos, and faults at every step of a round
 	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests/e2e tests/faults
 
-mutants: $(VENV)/dev.stamp ## small faults in the decision modules, and which of them no test notices (ARGS="--seed 1 --count 300")
+mutants: $(VENV)/dev.stamp ## small faults in the decision modules; lists those that no test notices (ARGS="--seed 1 --count 300")
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(VENV)/dev.stamp ## style, types and import rules
@@ -39,12 +39,12 @@ format: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp ## every figure of docs/benchmarks (ARGS=--quick: one seed)
 	$(BIN)/lichen bench all $(ARGS)
 
-docs: $(VENV)/dev.stamp ## what is generated from the code and from stored results
+docs: $(VENV)/dev.stamp ## pages that are generated from the code and from stored results
 	$(BIN)/python -P -m protocol.asyncapi > docs/protocol/asyncapi.json
 	$(BIN)/python -P -m lichen.commands.task_reference > docs/task.md
 	$(BIN)/lichen bench pages
 
-# torch first and alone: the exact pin is the CPU build, and no resolver may look for another.
+# torch first and alone: the exact pin is the CPU build, and no resolver may choose another.
 $(VENV)/torch.stamp:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q torch==2.13.0
@@ -58,14 +58,14 @@ $(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml lichen_lab/pyproject.toml
 	$(BIN)/pip install -q -e '.[dev]' -e ./lichen_lab
 	touch $@ $(VENV)/demo.stamp
 
-# What a device of the observing role installs: no torch, no web parts. Not editable: as on a device.
+# The installation of an observing device: no torch, no web parts. Not editable: as on a device.
 $(OBSERVER)/installed.stamp: pyproject.toml $(shell find protocol runtime models export edge_agent coordinator lichen -name '*.py' -newer $(OBSERVER)/installed.stamp 2>/dev/null)
 	test -x $(OBSERVER)/bin/python || $(PYTHON) -m venv $(OBSERVER)
 	$(OBSERVER)/bin/pip install -q '.[infer]'
 	$(OBSERVER)/bin/pip install -q --force-reinstall --no-deps '.'
 	touch $@
 
-# Tests against a real broker and a real browser skip, loudly, where it is absent; where we may, we install it.
+# Tests against a real broker and a real browser skip, loudly, without one; it is installed here if we may.
 define installed
 	@command -v $(1) >/dev/null 2>&1 || test -x /usr/sbin/$(1) || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
@@ -81,7 +81,7 @@ mosquitto:
 chromium:
 	$(call installed,chromium)
 
-lock: ## the libraries of install.sh, resolved anew, with hashes (Python 3.11, x86_64)
+lock: ## the libraries of install.sh, resolved again, with hashes (Python 3.11, x86_64)
 	$(PYTHON) install/lock.py
 
 clean:

@@ -1,30 +1,30 @@
 #!/bin/sh
 # Installs lichen on Debian 12 or newer (amd64, arm64): a virtual environment in /opt/lichen, units, users, and a
-# first configuration. Given again it mends or upgrades: configuration, state and drop-ins stay as they are.
-# docs/install.md says what lies where.
+# first configuration. A second run repairs or upgrades: configuration, state and drop-ins stay as they are.
+# docs/install.md lists the places.
 set -eu
 
 usage() {
     cat <<'END'
 install.sh [--agent] [--coordinator] [options]     neither: --agent
   --wheel FILE       the wheel to install; without it, the source tree that this script is in
-  --package SPEC     what pip is to install instead, as lichen==0.1.0
+  --package SPEC     what pip installs instead, for example lichen==0.1.0
   --extras LIST      extras of pip; default: infer for an agent, coordinator,export for a coordinator
   --train            this device trains: adds the extra train, and the drop-in that PyTorch needs
   --device NAME      the device's name in a new agent.toml; default: the host's
   --fleet NAME       the fleet's name in new configurations; default: fleet
   --python PROGRAM   default: python3
-  --no-lock          take the newest of every library, without hashes, instead of what install/requirements.lock says
+  --no-lock          install the newest of every library, without hashes, instead of those of install/requirements.lock
   --start            enable the services and start them
   --rollback         go back to the version that was installed before, with the coordinator's databases from then
-                     where it cannot use those of now (docs/install.md says what becomes of what came since)
+                     if it cannot use the present ones (docs/install.md: what happens to later data)
   --uninstall        remove all but configuration and state
   --purge            with --uninstall: remove configuration, state and users, too
-  --root DIR         lay everything below DIR and touch no user and no service: to look at, or for an image
+  --root DIR         install everything below DIR, without users and services: for inspection, or for an image
   --no-venv          with --root: no virtual environment either
-/etc/lichen/constraints.txt, if it is there, says which versions pip may take on this machine (onnxruntime<1.28); the
-lock is left aside then.
-Exit status: 0 done, 2 the command line is wrong, 69 something that is needed is not there, 77 not root.
+If /etc/lichen/constraints.txt exists, it limits the versions that pip may install (onnxruntime<1.28), and the lock is
+not used.
+Exit status: 0 done, 2 the command line is wrong, 69 a requirement is missing, 77 not root.
 END
 }
 
@@ -35,12 +35,12 @@ fail() {
     printf '%s\n' "install.sh: $*" >&2
     exit "$status"
 }
-need() { [ $# -ge 2 ] || fail 2 "$1 takes a value; --help"; }
+need() { [ $# -ge 2 ] || fail 2 "$1 needs a value; --help"; }
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 tree=$(dirname -- "$here")
 agent=no coordinator=no wheel='' package='' extras='' train=no python=python3 start=no action=install purge=no
-# The same rule as protocol.base.Name: what brokers, certificates and file names all take.
+# The same rule as protocol.base.Name: accepted by brokers, certificates and file systems.
 as_name() { printf '%s\n' "$1" | tr -c 'A-Za-z0-9_\n-' - | sed 's/^[_-]*//' | cut -c1-56; }
 root='' locked=yes venv=yes fleet=fleet device=$(as_name "$(uname -n)")
 
@@ -74,7 +74,7 @@ for name in "$fleet" "$device"; do
     [ -n "$name" ] && [ "$(as_name "$name")" = "$name" ] ||
         fail 2 "--fleet and --device: 1 to 56 letters, digits, '_' and '-', a letter or digit first; write $(as_name "$name")"
 done
-[ -n "$root" ] || [ "$(id -u)" = 0 ] || fail 77 "only root may install; sudo $0 ..., or --root DIR to look"
+[ -n "$root" ] || [ "$(id -u)" = 0 ] || fail 77 "only root may install; sudo $0 ..., or --root DIR to inspect the result"
 case $root in '' | /*) ;; *) root=$PWD/$root ;; esac
 
 opt=$root/opt/lichen
@@ -89,7 +89,7 @@ state_of() { case $1 in agent) echo lichen ;; *) echo lichen-coordinator ;; esac
 
 check_machine() {
     id='' version=''
-    # shellcheck disable=SC1091  # of the machine it runs on
+    # shellcheck disable=SC1091  # belongs to the machine
     [ -r /etc/os-release ] && id=$(. /etc/os-release && echo "${ID:-} ${ID_LIKE:-}") &&
         version=$(. /etc/os-release && echo "${VERSION_ID:-}")
     case $id in
@@ -97,7 +97,7 @@ check_machine() {
     *) say "this is not Debian (${id:-unknown}): it may work" ;;
     esac
     case $id in
-    debian*) [ -z "$version" ] || [ "${version%%.*}" -ge 12 ] || fail 69 "Debian $version: Python 3.11 came with 12" ;;
+    debian*) [ -z "$version" ] || [ "${version%%.*}" -ge 12 ] || fail 69 "Debian $version: Python 3.11 needs Debian 12" ;;
     esac
     case $(uname -m) in
     x86_64 | aarch64) ;;
@@ -105,11 +105,11 @@ check_machine() {
     esac
     [ "$venv" = yes ] || return 0
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-        fail 69 "$python is not there or older than 3.11: apt-get install python3, or give --python"
+        fail 69 "$python is missing or older than 3.11: apt-get install python3, or give --python"
     [ "$("$python" -c 'import sys; print(sys.maxsize > 2**32)')" = True ] ||
         fail 69 "$python has 32 bits: onnxruntime and torch have no wheels for it; install a 64-bit system"
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
-        fail 69 "$python makes no virtual environments: apt-get install python3-venv"
+        fail 69 "$python cannot create virtual environments: apt-get install python3-venv"
 }
 
 default_extras() {
@@ -119,7 +119,7 @@ default_extras() {
     [ "$train" = no ] || extras=${extras:+$extras,}train
 }
 
-# Sets $wheel to a file, built of the source tree where none was given.
+# Sets $wheel to a file, built from the source tree if none was given.
 find_wheel() {
     [ -z "$package" ] || return 0
     if [ -n "$wheel" ]; then
@@ -127,19 +127,19 @@ find_wheel() {
         return 0
     fi
     [ -f "$tree/pyproject.toml" ] || fail 2 "no source tree around $here: give --wheel or --package"
-    say "building a wheel of $tree"
+    say "building a wheel from $tree"
     built=$(mktemp -d)
     "$python" -m venv "$built/venv"
-    # A copy: a build leaves folders behind, and the tree may belong to somebody else.
+    # A copy: a build leaves folders behind, and the tree may belong to another user.
     mkdir "$built/tree"
     (cd "$tree" && tar -cf - pyproject.toml README.md LICENSE protocol runtime models export edge_agent coordinator lichen) |
         tar -xf - -C "$built/tree"
     # The same files give the same wheel, so that a second run finds it installed.
     isolated=''
-    if [ "$locked" = yes ]; then # what builds it is taken by its hash, too
+    if [ "$locked" = yes ]; then # the build tools are installed with hashes, too
         awk '/^# for:/ { next } /^[A-Za-z0-9]/ { on = /^setuptools==/ } on' "$here/requirements.lock" >"$built/tools.txt"
         "$built/venv/bin/pip" install -q --disable-pip-version-check --require-hashes --no-deps -r "$built/tools.txt" ||
-            fail 69 "pip could not install what builds the wheel by $here/requirements.lock; --no-lock goes without hashes"
+            fail 69 "pip could not install the build tools of $here/requirements.lock; --no-lock installs without hashes"
         isolated=--no-build-isolation
     fi
     # shellcheck disable=SC2086  # one word or none
@@ -152,7 +152,7 @@ make_venv() {
     default_extras
     pins=$etc/constraints.txt
     if [ -s "$pins" ]; then
-        [ "$locked" = no ] || say "$pins is there: libraries are taken by it, without hashes"
+        [ "$locked" = no ] || say "$pins exists: it selects the libraries, without hashes"
         locked=no
     else
         pins=/dev/null
@@ -182,15 +182,15 @@ make_venv() {
     use "$name"
 }
 
-# Sets $chosen: the part of the lock that the extras need, or what the machine pins.
+# Sets $chosen: the part of the lock that the extras need, or the constraints of the machine.
 choose_libraries() {
     chosen=$pins
     [ "$locked" = yes ] || return 0
     lock=$here/requirements.lock
-    [ -f "$lock" ] || fail 69 "$lock is not there: give --no-lock to take the newest of every library"
+    [ -f "$lock" ] || fail 69 "$lock is missing: give --no-lock to install the newest of every library"
     for extra in $(echo "$extras" | tr , ' '); do
         grep -q "^# for:.* $extra\\( \\|\$\\)" "$lock" ||
-            fail 2 "--extras $extra: not in $lock; give --no-lock to take the newest of every library"
+            fail 2 "--extras $extra: not in $lock; give --no-lock to install the newest of every library"
     done
     scratch=$(mktemp -d)
     chosen=$scratch/libraries.txt
@@ -206,12 +206,12 @@ install_into() { # ENVIRONMENT
         return 0
     fi
     "$1/bin/pip" install -q --disable-pip-version-check --require-hashes --only-binary :all: --no-deps -r "$chosen" ||
-        give_up "pip could not install what $lock says (--no-lock takes the newest of every library, without hashes)"
+        give_up "pip could not install the libraries of $lock (--no-lock installs the newest of every library, without hashes)"
     "$1/bin/pip" install -q --disable-pip-version-check --no-deps "$what" || give_up "pip could not install $what"
     "$1/bin/pip" check --disable-pip-version-check || give_up "$lock does not hold all that $what needs (--no-lock)"
 }
 
-give_up() { # what is half made goes, but for the one in use, which is to be mended
+give_up() { # removes an incomplete environment, but not the one in use, which needs a repair
     [ "versions/$name" = "$(readlink "$opt/current" 2>/dev/null)" ] || rm -rf "$new"
     fail 69 "$1; nothing was switched"
 }
@@ -247,7 +247,7 @@ make_users() {
     fi
 }
 
-put() { # FILE TARGET: replaces what differs
+put() { # FILE TARGET: replaces a target that differs
     cmp -s "$1" "$2" || install -D -m 644 "$1" "$2"
 }
 
@@ -268,13 +268,13 @@ put_units() {
     esac
 }
 
-fill() { # TEMPLATE TARGET: only where there is none
+fill() { # TEMPLATE TARGET: only if there is none
     [ ! -e "$2" ] || return 0
     install -d -m 755 "$(dirname "$2")"
     sed -e "s/@FLEET@/$fleet/" -e "s/@DEVICE@/$device/" "$1" >"$2.new"
     chmod 644 "$2.new"
     mv "$2.new" "$2"
-    say "wrote $2: look through it"
+    say "wrote $2: check its values"
 }
 
 make_places() {
@@ -290,52 +290,52 @@ make_places() {
 }
 
 settle() {
-    manager || { say "no systemd runs here (or --root): no service was touched"; return 0; }
+    manager || { say "no systemd runs here (or --root): services are unchanged"; return 0; }
     systemctl daemon-reload
     for role in $roles; do
         if [ "$start" = yes ]; then
             systemctl enable --quiet "lichen-$role"
             systemctl restart "lichen-$role" || return 1
         else
-            systemctl try-restart "lichen-$role" || return 1 # only what runs
+            systemctl try-restart "lichen-$role" || return 1 # only if it runs
         fi
     done
 }
 
-# A new version whose services do not start is left again; one that was there before has nothing to go back to.
+# If the services of a new version do not start, go back; a version that was installed before has nothing to go back to.
 settle_or_go_back() {
     ! settle || return 0
     [ "$switched" = yes ] || fail 69 "a service does not start: journalctl -u lichen-agent -u lichen-coordinator"
     say "the new version does not start (journalctl -u lichen-agent -u lichen-coordinator): going back"
     rollback
-    fail 69 "the version before is in use again"
+    fail 69 "the version before is active again"
 }
 
 rollback() {
     before=$(readlink "$opt/previous" 2>/dev/null || true)
     { [ -n "$before" ] && [ -d "$opt/$before" ]; } || fail 69 "there is no version before this one in $opt"
     now=$(readlink "$opt/current")
-    roles='agent coordinator' was_up=no # all that is installed is of one version
+    roles='agent coordinator' was_up=no # both daemons have the same version
     if manager && [ -e "$units/lichen-coordinator.service" ]; then
         was_up=$(systemctl is-active lichen-coordinator || true)
         systemctl stop lichen-coordinator
     fi
     point current "$before"
     point previous "$now"
-    say "$before is in use again"
+    say "$before is active again"
     put_back
     start=no
     settle
     case $was_up in active | activating | reloading) systemctl start lichen-coordinator ;; esac
 }
 
-# What a newer version has written and this one cannot use: the copies from before take its place.
+# Databases of a newer version that this one cannot use are replaced by the copies from before.
 put_back() {
     [ -f "$etc/coordinator.toml" ] && [ -d "$root/var/lib/lichen-coordinator" ] || return 0
     [ -z "$root" ] || LICHEN_STATE_DIR=$root/var/lib/lichen-coordinator
     [ -z "$root" ] || export LICHEN_STATE_DIR
     "$opt/current/bin/lichen" coordinator downgrade --config "$etc/coordinator.toml" ||
-        fail 69 "the coordinator's state is as it was, and $before may not start with it; --rollback goes forth again"
+        fail 69 "the coordinator's state is unchanged, and $before may not start with it; --rollback returns to the newer version"
 }
 
 uninstall() {

@@ -17,7 +17,7 @@ EXTRAS = ("infer", "coordinator", "train", "export")
 OPTIONS = ("--generate-hashes", "--strip-extras", "--no-header", "--allow-unsafe", "--quiet")
 NO_PLACES = ("--no-emit-index-url", "--no-emit-find-links", "--no-emit-trusted-host")
 HEAD = """\
-# Written by install/lock.py (make lock). What install.sh takes, and nothing else: with --require-hashes.
+# Written by install/lock.py (make lock). install.sh installs these and nothing else, with --require-hashes.
 # Hashes are of all files of a version, for any processor and Python; torch's is of the CPU build alone.
 """
 

@@ -138,7 +138,7 @@ def test_rollback_changes_the_two_versions_and_says_no_where_there_is_one_alone(
     ("words", "status", "said"),
     [
         (["--agnet"], 2, "unknown option --agnet"),
-        (["--wheel"], 2, "takes a value"),
+        (["--wheel"], 2, "needs a value"),
         (["--wheel", "a", "--package", "b"], 2, "exclude each other"),
         (["--no-venv"], 2, "needs --root"),
         (["--root", "{}", "--device", "a b"], 2, "letters, digits"),
