@@ -148,13 +148,13 @@ def test_revoked_is_barred_until_it_enrols_anew_with_an_invite_of_its_own(book, 
     unused = book.invite("pi-1", HOUR)
     assert book.revoke("pi-1") == 1
     assert book.revoke("pi-1") == 0
-    assert book.denial() == ["pi-1"]
+    assert book.barred() == ["pi-1"]
     assert [one.serial for one in book.revoked()] == [1]
     assert refusal(book.claim, token, "pi-1", "k1") is Reason.REVOKED
     assert refusal(book.claim, unused, "pi-1", "k2") is Reason.BAD_INVITE, "its open invites went, too"
     assert refusal(book.renewable, "pi-1", shown(1), "k2") is Reason.REVOKED
     enrol(book, wall, key="k3", serial=3)
-    assert book.denial() == []
+    assert book.barred() == []
     assert [one.serial for one in book.revoked()] == [1]
 
 
@@ -197,7 +197,7 @@ def test_a_device_that_is_not_in_the_book_is_told_to_enrol(book) -> None:
     assert refusal(book.renewable, "pi-1", shown(1), "k") is Reason.UNKNOWN_DEVICE
     assert refusal(book.revoke, "pi-1") is Reason.UNKNOWN_DEVICE
     assert book.revoke("pi-1", unknown=True) == 0
-    assert book.denial() == ["pi-1"]
+    assert book.barred() == ["pi-1"]
     assert refusal(book.approve, "pi-2") is Reason.UNKNOWN_DEVICE
     assert book.approve("pi-2", unknown=True) == "unknown"
     assert book.devices()[0].name == "pi-1"

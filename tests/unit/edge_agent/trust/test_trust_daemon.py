@@ -51,7 +51,7 @@ async def test_the_last_version_is_announced_with_what_vouches_for_it(tmp_path) 
         blobs = BlobStore(tmp_path / "coordinator" / "blobs")
         believed(repository, blobs, said(made)[0])
         assert {said(made)[-1].trust.targets.digest, said(made)[-1].bundle.digest} <= set(
-            made.app.deployment.kept()
+            made.app.deployment.retained_digests()
         )
         root_ceremony.rotate(repository, [key], None, None, 365 * DAY_S, time.time())
         await made.until(lambda: said(made)[-1].trust.roots)  # every 3.6 s here: signed anew by itself

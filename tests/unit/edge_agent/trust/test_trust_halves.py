@@ -109,7 +109,7 @@ async def test_the_status_names_devices_that_do_not_act_on_what_came(tmp_path) -
             f'fleet = "{settings.fleet}"\nstate_dir = "{settings.state_dir}"\ntask = "{settings.task}"\n'
         )
         found = CliRunner().invoke(app, ["status", "--why", "--config", str(config)])
-        assert "trust: devices that do not act on what came: a (the offer that came last" in found.output
+        assert "devices that do not act on signed messages: a (the offer that came last" in found.output
         assert messages.encode(made.app.roster.get("a").state)
 
 
