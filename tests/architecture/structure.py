@@ -10,7 +10,7 @@ import test_arch_wiring as wiring
 
 
 def count(root: Path) -> dict[str, object]:
-    """What the table of the ADR shows, of the checkout at ``root``."""
+    """The figures of the ADR's table, for the checkout at ``root``."""
     wiring.ROOT = root.resolve()
     trees = wiring.trees()
     files = [file for package in wiring.PACKAGES for file in (wiring.ROOT / package).rglob("*.py")]

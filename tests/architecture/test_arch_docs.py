@@ -1,4 +1,4 @@
-"""What the documents name is there: links, headings, tests, files, commands and their options."""
+"""Everything that the documents name exists: links, headings, tests, files, commands and their options."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ def blocks(text: str) -> list[str]:
 
 
 def spans(text: str) -> list[str]:
-    """What stands between backticks, also over the end of a line."""
+    """Text between backticks, also across the end of a line."""
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
 
@@ -48,14 +48,14 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def wide(text: str) -> list[str]:
-    """Lines of prose that are too long to read beside something else; tables and code cannot be wrapped."""
+    """Lines of prose that are too wide for a split screen; tables and code cannot be wrapped."""
     prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
     lines = [line for line in prose.split("\n") if not re.match(r"\s*\||    |#", line)]
     return [line for line in lines if len(line) > MOST_COLUMNS]
 
 
 def anchors(page: Path) -> set[str]:
-    """The headings as links name them."""
+    """The anchors of the headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
@@ -89,7 +89,7 @@ def test_arch_every_test_that_a_page_names_is_there(page: Path) -> None:
 @pages
 def test_arch_every_file_that_a_page_names_is_there(page: Path) -> None:
     if page.parent.name == "adr":
-        return  # a decision speaks of the tree as it was then
+        return  # a decision describes the tree of its time
     named = [
         span for span in spans(page.read_text()) if re.fullmatch(rf"(?:{PACKAGES})(?:/\w[\w.-]*)+/?", span)
     ]
@@ -134,7 +134,7 @@ def test_arch_every_document_that_the_code_names_is_there() -> None:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Words of each ``lichen ...`` in code."""
+    """Arguments of each ``lichen ...`` in code."""
     for line in [*blocks(text), *spans(text)]:
         found = re.match(r"(?:[A-Z_]+=\S+ )?(?:\.venv/bin/)?lichen ((?:[a-z]|--).*)", line.strip())
         if found and "\\" not in line:  # with a backslash: bytes of a protocol
@@ -143,7 +143,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def wrong(words: list[str]) -> str:
-    """What of it there is not; empty where all is well."""
+    """The unknown parts of a command line; empty if all exist."""
     if words[0] in {"--help", "--version"}:
         return ""
     first, *rest = words

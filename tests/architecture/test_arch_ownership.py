@@ -1,4 +1,4 @@
-"""Who owns the import names, and rules about files that no import contract can state."""
+"""Ownership of import names, and rules about files that no import contract can express."""
 
 import ast
 import importlib.metadata
@@ -18,7 +18,7 @@ PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinato
 MAX_LINES = 300
 MAX_FILES = 12
 # Opens seglearn's object array, after its SHA-256 has been compared.
-# Look like module names, and are files, configuration keys, an entry-point group, or made up by a test.
+# Not module names: files, configuration keys, an entry-point group, or names made up by a test.
 FILE = re.compile(r"\.(?:toml|pem|sqlite3|lock|log|d|conf|sysusers|v)$")
 NOT_MODULES = {
     "coordinator.name",
@@ -79,14 +79,14 @@ MODULE = re.compile(rf"(?<![\w./-])(?:{'|'.join(PACKAGES)}|tests)(?:\.[a-z_][a-z
 
 
 def dotted_names(text: str) -> Iterator[str]:
-    """Names of our modules, or of what is in them, that stand in strings, comments and docstrings."""
+    """Names of our modules, or of their content, in strings, comments and docstrings."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in {tokenize.STRING, tokenize.COMMENT}:
             yield from MODULE.findall(token.string)
 
 
 def leads_to_a_module(name: str) -> bool:
-    """Whether a module of ours bears the name, or its parent does and defines the last part."""
+    """Whether a module has this name, or its parent does and defines the last part."""
     parts = name.split(".")
     if parts[0] == "tests" and ROOT.joinpath(*parts).is_dir():
         return True  # folders of tests have no package file
@@ -102,7 +102,7 @@ def leads_to_a_module(name: str) -> bool:
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests"])
 def test_arch_module_names_in_strings_exist(folder: str) -> None:
-    """``python -m``, entry points, patches of tests and docstrings: no type checker follows them."""
+    """``python -m``, entry points, patches of tests and docstrings: no type checker checks them."""
     lost = {
         f"{file.relative_to(ROOT)}: {name}"
         for file in sources(folder)
@@ -113,7 +113,7 @@ def test_arch_module_names_in_strings_exist(folder: str) -> None:
 
 
 def test_arch_imports_of_test_support_lead_to_a_file() -> None:
-    """A test that was written before a helper moved is only found when it runs."""
+    """A test that uses the old place of a helper fails only when it runs."""
     imported = {
         (node.module or "", alias.name)
         for file in sources("tests")
@@ -132,7 +132,7 @@ def test_arch_there_is_exactly_one_package_file_among_the_tests() -> None:
 def test_arch_test_file_names_are_unique() -> None:
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))
-    assert not set(LONGEST) - set(names), "tests/conftest.py starts these first, and they are not there"
+    assert not set(LONGEST) - set(names), "tests/conftest.py starts these first, and they do not exist"
 
 
 def unpickling(tree: ast.AST) -> list[int]:
@@ -221,7 +221,7 @@ def test_arch_files_stay_small() -> None:
 
 
 def test_arch_a_device_opens_models_by_one_door() -> None:
-    """Past it, nothing would be looked through (docs/hostile-peers.md)."""
+    """Past this size a file is not searched (docs/hostile-peers.md)."""
     found = {
         str(file.relative_to(ROOT))
         for file in sources("edge_agent", "coordinator", "lichen", "runtime", "models")

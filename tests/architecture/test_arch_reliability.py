@@ -1,4 +1,4 @@
-"""The pages on reliability name what there is: tests, commands, and every fault and step of the matrix."""
+"""The pages on reliability name only existing things: tests, commands, faults and steps of the matrix."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Neither daemon loads torch or onnx, in any role: import all their modules and see what came along."""
+"""Neither daemon loads torch or onnx, in any role: import all their modules and list the loaded packages."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How parts come together: nothing is put into an object that is made, no file needs one that needs it."""
+"""Wiring of parts: nothing is put into an object after its construction, and no import is circular."""
 
 import ast
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def modules_by_class() -> dict[str, set[str]]:
-    """Public class -> the modules that define one of that name."""
+    """Public class -> the modules that define one with this name."""
     found: dict[str, set[str]] = {}
     for module, tree in trees().items():
         for node in tree.body:
@@ -42,7 +42,7 @@ def modules_by_class() -> dict[str, set[str]]:
 
 
 def methods_of(tree: ast.Module) -> set[str]:
-    """Names of methods: callables where they are not called."""
+    """Names of methods: as values they are callables."""
     classes = [one for one in nodes_of(tree) if isinstance(one, ast.ClassDef)]
     return {
         one.name
@@ -66,7 +66,7 @@ def fields_of(tree: ast.Module) -> set[str]:
 
 
 def functions_of(tree: ast.Module) -> set[str]:
-    """Names of functions, nested ones too, that are no variable's name as well."""
+    """Names of functions, nested ones too, that are not names of variables as well."""
     nodes = nodes_of(tree)
     variables = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
     variables |= {one.arg for one in nodes if isinstance(one, ast.arg)}
@@ -74,7 +74,7 @@ def functions_of(tree: ast.Module) -> set[str]:
 
 
 def is_callable(value: ast.expr, methods: set[str], own: set[str]) -> bool:
-    """Whether a value is a function, a method, something around one, or the object itself."""
+    """Whether a value is a function, a method, a wrapper of one, or the object itself."""
     match value:
         case ast.Lambda() | ast.Name(id="self") | ast.Call(func=ast.Name(id="partial")):
             return True
@@ -88,7 +88,7 @@ def is_callable(value: ast.expr, methods: set[str], own: set[str]) -> bool:
 
 
 def pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What goes where, of an assignment of one value or of a tuple."""
+    """(target, value) pairs of an assignment of one value or of a tuple."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for one, other in zip(target.elts, value.elts, strict=True):
             yield from pairs(one, other)
@@ -105,9 +105,9 @@ def assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
 
 
 def is_ours(target: ast.expr, names: set[str]) -> bool:
-    """Whether it is an attribute of an object of ours that is not ``self``; ``names``: imported modules.
+    """Whether it is an attribute of an object of ours other than ``self``; ``names``: imported modules.
 
-    paho calls what its client's ``on_...`` are set to, and a simulated clock takes the place of ``time``'s.
+    Exceptions: paho calls the ``on_...`` of its client, and a simulated clock replaces that of ``time``.
     """
     if not isinstance(target, ast.Attribute):
         return False
@@ -117,9 +117,9 @@ def is_ours(target: ast.expr, names: set[str]) -> bool:
 
 
 def late(tree: ast.Module, methods: set[str], fields: set[str]) -> list[int]:
-    """Lines that put a callable into an object which the function did not get as ``self``.
+    """Lines that put a callable into an object that the function did not get as ``self``.
 
-    ``part.a = other.b`` may be data where some class has a field ``b``; not so ``self.part.a = ...``.
+    ``part.a = other.b`` may be data if some class has a field ``b``; ``self.part.a = ...`` is not.
     """
     own, found = functions_of(tree) | methods_of(tree), set()
     modules = {alias.name for one in nodes_of(tree) if isinstance(one, ast.Import) for alias in one.names}
@@ -178,7 +178,7 @@ def for_types(node: ast.stmt) -> bool:
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """Module, names taken from it, and whether for types alone; of the file's level."""
+    """Module, names imported from it, and whether for types alone; at the file's level."""
     for node in tree.body:
         for one in node.body if isinstance(node, ast.If | ast.Try) else [node]:
             if isinstance(one, ast.ImportFrom) and one.module:
@@ -201,7 +201,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def reached(needs: dict[str, set[str]], start: str) -> set[str]:
-    """Modules that one leads to, itself only where it comes back to itself."""
+    """Modules that can be reached from one; itself only if a circle leads back."""
     found: set[str] = set()
     ahead = [start]
     while ahead:
@@ -212,7 +212,7 @@ def reached(needs: dict[str, set[str]], start: str) -> set[str]:
 
 
 def circles(needs: dict[str, set[str]]) -> set[frozenset[str]]:
-    """Groups of modules each of which leads to all others."""
+    """Groups of modules that all reach each other."""
     while ends := {name for name, others in needs.items() if not others & needs.keys()}:
         needs = {name: others for name, others in needs.items() if name not in ends}
     leads = {name: reached(needs, name) for name in needs}

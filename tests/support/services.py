@@ -1,4 +1,4 @@
-"""Services that run beside a test."""
+"""Services that run during a test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,11 +25,11 @@ async def beside(*services: Service, forever: bool = False) -> AsyncIterator[lis
             task.cancel()
         await asyncio.wait(tasks, timeout=10)
     died = [task for task in tasks if not task.cancelled() and (forever or task.exception())]
-    assert not died, f"a service died: {died}"
+    assert not died, f"a service failed: {died}"
 
 
 async def until(true: Callable[[], object], seconds: float = 10.0) -> None:
     """Wait until ``true()`` holds, bounded."""
     async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 - what is waited for has no event of its own
+        while not true():  # noqa: ASYNC110 - the condition has no event of its own
             await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Tasks, and the headers of their updates and bundles, of which a test names only what it is about."""
+"""Tasks, and headers of updates and bundles; a test names only the fields that concern it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -14,7 +14,7 @@ def sensors(**shapes: tuple[int, float]) -> tuple[Modality, ...]:
 
 
 def small_task(modalities: tuple[Modality, ...], labels: Iterable[str] = "abc", **fields: Any) -> Task:
-    """Windows of two seconds (``window`` may say otherwise); fields are of :class:`Task`."""
+    """Windows of two seconds (``window`` may change that); fields are of :class:`Task`."""
     given: dict[str, Any] = {"name": "t", "labels": tuple(labels), "modalities": modalities}
     return Task.model_validate({**given, "window": Window(length_s=2.0), **fields})
 
@@ -45,7 +45,7 @@ def stream(channels: int, rate_hz: float, **keys: Any) -> dict[str, Any]:
 
 
 def update_header(task: Task, device: str = "d", **fields: Any) -> UpdateHeader:
-    """Of an update in round 1 with twelve windows of which nothing else is known."""
+    """The header of an update in round 1 with twelve windows and no other details."""
     given = {
         "task": task.name,
         "method": task.method,

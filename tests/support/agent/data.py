@@ -1,4 +1,4 @@
-"""Small synthetic streams and tasks for tests of the agent; real ones where the data sets are."""
+"""Small synthetic streams and tasks for tests of the agent; real ones if the data sets are there."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ def toy_task(**changes: object) -> Task:
 
 
 def motion(seconds: float, rate: float, channels: int, seed: int = 0) -> Stream:
-    """A clean motion: a few sines below 4 Hz whose strength comes and goes, and a little sensor noise."""
+    """A clean motion: a few sines below 4 Hz of varying strength, and a little sensor noise."""
     rng = np.random.default_rng(seed)
     t = np.arange(int(seconds * rate)) / rate
     strength = 1.2 + np.sin(2 * np.pi * t / 37.0)
@@ -47,7 +47,7 @@ def write_toy(folder: Path, seconds: float = 120.0) -> Path:
 
 
 def real_data(name: str) -> Path:
-    """A real data set's folder; skips, saying so, where it is absent."""
+    """A real data set's folder; skips, with a message, if it is missing."""
     root = Path(os.environ.get("LICHEN_DATA", Path(__file__).parents[4] / "shared" / "data"))
     path = root / name
     if not path.is_dir():

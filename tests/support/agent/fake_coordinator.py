@@ -1,4 +1,4 @@
-"""A scripted coordinator for tests of the agent: serves blobs, records what comes, sends what it is told."""
+"""A scripted coordinator for tests of the agent: serves blobs, records messages, sends scripted ones."""
 
 import asyncio
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class FakeCoordinator:
     pointers: list[BlobPointer] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
     pulled: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
-    """By device: bytes of every chunk that went down to it, by digest and index."""
+    """By device: bytes of every chunk that was sent to it, by digest and index."""
     drop_chunks: set[int] = field(default_factory=set)
     """Chunks that are lost once."""
 
@@ -68,7 +68,7 @@ class FakeCoordinator:
             self.news.set()
 
     async def until(self, true: Callable[[], object], seconds: float = 20.0) -> None:
-        """Wait until ``true()`` holds; looked at whenever something came, and often."""
+        """Wait until ``true()`` holds; checked after every message, and often."""
         async with asyncio.timeout(seconds):
             while not true():
                 self.news.clear()

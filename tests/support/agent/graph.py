@@ -11,7 +11,7 @@ from protocol.tasks.task import Rounds, Task
 from tests.support.methods.graph_cases import HOUSE, named
 
 TEXT = {"boiler": [1.0, 0.0], "pump": [0.0, 1.0], "well": [1.0, 1.0]}
-"""Of the well there is no fact."""
+"""There is no fact about the well."""
 
 
 def graph_task(**changes: object) -> Task:
@@ -30,7 +30,7 @@ def lines(triples: Iterable[Triple]) -> str:
 
 
 def write_house(folder: Path) -> Path:
-    """Facts, features and secret below ``folder``; returns the file of facts."""
+    """Write facts, features and secret below ``folder``; returns the file of facts."""
     (folder / "facts.tsv").write_text(lines(HOUSE), encoding="utf-8")
     write_features(folder / "text.npz", named(TEXT))
     secrets.make(folder / "fleet.secret")

@@ -1,6 +1,6 @@
 """A device with a graph and embeddings of its own, as training would leave them, and a real exported bundle.
 
-TransE, so that a relation which is learned perfectly is told by hand: a tail is its head plus the relation.
+TransE, so that a perfectly learned relation can be made by hand: a tail is its head plus the relation.
 """
 
 from pathlib import Path
@@ -54,9 +54,9 @@ def snapshot_of(settings: AgentSettings, task: Task = TASK) -> KnowledgeGraphSna
 
 
 def tables_of(snapshot: KnowledgeGraphSnapshot, learned: str, *, dim: int = D, seed: int = 0) -> Tables:
-    """Embeddings by which ``learned`` always leads to the entity after its head; the rows in another order.
+    """Embeddings with which ``learned`` leads from each entity to the next; the rows in another order.
 
-    Entities lie on a line, in the order of the graph: entity e is e steps away from the first one.
+    Entities are on a line, in the order of the graph: entity e is e steps away from the first one.
     """
     rng = np.random.default_rng(seed)
     graph, keyed = snapshot.graph, snapshot.keyed
@@ -74,6 +74,6 @@ def tables_of(snapshot: KnowledgeGraphSnapshot, learned: str, *, dim: int = D, s
 
 
 def learn(settings: AgentSettings, tables: Tables, task: Task = TASK) -> None:
-    """What a round of training leaves, with tensors that inference does not read."""
+    """The result of a round of training, with tensors that inference does not read."""
     more = {"own/structure": np.zeros((2, 2), np.float32)}
     PrivateTensors(settings.state_dir / "private").write(task.name, tables.tensors() | more)

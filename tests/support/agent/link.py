@@ -1,4 +1,4 @@
-"""A link that keeps what is published, for unit tests of the agent's services."""
+"""A link that records publishes, for unit tests of the agent's services."""
 
 import asyncio
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""Parts of an agent alone, with what they share with others."""
+"""Single parts of an agent, with the objects that they share with others."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -72,7 +72,7 @@ def learner_of(
 def reporter_of(
     settings: AgentSettings, link: Any, clock: Clock | None = None, kind: type[StateReporter] = StateReporter
 ) -> StateReporter:
-    """Of a device that has no task and no model."""
+    """The status of a device without task and model."""
     return kind(
         settings,
         link,
@@ -91,7 +91,7 @@ def reporter_of(
 
 @asynccontextmanager
 async def alive(agent: Agent, *names: str) -> AsyncIterator[None]:
-    """All services of an agent run, or those of these names; it is closed at the end."""
+    """Run all services of an agent, or those with these names; the agent is closed at the end."""
     with closing(agent):
         if not names:
             await agent.start()

@@ -1,4 +1,4 @@
-"""Inference as the agent runs it, in a test: its service, and its processes gone afterwards."""
+"""Inference as the agent runs it, in a test: its service, with its processes ended afterwards."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -39,7 +39,7 @@ def put(folder: Path, data: bytes | None = None) -> Path:
 
 
 def other(bias: float = 5.0, version: int = 2) -> bytes:
-    """A bundle that answers differently."""
+    """A bundle with other answers."""
     return bundle(TASK, version, content=tiny_onnx(TASK, bias=bias))
 
 
@@ -56,14 +56,14 @@ def judged(count: int = 3, seed: int = 0) -> ScoredWindows:
 
 
 def probabilities(batch: ScoredWindows, bias: float = 0.0) -> np.ndarray:
-    """What ``tiny_onnx`` says."""
+    """The answer of ``tiny_onnx``."""
     mean_B = batch.windows.x[NAMES[0]][:, 0].mean(axis=1) + bias
     logits = mean_B[:, None] * np.linspace(1, -1, 3)
     return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
 
 
 def watched(inference: Inference) -> list[BatchObservation]:
-    """What :func:`tests.support.agent.predicting.predicting` observes of it."""
+    """Observations of :func:`tests.support.agent.predicting.predicting`."""
     return OBSERVED.setdefault(inference, [])
 
 
@@ -72,7 +72,7 @@ def inference(zygote: ZygoteClient | None = None, **changes: Any) -> Inference:
 
 
 def is_there(pid: int | None) -> bool:
-    """Whether a process lives; one that only waits to be asked how it ended does not."""
+    """Whether a process lives; a zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except OSError:
@@ -81,13 +81,13 @@ def is_there(pid: int | None) -> bool:
 
 
 def own_bytes(pid: int | None) -> int:
-    """Memory that a process has written to; PSS depends on how many others share its pages."""
+    """Memory that a process has written to; PSS depends on the number of processes that share its pages."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
 
 
 class InThreads(ZygoteClient):
-    """Its servants are threads of this process: quick to start, and open to a test's hands."""
+    """Its servants are threads of this process: quick to start, and accessible to a test."""
 
     async def servant(self) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair()
@@ -98,7 +98,7 @@ class InThreads(ZygoteClient):
         with sock:
             servant.serve(sock)
 
-    async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - nobody knows
+    async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - unknown
         return None
 
     def end(self, pid: int) -> None:
@@ -106,7 +106,7 @@ class InThreads(ZygoteClient):
 
 
 class Liar(ZygoteClient):
-    """Its servants open any model, and then say what they are told to."""
+    """Its servants open any model, and then give scripted answers."""
 
     def __init__(self, say: Callable[[socket.socket], None], opened: dict[str, Any] | None = None) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Liar(ZygoteClient):
             while reader.message() is not None:
                 self._say(sock)
 
-    async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - nobody knows
+    async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - unknown
         return None
 
     def end(self, pid: int) -> None:

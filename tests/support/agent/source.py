@@ -1,4 +1,4 @@
-"""A source that delivers what the test gives it, when the test gives it."""
+"""A source that delivers samples when the test gives them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -10,7 +10,7 @@ from protocol.tasks.task import LABEL, Task
 
 
 class HandSource:
-    """Delivers what :meth:`give` is told; ``channels`` says what it could deliver."""
+    """Delivers the samples given to :meth:`give`; ``channels`` are those it could deliver."""
 
     name = "hand"
 

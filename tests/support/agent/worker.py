@@ -1,4 +1,4 @@
-"""Stands in for ``models.worker`` where a test is about the agent: no torch, answers at once.
+"""Replaces ``models.worker`` in tests of the agent: no torch, answers at once.
 
 The delta of every tensor is 0.01; ``private`` counts the rounds. A seed of 13 dies of SIGKILL, one of 14
 sleeps.

@@ -1,4 +1,4 @@
-"""A coordinator without a broker: messages go in by hand, publishes are recorded."""
+"""A coordinator without a broker: messages are passed in by hand, publishes are recorded."""
 
 import asyncio
 import random
@@ -64,7 +64,7 @@ class FakeLink:
 
 
 class Bench:
-    """Feeds one coordinator."""
+    """Feeds messages to one coordinator."""
 
     def __init__(self, app: Coordinator, link: FakeLink) -> None:
         self.app = app
@@ -76,7 +76,7 @@ class Bench:
         await self.raw(device_topic(FLEET, device, kind, digest, None if digest is None else index), payload)
 
     async def raw(self, topic: str, payload: bytes) -> None:
-        """One message, handled whole and acknowledged."""
+        """Handle one message completely, with its acknowledgement."""
         acknowledged = asyncio.Event()
         await self.app.dispatcher.dispatch(Message(topic, payload, False, acknowledged.set))
         async with asyncio.timeout(10):
@@ -95,14 +95,14 @@ class Bench:
             await self.give(device, Kind.STATE, messages.encode(state))
 
     def refusals(self) -> dict[tuple[str, str], int]:
-        """What was counted so far, on disk: (device, reason) -> how often."""
+        """Counts on disk so far: (device, reason) -> count."""
         self.app.storage.ledger.save()
         return {(r["device"], r["reason"]): r["count"] for r in read(self.app.settings.state_dir)["refusals"]}
 
     async def until(self, what, seconds: float = 30.0):
-        """Wait until ``what()`` is true, and return what it gave."""
+        """Wait until ``what()`` is true, and return its value."""
         async with asyncio.timeout(seconds):
-            while not (found := what()):  # noqa: ASYNC110 - any condition at all, of parts that have no event
+            while not (found := what()):  # noqa: ASYNC110 - any condition, of parts that have no event
                 await asyncio.sleep(0.005)
         return found
 
@@ -112,7 +112,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench(folder: Path, task=None, jobs=None, server=None, link=None, *, rng=None, **settings: object):
-    """A running coordinator on a fake link, waiting for devices; always the same run, without ``rng``."""
+    """A running coordinator on a fake link, waiting for devices; deterministic without ``rng``."""
     link = link or FakeLink()
     async with open_coordinator(
         settings_for(folder, 1, **settings),

@@ -1,6 +1,6 @@
 """The coordinator with the tiny method as a process: ``-m tests.support.coordinator.child ARGS.json``.
 
-``slow``: a step (initial, fold, evaluate, export) that takes longer than any test, to be killed there.
+``slow``: a step (initial, fold, evaluate, export) that takes longer than any test, to be killed in it.
 """
 
 import asyncio

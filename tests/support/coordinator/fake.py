@@ -42,7 +42,7 @@ def tiny_task(**rounds: object) -> Task:
 
 
 ANYBODY = {"released_at": lambda _device: None, "known": lambda _device: True}
-"""For a quarantine: every device is known, and nobody was approved."""
+"""For a quarantine: every device is known, and none was approved."""
 
 
 def settings_for(root: Path, port: int, **changes: object) -> CoordinatorSettings:
@@ -152,9 +152,9 @@ class FakeDevice:
     """An agent without learning: sends ``value`` for every offer, again until it has a receipt.
 
     Args:
-        chunk_bytes: larger updates go as a pointer and chunks.
-        mute: takes offers and sends nothing.
-        session: of another name, the broker finds none of an earlier life, and sends what it retains.
+        chunk_bytes: larger updates are sent as a pointer and chunks.
+        mute: accepts offers and sends nothing.
+        session: with another name, the broker finds no earlier session, and sends its retained messages.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class FakeDevice:
         self.heard = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
         settings = MqttSettings(port=port, backoff_min_s=0.05, backoff_max_s=0.3)
-        # An agent does not hear rounds; tests do.
+        # an agent does not receive rounds; tests do
         heard = (*device_filters(FLEET, name), broadcast_topic(FLEET, Kind.ROUND))
         filters = [(f, 1) for f in heard]
         self.link = Link(settings, f"agent-{FLEET}-{name}{session}", filters=filters)
@@ -220,7 +220,7 @@ class FakeDevice:
         await self.link.publish(topic, payload, timeout_s=5.0, **how)
 
     async def wait_for(self, what: object, seconds: float = 20.0) -> None:
-        """Until ``what()`` is true."""
+        """Wait until ``what()`` is true."""
         async with asyncio.timeout(seconds), self.heard:
             await self.heard.wait_for(what)
 

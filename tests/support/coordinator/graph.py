@@ -68,13 +68,13 @@ class GraphJobs(TinyJobs):
 
 
 def things(*names: str) -> np.ndarray:
-    """Keys of things as a fleet's secret might make them, ascending; (n, 16) uint8."""
+    """Keys of entities as a fleet's secret might make them, ascending; (n, 16) uint8."""
     digests = b"".join(sha256(name.encode()).digest()[:KEY_BYTES] for name in names)
     return hashes.union([np.frombuffer(digests, np.uint8).reshape(-1, KEY_BYTES)])
 
 
 def rows_of(state, device: str, keys_n16: np.ndarray, value: float, dim: int = DIM) -> Tensors:
-    """What a device sends that has these things and moved each of their rows by ``value``."""
+    """The update of a device that has these entities and moved each of their rows by ``value``."""
     base_16 = base_keys(state, device)
     new_k16 = keys_n16[hashes.rows(base_16, keys_n16) < 0]
     every_n16 = hashes.union((base_16, new_k16))
@@ -106,7 +106,7 @@ def graph_header(device: str, round_: int, base: str, triples: int = 10, **chang
 
 
 async def gateways_online(made: Bench, *devices: str, triples: int = 10, **changes: object) -> None:
-    """Gateways report their graphs."""
+    """Let gateways report their graphs."""
     known = {"text": ModalityState(windows=(triples // 2,), missing=0.5)}
     told = {"modalities": known, "targets": (), **changes}
     await made.online(*devices, windows=triples, **told)
@@ -125,7 +125,7 @@ async def graph_update(
 
 
 async def deliver_rows(made: Bench, device: str, keys_n16: np.ndarray, value: float, **changes) -> bytes:
-    """Send it, and see it receipted."""
+    """Send it, and check its receipt."""
     update = await graph_update(made, device, keys_n16, value, **changes)
     await made.give(device, Kind.UPDATE, update)
     last = made.link.receipts(device)[-1]
@@ -134,11 +134,11 @@ async def deliver_rows(made: Bench, device: str, keys_n16: np.ndarray, value: fl
 
 
 def served(made: Bench, device: str, digest: str) -> bytes:
-    """What was sent to a device of that blob."""
+    """The bytes of that blob that were sent to a device."""
     return b"".join(p for t, p, _ in made.link.sent if f"/{device}/" in t and digest in t)
 
 
 def denied(made: Bench, device: str, digest: str) -> bool:
-    """Whether the device was told that there is no such blob."""
+    """Whether the device got the reply that there is no such blob."""
     told = made.link.to(device, Kind.CMD)
     return messages.Command(command="no_such_blob", digest=digest) in told

@@ -1,4 +1,4 @@
-"""A tiny guided method in NumPy: a view is the mean of a model; who is far from the median weighs less."""
+"""A tiny guided method in NumPy: a view is the mean of a model; one far from the median weighs less."""
 
 from collections.abc import Mapping
 

@@ -44,7 +44,7 @@ def report(one: Release, serial: int, phase: str, why: str = "", **measures: flo
 
 
 class Fleet:
-    """Devices in a play with the machine: they say what they are told to say."""
+    """Simulated devices for the state machine: they send scripted reports."""
 
     def __init__(self, *names: str, labels: dict[str, dict[str, str]] | None = None) -> None:
         self.course = RolloutState()

@@ -22,7 +22,7 @@ class Parts(TinyServer):
         return tuple(sorted([*bases, *(f"last/{name}" for name in profile.targets)]))
 
     def check(self, _task, _state, _update) -> None:
-        """Anything goes."""
+        """Accepts any options."""
 
     def open(self, _task, _round, state):
         return Still(state)

@@ -1,4 +1,4 @@
-"""A device's rollout without its other parts: bundles on a shelf, models that a test plays."""
+"""A device's rollout without its other parts: bundles in a folder, scripted models."""
 
 import asyncio  # noqa: TC003 - one import for all
 from collections.abc import AsyncIterator, Callable
@@ -24,13 +24,13 @@ FOUR = TrialSettings(windows=4, deadline_s=3600)
 
 
 class Shelf:
-    """Stands in for the fetcher: bundles are files, or are not there."""
+    """Replaces the fetcher: bundles are files, or do not exist."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.fetched: list[str] = []
         self.gate: asyncio.Event | None = None
-        """Where there is one, a pull lasts until it is set."""
+        """If there is one, a download lasts until it is set."""
 
     async def fetch(self, ref: BlobRef, timeout_s: float) -> Path:
         self.fetched.append(ref.digest)
@@ -56,7 +56,7 @@ class Changes(Signal):
 
 
 class Device:
-    """One life."""
+    """One run of the process."""
 
     def __init__(
         self,
@@ -90,21 +90,21 @@ class Device:
 
     @property
     def running(self) -> int | None:
-        """The version that answers."""
+        """The version in use."""
         return None if self.runner.model is None else self.runner.model.manifest.version
 
     async def runs(self, version: int | None) -> None:
         await until(lambda: self.running == version, 20)
 
     async def written(self) -> None:
-        """Until nothing waits to be written or removed."""
+        """Wait until no write or removal is pending."""
         acting = self.deployment.executor
         await until(lambda: not acting._unwritten and not acting._untidy, 20)
         async with acting.coming:
             await acting.written()
 
     def point(self, version: int, serial: int = 0, trial: Trial | None = None, **more: Any) -> str:
-        """The bundle of this version, on the shelf."""
+        """Store the bundle of this version and offer it; returns its digest."""
         data = put(self.shelf.folder, version)
         said = ModelPointer(task="toy", version=version, bundle=ref_of(data), serial=serial, trial=trial)
         self.deployment.offer(said, **more)
@@ -120,7 +120,7 @@ def put(shelf: Path, version: int) -> bytes:
 
 @asynccontextmanager
 async def living(make: Callable[[], Device]) -> AsyncIterator[Device]:
-    """Its services run meanwhile."""
+    """Run its services meanwhile."""
     device = make()
     async with beside(device.deployment.run, device.deployment.executor.run, forever=True):
         yield device

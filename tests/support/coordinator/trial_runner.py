@@ -1,4 +1,4 @@
-"""Stands in for inference: models without ONNX Runtime, and batches that a test makes up."""
+"""Replaces inference: models without ONNX Runtime, and scripted batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,16 +33,16 @@ MODEL = FakeModel(Path("models/f"), unpack(bundle(toy_task()))[0])
 
 
 def classes(*indices: int, classes: int = 3) -> dict[str, Any]:
-    """Answers of the target ``label``: these classes."""
+    """Predictions of the target ``label``: these classes."""
     return {"label": np.eye(classes, dtype=np.float32)[list(indices)]}
 
 
 @dataclass
 class FakeRunner:
-    """As ``edge_agent.inference.service.Inference`` promises it; what is ended is remembered."""
+    """The interface of ``edge_agent.inference.service.Inference``; ended models are recorded."""
 
     refuses: set[str] = field(default_factory=set)
-    """Bundles that do not run here."""
+    """Bundles that fail to run here."""
     on_load: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
@@ -81,10 +81,10 @@ class FakeRunner:
             model.ended = True
 
     def _require_alive(self, model: FakeModel | None) -> None:
-        assert model is None or not model.ended, "a model that was ended is used"
+        assert model is None or not model.ended, "a model is used after its end"
 
     def answer(self, *said: int, error: str = "", before: tuple[int, ...] | None = None, **more: Any) -> None:
-        """One batch; ``said``: classes that the model predicts, ``before``: those of the one beside it."""
+        """One batch; ``said``: classes that the model predicts, ``before``: those of the previous model."""
         assert self.model is not None
         shadow = self.beside is not None
         told = said if before is None else before

@@ -1,7 +1,7 @@
 """A coordinator of the toy task: ``-m tests.support.coordinator.withdrawing_child FOLDER PORT [die]``.
 
-With ``die`` it kills itself (SIGKILL) where it is about to tell a device that its accepted update is
-withdrawn: that is in the database, and was said to nobody.
+With ``die`` it kills itself (SIGKILL) just before it tells a device that its accepted update is withdrawn:
+this is in the database, but was not sent.
 """
 
 import os
@@ -30,7 +30,7 @@ class Hasty(random.Random):
 
 
 def task() -> Task:
-    """One round that waits for two devices, for long."""
+    """One round that waits long for two devices."""
     return toy_task(Rounds(count=1, min_devices=2, deadline_s=600.0, min_windows=1), Uplink(), 1)
 
 

@@ -1,7 +1,7 @@
 """The saved corpus of the fuzz tests: real bytes of every kind, made by our own code, and failures found.
 
-``python -m tests.support.fuzz.corpus make`` writes what is real anew (only where it is missing: keys and
-signatures differ each time); ``keep DECODER HEX`` saves an input that made trouble.
+``python -m tests.support.fuzz.corpus make`` writes the missing real inputs (keys and signatures differ each
+time); ``keep DECODER HEX`` saves an input that caused a failure.
 """
 
 import datetime as dt
@@ -175,7 +175,7 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def claiming(shape: str, dtype: str = "<f4") -> bytes:
-    """An array's header that claims a shape, with nothing behind it."""
+    """An array's header that claims a shape, without data."""
     text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
@@ -208,7 +208,7 @@ def arrays() -> Iterator[tuple[str, str, bytes]]:
 
 
 def _lying_size() -> bytes:
-    """The directory of the archive claims a gigabyte behind a hundred bytes."""
+    """The directory of the archive claims a gigabyte; the archive has a hundred bytes."""
     data = bytearray(_zip({"acc/t.npy": claiming("(268435456,)")}))
     at = data.index(b"PK\x01\x02")
     data[at + 24 : at + 28] = (1 << 30).to_bytes(4, "little")
@@ -249,7 +249,7 @@ def identity() -> Iterator[tuple[str, str, bytes]]:
 
 
 def trust() -> Iterator[tuple[str, str, bytes]]:
-    """Signed metadata, and what a device keeps of it."""
+    """Signed metadata, and the part that a device stores."""
     first, one = signing.root(), signing.release(1)
     yield "root", "first.json", first
     yield "timestamp", "first.json", one.timestamp
@@ -337,7 +337,7 @@ def graphs() -> Iterator[tuple[str, str, bytes]]:
 
 
 def files() -> list[tuple[str, Path]]:
-    """Decoder and file of everything that is saved."""
+    """Decoder and file of every saved input."""
     return sorted((path.parent.name, path) for path in CORPUS.glob("*/*") if path.is_file())
 
 
@@ -350,7 +350,7 @@ def make() -> None:
 
 
 def keep(decoder: str, data: bytes) -> Path:
-    """Save an input that made trouble."""
+    """Save an input that caused a failure."""
     path = CORPUS / decoder / f"found-{hashlib.sha256(data).hexdigest()[:16]}.bin"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

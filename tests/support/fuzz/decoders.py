@@ -1,4 +1,4 @@
-"""Every reader of bytes that a peer sent or a disk gave back, as ``read(bytes)``; and who made real ones."""
+"""Every decoder of bytes from a peer or a disk, as ``read(bytes)``; and makers of real inputs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ Decoder = Callable[[bytes], object]
 TASK = task()
 TIGHT = limits_for(with_prototypes(TASK), 1 << 20)
 REFUSALS = (Refused, Misconfigured)
-"""All that may come out besides a value."""
+"""The only errors that may be raised."""
 
 
 def _in_file(suffix: str, read: Callable[[Path], object]) -> Decoder:
@@ -54,7 +54,7 @@ def _in_file(suffix: str, read: Callable[[Path], object]) -> Decoder:
 
 
 def _model(*kinds: type) -> Decoder:
-    """The readers of JSON bodies turn pydantic's error into a refusal; here it is done for all of them."""
+    """The decoders of JSON bodies turn pydantic's error into a refusal; this does it for all of them."""
 
     def decoder(data: bytes) -> object:
         try:
@@ -92,7 +92,7 @@ def _text(data: bytes) -> str:
 
 
 def _message(data: bytes) -> object:
-    """And the task that is in an announcement."""
+    """The announcement and the task in it."""
     message = messages.decode(data, messages.Wire)
     return message, isinstance(message, TaskAnnouncement) and message.read()
 
@@ -142,10 +142,10 @@ DECODERS: Mapping[str, Decoder] = {
 
 
 def survives(name: str, data: bytes) -> str:
-    """Read; what the refusal said, or "". Any other error comes out, with the bytes to keep.
+    """Decode; returns the refusal's message, or "". Any other error is raised with the bytes to save.
 
     Raises:
-        AssertionError: an error that no reader may let out.
+        AssertionError: an error that no decoder may raise.
     """
     try:
         DECODERS[name](data)

@@ -1,4 +1,4 @@
-"""ONNX models for the corpus: real ones as export writes them, and those that hide something in a form.
+"""ONNX models for the corpus: real ones as export writes them, and some that hide content by their encoding.
 
 torch takes seconds to export one, so they are made once (``python -m tests.support.fuzz.corpus make``).
 """
@@ -20,7 +20,7 @@ def hiding(data: bytes, location: str = DEVICE_KEY, fifth: int = FIFTH[0]) -> by
 
 
 def naming(data: bytes, location: str = DEVICE_KEY) -> bytes:
-    """As :func:`hiding`, in the usual form."""
+    """As :func:`hiding`, in the usual encoding."""
     model = onnx.load_from_string(data)
     graph = model.graph
     dim = graph.output[0].type.tensor_type.shape.dim[-1].dim_value
@@ -35,7 +35,7 @@ def naming(data: bytes, location: str = DEVICE_KEY) -> bytes:
 
 
 def as_ort(data: bytes) -> bytes:
-    """A model with ``ORTM`` where ONNX Runtime looks for its own format; else it is as good as any."""
+    """A model with ``ORTM`` where ONNX Runtime looks for its own format; otherwise valid."""
     items = [item for item in parse(data) if item.number not in {1, 2}]
     return b"\x12\x06xxORTM" + b"\x08\x09" + write(items)
 
@@ -55,7 +55,7 @@ def models() -> Iterator[tuple[str, str, bytes]]:
 
 
 def _exported() -> Iterator[tuple[str, bytes]]:
-    import torch  # noqa: PLC0415 - none of it is needed but here
+    import torch  # noqa: PLC0415 - needed only here
     from torch import nn  # noqa: PLC0415 - as above
 
     from export import completion  # noqa: PLC0415 - as above

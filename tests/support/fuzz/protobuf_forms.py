@@ -1,4 +1,4 @@
-"""The same message in forms that no writer of protobuf uses: what parsers may disagree about."""
+"""The same message in encodings that no protobuf writer uses: parsers may disagree about them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -7,17 +7,17 @@ from typing import Any
 import onnx
 
 FIFTH = (0x10, 0x20, 0x40, 0x70)
-"""Fifth bytes of a tag whose other bits are beyond the 32 that a tag has: C++ drops them."""
+"""Fifth bytes of a tag with bits beyond the 32 of a tag: C++ drops them."""
 
 
 @dataclass
 class Item:
-    """A field as it is written: its payload, or what is inside of it."""
+    """A field as it is written: its payload, or its items."""
 
     number: int
     wire_type: int
     payload: bytes = b""
-    """Of a varint its bytes; of what has a length, what comes after it."""
+    """The bytes of a varint, or the content after a length."""
     inner: "list[Item] | None" = field(default=None)
 
 
@@ -39,7 +39,7 @@ def _read(data: bytes, at: int) -> tuple[int, int]:
 
 
 def parse(data: bytes, descriptor: Any = onnx.ModelProto.DESCRIPTOR) -> list[Item]:
-    """A message of an ONNX model, as protobuf itself wrote it."""
+    """A message of an ONNX model, as protobuf wrote it."""
     found, at = [], 0
     while at < len(data):
         tag, at = _read(data, at)
@@ -61,18 +61,18 @@ def parse(data: bytes, descriptor: Any = onnx.ModelProto.DESCRIPTOR) -> list[Ite
 
 
 def each(items: list[Item]) -> Iterator[Item]:
-    """All of a message, and of those within."""
+    """All items of a message, and those within."""
     for item in items:
         yield item
         yield from each(item.inner or [])
 
 
 Bend = Callable[[bytes, bytes, bytes], bytes]
-"""Tag, length (empty where there is none) and payload -> how the field is written instead."""
+"""Tag, length (empty if there is none) and payload -> another encoding of the field."""
 
 
 def write(items: list[Item], bent: Item | None = None, bend: Bend | None = None) -> bytes:
-    """The message; one item of it in another form."""
+    """The message with one item in another encoding."""
     out = b""
     for item in items:
         payload = item.payload if item.inner is None else write(item.inner, bent, bend)
@@ -90,7 +90,7 @@ def five(tag: bytes, fifth: int) -> bytes:
 
 
 def long(number: bytes, size: int = 5) -> bytes:
-    """A varint that is longer than it has to be."""
+    """A varint that is longer than necessary."""
     value, _ = _read(number, 0)
     return bytes([(value >> 7 * i) & 0x7F | 0x80 for i in range(size - 1)]) + bytes(
         [(value >> 7 * (size - 1))]
@@ -113,11 +113,11 @@ BENDS: dict[str, Bend] = {
     "unknown before": lambda t, n, p: varint(5000 << 3) + b"\x01" + t + n + p,
     "end of a group": lambda t, n, p: b"\x0c" + t + n + p,
 }
-"""Not all of them are bent everywhere: what has no length has no long one."""
+"""Some do not apply to all fields: without a length there is no long one."""
 
 
 def graph_bent(data: bytes, name: str) -> bytes:
-    """A model whose ``graph`` is written in one of :data:`BENDS`."""
+    """A model with ``graph`` in one of the encodings of :data:`BENDS`."""
     items = parse(data)
     (graph,) = (item for item in items if item.number == 7)
     return write(items, graph, BENDS[name])

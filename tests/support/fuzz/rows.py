@@ -1,4 +1,4 @@
-"""Updates of rows for the fuzz tests: what a coordinator makes of them, up to the next version."""
+"""Updates of rows for the fuzz tests, through the coordinator up to the next version."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ BASE: Blobs = {
 
 
 def taken(data: bytes) -> Blobs:
-    """The version that an update makes, where it is one."""
+    """The version that an update makes, if it is valid."""
     update = Update(*decode_frame(data, UpdateHeader))
     server = method("mmfed3_hide").server()
     server.check(TASK, BASE, update)
@@ -43,7 +43,7 @@ def taken(data: bytes) -> Blobs:
 
 
 def frames() -> Iterator[tuple[str, bytes]]:
-    """Frames of format 1: a mutated one gets past the checksum that later ones have."""
+    """Frames of format 1: a mutated one passes, because only later formats have a checksum."""
     every = encode(np.array([0xFF, 0x03]), Codec.UINT8)
     projection = {"projection/text/weight": encode(np.full((4, 4), 0.5), Codec.INT8)}
     rows = {"rows/delta": encode(np.linspace(-1, 1, 40).reshape(10, 4), Codec.INT8)}

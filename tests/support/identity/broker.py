@@ -1,4 +1,4 @@
-"""The real Mosquitto as the coordinator configures it, and clients to try it with."""
+"""The real Mosquitto as the coordinator configures it, and test clients."""
 
 import asyncio
 import getpass
@@ -45,7 +45,7 @@ class SecuredBroker:
         mosquitto.write_rules(self._files, self._barred, crl)
 
     def revoke(self, name: str, shown: Shown) -> None:
-        """As ``lichen device revoke`` does, and the reload."""
+        """Revoke as ``lichen device revoke`` does, and reload."""
         self._revoked.append(Revoked(shown.serial, self.pki.time()))
         self._barred.append(name)
         self._write()
@@ -53,7 +53,7 @@ class SecuredBroker:
 
 
 class Client:
-    """A link that keeps what it hears."""
+    """A link that records messages."""
 
     def __init__(self, settings: MqttSettings, client_id: str, filters: list[str]) -> None:
         self.link = Link(settings, client_id, filters=[(one, 1) for one in filters])
@@ -77,7 +77,7 @@ class Client:
 async def connected(
     settings: MqttSettings, client_id: str, filters: list[str], **options: Any
 ) -> AsyncIterator[Client]:
-    """A client that is connected and listens; ``options``: of the link's ``run``."""
+    """A client that is connected and receives; ``options``: of the link's ``run``."""
     client = Client(settings, client_id, filters)
     async with running(client.link, **options), beside(client.listen()):
         yield client
@@ -86,17 +86,17 @@ async def connected(
 async def turned_away(
     settings: MqttSettings, client_id: str = "x", seconds: float = 10.0, saying: str = ""
 ) -> str:
-    """Try to connect until the link says why it cannot; returns those words.
+    """Try to connect until the link gives the reason for its failure; returns it.
 
-    ``saying``: wait until they contain this. The broker's alert is lost where it closes before we read.
+    ``saying``: wait until it contains this. The broker's alert is lost if the broker closes before we read.
     """
     link = Link(settings, client_id, filters=[])
     async with running(link, connected=False), asyncio.timeout(seconds):
         while link.why in {"not started", f"connecting to {settings.where}"}:
             assert not link.connected, "it was let in"
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)  # and not at the second attempt either
-        while saying not in link.why:  # noqa: ASYNC110 - words are polled, as status does
+        await asyncio.sleep(0.3)  # the second attempt must fail, too
+        while saying not in link.why:  # noqa: ASYNC110 - the text is polled, as status does
             await asyncio.sleep(0.01)
         assert not link.connected, "it was let in"
         return link.why

@@ -1,7 +1,8 @@
 """The coordinator's identity as in its unit: ``python -m tests.support.identity.broker_unit_child CONFIG``.
 
-Runs the service that keeps the broker's files, without the calls that the unit filters. Each line on standard
-input is a device to revoke; then a line of JSON says what the service logged, and whether it has died.
+Runs the service that writes the broker's files, without the calls that the unit filters. Each line on
+standard input is a device to revoke; the reply is a line of JSON with the service's log, and whether it has
+died.
 """
 
 import asyncio

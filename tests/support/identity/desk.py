@@ -1,4 +1,4 @@
-"""An authority with its desk and enrolment service on a free port, and a client that may say anything."""
+"""An authority with its enrolment service on a free port, and a client that may send anything."""
 
 import asyncio
 import base64
@@ -72,7 +72,7 @@ class Answered:
 
 
 class Client:
-    """Speaks to the service over TLS, byte by byte where wanted."""
+    """Talks to the service over TLS, byte by byte if wanted."""
 
     def __init__(self, office: EnrolmentServer, desk: EnrolmentAuthority) -> None:
         self.office = office
@@ -86,7 +86,7 @@ class Client:
         )
 
     async def raw(self, data: bytes, seconds: float = 10.0) -> bytes:
-        """Send, and read until the other side ends it."""
+        """Send, and read until the peer closes."""
         reader, writer = await self.connect()
         try:
             writer.write(data)

@@ -18,7 +18,7 @@ DAY_S = 86400.0
 
 
 class Time:
-    """A wall clock that stands where the test puts it, and else goes with the machine's."""
+    """A wall clock that the test can set; it then runs with the machine's."""
 
     def __init__(self, ahead_s: float = 0.0) -> None:
         self.ahead_s = ahead_s
@@ -41,7 +41,7 @@ class Shown:
 
 
 class Pki:
-    """An authority of its own in ``folder``; ``ahead_s`` moves the time it issues at."""
+    """An authority of its own in ``folder``; ``ahead_s`` moves its time of issue."""
 
     def __init__(self, folder: Path, ahead_s: float = 0.0) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Pki:
         return path
 
     def dated_server(self, begin_s: float, end_s: float) -> Path:
-        """A server's certificate that counts between two times, in seconds from now."""
+        """A server's certificate that is valid between two times, in seconds from now."""
         key, now, ours = certificates.new_key(), time.time(), self.authority
         made = certificates.signed(
             ours._key,
@@ -92,7 +92,7 @@ class Pki:
     def enrolled(
         self, state_dir: Path, name: str, url: str = "https://127.0.0.1:1", days: float = 90.0
     ) -> IdentityFiles:
-        """As ``lichen agent enroll`` leaves it behind."""
+        """The files that ``lichen agent enroll`` leaves."""
         folder = IdentityFiles(state_dir / "identity")
         folder.make()
         shown = self.device(name, days)

@@ -1,7 +1,7 @@
 """A process that uses tokens at given moments: ``identity_racer STATE_DIR KEY``.
 
-It says ``ready``, reads one line of JSON, ``{"start": monotonic seconds, "step": seconds, "tokens": {...}}``
-(token -> the name to claim), and says for each, in order, how it went.
+It prints ``ready``, reads one line of JSON, ``{"start": monotonic seconds, "step": seconds, "tokens":
+{...}}`` (token -> the name to claim), and prints the result of each, in order.
 """
 
 import json

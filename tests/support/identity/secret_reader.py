@@ -1,4 +1,4 @@
-"""A worker that tries to open what is in its coordinator's state folder, as code that took it over would."""
+"""A worker that tries to open the files of its coordinator's state folder, as malicious code in it would."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from models.worker.job_loop import main
 
 
 def do(job: Path) -> None:
-    """Leave the first bytes of each file below the state folder, or the number of the error."""
+    """Record the first bytes of each file below the state folder, or the number of the error."""
     found = {}
     for path in sorted(job.parent.parent.rglob("*")):
         if path.is_file():

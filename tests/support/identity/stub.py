@@ -36,10 +36,10 @@ Reply = tuple[int, bytes]
 
 
 class Stub:
-    """Use as a context manager; ``requests`` are (path, body) in the order they came.
+    """Use as a context manager; ``requests`` are (path, body) in order of arrival.
 
-    ``on_request(path, body)`` may return a reply of its own, raise, or None for the ordinary one;
-    ``raw(handler)``, where set, answers on the socket itself.
+    ``on_request(path, body)`` may return a reply of its own, raise, or return None for the ordinary one;
+    ``raw(handler)``, if set, answers on the socket itself.
     """
 
     def __init__(self, pki: Pki, certificate: Path | None = None) -> None:
@@ -48,13 +48,13 @@ class Stub:
         self.on_request: Callable[[str, bytes], Reply | None] = lambda _p, _b: None
         self.raw: Callable[[BaseHTTPRequestHandler], None] | None = None
         self.date: str | None = None
-        """Another ``Date`` header than the machine's."""
+        """A ``Date`` header other than the machine's."""
         self.pending = 0
-        """This many answers say ``pending``."""
+        """This many replies are ``pending``."""
         self.keys: dict[str, str] = {}
         """Token -> the fingerprint of the key that used it."""
         self.exchanged: dict[int, str] = {}
-        """Serial of an old certificate -> the fingerprint of the key it was exchanged for: only ever one."""
+        """Serial of an old certificate -> the fingerprint of the key it was exchanged for: at most one."""
         self.issued: list[str] = []
         self.faults: list[BaseException] = []
         self.broker_port = 8883
@@ -153,7 +153,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the standard library's signature
-        """A client that was cut off, or that does not trust us, is what is tested; the rest is a fault."""
+        """A client that was cut off, or does not trust us, is part of a test; any other error is a fault."""
         error = sys.exc_info()[1]
         if error is not None and not isinstance(error, OSError):
             self.stub.faults.append(error)
@@ -170,7 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 20
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the standard library's signature
-        """Quiet."""
+        """No log."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return self.server.stub.date or super().date_time_string(timestamp)
@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def trickle(handler: BaseHTTPRequestHandler) -> None:
-    """One byte every tenth of a second, for ever."""
+    """One byte every tenth of a second, without end."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
     for _ in range(200):
         handler.wfile.write(b" ")
@@ -204,7 +204,7 @@ def trickle(handler: BaseHTTPRequestHandler) -> None:
 
 
 class Silent:
-    """Accepts TCP and says nothing, not even TLS. ``url``; use as a context manager."""
+    """Accepts TCP and sends nothing, not even TLS. ``url``; use as a context manager."""
 
     def __enter__(self) -> Self:
         self._socket = socket.create_server((HOST, 0))

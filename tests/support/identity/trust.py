@@ -1,4 +1,4 @@
-"""A fleet's keys and what they sign, as its coordinator would; and as somebody who stole a key would."""
+"""A fleet's keys and their signatures, as its coordinator would make them, or a thief of a key."""
 
 from dataclasses import dataclass, field
 
@@ -57,7 +57,7 @@ def root(keys=None, version=1, by=None, issued=NOW - DAY_S, lasts_s=365 * DAY_S)
 
 @dataclass(frozen=True)
 class Release:
-    """Timestamp, snapshot and targets that vouch for bundles."""
+    """Timestamp, snapshot and targets with these bundles."""
 
     timestamp: bytes
     snapshot: bytes
@@ -75,21 +75,21 @@ def pointer(bundle, version=1, task="toy"):
 
 
 def decided(pointer, *numbers, fleet=FLEET, device=None, root=1, keys=None):
-    """The pointer, signed by the keys for targets, or by those that are given."""
+    """The pointer, signed by the keys for targets, or by the given ones."""
     numbers = numbers or (keys or Keys()).online["targets"]
     text = signed(drafted(pointer, fleet, device, root), *numbers).decode()
     return pointer.model_copy(update={"decision": text})
 
 
 def signed_task(announcement, *numbers, serial=1, fleet=FLEET, root=1, roots=(), keys=None):
-    """The announcement, signed by the keys for targets, or by those that are given."""
+    """The announcement, signed by the keys for targets, or by the given ones."""
     numbers = numbers or (keys or Keys()).online["targets"]
     text = signed(draft_task(announcement, fleet, serial, root, tuple(roots)), *numbers).decode()
     return announcement.model_copy(update={"signed": text})
 
 
 def signed_offer(offer, *numbers, serial=1, graphs=None, fleet=FLEET, root=1, keys=None):
-    """The same of an offer; ``graphs``: of all modalities; None: those that it names."""
+    """An offer, signed likewise; ``graphs``: of all modalities; None: those that it names."""
     numbers = numbers or (keys or Keys()).online["targets"]
     graphs = offer.graphs if graphs is None else graphs
     text = signed(draft_offer(offer, graphs, fleet, serial, root), *numbers).decode()
@@ -126,7 +126,7 @@ def release(
 
 
 def fed(trusted, release, now=NOW):
-    """All three taken, in order."""
+    """Apply all three, in order."""
     trusted = trusted.with_timestamp(release.timestamp, now)
     trusted = trusted.with_snapshot(release.snapshot, now)
     return trusted.with_targets(release.targets, now)

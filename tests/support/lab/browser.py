@@ -37,7 +37,7 @@ onload = () => {{
 
 
 def at_widths(page: Path, widths: tuple[int, ...], look: str, folder: Path) -> dict[int, Any]:
-    """What an expression of JavaScript finds in a page that is shown at several widths.
+    """The value of a JavaScript expression in a page that is shown at several widths.
 
     Args:
         page: an HTML file.

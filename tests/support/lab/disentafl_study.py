@@ -7,7 +7,7 @@ from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, D
 
 
 def made_up(one: DisentAflRun) -> DisentAflOutcome:
-    """An outcome of four devices of two kinds that depends on nothing but the run."""
+    """An outcome of four devices of two kinds that depends only on the run."""
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     names = ("d00", "d01", "d02", "d03")
     personal = {name: {"label": float(rng.uniform(50, 90))} for name in names}

@@ -1,4 +1,4 @@
-"""Small made copies of the data sets, in their packed and in their official layouts."""
+"""Small synthetic copies of the data sets, in their packed and in their official layouts."""
 
 import gzip
 import io
@@ -55,7 +55,7 @@ def zipped(files: Mapping[str, bytes], under: str = "UCI HAR Dataset/") -> bytes
 
 
 def nested(inner: bytes) -> bytes:
-    """The archive as the repository gives it out: another one within."""
+    """The archive as the repository offers it: with another one inside."""
     files = {"UCI HAR Dataset.zip": inner, "UCI HAR Dataset.names": b"about"}
     return zipped(files, "")
 
@@ -68,12 +68,12 @@ def write_har(root: Path, parts: Mapping[Part, Arrays]) -> None:
 
 
 def idx(values: NDArray[np.uint8]) -> bytes:
-    """In the idx format."""
+    """Encode in the idx format."""
     return struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes()
 
 
 def write_mnist(root: Path, digits: int = 40) -> None:
-    """Images of which each pixel tells its place: 28 * row + column + digit (mod 256)."""
+    """Images in which each pixel encodes its place: 28 * row + column + digit (mod 256)."""
     folder = root / "mnist"
     folder.mkdir(parents=True)
     places = np.arange(28 * 28).reshape(1, 28, 28)
@@ -85,7 +85,7 @@ def write_mnist(root: Path, digits: int = 40) -> None:
 
 
 def fsdd_arrays(recordings: int = 8) -> Arrays:
-    """Of each digit and two speakers, tones whose pitch tells the digit, from short to too long."""
+    """Of each digit and two speakers, tones with a pitch by digit, from short to too long."""
     rng = np.random.default_rng(3)
     keys = [(d, s, i) for d in range(10) for s in range(2) for i in range(recordings)]
     length = np.array([int(rng.integers(1200, 9000)) for _ in keys], np.int32)

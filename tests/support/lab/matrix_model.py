@@ -24,13 +24,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def survives(name: str, model: Path) -> MatrixRow:
-    """The fault at every step: each round ends, and nothing that was acknowledged is lost."""
+    """The fault at every step: each round ends, and no acknowledged message is lost."""
     require_mosquitto()
     row = matrix_runner.run(FAULTS[name], model)
     assert [cell.step for cell in row.cells] == [step.name for step in STEPS]
     assert row.verdict.violations == []
     assert row.verdict.compared == len(STEPS) + 1, "each version equals the undisturbed fold, bit for bit"
     assert row.verdict.accepted == len(STEPS) * len(DEVICES), "nobody was left out of a round"
-    # a coordinator that ends with a receipt on its way leaves the update where it is sent from again
+    # if a coordinator ends with a receipt on its way, the device sends the update again
     assert row.verdict.acknowledged + row.verdict.waiting == row.verdict.accepted
     return row

@@ -1,4 +1,4 @@
-"""Made-up runs of ``lichen bench mmfed3_hide``, and a small fleet of a made graph."""
+"""Synthetic runs of ``lichen bench mmfed3_hide``, and a small fleet of a synthetic graph."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ TINY = MmFed3Setting(rounds=3, warmup=1, epochs=1, dim=8, batch=64, negatives=8,
 
 
 def made_up(one: MmFed3Run, best: float | None = None) -> MmFed3Outcome:
-    """An outcome that depends on nothing but the run."""
+    """An outcome that depends only on the run."""
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     mrr = float(rng.uniform(0.3, 0.5)) if best is None else best
     looks = [
@@ -34,4 +34,4 @@ def small_fleet(**conditions: object) -> KnowledgeGraphFleet:
 
 
 def quiet(_line: str) -> None:
-    """Who is told how far a run is."""
+    """The callback for the progress of a run."""

@@ -1,4 +1,4 @@
-"""A page that we wrote, looked at as a browser would."""
+"""Checks a page of ours as a browser would."""
 
 import re
 from html.parser import HTMLParser
@@ -25,7 +25,7 @@ class _Tags(HTMLParser):
 
 
 def check_whole(page: str) -> None:
-    """Every tag is closed, no id is there twice, links lead into the page, and nothing is fetched or run.
+    """Every tag is closed, no id is used twice, links lead into the page, and nothing is fetched or run.
 
     Pictures are part of the page.
     """

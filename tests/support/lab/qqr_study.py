@@ -23,7 +23,7 @@ PROBES = {
 
 
 def made_up(one: QqrRun) -> QqrOutcome:
-    """An outcome that depends on nothing but the run: rising curves, bytes that grow by the round."""
+    """An outcome that depends only on the run: rising curves, bytes that grow by the round."""
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     level, each = (
         rng.uniform(0.8, 0.9),
@@ -42,7 +42,7 @@ def made_up(one: QqrRun) -> QqrOutcome:
 
 
 def killed_in_seed_1(one: QqrRun) -> QqrOutcome:
-    """A worker that the kernel kills on its way."""
+    """A worker that the kernel kills during its job."""
     if one.seed == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return made_up(one)
@@ -56,7 +56,7 @@ def refused_in_seed_1(one: QqrRun) -> QqrOutcome:
 
 
 def made_split(people: tuple[int, ...], seed: int, each: int = 10) -> DataSplit:
-    """Windows of six classes that tell themselves by frequency; ``each`` of a class and person."""
+    """Windows of six classes with different frequencies; ``each`` of a class and person."""
     rng = np.random.default_rng(seed)
     person_B = np.repeat(np.array(people, np.int64), 6 * each)
     y_B = np.tile(np.repeat(np.arange(6, dtype=np.int64), each), len(people))

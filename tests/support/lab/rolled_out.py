@@ -1,4 +1,4 @@
-"""The demo's last act as it should be: two watches, a bad model that is dropped, a good one that is kept."""
+"""The demo's last act as expected: two watches, a bad model that is rolled back, a good one that stays."""
 
 from lichen_lab.demo.rollout.results import DemoRelease, Move, RolloutResults, Watcher, WatchPrediction
 
@@ -15,7 +15,7 @@ def rows(*stretches: tuple[float, float, int], right: bool = True) -> list[Watch
 
 
 def rolled_out() -> RolloutResults:
-    """Results of which every check holds."""
+    """Results that pass every check."""
     results = RolloutResults(
         [Watcher("physcia", 7, "lab"), Watcher("ramalina", 10, "clinic")], "physcia", FIRST
     )

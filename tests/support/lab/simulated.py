@@ -30,7 +30,7 @@ def task(**changes: object) -> Task:
 
 
 def windows(count: int, seed: int, classes: tuple[int, ...] = (0, 1, 2)) -> WindowSet:
-    """Three classes that a small network can tell apart: the level of both sensors."""
+    """Three classes that a small network can separate: the level of both sensors."""
     rng = np.random.default_rng((seed, 7))
     y = rng.choice(classes, count).astype(np.int64)
     x = {
@@ -44,13 +44,13 @@ def windows(count: int, seed: int, classes: tuple[int, ...] = (0, 1, 2)) -> Wind
 
 @dataclass(frozen=True)
 class Counted:
-    """Windows that must be asked for once a round, in order: the process says so where they are not."""
+    """Windows that must be requested once per round, in order: the process checks it."""
 
     windows: WindowSet
     asked: list[int]
 
     def at(self, round_: int) -> WindowSet:
-        """Always the same windows."""
+        """The same windows every time."""
         self.asked.append(round_)
         if len(self.asked) != len(set(self.asked)):
             raise AssertionError(f"asked again for round {round_}")
@@ -66,7 +66,7 @@ class Breaking:
     how: str
 
     def at(self, round_: int) -> WindowSet:
-        """The windows, but for that round."""
+        """The windows, except in that round."""
         if round_ == self.round:
             if self.how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -80,13 +80,13 @@ class Breaking:
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """Windows that have labels in some rounds alone."""
+    """Windows that have labels only in some rounds."""
 
     windows: WindowSet
     rounds: tuple[int, ...]
 
     def at(self, round_: int) -> WindowSet:
-        """All windows, without labels but for those rounds."""
+        """All windows, with labels only in those rounds."""
         if round_ in self.rounds:
             return self.windows
         bare = np.full_like(self.windows.y_B, -1)

@@ -39,7 +39,7 @@ _SAMPLES = 1000
 
 
 def made_up(one: TactflRun) -> TactflOutcome:
-    """An outcome of five devices, the first of them broken, that depends on nothing but the run."""
+    """An outcome of five devices, the first of them broken, that depends only on the run."""
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     tests = (HERE, hapt_fleet.WORN)
     scores = {
@@ -58,7 +58,7 @@ def made_up(one: TactflRun) -> TactflOutcome:
 
 
 def fleet(devices: int = 3, seed: int = 0) -> UnlabelledFleet:
-    """Devices that see sines whose frequency is the class; the last one lacks the second modality."""
+    """Devices with sines of a frequency per class; the last one lacks the second modality."""
     task = tactfl_cases.task()
     members = [
         UnlabelledDevice(f"d{at}", "", tactfl_cases.windows(task, 24, seed + at)) for at in range(devices)

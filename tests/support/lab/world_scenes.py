@@ -1,6 +1,6 @@
-"""Scenes with a broker, played by the simulated one and by a real one: both must show the same.
+"""Scenes with a broker, run on the simulated one and on a real one: both must give the same result.
 
-A scene is ``async def scene(net) -> observations``; what it observes must not depend on timing.
+A scene is ``async def scene(net) -> observations``; its observations must not depend on timing.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A link, a consumer that writes down what comes, and whether it acknowledges."""
+    """A link, a consumer that records messages, and whether it acknowledges."""
 
     def __init__(self, link: Any, **options: Any) -> None:
         self.link = link
@@ -61,7 +61,7 @@ class Net(Protocol):
         """A client that is not started."""
 
     async def cut(self, client: Client) -> None:
-        """Break its connection; returns when it is connected anew."""
+        """Break its connection; returns when it is connected again."""
 
     async def settle(self) -> None:
         """Wait until everything that can arrive has arrived."""

@@ -1,7 +1,7 @@
-"""Does a model that ``closed_graph`` takes say the same to onnx's own parsers?
+"""Whether a model that ``closed_graph`` accepts means the same to onnx's own parsers.
 
-There are two, and they do not agree on every form: protobuf's in Python, and the one in C++ that ONNX Runtime
-has, too. ``inliner`` reads and writes in C++, and changes nothing where there are no functions.
+There are two, and they disagree on some encodings: protobuf's in Python, and the one in C++ that ONNX Runtime
+has, too. ``inliner`` reads and writes in C++, and changes nothing if there are no functions.
 """
 
 from typing import Any
@@ -17,15 +17,15 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def by_cpp(data: bytes) -> onnx.ModelProto:
-    """What C++ reads in a model; RuntimeError or ValueError where that is nothing."""
+    """The model as C++ reads it; RuntimeError or ValueError if it cannot."""
     return onnx.load_from_string(inliner.inline_local_functions(data, False))
 
 
 def agreed(data: bytes) -> onnx.ModelProto:
-    """The model that all take; raises Refused where ``closed_graph`` does not take it.
+    """The model that all parsers accept; raises Refused if ``closed_graph`` does not accept it.
 
     Raises:
-        AssertionError: it takes a model that onnx does not take, or one that is not closed.
+        AssertionError: it accepts a model that onnx does not accept, or one that is not closed.
     """
     require_safe_model(data, "it")
     try:
@@ -56,12 +56,12 @@ def agreed(data: bytes) -> onnx.ModelProto:
 
 
 def _written(model: onnx.ModelProto) -> bytes:
-    """Its bytes; models with a number that is none are not equal to themselves."""
+    """Its bytes; models with a NaN are not equal to themselves."""
     return bytes(model.SerializeToString(deterministic=True))
 
 
 def require_known(message: Any) -> None:
-    """Raises AssertionError where protobuf passes over a field of a message, or of one within."""
+    """Raises AssertionError if protobuf skips a field of a message, or of one within."""
     assert not len(UnknownFieldSet(message)), f"protobuf passes over a field of {message.DESCRIPTOR.name}"
     for known, value in message.ListFields():
         if known.message_type is not None:

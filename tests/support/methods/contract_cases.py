@@ -1,4 +1,4 @@
-"""A small task of two modalities for any method, its material, and what a device makes of it."""
+"""A small task of two modalities for any method, its material, and a device's results from it."""
 
 from dataclasses import replace
 from typing import cast
@@ -48,7 +48,7 @@ OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
         }
     },
 }
-"""By method, what the suite's fleets learn with besides its defaults."""
+"""By method, options of the suite's fleets besides the method's defaults."""
 UNJUDGED = {
     ("disentafl", "kd"): "devices share no weights: the coordinator has nothing to evaluate",
     ("disentafl", "private last layer"): "the coordinator has no last layer to evaluate with",
@@ -56,14 +56,13 @@ UNJUDGED = {
     ("mmfed3_hide", "defaults"): "the coordinator has no graph to ask",
     ("mmfed3_hide", "one copy, half the rows"): "the coordinator has no graph to ask",
 }
-"""Why the global state is not judged; how devices do there is for the suite of routed methods, and of owned
-parts."""
+"""Why the global state is not evaluated; devices are, in the suites of routed methods and of owned parts."""
 OPTIONAL: dict[str, tuple[str, ...]] = {"mmfed3_hide": ("keys/new", "projection/")}
-"""Tensors that an update may do without: entities that are new, and modalities that no entity has."""
+"""Tensors that an update may lack: new entities, and modalities that no entity has."""
 
 
 def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
-    """Of the kind that the method learns from."""
+    """Material of the kind that the method learns from."""
     config = OPTIONS.get(spec.name, {}).get(options, {})
     if spec.material == "graph":
         return contract_graphs.task_of(spec, config)
@@ -90,12 +89,12 @@ def material_of(task: Task, seed: int, missing: float = 0.0) -> Material:
 
 
 def nothing(task: Task) -> Material:
-    """The same without anything in it."""
+    """The same without content."""
     return window_set.empty(task) if task.graph is None else contract_graphs.empty(task)
 
 
 def windows_of(task: Task, seed: int, count: int = 24, missing: float = 0.0) -> WindowSet:
-    """Sines whose frequency is the class: learnable from either modality."""
+    """Sines with a frequency per class: learnable from either modality."""
     rng = np.random.default_rng(seed)
     y_B = np.arange(count) % len(task.labels)
     present_BM = np.ones((count, 2), np.bool_)
@@ -150,13 +149,13 @@ def learnt(spec: MethodSpec, task: Task, state: Blobs, device: str, material: Ma
 
 
 def served(spec: MethodSpec, state: Blobs, device: str) -> Blobs:
-    """A state without what other devices own."""
+    """A state without the parts of other devices."""
     own = {f"{part}/{device}" for part in spec.owned}
     return {name: x for name, x in state.items() if name in own or not is_owned(spec, name)}
 
 
 def is_owned(spec: MethodSpec, blob: str) -> bool:
-    """Whether a blob of a state is one device's own."""
+    """Whether a blob of a state belongs to one device."""
     return blob.split("/", 1)[0] in spec.owned
 
 
@@ -169,7 +168,7 @@ def on_route(spec: MethodSpec, task: Task, state: Blobs, device: str = "d4") -> 
 
 
 def begun(spec: MethodSpec, task: Task) -> Blobs:
-    """The state to learn from: the initial one; where devices own parts, after a round of three."""
+    """The state to learn from: the initial one; if devices own parts, the one after a round of three."""
     state = spec.client().initial(task, seed=3)
     if not spec.owned:
         return state
@@ -178,7 +177,7 @@ def begun(spec: MethodSpec, task: Task) -> Blobs:
 
 
 def only_with(spec: MethodSpec, task: Task, modality: str) -> frozenset[str]:
-    """The blobs that a device has on its route because of that modality alone."""
+    """The blobs on a device's route that only this modality needs."""
     server = spec.server()
     others = tuple(name for name in task.modality_names if name != modality)
     found = set(server.route(task, Profile((modality,)))) - set(server.route(task, Profile(others)))
@@ -192,7 +191,7 @@ def deaf(windows: WindowSet) -> WindowSet:
 
 
 def without_second(material: Material) -> Material:
-    """The same where the second modality was never there."""
+    """The same, but the second modality never existed."""
     if isinstance(material, WindowSet):
         return deaf(material)
     first, second = material.features
@@ -201,12 +200,12 @@ def without_second(material: Material) -> Material:
 
 
 def labelled_of(task: Task) -> WindowSet:
-    """What the coordinator of a guided method holds."""
+    """The data of a guided method's coordinator."""
     return windows_of(task, seed=77, count=60, missing=0.2)
 
 
 def weighed(spec: MethodSpec, task: Task, state: Blobs, updates: list[Update]) -> DeviceWeights:
-    """What the coordinator makes of devices, looking at one update after the other."""
+    """The coordinator's weights of devices, from one update after the other."""
     trainer, labelled = spec.trainer(), labelled_of(task)
     views = {u.header.device: trainer.view(task, labelled, state, u) for u in updates}
     return guided(spec).weigh(task, views)
@@ -217,7 +216,7 @@ def guided(spec: MethodSpec) -> GuidedServer:
 
 
 def next_state(spec: MethodSpec, task: Task, round_: int, state: Blobs, updates: list[Update]) -> Blobs:
-    """What the coordinator makes of a round's updates."""
+    """The coordinator's fold of a round's updates."""
     if not spec.guided:
         fold = spec.server().open(task, round_, state)
     else:

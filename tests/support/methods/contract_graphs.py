@@ -1,4 +1,4 @@
-"""A ring of things of which each device knows a part: what contract cases on knowledge graphs learn from."""
+"""A ring of entities of which each device knows a part: material of contract cases on knowledge graphs."""
 
 import numpy as np
 from pydantic import JsonValue
@@ -12,11 +12,11 @@ from protocol.tasks.task import Task
 SECRET = b"a secret of the fleet, 32 bytes!"
 THINGS = 24
 STEPS = (1, 2, 5)
-"""Relation r leads from thing i to thing i + STEPS[r]: whoever knows some of these can tell the others."""
+"""Relation r leads from entity i to entity i + STEPS[r]: from some of these facts the others follow."""
 SMALL: dict[str, dict[str, JsonValue]] = {
     "mmfed3_hide": {"dim": 16, "batch": 32, "negatives": 16, "epochs": 6, "lr": 0.05, "validation": 0.2},
 }
-"""By method, what makes it small enough for a ring."""
+"""By method, options that make it small enough for a ring."""
 
 
 def task_of(spec: MethodSpec, config: dict[str, JsonValue]) -> Task:
@@ -27,7 +27,7 @@ def task_of(spec: MethodSpec, config: dict[str, JsonValue]) -> Task:
 
 
 def graph_of(task: Task, seed: int, missing: float = 0.0) -> KeyedGraph:
-    """Five things of six, nine facts of ten about them, under names of relations that no other seed has."""
+    """Five entities of six, nine facts of ten about them, with relation names that no other seed has."""
     rng = np.random.default_rng(seed)
     thing_E = rng.permutation(THINGS)[: THINGS * 5 // 6]
     place = {int(thing): i for i, thing in enumerate(thing_E)}
@@ -62,7 +62,7 @@ def empty(task: Task) -> KeyedGraph:
 
 
 def secrets(graph: KeyedGraph) -> list[bytes]:
-    """What must not be met in any byte that a device sends: keys of relations, and rows of features."""
+    """Bytes that no message of a device may contain: keys of relations, and rows of features."""
     rows = [row for x_EF in graph.features.values() for row in x_EF[x_EF.any(axis=1)]]
     written = [row.astype(kind).tobytes() for row in rows for kind in (np.float32, np.float16, np.float64)]
     return [bytes(key) for key in graph.relation_keys_R16] + written

@@ -51,7 +51,7 @@ def windows_of(task: Task, seed: int = 0, count: int = 12, absent: tuple[str, ..
 
 
 def state_of(task: Task, seed: int = 0) -> Blobs:
-    """Gates and features as they are; of every other blob, two tensors of made values."""
+    """Gates and features as they are; of every other blob, two tensors of synthetic values."""
     rng = np.random.default_rng(seed)
     state = features.fresh(task)
     for blob in route(task, ALL):
@@ -79,7 +79,7 @@ def header_of(task: Task, extra: dict[str, Any], **changes: Any) -> UpdateHeader
 def update_of(
     task: Task, state: Blobs, profile: Profile, seed: int = 1, domain: int = 0, **changes: Any
 ) -> Update:
-    """What a device of that profile sends: small deltas and, with kd, its rows."""
+    """The update of a device with that profile: small deltas and, with kd, its rows."""
     rng = np.random.default_rng(seed)
     tensors: Tensors = {
         name: rng.normal(0, 0.1, tensor.shape).astype(np.float32)

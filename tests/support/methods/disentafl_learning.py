@@ -1,4 +1,4 @@
-"""What a device of :mod:`tests.support.methods.disentafl_cases` learns from, and how: with torch."""
+"""Training data and training of a device of :mod:`tests.support.methods.disentafl_cases`: with torch."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def on(task: Task, state: Blobs, profile: Profile, domain: int = 0) -> Blobs:
 
 
 def learnable(task: Task, seed: int = 0, count: int = 48) -> WindowSet:
-    """All four targets follow from either input: how large it is says the class."""
+    """All four targets follow from either input: its level encodes the class."""
     rng = np.random.default_rng(seed)
     y_B = rng.integers(0, 3, count)
     x = {}
@@ -50,7 +50,7 @@ def train(
 
 
 def taken(task: Task, state: Blobs, result: LocalResult) -> Blobs:
-    """The next global state, of this update alone."""
+    """The next global state, from this update alone."""
     extra = result.extra
     update = Update(header_of(task, extra, metrics=result.metrics), result.tensors)
     make_server().check(task, state, update)

@@ -30,7 +30,7 @@ def named(values: dict[str, list[float]]) -> FeatureTable:
 def random_graph(
     entities: int = 60, relations: int = 12, triples: int = 500, seed: int = 0
 ) -> KnowledgeGraph:
-    """Facts at random, each once, with two modalities of which some entities have none."""
+    """Random facts, each once, with two modalities that some entities lack."""
     rng = np.random.default_rng(seed)
     all_N = rng.choice(entities * relations * entities, triples, replace=False)
     triples_N3 = np.stack(np.unravel_index(all_N, (entities, relations, entities)), axis=1)

@@ -1,4 +1,4 @@
-"""Labelled tables and the task that they are for."""
+"""Labelled tables and their task."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

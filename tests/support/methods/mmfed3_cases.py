@@ -35,7 +35,7 @@ def task_of(**options) -> Task:
 
 
 def parts_of(graph: KnowledgeGraph, count: int) -> list[KnowledgeGraph]:
-    """One a device, by relation."""
+    """One per device, by relation."""
     relations_R = np.arange(len(graph.relations))
     return [part(graph, relations_R[i::count])[0] for i in range(count)]
 
@@ -63,12 +63,12 @@ def received(frame: bytes) -> Update:
 
 
 def routed(state: Blobs, device: str) -> Blobs:
-    """What the device gets of a version."""
+    """The blobs of a version that the device gets."""
     return {n: t for n, t in state.items() if n.startswith("projection/") or n == f"rows/{device}"}
 
 
 class Fleet:
-    """A federation in one process: what each device keeps, and the coordinator's state."""
+    """A federation in one process: the data of each device, and the coordinator's state."""
 
     def __init__(self, task: Task, graphs: dict[str, KeyedGraph]) -> None:
         self.task, self.graphs = task, graphs

@@ -32,7 +32,7 @@ def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
 
 
 def windows_of(task: Task, profile: Profile, seed: int, count: int = 24) -> WindowSet:
-    """What such a device records: sensors and labels of its profile, no others."""
+    """The recordings of such a device: sensors and labels of its profile, no others."""
     whole = contract_cases.windows_of(task, seed, count)
     there_M = np.array([name in profile.modalities for name in task.modality_names])
     known = {"moves": whole.y_B > 0, "force": whole.y_B * 2.0}
@@ -52,7 +52,7 @@ def context(task: Task, profile: Profile, device: str = "d0", round_: int = 1) -
 def fetched(
     spec: MethodSpec, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
 ) -> Blobs:
-    """What the device fetches: the router's first blobs, then those that it chooses."""
+    """The blobs that the device fetches: the router's first ones, then those that it chooses."""
     router, profile = spec.router(), context.profile
     assert profile is not None
     first = {name: state[name] for name in router.first(context.task, profile)}
@@ -72,7 +72,7 @@ def digests(state: Blobs) -> dict[str, str]:
 
 
 def predicted(spec: MethodSpec, task: Task, route: Blobs, windows: WindowSet) -> list[np.ndarray]:
-    """All outputs of the model that these blobs alone make."""
+    """All outputs of a model made from these blobs alone."""
     model = spec.client().inference_model(task, route)
     column = [task.modality_names.index(name) for name in model.modalities]
     present_BM = torch.from_numpy(windows.present_BM[:, column].astype(np.float32))

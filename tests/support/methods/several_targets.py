@@ -1,4 +1,4 @@
-"""A task of several targets, and a small network for a part of it: what export needs to know of a module."""
+"""A task of several targets, and a small network for a part of it: the interface that export needs."""
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ TASK = Task(
 
 
 class Several(nn.Module):
-    """Means of what is present, through one layer a target; the layers are what a device may replace.
+    """Means of the present modalities, through one layer per target; a device may replace the layers.
 
     Args:
         modalities: that it reads.

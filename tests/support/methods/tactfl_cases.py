@@ -28,7 +28,7 @@ def task(context_s: float | None = None, encoder: Encoder = SMALL, **config) -> 
 
 
 def windows(of: Task, count: int = 12, seed: int = 0, *, labelled: bool = False) -> WindowSet:
-    """Sines whose frequency is the class, with noise; the modalities share their phase."""
+    """Sines with a frequency per class, with noise; the modalities share their phase."""
     rng = np.random.default_rng(seed)
     y_B = np.arange(count) % len(of.labels)
     phase_B11 = rng.uniform(0, 2 * np.pi, (count, 1, 1))
@@ -48,7 +48,7 @@ def windows(of: Task, count: int = 12, seed: int = 0, *, labelled: bool = False)
 
 
 def without(given: WindowSet, modality: int, where=slice(None)) -> WindowSet:
-    """With a modality missing from some windows."""
+    """The same, with a modality missing from some windows."""
     present_BM = given.present_BM.copy()
     present_BM[where, modality] = False
     x = {n: x * present_BM[:, m, None, None] for m, (n, x) in enumerate(given.x.items())}
@@ -56,7 +56,7 @@ def without(given: WindowSet, modality: int, where=slice(None)) -> WindowSet:
 
 
 def with_context(of: Task, given: WindowSet, seed: int = 1) -> WindowSet:
-    """With noise before each window, as long as the task asks for, without gaps."""
+    """The same, with noise before each window for as long as the task requires, without gaps."""
     rng = np.random.default_rng(seed)
     x, points = {}, []
     for name in of.modality_names:

@@ -43,7 +43,7 @@ class BrokerProcess:
         return self
 
     def kill(self) -> None:
-        """SIGKILL: no goodbye, nothing saved."""
+        """SIGKILL: no DISCONNECT, nothing saved."""
         self._end("kill")
 
     def stop(self) -> None:
@@ -92,7 +92,7 @@ def mosquitto_path() -> str | None:
 
 
 def require_mosquitto() -> str:
-    """Where mosquitto is; without it the test is skipped."""
+    """The path of mosquitto; without it the test is skipped."""
     path = mosquitto_path()
     if path is None:
         pytest.skip("SKIPPED LOUDLY: mosquitto is not installed (apt-get install mosquitto)")
@@ -112,14 +112,14 @@ def mosquitto_process(
         f"allow_anonymous {'true' if anonymous else 'false'}\n"
         f"persistence true\npersistence_location {folder}/\nautosave_interval 1\n"
         "max_queued_messages 0\nmax_queued_bytes 67108864\n"
-        # Debian's service changes user; here the user that runs the tests stays.
+        # Debian's service changes user; here it runs as the user of the tests.
         f"user {_user()}\n{extra}\n"
     )
     return BrokerProcess([path, "-c", str(config)], port, folder / f"mosquitto-{port}.log")
 
 
 def _user() -> str:
-    import getpass  # noqa: PLC0415 - only here
+    import getpass  # noqa: PLC0415 - needed only here
 
     return getpass.getuser()
 
@@ -142,7 +142,7 @@ def broker_v3(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[BrokerProcess]:
-    """Mosquitto with persistence; the test is skipped, loudly, where it is not installed."""
+    """Mosquitto with persistence; the test is skipped, loudly, if it is not installed."""
     process = mosquitto_process(tmp_path / "mosquitto").start()
     yield process
     process.stop()

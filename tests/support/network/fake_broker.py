@@ -13,7 +13,7 @@ CONNECT, PUBLISH, PUBACK, SUBSCRIBE, PINGREQ, DISCONNECT = 1, 3, 4, 8, 12, 14
 
 @dataclass
 class FakeBroker:
-    """What it does is set by its attributes; what it saw is in its lists."""
+    """Attributes control its behaviour; lists record what it received."""
 
     mqtt5: bool = True
     connack: bytes | None = b"\x00\x00\x00"  # flags, reason, length of properties; None: it never answers
@@ -109,7 +109,7 @@ class FakeBroker:
             writer.transport.abort()
 
     def hang_up(self) -> None:
-        """Close every connection in order, without a word: a broker that gives the session to another."""
+        """Close every connection in order, with no DISCONNECT: a broker that gives the session to another."""
         for writer in self.writers:
             writer.close()
 

@@ -1,4 +1,4 @@
-"""An HTTP server of one file that answers each request as a script says, and notes what it was asked."""
+"""An HTTP server of one file with scripted responses; records the requests."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ Answer = Callable[["Handler", bytes], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request; the script's next answer, or its last one again."""
+    """One request; the script's next response, or its last one again."""
 
     protocol_version = "HTTP/1.1"
     server: "Server"
@@ -32,7 +32,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as its base names it
-        """Quiet."""
+        """No log."""
 
 
 class Server(ThreadingHTTPServer):
@@ -40,12 +40,12 @@ class Server(ThreadingHTTPServer):
     served: "Served"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is what some tests are about."""
+        """Some tests are about a client that disconnects."""
 
 
 @dataclass
 class Served:
-    """What is served, how, and what was asked (headers of each request)."""
+    """The content, the script, and the headers of each request."""
 
     content: bytes
     script: list[Answer]
@@ -87,7 +87,7 @@ def cut_chunks(handler: Handler, content: bytes) -> None:
 
 
 def cut(share: float = 0.5, etag: str | None = '"one"', **headers: object) -> Answer:
-    """A part, and the end of the connection."""
+    """Send a part, and close the connection."""
 
     def answer(handler: Handler, content: bytes) -> None:
         tag = {} if etag is None else {"ETag": etag}
@@ -98,7 +98,7 @@ def cut(share: float = 0.5, etag: str | None = '"one"', **headers: object) -> An
 
 
 def rest(handler: Handler, content: bytes) -> None:
-    """What a range request asks for."""
+    """Answer a range request."""
     first = int(handler.headers["Range"].removeprefix("bytes=").removesuffix("-"))
     span = f"bytes {first}-{len(content) - 1}/{len(content)}"
     handler.head(206, Content_Length=len(content) - first, Content_Range=span, ETag='"one"')
@@ -113,7 +113,7 @@ def says(status: int) -> Answer:
 
 
 def claims(length: int) -> Answer:
-    """Another length than the content has."""
+    """Claim another length than the content has."""
 
     def answer(handler: Handler, content: bytes) -> None:
         handler.head(200, Content_Length=length)
@@ -123,7 +123,7 @@ def claims(length: int) -> Answer:
 
 
 def silent(handler: Handler, _content: bytes) -> None:
-    """Takes the request and says nothing, until the client goes."""
+    """Read the request and send nothing until the client disconnects."""
     handler.connection.settimeout(30)
     handler.connection.recv(1)
 

@@ -1,7 +1,7 @@
 """A malicious client as a process: ``-m tests.support.network.hostile_child PORT NAME VICTIM``; never ends.
 
-It says that it is a device like the others, and answers every offer with all that it can think of, as fast as
-it can.
+It claims to be a device like the others, and answers every offer with every attack it knows, as fast as it
+can.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Links for tests: fast back-off, and words that were logged."""
+"""Links for tests: fast back-off, and logged messages."""
 
 import asyncio
 from collections.abc import AsyncIterator

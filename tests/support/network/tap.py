@@ -1,4 +1,4 @@
-"""A TCP relay that keeps every byte that passes, for tests that look for what must not."""
+"""A TCP relay that records every byte, for tests that search for bytes that must not be sent."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ class Tap:
         self._thread.join()
 
     def streams(self) -> list[bytes]:
-        """What passed so far, a text for each direction of each connection."""
+        """The bytes so far, a text for each direction of each connection."""
         return [bytes(stream) for stream in self._streams]
 
     def _run(self) -> None:

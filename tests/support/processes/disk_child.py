@@ -1,8 +1,8 @@
 """A state folder on a disk of its own, and commands beside it: run in a mount namespace (``unshare -m``).
 
 ``make FOLDER``: the state of a coordinator that was killed. ``commands FOLDER COLUMN``: a disk in that state,
-and what each command of the table says to it, as JSON. One process for all of them: to start Python for each
-costs ten times as much as the command.
+and the output of each command of the table, as JSON. One process for all of them: a Python start for each
+would take ten times as long as the command.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ _MB = 1024 * 1024
 
 
 def make(folder: Path) -> None:
-    """All that the commands look at; then SIGKILL, so that WALs stay behind."""
-    from coordinator.config.coordinator import load_settings  # noqa: PLC0415 - of this call alone
+    """All state that the commands read; then SIGKILL, so that WALs remain."""
+    from coordinator.config.coordinator import load_settings  # noqa: PLC0415 - only for this call
     from coordinator.recovery.folder_owner import own_task, rules_of  # noqa: PLC0415
     from coordinator.rollout.model import Create  # noqa: PLC0415
     from coordinator.rollout.store import RolloutStore  # noqa: PLC0415
     from coordinator.round_machine.events import Checkpoint, RoundState  # noqa: PLC0415
     from coordinator.storage.database import Database  # noqa: PLC0415
-    from coordinator.task import load_task  # noqa: PLC0415 - of this call alone
+    from coordinator.task import load_task  # noqa: PLC0415 - only for this call
     from tests.support.coordinator.rollouts import plan, release  # noqa: PLC0415
 
     settings = load_settings(folder / "coordinator.toml")
@@ -52,7 +52,7 @@ def make(folder: Path) -> None:
 
 
 def call(words: list[str]) -> tuple[int, str]:
-    """A command, as the shell would: its exit status and what it says."""
+    """Run a command as the shell would: its exit status and output."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
@@ -63,7 +63,7 @@ def call(words: list[str]) -> tuple[int, str]:
 
 
 def disk(folder: Path) -> Path:
-    """An ext4 with blocks of 1 KiB, as small disks have them, at ``disk`` below the folder."""
+    """An ext4 with blocks of 1 KiB, as on small disks, at ``disk`` below the folder."""
     image, place = folder / f"image-{os.getpid()}", folder / "disk"
     with image.open("wb") as file:
         file.truncate(16 * _MB)
@@ -79,7 +79,7 @@ def run(*words: str) -> None:
 
 
 def fill(place: Path) -> Path:
-    """Leave no block free; the file that took them."""
+    """Leave no block free; returns the file that took them."""
     balloon = place / "balloon"
     with contextlib.suppress(OSError), balloon.open("ab", buffering=0) as file:
         for size in (_MB, 1024, 64):
@@ -91,12 +91,12 @@ def fill(place: Path) -> Path:
 
 
 def trouble(place: Path, state: Path, column: str) -> list[sqlite3.Connection]:
-    """Put the disk into a column's state; what must stay open."""
+    """Put the disk into a column's state; returns the objects that must stay open."""
     held = []
     match column:
         case "full":
             for book in BOOKS:
-                (state / f"{book}-shm").unlink(missing_ok=True)  # as a copy, or a clean mount, has it
+                (state / f"{book}-shm").unlink(missing_ok=True)  # the state after a copy, or a clean unmount
             fill(place)
         case "locked":
             for book in BOOKS:
@@ -110,7 +110,7 @@ def trouble(place: Path, state: Path, column: str) -> list[sqlite3.Connection]:
 
 
 def commands(folder: Path, column: str) -> None:
-    """What each command ends with and says, and each daemon that is started there."""
+    """Exit status and output of each command, and of each daemon that is started there."""
     place = disk(folder)
     shutil.copytree(folder / "state", place / "state")
     sqlite.WAIT_S = 0.3
@@ -137,7 +137,7 @@ def program(command: Iterable[str], log: Path) -> "subprocess.Popen[bytes]":
 
 
 def daemon(words: Iterable[str], log: Path) -> "subprocess.Popen[bytes]":
-    """A daemon as its unit starts it, but with less patience with who holds a database."""
+    """A daemon as its unit starts it, but with a shorter wait for other holders of a database."""
     code = (
         "import sys; from runtime.storage import sqlite; sqlite.WAIT_S = 0.5; "
         "from edge_agent.windows import store_file; store_file._WAIT_S = 0.5; "
@@ -147,7 +147,7 @@ def daemon(words: Iterable[str], log: Path) -> "subprocess.Popen[bytes]":
 
 
 def ended(process: "subprocess.Popen[bytes]", begun: Path, column: str) -> int | None:
-    """Its exit status; None: it has begun anew, and was stopped by us."""
+    """Its exit status; None: it has started again, and was stopped by us."""
     until = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         if column == "vanished" and begun.exists():

@@ -1,6 +1,6 @@
 """Daemons on a failing disk, in a mount namespace as :mod:`tests.support.processes.disk_child`.
 
-``coordinator|agent FOLDER COLUMN PORT``: what it ends with, what it says, and whether it acknowledged.
+``coordinator|agent FOLDER COLUMN PORT``: its exit status, its output, and whether it acknowledged.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from tests.support.processes.disk_child import call, daemon, disk, fill, program
 
 _WAIT_S = 30.0
 _RESENDS_S = 1.0
-"""Once more the device sends what was not acknowledged."""
+"""The device repeats what was not acknowledged."""
 
 
 @dataclass
 class Watched:
-    """A daemon under watch."""
+    """A daemon under observation."""
 
     process: Popen[bytes]
     log: Path
@@ -36,18 +36,18 @@ class Watched:
 
     @property
     def status(self) -> int | None:
-        """None: it goes on."""
+        """None: it still runs."""
         return self.process.poll()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait for something, or for its end."""
+        """Wait for a condition, or for the daemon's end."""
         async with asyncio.timeout(_WAIT_S):
             while not true() and self.status is None:  # noqa: ASYNC110 - any condition at all
                 await asyncio.sleep(0.05)
 
 
 def worsen(place: Path, state: Path, file: Path, column: str) -> Callable[[], object] | None:
-    """Put the disk into a column's state; what makes it well again, where anything does."""
+    """Put the disk into a column's state; returns the function that repairs it, if there is one."""
     if column == "full":
         return fill(place).unlink
     if column == "locked":
@@ -73,7 +73,7 @@ WORDS = {
 
 
 async def coordinator(folder: Path, column: str, port: int) -> dict[str, object]:
-    """A round is open and one update comes: no receipt while the disk takes nothing."""
+    """A round is open and one update comes: no receipt while the disk cannot be written."""
     place = disk(folder)
     task = tiny_task(count=5, min_devices=2)
     settings = {"log": {"level": "warning", "format": "json"}}
@@ -118,7 +118,7 @@ async def coordinator(folder: Path, column: str, port: int) -> dict[str, object]
 
 
 async def agent(folder: Path, column: str, _port: int) -> dict[str, object]:
-    """Sensors deliver all the time: windows wait in memory while the disk takes none."""
+    """Sensors deliver all the time: windows wait in memory while the disk cannot be written."""
     place, status = disk(folder), folder / "running-cache/status.json"
     shutil.rmtree(folder / "running-cache", ignore_errors=True)
     log = folder / f"agent-{column}.log"

@@ -1,4 +1,4 @@
-"""State of the disk x command: what each ends with and says. docs/disk-states.md shows this table."""
+"""State of the disk x command: exit status and message of each. docs/disk-states.md shows this table."""
 
 import re
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ RUNS: Final = "the agent, running"
 
 @dataclass(frozen=True)
 class Cell:
-    """What a command ends with (None: it goes on), and what it says; ``STATE``: the state folder."""
+    """A command's exit status (None: it continues) and its message; ``STATE``: the state folder."""
 
     status: int | None
     says: str = ""
     note: str = ""
 
     def fits(self, status: int | None, said: str, state: str) -> bool:
-        """Whether that is what came; paths below the state folder may be named instead of it."""
+        """Whether the result matches; paths below the state folder may be named instead of it."""
         words = re.escape(self.says).replace("STATE", re.escape(state) + r"\S*")
         return status == self.status and re.search(words, " ".join(said.split())) is not None
 
     @property
     def text(self) -> str:
-        """For the page."""
+        """The cell of the page."""
         status = "goes on" if self.status is None else str(self.status)
         says = f": {self.says.replace('STATE', '`state_dir`')}" if self.says else ""
         return f"{status}{says}{f' ({self.note})' if self.note else ''}"
@@ -80,13 +80,13 @@ MORE: Final[dict[str, tuple[str, ...]]] = {
     "lichen coordinator trust rotate": ("--root-key", "{0}/root.pem"),
     "lichen status": ("--listen-s", "0.1"),
 }
-"""What a command of the table is given besides its configuration."""
+"""Arguments of a command in the table besides its configuration."""
 COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     name: (*name.split()[1:], *(_A if name.split()[1] in {"agent", "status"} else _C), *MORE.get(name, ()))
     for name in TABLE
     if name.startswith("lichen ")
 }
-"""Name in the table -> the words of its command line, for ``str.format`` with the folder."""
+"""Name in the table -> its command line, for ``str.format`` with the folder."""
 DAEMONS: Final[dict[str, tuple[str, ...]]] = {
     SERVE: ("coordinator", "serve", *_C),
     RUN: ("agent", "run", *_A),
@@ -94,7 +94,7 @@ DAEMONS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def page() -> str:
-    """The table as docs/disk-states.md has it."""
+    """The table of docs/disk-states.md."""
     head = ["", *COLUMNS]
     rows = [head, ["---"] * len(head)]
     rows += [

@@ -1,4 +1,4 @@
-"""Puts into a spool for ever, and says on standard output what put() has returned for."""
+"""Puts frames into a spool without end, and prints each one for which put() has returned."""
 
 import hashlib
 import sys

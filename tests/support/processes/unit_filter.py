@@ -1,6 +1,6 @@
-"""What the coordinator's unit takes from its process, without systemd: the calls that it filters.
+"""The system call filter of the coordinator's unit, without systemd.
 
-``SystemCallFilter=~@privileged`` takes ``chown``, ``RestrictSUIDSGID=yes`` a ``chmod`` that sets such a bit.
+``SystemCallFilter=~@privileged`` denies ``chown``, ``RestrictSUIDSGID=yes`` a ``chmod`` that sets such a bit.
 """
 
 import ctypes
@@ -12,14 +12,14 @@ from typing import Final
 
 _CHOWN: Final = {"x86_64": (92, 93, 94, 260), "aarch64": (54, 55)}
 _CHMOD: Final = {"x86_64": {90: 1, 91: 1, 268: 2, 452: 2}, "aarch64": {52: 1, 53: 2, 452: 2}}
-"""Number of the call -> which argument is the mode."""
+"""Number of the call -> index of the mode argument."""
 _LOAD, _EQUAL, _ANY_OF, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
 
 
 def take_calls_away() -> None:
-    """Nothing is given to anybody from here on, and no setuid or setgid bit is set: EPERM."""
+    """From here on a change of owner, and a setuid or setgid bit, give EPERM."""
     machine = platform.machine()
     refuse = struct.pack("HBBI", _RETURN, 0, 0, _ERRNO | errno.EPERM)
     allow = struct.pack("HBBI", _RETURN, 0, 0, _ALLOW)

@@ -43,7 +43,7 @@ def do(folder: Path) -> None:
         (folder / "grandchild").write_text(str(grandchild.pid))
         time.sleep(600)
     elif what == "look":
-        # Read through the listing: its own descriptor is gone when the link is read.
+        # Read through the listing: its own descriptor is closed when the link is read.
         links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
         found = {
             "fds": [str(link.readlink()) for link in links if link.is_symlink()],

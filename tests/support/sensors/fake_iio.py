@@ -1,7 +1,7 @@
 """A tree of Industrial I/O devices as the kernel lays it out, with a FIFO for each ``/dev/iio:deviceN``.
 
-The folder under ``bus/iio/devices`` is a link to the device's own place below its bus. Nothing reacts: what
-is written to a file stays in it, and the test reads it.
+The folder under ``bus/iio/devices`` is a link to the device's own place below its bus. Nothing reacts: files
+keep what is written to them, and the test reads it.
 """
 
 import os
@@ -41,7 +41,7 @@ class FakeDevice:
     def unplug(self) -> None:
         (self.root / "sys" / "bus" / "iio" / "devices" / self.id).unlink()
         if self._writer >= 0:
-            os.close(self._writer)  # the reader sees the end, as of a device that is gone
+            os.close(self._writer)  # the reader gets the end of file, as from an unplugged device
             self._writer = -1
             self.node.unlink()
         shutil.rmtree(self.path)
@@ -60,7 +60,7 @@ class FakeDevice:
         return (self.path / attribute).read_text().strip()
 
     def capture(self, scans: bytes) -> None:
-        """What the driver has sampled."""
+        """Samples of the driver."""
         os.write(self._writer, scans)
 
 

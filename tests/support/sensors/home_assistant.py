@@ -1,8 +1,8 @@
-"""What Home Assistant takes as the discovery of an MQTT sensor, as a schema of ours.
+"""A schema of the discovery messages that Home Assistant accepts for an MQTT sensor.
 
-Written from the integrations of 2024.3.3 and 2026.11.0 (``components/mqtt/{schemas,sensor,discovery}.py``):
-what one of the two refuses is wrong here. Stricter in one point: they ignore a key that they do not know, and
-here it is a typing error. ``tests/e2e/test_home_assistant.py`` compares it with Home Assistant itself.
+Written from the integrations of 2024.3.3 and 2026.11.0 (``components/mqtt/{schemas,sensor,discovery}.py``): a
+message that one of them refuses is wrong here. Stricter in one point: they ignore unknown keys; here these
+are typing errors. ``tests/e2e/test_home_assistant.py`` compares it with Home Assistant itself.
 """
 
 import re
@@ -14,7 +14,7 @@ import jinja2
 TOPIC = re.compile(r"homeassistant/(?P<component>\w+)/(?:[a-zA-Z0-9_-]+/)?[a-zA-Z0-9_-]+/config")
 _STATE_CLASSES = {"measurement", "total", "total_increasing"}
 MAX_STATE = 255
-"""Characters of a state."""
+"""Maximum number of characters of a state."""
 
 
 def _text(value: Any) -> bool:
@@ -71,7 +71,7 @@ KEYS: dict[str, Callable[[Any], bool]] = {
 
 
 def wrong(topic: str, payload: dict[str, Any]) -> list[str]:
-    """What Home Assistant would refuse, or not understand; empty where all is well."""
+    """Errors that Home Assistant would report, or fields it would not understand; empty if there are none."""
     found = TOPIC.fullmatch(topic)
     words = [] if found and found["component"] == "sensor" else [f"topic {topic}"]
     words += [f"{key}: {value!r}" for key, value in payload.items() if not KEYS.get(key, _never)(value)]

@@ -1,8 +1,8 @@
 """Run by the interpreter of an installed Home Assistant, not by ours (``tests/e2e/test_home_assistant.py``).
 
-``judge``: reads pairs of discovery topic and payload, writes what the MQTT integration refuses of each.
-``live PORT``: runs the core with its MQTT integration against a broker on this machine, without web server,
-until the standard input ends, and writes a line for each change of a sensor.
+``judge``: reads pairs of discovery topic and payload, writes the MQTT integration's errors for each. ``live
+PORT``: runs the core with its MQTT integration against a broker on this machine, without web server, until
+the standard input ends, and writes a line for each change of a sensor.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ async def started(port: int, folder: str) -> core.HomeAssistant:
     loader.async_setup(hass)
     hass.config_entries = config_entries.ConfigEntries(hass, {})
     await bootstrap.async_load_base_functionality(hass)
-    hass.http = MagicMock()  # cameras and images would be served by it
+    hass.http = MagicMock()  # it would serve cameras and images
     for part in ("http", "file_upload"):
         hass.config.components.add(part)
     await hass.async_start()

@@ -1,4 +1,4 @@
-"""One working case for each kind of source: the table, what it should deliver, and hardware that answers."""
+"""One working case for each kind of source: the table, the expected samples, and hardware that answers."""
 
 import asyncio
 import os
@@ -24,12 +24,12 @@ class Case:
     table: dict[str, Any]
     channels: dict[str, int]
     live: bool = True
-    """Its times are of now."""
+    """Its times are near the present."""
 
 
 @asynccontextmanager
 async def beside(feed: Callable[[], None], every_s: float) -> AsyncIterator[None]:
-    """Call ``feed`` again and again meanwhile."""
+    """Call ``feed`` repeatedly meanwhile."""
 
     async def go_on() -> None:
         while True:
@@ -86,7 +86,7 @@ async def serial(folder: Path) -> AsyncIterator[Case]:
     def say() -> None:
         try:
             os.write(master, b"3.5,270\r\n")
-        except BlockingIOError:  # nobody reads
+        except BlockingIOError:  # no reader
             return
 
     table = {"kind": "serial", "port": "port", "baud": 115200, "modalities": {"wind": {"columns": [0, 1]}}}

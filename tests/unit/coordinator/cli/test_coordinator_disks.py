@@ -39,7 +39,7 @@ async def test_a_select_that_fails_once_does_not_end_the_announcements(tmp_path,
 
 async def test_no_update_is_acknowledged_into_a_database_that_is_gone(tmp_path) -> None:
     """SQLite goes on in the unlinked file; three updates were acknowledged and lost."""
-    ends = pytest.raises(AssertionError, match=r"a service died.*watch.*it is gone")  # with 75: its service
+    ends = pytest.raises(AssertionError, match=r"a service failed.*watch.*it is gone")  # with 75: its service
     with ends:
         await _acknowledged_nothing(tmp_path)
 
