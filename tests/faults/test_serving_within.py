@@ -80,6 +80,7 @@ async def answered(running, seen, count=1):
 
 
 async def test_it_answers_in_the_agent_and_the_processes_that_tried_it_go(tmp_path):
+    before = set(psutil.Process().children(recursive=True))
     zygote = ZygoteClient(idle_s=0.2)
     async with predicting(within_agent(zygote)) as running:
         seen = watched(running)
@@ -93,7 +94,7 @@ async def test_it_answers_in_the_agent_and_the_processes_that_tried_it_go(tmp_pa
         assert np.allclose(said, probabilities(judged()), atol=1e-5)
         await until(lambda: not is_there(tried))
         assert zygote.pid is None
-        assert not psutil.Process().children(recursive=True)
+        assert not set(psutil.Process().children(recursive=True)) - before
         second = await running.load(put(tmp_path / "b", other()))  # another process tries it
         running.shadow(running.model)
         running.install(second)
