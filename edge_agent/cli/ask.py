@@ -1,7 +1,7 @@
-"""``lichen agent ask``: one question to the model that is installed on this device. Writes nothing.
+"""``lichen agent ask``: asks the installed model of this device one question. Writes nothing.
 
-Beside a running agent or without one, and with no network: the files of the knowledge graph are read as they
-are now, model and embeddings as the agent left them.
+It works with or without a running agent, and without a network: it reads the present files of the knowledge
+graph, and the model and embeddings that the agent stored.
 """
 
 import difflib
@@ -47,7 +47,7 @@ def ask(
 ) -> None:
     """Ask the installed model which entities complete a fact, the best first. Known facts are marked.
 
-    Exit status 65: no fact has such an entity or relation; 69: there is no model, or nothing learned of them.
+    Exit status 65: no fact has such an entity or relation; 69: there is no model, or it has not learned them.
     """
     try:
         settings = read(config)
@@ -69,7 +69,7 @@ def _answered(
 
     Raises:
         Misconfigured: this device has no knowledge graph, or a file of it is wrong.
-        Refused: it is no question, or about what no fact has; or the model is damaged.
+        Refused: it is not a question, or no fact has its names; or the model is damaged.
         Transient: there is no task, no model or nothing was learned yet.
     """
     if settings.graph is None:
@@ -95,7 +95,7 @@ def _answered(
 
 
 def _nearest(question: Question, graph: KnowledgeGraph) -> str:
-    """A name that may have been meant, in words; empty where none is near."""
+    """A hint with a similar name; empty if there is none."""
     unknown_name, known = (
         (question.relation, graph.relations)
         if question.about in graph.entities
@@ -111,7 +111,7 @@ def _task(settings: AgentSettings, config: Path) -> Task:
     data = read_small(kept)
     if data is None:
         if settings.task_file is None:
-            raise Transient(f"{kept} is not there: no task was announced to this device yet")
+            raise Transient(f"{kept} is missing: no task was announced to this device yet")
         task = read_task(settings.task_file, config)
     else:
         try:
@@ -119,7 +119,9 @@ def _task(settings: AgentSettings, config: Path) -> Task:
         except Refused as error:
             raise Misconfigured(f"{kept}: cannot be read as a task: {error.words}"[:500]) from None
     if task.graph is None:
-        raise Misconfigured(f"task {task.name!r} is of windows: its model predicts, and cannot be asked")
+        raise Misconfigured(
+            f"task {task.name!r} is on windows: its model predicts, and cannot answer questions"
+        )
     return task
 
 
@@ -135,7 +137,7 @@ def _model(settings: AgentSettings, task: Task) -> CompletionModel:
 
 
 def _snapshot(settings: AgentSettings, graph: KnowledgeGraphSettings, task: Task) -> KnowledgeGraphSnapshot:
-    """Names and facts; features are in the embeddings."""
+    """Names and facts; the embeddings already contain the features."""
     facts = graph.model_copy(update={"features": {}, "masks": None})
     found = KnowledgeGraphReader(facts, secret_path(settings), task, ()).read_if_changed(0.0)
     if found is None:
@@ -144,7 +146,7 @@ def _snapshot(settings: AgentSettings, graph: KnowledgeGraphSettings, task: Task
 
 
 def _show(line: dict[str, Any]) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only a table for people needs it
+    from rich.console import Console  # noqa: PLC0415 - only the table needs it
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

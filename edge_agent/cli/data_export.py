@@ -1,6 +1,6 @@
-"""``lichen agent data export``: the windows that a device keeps, as a window set. Works while the agent runs.
+"""``lichen agent data export``: exports the stored windows of a device as a window set. Works while it runs.
 
-The store holds windows and neither streams nor times, so a set of windows is what there is to give.
+The store holds windows, neither streams nor times, so only a window set can be exported.
 """
 
 from contextlib import closing
@@ -44,10 +44,10 @@ def export(
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Write the windows that this device stores as a window set.
+    """Write the stored windows of this device as a window set.
 
-    The group of each window is the device's name. The agent may run. The file has raw values, which leave
-    the device in no other way.
+    The group of each window is the device's name. The agent may run. The file has raw values, which leave the
+    device in no other way.
     """
     settings = read(config)
     task = _task(settings, config)
@@ -60,7 +60,7 @@ def export(
 
 
 def _task(settings: AgentSettings, config: Path) -> Task:
-    """The one announced last, else that of the configuration.
+    """The last announced task, else that of the configuration.
 
     Raises:
         Misconfigured: none is known, or it is on knowledge graphs.
@@ -71,7 +71,7 @@ def _task(settings: AgentSettings, config: Path) -> Task:
     if task is None:
         raise Misconfigured(f"{config}: no task was announced yet, and there is no task_file")
     if task.graph is not None:
-        raise Misconfigured(f"task {task.name!r} is on knowledge graphs, and no window is kept for it")
+        raise Misconfigured(f"task {task.name!r} is on knowledge graphs, and has no windows")
     return task
 
 
@@ -80,30 +80,30 @@ def stored(folder: Path, task: Task, newest: int | None, *, unlabelled: bool) ->
 
     Args:
         folder: of the store.
-        task: whose grid.
-        newest: at most so many; None: as many as 512 MiB hold.
-        unlabelled: those without any label too.
+        task: defines the grid.
+        newest: maximal number of windows; None: as many as fit in 512 MiB.
+        unlabelled: include those without any label.
 
     Raises:
-        Misconfigured: there is no such store, or it holds none of these windows.
+        Misconfigured: there is no such store, or it has no such windows.
         Transient: it cannot be read now.
     """
     path = folder / f"windows-{grid_digest(task)}.sqlite3"
     if not path.is_file():
         raise Misconfigured(
-            f"{path} is not there: this device keeps no windows of task {task.name!r} (a device that only "
-            "observes keeps none: store.enabled; and another grid is another store)"
+            f"{path} is missing: this device stores no windows of task {task.name!r} (a device that only "
+            "observes stores none: store.enabled; another grid has another store)"
         )
     alone = task.model_copy(update={"window": task.window.model_copy(update={"context_s": None})})
     most = max(1, MAX_READ_BYTES // whole_bytes(alone))
     where = "" if unlabelled else "WHERE +y <> -1"
-    query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
+    query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - constant text
     with sqlite_errors(path), closing(open_reader(path)) as db:
         rows = [WindowRow(*row) for row in db.execute(query, (min(newest or most, most),))][::-1]
     if not rows:
-        kind = "windows" if unlabelled else "windows with a label; --unlabelled takes the others too"
+        kind = "windows" if unlabelled else "windows with a label; --unlabelled includes the others"
         raise Misconfigured(f"{path}: it holds no {kind}")
     try:
         return as_set(alone, rows)
     except (ValueError, IndexError) as error:
-        raise Misconfigured(f"{path}: a window is not what was written: {error}") from None
+        raise Misconfigured(f"{path}: a window is damaged: {error}") from None

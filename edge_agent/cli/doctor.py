@@ -22,17 +22,17 @@ def doctor(
         str | None,
         typer.Option(help="user whose permissions are checked; for root: lichen-agent, if it exists"),
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="do not ask the broker")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="do not connect to the broker")] = False,
     timeout: Annotated[
         float, typer.Option(help="seconds for each step at the broker", min=0.5, max=60)
     ] = 5.0,
 ) -> None:
-    """Find what would stop the agent, and say what to do. Changes nothing; needs no root.
+    """Find what would stop the agent, and say how to fix it. Changes nothing; needs no root.
 
-    Exit status 0: nothing failed (there may be warnings); 78: the configuration is wrong; 69: something is
-    not there that is needed.
+    Exit status 0: nothing failed (there may be warnings); 78: the configuration is wrong; 69: something that
+    is needed is missing.
     """
-    logs.configure(LogSettings(level="error"))  # what others would log is said here as a finding
+    logs.configure(LogSettings(level="error"))  # findings report what other modules would log
     found: list[Finding] = []
     for finding in Checkup(config, user, offline, timeout).findings():
         found.append(finding)

@@ -57,10 +57,10 @@ def enroll(
 
 
 def _invite(word: str | None, file: Path | None) -> Invite:
-    """From the command line, a file or standard input.
+    """Read the invite from the command line, a file or standard input.
 
     Raises:
-        Misconfigured: there is none, or it is no invite.
+        Misconfigured: there is none, or it is not an invite.
     """
     if word is not None and file is None:
         return Invite.decode(word)
@@ -76,11 +76,11 @@ def _invite(word: str | None, file: Path | None) -> Invite:
     except OSError as error:
         raise Misconfigured(f"--invite-file {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise Misconfigured(f"--invite-file {file}: this is no text, so no invite") from None
+        raise Misconfigured(f"--invite-file {file}: not a text file, so not an invite") from None
 
 
 def _decoded(text: str, source: str) -> Invite:
-    """The invite in it; the words of an error say where it was read."""
+    """Decode the invite; an error names its source."""
     if not text.strip():
         raise Misconfigured(
             f"{source} is empty; give the invite that lichen device invite printed, or --invite-file FILE"
@@ -117,16 +117,16 @@ def _enroll(
 
 
 def _device(invite: Invite, given: str | None, configured: str) -> str:
-    """Which name to ask for: the invite's, else the option's, else the configuration's.
+    """The name to ask for: the invite's, else the option's, else the configuration's.
 
     Raises:
-        Misconfigured: none is known, it is no name, or two differ.
+        Misconfigured: none is known, it is not a name, or two differ.
     """
     if given is not None and invite.device not in (None, given):
-        raise Misconfigured(f"--device {given}: the invite is for {invite.device!r}; leave --device away")
+        raise Misconfigured(f"--device {given}: the invite is for {invite.device!r}; leave out --device")
     name = invite.device or given or configured
     if not name:
-        raise Misconfigured("which device is this? give --device NAME (the invite is for any)")
+        raise Misconfigured("the name of this device is unknown; give --device NAME (the invite is for any)")
     if words := name_trouble(name):
         raise Misconfigured(words)
     return name
@@ -146,7 +146,7 @@ def _show(done: Any, path: Path, output: Format, shared: str | None) -> None:
         return
     how = "was enrolled before as" if done.before else "is enrolled as"
     typer.echo(f"This device {how} {identity.device} in the fleet {identity.fleet}.")
-    typer.echo(f"Its certificate holds until {utc(identity.not_after)}; a running agent renews it.")
+    typer.echo(f"Its certificate is valid until {utc(identity.not_after)}; a running agent renews it.")
     if shared is not None:
-        typer.echo(f"The fleet's secret is in place; its print, which all devices must show, is {shared}.")
+        typer.echo(f"The fleet's secret is in place; its fingerprint, the same on all devices, is {shared}.")
     typer.echo(f"{path} makes the agent use it: (re)start it, as with: systemctl restart lichen-agent")

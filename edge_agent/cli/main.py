@@ -89,10 +89,11 @@ def status(
     output: FormatOption = Format.TABLE,
     *,
     why: Annotated[
-        bool, typer.Option("--why", help="show only what it waits for, since when and until when")
+        bool,
+        typer.Option("--why", help="show only the conditions that it waits for, since when and until when"),
     ] = False,
 ) -> None:
-    """Show what the agent does and what it waits for. Exit status 69: it does not run."""
+    """Show the agent's activity and the conditions that it waits for. Exit status 69: it does not run."""
     try:
         settings = read(config)
     except Misconfigured as error:
@@ -134,7 +135,7 @@ def _show(found: dict[str, Any], output: Format) -> None:
 
     table = Table(show_header=False, box=None)
     for key, value in found.items():
-        # Text: what stands in brackets, as in `pip install 'lichen[train]'`, is no markup
+        # Text: brackets, as in `pip install 'lichen[train]'`, are not markup
         shown = "\n".join(value) if key == "waits" else value if isinstance(value, str) else json.dumps(value)
         table.add_row(Text(key), Text(shown))
     Console().print(table)

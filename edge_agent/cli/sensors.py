@@ -8,7 +8,7 @@ import typer
 
 from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.config.agent import AgentSettings, read, read_task
-from edge_agent.sensors.discovery import found
+from edge_agent.sensors.discovery import discover
 from edge_agent.sensors.source_check import check_sources
 from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_source
@@ -29,28 +29,28 @@ def list_(output: FormatOption = Format.TABLE, sysfs: Root = Path("/sys"), dev: 
 
     Opens nothing, writes nothing.
     """
-    every = found(sysfs, dev)
+    every = discover(sysfs, dev)
     print_result(output, every, "\n".join(_listed(every)), indent=1)
 
 
 def _listed(every: dict[str, Any]) -> list[str]:
     lines = [f"IIO devices: {len(every['iio']) or 'none'}"]
-    for one in every["iio"]:
-        rates = ", ".join(f"{rate:g}" for rate in one.get("rates_hz", [])) or "not said"
-        lines += ["", f"# {one['device']} ({one.get('id', '')}); rates in Hz: {rates}", *_pasted(one)]
+    for entry in every["iio"]:
+        rates = ", ".join(f"{rate:g}" for rate in entry.get("rates_hz", [])) or "not said"
+        lines += ["", f"# {entry['device']} ({entry.get('id', '')}); rates in Hz: {rates}", *_pasted(entry)]
     lines += ["", f"serial ports: {len(every['serial']) or 'none'}"]
-    for one in every["serial"]:
-        lines += ["", f"# {one['is']}", *_pasted(one)]
+    for entry in every["serial"]:
+        lines += ["", f"# {entry['is']}", *_pasted(entry)]
     lines += ["", f"kinds of other packages: {len(every['plugins']) or 'none'}"]
-    for one in every["plugins"]:
-        lines += ["", f"# {one['kind']} of {one['package']}", *_pasted(one)]
+    for entry in every["plugins"]:
+        lines += ["", f"# {entry['kind']} of {entry['package']}", *_pasted(entry)]
     lines += ["", "this machine itself:", "", *_pasted(every["system"])]
     readings = ", ".join(every["system"]["readings"])
     return [*lines, f"# readings: {readings}", "", f"kinds: {', '.join(every['kinds'])} (docs/sensors.md)"]
 
 
-def _pasted(one: dict[str, Any]) -> list[str]:
-    return [f"# {one['error']}"] if "error" in one else str(one["toml"]).rstrip().split("\n")
+def _pasted(entry: dict[str, Any]) -> list[str]:
+    return [f"# {entry['error']}"] if "error" in entry else str(entry["toml"]).rstrip().split("\n")
 
 
 @app.command("test")
@@ -59,10 +59,10 @@ def try_(
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="seconds to listen")] = 5.0,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Listen to each configured source; show what it delivers and what does not fit the task.
+    """Read each configured source for a while; show what it delivers and what does not fit the task.
 
-    Exit status 78: the configuration is wrong; 69: a source failed or was silent; 65: what comes does not
-    fit. Stop the agent first: a port has one reader.
+    Exit status 78: the configuration is wrong; 69: a source failed or was silent; 65: data does not fit. Stop
+    the agent first: a port has one reader.
     """
     clock = SystemClock()
     try:
@@ -70,29 +70,29 @@ def try_(
         task = _task(settings, config)
     except Misconfigured as error:
         fail("lichen agent sensors", error, output)
-    sources, broken = _opened(settings, config, task, clock)
+    sources, broken = _open_sources(settings, config, task, clock)
     reports = asyncio.run(check_sources(sources, task, seconds, clock))
     status = _status(reports, broken)
-    told = {"task": None if task is None else task.name, "sources": reports, "broken": broken}
-    lines = [line for one in reports for line in _told(one)] + broken
+    result = {"task": None if task is None else task.name, "sources": reports, "broken": broken}
+    lines = [line for report in reports for line in _report_lines(report)] + broken
     print_result(
-        output, told | {"exit_status": status}, "\n".join([*lines, _verdict(status, task)]), indent=1
+        output, result | {"exit_status": status}, "\n".join([*lines, _verdict(status, task)]), indent=1
     )
     raise typer.Exit(status)
 
 
 def _task(settings: AgentSettings, config: Path) -> Task | None:
-    """The task announced last, as the agent would take it; else that of ``task_file``."""
+    """The last announced task, as the agent would use it; else that of ``task_file``."""
     announced = read_saved_task(settings.state_dir / TASK_FILE)
     if announced is not None or settings.task_file is None:
         return announced
     return read_task(settings.task_file, config)
 
 
-def _opened(
+def _open_sources(
     settings: AgentSettings, config: Path, task: Task | None, clock: Clock
 ) -> tuple[list[Source], list[str]]:
-    """Sources, and words for those whose table is wrong: they do not keep the others from being tried."""
+    """Sources, and messages for those whose table is wrong, so that the others can still be tested."""
     sources, broken = [], []
     names = None if task is None else task.modality_names
     for i, table in enumerate(settings.source):
@@ -108,26 +108,30 @@ def _opened(
 def _status(reports: list[dict[str, Any]], broken: list[str]) -> int:
     if broken:
         return exit_codes.CONFIG
-    if any(one["failed"] for one in reports):
+    if any(report["failed"] for report in reports):
         return exit_codes.UNAVAILABLE
-    return exit_codes.DATAERR if any(one["misfits"] for one in reports) else exit_codes.OK
+    return exit_codes.DATAERR if any(report["misfits"] for report in reports) else exit_codes.OK
 
 
-def _told(one: dict[str, Any]) -> list[str]:
-    lines = [one["source"]]
-    for name, got in one["modalities"].items():
-        words = [f"{got['samples']} samples"]
-        if "rate_hz" in got:
-            words += [f"{got['rate_hz']:g} Hz", f"jitter {got['jitter_ms']:g} ms", f"{got['gaps']} gaps"]
-            words += [f"longest step {got['longest_gap_s']:g} s"]
-        words += [f"{got['not_finite']} not finite"] if got["not_finite"] else []
-        if "low" in got:
-            words += [f"from {_row(got['low'])} to {_row(got['high'])}"]
+def _report_lines(report: dict[str, Any]) -> list[str]:
+    lines = [report["source"]]
+    for name, stats in report["modalities"].items():
+        words = [f"{stats['samples']} samples"]
+        if "rate_hz" in stats:
+            words += [
+                f"{stats['rate_hz']:g} Hz",
+                f"jitter {stats['jitter_ms']:g} ms",
+                f"{stats['gaps']} gaps",
+            ]
+            words += [f"longest step {stats['longest_gap_s']:g} s"]
+        words += [f"{stats['not_finite']} not finite"] if stats["not_finite"] else []
+        if "low" in stats:
+            words += [f"from {_row(stats['low'])} to {_row(stats['high'])}"]
         lines.append(f"  {name}: {', '.join(words)}")
-    lines += [f"  label {key} ({count} times)" for key, count in one["labels"].items()]
-    lines += [f"  {key}: {value}" for key, value in one["told"].items()]
+    lines += [f"  label {key} ({count} times)" for key, count in report["labels"].items()]
+    lines += [f"  {key}: {value}" for key, value in report["told"].items()]
     for what in ("failed", "misfits", "doubts"):
-        lines += [f"  {what}: {words}" for words in one[what]]
+        lines += [f"  {what}: {words}" for words in report[what]]
     return lines
 
 
@@ -140,5 +144,5 @@ def _verdict(status: int, task: Task | None) -> str:
     return {
         exit_codes.OK: f"all sources deliver; {fits}",
         exit_codes.UNAVAILABLE: "a source failed, or was silent",
-        exit_codes.DATAERR: "what comes does not fit the task",
+        exit_codes.DATAERR: "data does not fit the task",
     }.get(status, "a [[source]] is wrong")

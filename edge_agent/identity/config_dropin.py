@@ -1,4 +1,4 @@
-"""``agent.d/50-identity.toml``: what a certificate decides in the agent's configuration."""
+"""``agent.d/50-identity.toml``: the part of the agent's configuration that the certificate determines."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from runtime.storage.files import disk_errors, make_folder, write_atomic
 
 NAME: Final = "50-identity.toml"
 _MODE: Final = 0o644
-"""It holds no secret, and the service may run as another user than who enrols."""
+"""It holds no secret, and the service may run as another user than the one that enrols."""
 
 
 class Unenrolled(AgentSettings):
@@ -25,15 +25,15 @@ class Unenrolled(AgentSettings):
 
 
 def path_of(config: Path) -> Path:
-    """Where the drop-in belongs."""
+    """The path of the drop-in."""
     return config.with_name(f"{config.stem}.d") / NAME
 
 
 def require_writable(config: Path) -> None:
-    """Whether the drop-in could be written; makes its folder.
+    """Check that the drop-in can be written; creates its folder.
 
     Raises:
-        Misconfigured: the folder is closed to us.
+        Misconfigured: this user cannot write the folder.
         Transient: the disk is full.
     """
     folder = path_of(config).parent
@@ -44,10 +44,10 @@ def require_writable(config: Path) -> None:
 
 
 def write(config: Path, folder: IdentityFiles, identity: Identity) -> Path:
-    """Write it, unless it is there as it should be; returns where.
+    """Write the drop-in unless it is up to date; returns its path.
 
     Raises:
-        Misconfigured: the folder is closed to us, or the configuration still says something else.
+        Misconfigured: this user cannot write the folder, or the configuration still has another value.
         Transient: the disk is full.
     """
     path, data = path_of(config), _text(config, folder, identity).encode()
@@ -71,7 +71,7 @@ def _text(config: Path, folder: IdentityFiles, identity: Identity) -> str:
     host = f"host = {_quoted(identity.broker_host)}\n" if identity.broker_host else ""
     pair = _quoted(_seen_from(config, folder.pair))
     return (
-        "# Written by lichen agent enroll. What stands here wins over agent.toml.\n"
+        "# Written by lichen agent enroll. It overrides agent.toml.\n"
         f"fleet = {_quoted(identity.fleet)}\n"
         f"device = {_quoted(identity.device)}\n\n"
         f"[mqtt]\n{host}port = {identity.broker_port}\n\n"
@@ -84,11 +84,11 @@ def _text(config: Path, folder: IdentityFiles, identity: Identity) -> str:
 
 
 def _seen_from(config: Path, path: Path) -> str:
-    """Relative where it is below the configuration's folder: the two can then move together."""
+    """Relative if it is below the configuration's folder: the two can then move together."""
     base, path = config.absolute().parent, path.absolute()
     return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string; JSON's escapes are TOML's, but for DEL."""
+    """A TOML basic string; JSON's escapes are TOML's, except for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,10 +1,10 @@
-"""Enrolment: from an invite to a certificate, again and again the same whatever cuts it off.
+"""Enrolment: from an invite to a certificate; it can be repeated after any interruption.
 
 1. The key is made and written. 2. The authority's certificate is fetched and compared with the invite's
-fingerprint; nothing of ours was sent before. 3. Over TLS that trusts this authority alone, the request goes
-out; the service gives the same answer to the same token and key. 4. What came is checked and written (the
-order is in :mod:`edge_agent.identity.files`). 5. The drop-in makes the agent use it. A power cut anywhere:
-the same command goes on, with the same key.
+fingerprint; nothing secret is sent before. 3. Over TLS that trusts only this authority, the request is sent;
+the service gives the same answer to the same token and key. 4. The answer is checked and written (the order
+is in :mod:`edge_agent.identity.files`). 5. The drop-in makes the agent use it. After a power cut at any step,
+the same command continues with the same key.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Enrolled:
-    """``before``: it was so already; nothing was asked."""
+    """The result; ``before``: the device was already enrolled, and nothing was requested."""
 
     identity: Identity
     before: bool
@@ -38,10 +38,10 @@ class Enrolled:
 
 @contextmanager
 def alone(folder: IdentityFiles) -> Iterator[None]:
-    """One at a time.
+    """Exclude other enrolments and renewals.
 
     Raises:
-        Misconfigured: another enrolment or renewal is under way, or the folder is closed to us.
+        Misconfigured: another enrolment or renewal is running, or the folder denies access.
         Transient: the disk is full.
     """
     folder.make()
@@ -62,53 +62,52 @@ def enrol(
     replace: bool = False,
     timeout_s: float = TIMEOUT_S,
 ) -> Enrolled:
-    """Get this device its certificate.
+    """Get a certificate for this device.
 
     Args:
-        folder: where it is kept.
+        folder: where it is stored.
         invite: from the operator.
-        device: under which name.
-        patience: how long to try, and to wait for the operator's approval.
-        replace: give up an identity that is there.
+        device: the name to request.
+        patience: limits the retries, and the wait for the operator's approval.
+        replace: give up an existing identity.
         timeout_s: for one exchange with the service.
 
     Raises:
-        Misconfigured: there is another identity, or a file is closed to us or open to others.
-        Refused: the coordinator says no, is not the one of the invite, or answers nonsense; or ``replace``
-            with the invite that brought what is here.
-        Transient: no answer, no approval, or no room on the disk; the same command goes on later.
+        Misconfigured: there is another identity, or a file denies access or is open to others.
+        Refused: the coordinator refuses, is not the one of the invite, or sends an invalid answer; or
+            ``replace`` with the invite of the present identity.
+        Transient: no answer, no approval, or no room on the disk; the same command continues later.
     """
     with alone(folder):
         if (known := _known(folder, invite, replace=replace)) is not None:
-            cut_off = _forget_if_used(folder)
+            cut_off = _remove_used_key(folder)
             if replace and not cut_off:
                 raise Refused(
                     Reason.BAD_INVITE,
-                    f"--replace needs a new invite (lichen device invite {known.device}): with this one the "
-                    f"identity that is here was got, as {known.device}; to use it as it is, leave --replace "
-                    "away",
+                    f"--replace needs a new invite (lichen device invite {known.device}): this one "
+                    f"gave the present identity, {known.device}; to keep that, leave out --replace",
                 )
             return Enrolled(known, before=True)
         key = pending_key(folder)
         root = patience.retry(lambda: enrolment_api.authority(invite.url, invite.ca_sha256, timeout_s))
         service = enrolment_api.client(invite.url, root, timeout_s)
         request = EnrolRequest(token=invite.token, device=device, csr=keys.request_pem(key, device))
-        told = _insist(service, request, patience, keys.key_print(key)[:_SHOWN])
-        identity = keep(folder, key, told, root, url=invite.url, device=device, invite=_print(invite))
+        reply = _request_until_issued(service, request, patience, keys.key_print(key)[:_SHOWN])
+        identity = keep(folder, key, reply, root, url=invite.url, device=device, invite=_token_hash(invite))
         return Enrolled(identity, before=False)
 
 
 def _known(folder: IdentityFiles, invite: Invite, *, replace: bool) -> Identity | None:
-    """The identity that this invite has brought already."""
+    """The identity that this invite has already brought; None if there is none."""
     try:
         identity = folder.read()
     except Misconfigured:
         if not replace:
             raise
         return None
-    if identity is None or (identity.invite_sha256 == _print(invite) and _sound(folder, identity)):
+    if identity is None or (identity.invite_sha256 == _token_hash(invite) and _is_complete(folder, identity)):
         return identity
-    if replace or identity.invite_sha256 == _print(invite):
+    if replace or identity.invite_sha256 == _token_hash(invite):
         return None
     raise Misconfigured(
         f"{folder.path}: this device is enrolled as {identity.device!r} in the fleet {identity.fleet!r}; to "
@@ -116,8 +115,8 @@ def _known(folder: IdentityFiles, invite: Invite, *, replace: bool) -> Identity 
     )
 
 
-def _sound(folder: IdentityFiles, identity: Identity) -> bool:
-    """Whether certificate, key and authority are there and belong together."""
+def _is_complete(folder: IdentityFiles, identity: Identity) -> bool:
+    """Whether certificate, key and authority exist and belong together."""
     pair, root = read_small(folder.pair), read_small(folder.authority)
     if pair is None or root is None:
         return False
@@ -131,7 +130,7 @@ def _sound(folder: IdentityFiles, identity: Identity) -> bool:
 
 
 def pending_key(folder: IdentityFiles) -> keys.Key:
-    """The key of an earlier attempt, else a new one; on the disk before anybody hears of it.
+    """The key of an earlier attempt, else a new one; on the disk before it is used.
 
     Raises:
         Misconfigured: others may read it.
@@ -144,55 +143,55 @@ def pending_key(folder: IdentityFiles) -> keys.Key:
         try:
             return keys.load_key(pem, str(folder.next_key))
         except Misconfigured:
-            pem = None  # the disk has spoilt it: what was asked with it is lost
+            pem = None  # damaged on the disk: any answer to its request is lost
     key = keys.new_key()
     folder.write(folder.next_key, keys.key_pem(key))
     return key
 
 
-def _insist(
+def _request_until_issued(
     service: HttpsClient, request: EnrolRequest, patience: RetryPolicy, shown: str
 ) -> enrolment_api.EnrolmentReply:
-    """Ask until the answer is a certificate; ``shown``: the beginning of our key's fingerprint."""
+    """Ask until the answer is a certificate; ``shown``: the beginning of this device's key fingerprint."""
     while True:
-        told = patience.retry(lambda: enrolment_api.enrol(service, request))
-        if told.answer.status == "issued":
-            return told
-        wait_s = min(_LATEST_S, max(_SOONEST_S, told.answer.wait_s))
+        reply = patience.retry(lambda: enrolment_api.enrol(service, request))
+        if reply.answer.status == "issued":
+            return reply
+        wait_s = min(_LATEST_S, max(_SOONEST_S, reply.answer.wait_s))
         words = (
             f"waiting for approval: lichen device approve {request.device} (lichen device ls: key {shown})"
         )
         every = f"asking every {wait_s:.0f} s, for at most {patience.left_s():.0f} s"
         if not patience.pause(wait_s, f"{words}; {every}"):
             raise Transient(
-                f"not approved in {patience.limit_s:.0f} s ({words}); the same command goes on later"
+                f"not approved in {patience.limit_s:.0f} s ({words}); the same command continues later"
             )
 
 
 def keep(
     folder: IdentityFiles,
     key: keys.Key,
-    told: enrolment_api.EnrolmentReply,
+    reply: enrolment_api.EnrolmentReply,
     root: str,
     *,
     url: str,
     device: str,
     invite: str,
 ) -> Identity:
-    """Check what came and write it: first whom to trust, then certificate and key, then the record.
+    """Check the answer and write it: first the authority, then certificate and key, then the record.
 
     Raises:
-        Refused: it is not what was asked for.
+        Refused: the answer does not match the request.
         Transient: the disk is full.
     """
-    answer = told.answer
+    answer = reply.answer
     if answer.device != device:
         raise Refused(Reason.WRONG_DEVICE, f"the answer is for {answer.device!r}, not for {device!r}")
     if answer.certificate is None:
-        raise Refused(Reason.MALFORMED, f"{url} says that it issued a certificate, and sends none")
-    root = answer.ca or root  # the service is the authority's own: it may name its successor
+        raise Refused(Reason.MALFORMED, f"{url} issued a certificate, but did not send it")
+    root = answer.ca or root  # the service belongs to the authority: it may name a successor
     facts = keys.check(answer.certificate, root, key, device)
-    issued_at = facts.issued_at(told.date)
+    issued_at = facts.issued_at(reply.date)
     identity = _record(answer, facts, url, root, issued_at=issued_at, invite=invite)
     certificate = keys.certificates_pem(answer.certificate.encode(), "the answer")
     folder.write(folder.authority, keys.certificates_pem(root.encode(), "the authority").encode())
@@ -205,7 +204,7 @@ def keep(
 
 
 def keep_root(folder: IdentityFiles, text: str, invite: str) -> None:
-    """Who signs bundles, as the service says. One that came with the same invite stays: others follow it.
+    """Store the service's trust root for bundles. A root from the same invite stays: updates follow it.
 
     Raises:
         Transient: the disk is full.
@@ -236,13 +235,14 @@ def _record(
     try:
         return Identity.model_validate(values)
     except ValueError as error:
-        raise Refused(Reason.MALFORMED, f"{url} answers nonsense: {error}") from None
+        raise Refused(Reason.MALFORMED, f"{url} sent an invalid answer: {error}") from None
 
 
-def _forget_if_used(folder: IdentityFiles) -> bool:
-    """Whether a power cut came after everything was written but before the request's key was put away.
+def _remove_used_key(folder: IdentityFiles) -> bool:
+    """Remove the request's key after a power cut that came when all else was written; True if it did.
 
-    Another key than ours is a renewal's whose answer was lost: it is needed to ask for that again.
+    If the key differs from the one in use, it belongs to a renewal whose answer was lost and must be
+    repeated.
     """
     key, pair = read_small(folder.next_key), read_small(folder.pair)
     used = key is not None and pair is not None and pair.endswith(key)
@@ -251,5 +251,5 @@ def _forget_if_used(folder: IdentityFiles) -> bool:
     return used
 
 
-def _print(invite: Invite) -> str:
+def _token_hash(invite: Invite) -> str:
     return hashlib.sha256(invite.token.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The questions to the enrolment service: who is the authority, a certificate please, a new one please."""
+"""Requests to the enrolment service: the authority's certificate, a first certificate, a renewal."""
 
 import ssl
 import time
@@ -30,17 +30,17 @@ _BUSY: Final = (408, 425, 429)
 
 @dataclass(frozen=True)
 class EnrolmentReply:
-    """An answer, and the service's clock in unix seconds where it said so."""
+    """An answer, and the service's clock in Unix seconds if it sent one."""
 
     answer: EnrolAnswer
     date: float | None
 
 
 def authority(url: str, sha256: str, timeout_s: float) -> str:
-    """The authority's certificate, in PEM; whoever answers, only the one with this fingerprint is taken.
+    """The authority's certificate, in PEM; only the one with this fingerprint is accepted, from any server.
 
     Raises:
-        Refused: WRONG_DIGEST: it has another fingerprint; nothing of ours was sent.
+        Refused: WRONG_DIGEST: it has another fingerprint; nothing secret was sent.
         Transient: no answer.
     """
     context = ssl.create_default_context()
@@ -56,8 +56,8 @@ def authority(url: str, sha256: str, timeout_s: float) -> str:
     if found is None:
         raise Refused(
             Reason.WRONG_DIGEST,
-            f"the authority at {url} has the fingerprint {shown}, the invite says {sha256}: somebody stands "
-            "between us and the coordinator, or the coordinator was set up anew after the invite was made; "
+            f"the authority at {url} has the fingerprint {shown}, the invite says {sha256}: "
+            "another server answers for the coordinator, or it was set up again after the invite was made; "
             "nothing was sent. Ask for a new invite (lichen device invite) and compare",
         )
     return found
@@ -71,13 +71,13 @@ def client(
     since: float = 0.0,
     wall: Callable[[], float] = time.time,
 ) -> HttpsClient:
-    """A client that trusts this authority alone.
+    """A client that trusts only this authority.
 
     Args:
         url: of the service.
-        authority_pem: whom to trust.
+        authority_pem: the trusted authority.
         timeout_s: for one exchange.
-        since: unix seconds that have passed for certain; with a clock before it, dates are not checked.
+        since: a lower bound of the time, in Unix seconds; if the clock is before it, dates are not checked.
         wall: the clock.
 
     Raises:
@@ -93,17 +93,17 @@ def client(
 
 
 def enrol(service: HttpsClient, request: EnrolRequest) -> EnrolmentReply:
-    """Ask for a certificate. Same token and same key: same answer.
+    """Request a certificate. Same token and same key: same answer.
 
     Raises:
-        Refused: the service's reason, or its answer is nonsense.
+        Refused: the service's reason, or its answer is invalid.
         Transient: no answer, or it is busy.
     """
     return _told(service, service.post(ENROL_PATH, request.model_dump_json()))
 
 
 def renew(service: HttpsClient, request: RenewRequest) -> EnrolmentReply:
-    """Ask for a new certificate for a new key; errors as :func:`enrol`."""
+    """Request a new certificate for a new key; errors as :func:`enrol`."""
     return _told(service, service.post(RENEW_PATH, request.model_dump_json()))
 
 
@@ -115,11 +115,13 @@ def _told(service: HttpsClient, answer: HttpResponse) -> EnrolmentReply:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise Refused(Reason.MALFORMED, f"{service.url} answers nonsense: {where}: {first['msg']}") from None
+        raise Refused(
+            Reason.MALFORMED, f"{service.url} sent an invalid answer: {where}: {first['msg']}"
+        ) from None
 
 
 def _no(url: str, answer: HttpResponse) -> Exception:
-    """An answer that is no success, as an error."""
+    """The error for an answer other than success."""
     try:
         refusal = EnrolRefusal.model_validate_json(answer.body)
     except ValidationError:

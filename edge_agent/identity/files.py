@@ -1,15 +1,15 @@
-"""``<state_dir>/identity``: what is in it, in which order it is written, and who may read it.
+"""``<state_dir>/identity``: its files, their order of writing, and their permissions.
 
 ====================  ==========================================================================
-``next-key.pem``      the key that a certificate is being asked for; kept until that is here
-``ca.pem``            whom to trust: the coordinator's service and the broker
+``next-key.pem``      the key of a certificate request; kept until the certificate is here
+``ca.pem``            the trusted authority of the coordinator's service and the broker
 ``device.pem``        the certificate and its key in one file: a pair in two files cannot be replaced in
-                      one step, and a power cut in between would leave a key that fits no certificate
-``identity.json``     names, times, where to renew
-``root.json``         who signs bundles (:mod:`edge_agent.trust.trusted_metadata`), where the fleet has that
+                      one step, and a power cut in between would leave a key without its certificate
+``identity.json``     names, times, the address for renewals
+``root.json``         the trust root for bundles (:mod:`edge_agent.trust.trusted_metadata`), if any
 ====================  ==========================================================================
 
-Each is replaced as a whole, in this order; whoever begins again after a power cut goes on where it stopped.
+Each is replaced as a whole, in this order, so that a repeated command after a power cut continues there.
 """
 
 import stat
@@ -31,7 +31,7 @@ Unix = Annotated[float, Field(ge=0, le=2**40)]
 
 
 class Identity(Wire):
-    """``identity.json``. Times are unix seconds."""
+    """``identity.json``. Times are Unix seconds."""
 
     fleet: Name
     device: Name
@@ -39,9 +39,9 @@ class Identity(Wire):
     """Of the coordinator's enrolment service."""
     ca_sha256: Digest
     invite_sha256: Digest
-    """Of the invite's token: so that a command given twice is known again."""
+    """Hash of the invite's token: identifies a repeated command."""
     issued_at: Unix
-    """When the certificate was really issued, by the coordinator's clock; the certificate is back-dated."""
+    """When the certificate was issued, by the coordinator's clock; the certificate itself is back-dated."""
     not_after: Unix
     serial: Annotated[str, Field(pattern=r"^[0-9a-f]{1,40}$")]
     broker_host: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,253}$")] = ""
@@ -57,7 +57,7 @@ class IdentityFiles:
 
     @property
     def next_key(self) -> Path:
-        """The key of a request that has no answer yet."""
+        """The key of a request without an answer."""
         return self.path / "next-key.pem"
 
     @property
@@ -67,12 +67,12 @@ class IdentityFiles:
 
     @property
     def authority(self) -> Path:
-        """Whom to trust."""
+        """The trusted authority."""
         return self.path / "ca.pem"
 
     @property
     def root(self) -> Path:
-        """Who signs bundles."""
+        """The trust root for bundles."""
         return self.path / "root.json"
 
     @property
@@ -81,10 +81,10 @@ class IdentityFiles:
         return self.path / IDENTITY_FILE
 
     def read(self) -> Identity | None:
-        """What is known; None: this device has not enrolled.
+        """The identity; None: this device has not enrolled.
 
         Raises:
-            Misconfigured: the file is damaged or closed to us.
+            Misconfigured: the file is damaged, or denies access.
         """
         data = read_small(self.record)
         if data is None:
@@ -98,15 +98,15 @@ class IdentityFiles:
 
     @property
     def lock(self) -> Path:
-        """Held while something here changes."""
+        """Held during changes of these files."""
         return self.path / "lock"
 
     def make(self) -> None:
-        """The folder, closed to others.
+        """Create the folder, private to its owner.
 
         Raises:
             Transient: the disk is full.
-            Misconfigured: the folder above is closed to us.
+            Misconfigured: the folder above denies access.
         """
         with disk_errors(self.path):
             make_folder(self.path)
@@ -114,33 +114,33 @@ class IdentityFiles:
                 self.path.chmod(0o700)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Replace one file: readable by its owner alone, durable, and never half.
+        """Replace one file atomically: durable, and readable by its owner alone.
 
         Raises:
             Transient: the disk is full; nothing changed.
-            Misconfigured: the folder is closed to us.
+            Misconfigured: the folder denies access.
         """
         write_atomic(path, data)
 
     def tidy(self) -> None:
-        """Remove what a power cut left half written: it may be a key. Only under :attr:`lock`."""
+        """Remove half-written files of a power cut: they may hold a key. Only under :attr:`lock`."""
         with disk_errors(self.path):
             for part in self.path.glob(".tmp-*"):
                 remove(part)
 
     def forget_next_key(self) -> None:
-        """The request was answered, and what it brought is written."""
+        """Remove the request's key: its answer is stored."""
         with disk_errors(self.next_key):
             remove(self.next_key)
             sync_folder(self.path)
 
     def exposed(self) -> list[str]:
-        """Words for each private file that others may read."""
+        """Warnings for each private file that others may read."""
         found = []
         for path in (self.next_key, self.pair):
             try:
                 mode = stat.S_IMODE(path.stat().st_mode)
-            except OSError:  # not there, or closed to us: then it is not open to others either
+            except OSError:  # missing, or no access: then others have none either
                 continue
             if mode & _OTHERS:
                 found.append(
@@ -159,7 +159,7 @@ def read_small(path: Path) -> bytes | None:
     """A file of at most 256 KB; None: there is none.
 
     Raises:
-        Misconfigured: it is closed to us, or too large to be ours.
+        Misconfigured: it denies access, or is too large for a file of lichen.
     """
     try:
         with path.open("rb") as file:
@@ -172,5 +172,5 @@ def read_small(path: Path) -> bytes | None:
             "commands as that user, or as root"
         ) from None
     if len(data) > _MAX_BYTES:
-        raise Misconfigured(f"{path}: larger than {_MAX_BYTES} bytes: this is no file of lichen's")
+        raise Misconfigured(f"{path}: larger than {_MAX_BYTES} bytes: this is not a file of lichen")
     return data

@@ -1,9 +1,8 @@
-"""The fleet's secret: what its devices share, and the coordinator never has.
+"""The fleet's secret: shared by its devices, and unknown to the coordinator.
 
 Devices name the entities of their knowledge graphs to the coordinator by keyed hashes
-(:mod:`models.knowledge_graph.data.keys`). The
-key is 32 bytes that one operator makes once and gives to each device by hand, as hexadecimal in a file of its
-own.
+(:mod:`models.knowledge_graph.data.keys`). The key is 32 bytes that one operator makes once and gives to each
+device by hand, as hexadecimal in a file of its own.
 """
 
 import hashlib
@@ -32,16 +31,16 @@ _HOW: Final = (
 
 
 def secret_path(settings: AgentSettings) -> Path:
-    """Where this device's copy is."""
+    """The path of this device's copy."""
     named = None if settings.graph is None else settings.graph.secret_file
     return named or folder_of(settings.state_dir).path / FILE
 
 
 def make(path: Path) -> bytes:
-    """A new secret in a file of its own, readable by its owner alone; or the one that is there.
+    """Create a secret in a file of its own, readable by its owner alone; or read the existing one.
 
     Raises:
-        Misconfigured: something else is there, or the folder is closed to us.
+        Misconfigured: the file holds something else, or the folder denies access.
         Transient: the disk is full.
     """
     if os.path.lexists(path):
@@ -52,25 +51,25 @@ def make(path: Path) -> bytes:
 
 
 def read(path: Path) -> bytes:
-    """A secret.
+    """Read a secret.
 
     Raises:
-        Misconfigured: there is none, it is closed to us, or it is none.
+        Misconfigured: the file is missing, denies access, or holds no secret.
     """
     data = read_small(path)
     if data is None:
-        raise Misconfigured(f"{path}: the fleet's secret is not there; {_HOW}")
+        raise Misconfigured(f"{path}: the fleet's secret is missing; {_HOW}")
     found = _TEXT.fullmatch(data)
     if found is None:
-        raise Misconfigured(f"{path}: this is no secret of a fleet (hexadecimal, one line); {_HOW}")
+        raise Misconfigured(f"{path}: not the secret of a fleet (hexadecimal, one line); {_HOW}")
     return bytes.fromhex(found[1].decode())
 
 
 def place(path: Path, secret: bytes, *, replace: bool) -> bool:
-    """Put a secret where the agent reads it; False: it was there.
+    """Store a secret where the agent reads it; False: it was already there.
 
     Raises:
-        Misconfigured: another one is there and ``replace`` is not set, or the folder is closed to us.
+        Misconfigured: another one is there and ``replace`` is not set, or the folder denies access.
         Transient: the disk is full.
     """
     if os.path.lexists(path):
@@ -80,8 +79,8 @@ def place(path: Path, secret: bytes, *, replace: bool) -> bool:
             return False
         if not replace:
             raise Misconfigured(
-                f"{path}: another secret is there; with a new one this device begins anew, and shares no "
-                "entity with devices that have the old one: --replace does it all the same"
+                f"{path}: another secret is there; with a new one this device starts again, and shares no "
+                "entity with devices that have the old one: --replace does it anyway"
             )
     _write(path, secret)
     return True
@@ -99,12 +98,12 @@ def _is(path: Path, secret: bytes) -> bool:
 
 
 def fingerprint(secret: bytes) -> str:
-    """16 digits that tell secrets apart, and tell nothing of them: to compare devices with."""
+    """16 digits that identify a secret and reveal nothing of it: to compare devices."""
     return hashlib.sha256(_PRINT + secret).hexdigest()[:16]
 
 
 def exposed(path: Path) -> list[str]:
-    """Words where others may read it."""
+    """Warnings if others may read it."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

@@ -1,7 +1,8 @@
-"""HTTPS to the enrolment service: one small question, one small answer, everything bounded.
+"""HTTPS to the enrolment service: small requests and answers, with limits.
 
-The other side may be slow, huge, lying or somebody else: the whole exchange has one deadline (a timeout for
-each read would let a trickle of bytes go on for ever), the body a bound, and no redirect is followed.
+The server may be slow, send too much, lie or be another one: the whole exchange has one deadline (a timeout
+for each read would let a trickle of bytes continue for ever), the body has a limit, and no redirect is
+followed.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ _WRONG_HOST: Final = (62, 63, 64)
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """What came back. ``date``: the service's clock in unix seconds, where it said so."""
+    """An answer. ``date``: the service's clock in Unix seconds, if it sent one."""
 
     status: int
     body: bytes
@@ -34,7 +35,7 @@ class HttpResponse:
 
 
 class _Connection(http.client.HTTPSConnection):
-    """With the socket known from before the handshake, so that it can be cut at the deadline."""
+    """A connection whose socket is known before the handshake, so that it can be closed at the deadline."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext, timeout_s: float) -> None:
         super().__init__(host, port, timeout=timeout_s, context=context)
@@ -49,30 +50,30 @@ class _Connection(http.client.HTTPSConnection):
             plain.close()
             raise
         self.sock = secure
-        if self._over:  # before there was anything to cut
+        if self._over:  # the deadline passed before there was a socket
             raise TimeoutError
         secure.do_handshake()
 
     def cut(self) -> None:
-        """End what is under way; from any thread."""
+        """Close the connection; from any thread."""
         self._over = True
         sock = self.sock
         if isinstance(sock, socket.socket):
-            with contextlib.suppress(OSError):  # it ended by itself
+            with contextlib.suppress(OSError):  # already closed
                 # not SSLSocket.shutdown: that would make the reader go on without encryption
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class HttpsClient:
-    """One service.
+    """Client of one service.
 
     Args:
         url: ``https://host:port``.
-        context: whom to trust.
-        timeout_s: for a whole exchange, from dialling to the last byte.
+        context: the trusted authority.
+        timeout_s: for a whole exchange, from the connect to the last byte.
 
     Raises:
-        Misconfigured: the address is none.
+        Misconfigured: the address is invalid.
     """
 
     def __init__(self, url: str, context: ssl.SSLContext, timeout_s: float = TIMEOUT_S) -> None:
@@ -84,7 +85,7 @@ class HttpsClient:
             host, port = None, 0
         if host is None:
             raise Misconfigured(
-                f"{url!r} is no address of a service; ask for a new invite: lichen device invite"
+                f"{url!r} is not the address of a service; ask for a new invite: lichen device invite"
             )
         self._host, self._port = host, port
         self._context = context
@@ -101,12 +102,13 @@ class HttpsClient:
     def ask(self, method: str, path: str, body: bytes | None = None) -> HttpResponse:
         """One exchange on a connection of its own.
 
-        Where only the dates of the service's certificate are against it, and they say that our clock is
-        behind, it is asked again without dates (see :mod:`runtime.mqtt.tls`).
+        If the service's certificate is refused only for its dates, and they show that this device's clock is
+        behind, the exchange is repeated without checking dates (see :mod:`runtime.mqtt.tls`).
 
         Raises:
-            Transient: not there, too slow, broke off, or its certificate has run out by our clock.
-            Refused: it answers nonsense, too much, or is not whom we trust.
+            Transient: not reachable, too slow, connection lost, or its certificate has expired by this
+                device's clock.
+            Refused: its answer is invalid or too large, or it is not trusted.
             Misconfigured: its certificate is for another host name.
         """
         try:
@@ -139,7 +141,7 @@ class HttpsClient:
 
     @contextlib.contextmanager
     def _deadline(self, connection: _Connection) -> Iterator[threading.Event]:
-        """Cut the connection when its time is over; the event says that this was it."""
+        """Close the connection at the deadline; the event tells whether it did."""
         late = threading.Event()
 
         def cut() -> None:
@@ -157,15 +159,15 @@ class HttpsClient:
 
     def _read(self, response: http.client.HTTPResponse) -> HttpResponse:
         announced = response.length
-        if announced is None and not response.chunked:  # the headers themselves may have been cut off
-            raise Transient(f"{self.url} broke off, or does not say how long its answer is")
+        if announced is None and not response.chunked:  # the headers themselves may be incomplete
+            raise Transient(f"{self.url} closed the connection, or does not give the length of its answer")
         if announced is not None and announced > MAX_BODY_BYTES:
             raise self._too_large(f"announces {announced} bytes")
         body = response.read(MAX_BODY_BYTES + 1)
         if len(body) > MAX_BODY_BYTES:
-            raise self._too_large("sends more and more")
+            raise self._too_large("sends without end")
         if announced is not None and len(body) < announced:
-            raise Transient(f"{self.url} broke off after {len(body)} of {announced} bytes")
+            raise Transient(f"{self.url} closed the connection after {len(body)} of {announced} bytes")
         return HttpResponse(response.status, body, _date(response.headers.get("Date")))
 
     def _too_large(self, what: str) -> Refused:
@@ -190,7 +192,9 @@ class HttpsClient:
                 Reason.MALFORMED,
                 f"{self.url} does not answer in HTTP: {type(error).__name__}; is the port right?",
             )
-        return Transient(f"{self.url} cannot be reached, or broke off: {error or type(error).__name__}")
+        return Transient(
+            f"{self.url} cannot be reached, or the connection was lost: {error or type(error).__name__}"
+        )
 
     def _distrust(self, error: ssl.SSLCertVerificationError) -> Exception:
         words = f"{self.url} shows a certificate that is not trusted: {error.verify_message}"
@@ -203,13 +207,12 @@ class HttpsClient:
             )
         return Refused(
             Reason.WRONG_DIGEST,
-            f"{words}: somebody stands between us and the coordinator, or it was set up anew; nothing was "
-            "sent",
+            f"{words}: another server answers for the coordinator, or it was set up again; nothing was sent",
         )
 
 
 def _date(text: str | None) -> float | None:
-    """The ``Date`` header (RFC 9110, 6.6.1) in unix seconds."""
+    """The ``Date`` header (RFC 9110, 6.6.1) in Unix seconds."""
     if text is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Keys, requests and certificates, checked as if the coordinator could be wrong.
+"""Keys, requests and certificates; answers are checked, because the coordinator could be wrong.
 
 P-256 with SHA-256 everywhere; PKCS#10 (RFC 2986), PKCS#8 (RFC 5208), X.509 (RFC 5280).
 """
@@ -25,14 +25,14 @@ _HOUR_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class CertificateInfo:
-    """What a certificate says; times in unix seconds."""
+    """The content of a certificate; times in Unix seconds."""
 
     not_before: float
     not_after: float
     serial: str
 
     def issued_at(self, told: float | None) -> float:
-        """When it was really issued: what the service's clock said, as far as that can be true."""
+        """When it was issued: by the service's clock, within the certificate's dates."""
         return self.not_before if told is None else min(max(told, self.not_before), self.not_after)
 
 
@@ -42,7 +42,7 @@ def new_key() -> Key:
 
 
 def key_pem(key: Key) -> bytes:
-    """PKCS#8, not encrypted: the device must start with nobody there."""
+    """PKCS#8, not encrypted: the device must start without a person."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -65,7 +65,7 @@ def load_key(pem: bytes, where: str) -> Key:
 
 
 def key_print(key: Key) -> str:
-    """SHA-256 of the public key (SubjectPublicKeyInfo): what ``lichen device ls`` shows, to compare."""
+    """SHA-256 of the public key (SubjectPublicKeyInfo), to compare with ``lichen device ls``."""
     return hashlib.sha256(_public_bytes(key.public_key())).hexdigest()
 
 
@@ -82,7 +82,7 @@ def sign_renewal(key: Key, request: str) -> str:
 
 
 def authority_of(pem: bytes, sha256: str) -> str | None:
-    """The certificate among those of ``pem`` whose DER has this SHA-256, as PEM; None: it is not there."""
+    """The certificate in ``pem`` whose DER has this SHA-256, as PEM; None: there is none."""
     for one in _certificates(pem, "the answer"):
         der = one.public_bytes(serialization.Encoding.DER)
         if hashlib.sha256(der).hexdigest() == sha256:
@@ -110,13 +110,13 @@ def certificates_pem(pem: bytes, where: str) -> str:
 
 
 def check(certificate: str, authority: str, key: Key, device: str) -> CertificateInfo:
-    """Whether a certificate is the one that was asked for.
+    """Check that a certificate is the requested one.
 
     Args:
         certificate: PEM; the device's first, then any intermediate ones.
-        authority: PEM; whom we trust.
-        key: the key that was asked for.
-        device: the name that was asked for.
+        authority: PEM; the trusted authority.
+        key: the requested key.
+        device: the requested name.
 
     Raises:
         Refused: it is malformed, for another key or name, or not signed by the authority.
@@ -125,15 +125,17 @@ def check(certificate: str, authority: str, key: Key, device: str) -> Certificat
     roots = _certificates(authority.encode(), "the authority")
     leaf = chain[0]
     if _public(leaf) != _public_bytes(key.public_key()):
-        raise Refused(Reason.MALFORMED, "the certificate that came is for another key than ours")
+        raise Refused(Reason.MALFORMED, "the certificate in the answer is for another key than this device's")
     names = [str(one.value) for one in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if names != [device]:
-        raise Refused(Reason.WRONG_DEVICE, f"the certificate that came is for {names}, not for {device!r}")
+        raise Refused(
+            Reason.WRONG_DEVICE, f"the certificate in the answer is for {names}, not for {device!r}"
+        )
     if not _signed(chain, roots):
-        raise Refused(Reason.MALFORMED, "the certificate that came is not signed by the authority")
+        raise Refused(Reason.MALFORMED, "the certificate in the answer is not signed by the authority")
     begin, end = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
     if end - begin < _HOUR_S:
-        raise Refused(Reason.OUT_OF_BOUNDS, "the certificate that came lasts less than an hour")
+        raise Refused(Reason.OUT_OF_BOUNDS, "the certificate in the answer lasts less than an hour")
     return CertificateInfo(begin, end, format(leaf.serial_number, "x"))
 
 
@@ -141,7 +143,7 @@ def _certificates(pem: bytes, what: str) -> list[x509.Certificate]:
     try:
         found = x509.load_pem_x509_certificates(pem)
     except (ValueError, x509.InvalidVersion):
-        raise Refused(Reason.MALFORMED, f"{what} is no certificate in PEM") from None
+        raise Refused(Reason.MALFORMED, f"{what} is not a certificate in PEM") from None
     if len(found) > _MAX_CHAIN:
         raise Refused(
             Reason.TOO_LARGE, f"{what} has {len(found)} certificates; at most {_MAX_CHAIN} are taken"
@@ -150,7 +152,7 @@ def _certificates(pem: bytes, what: str) -> list[x509.Certificate]:
 
 
 def _signed(chain: list[x509.Certificate], roots: list[x509.Certificate]) -> bool:
-    """Each by the next, the last by a root."""
+    """Whether each is signed by the next, and the last by a root."""
     inner = all(_issued(one, above) for one, above in itertools.pairwise(chain))
     return inner and any(_issued(chain[-1], r) for r in roots)
 
@@ -171,7 +173,9 @@ def _public(certificate: x509.Certificate) -> bytes:
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
         )
     except (ValueError, UnsupportedAlgorithm):
-        raise Refused(Reason.MALFORMED, "the certificate that came has a key of an unknown kind") from None
+        raise Refused(
+            Reason.MALFORMED, "the certificate in the answer has a key of an unknown kind"
+        ) from None
 
 
 def _public_bytes(key: ec.EllipticCurvePublicKey) -> bytes:

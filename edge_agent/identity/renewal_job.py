@@ -1,6 +1,6 @@
-"""``python -P -m edge_agent.identity.renewal_job FOLDER``: one attempt at a new certificate for a new key.
+"""``python -P -m edge_agent.identity.renewal_job FOLDER``: one request of a new certificate for a new key.
 
-A process of its own: the daemon stays free of the crypto library. It answers with one JSON line, as
+A process of its own, so that the daemon does not load the crypto library. It answers with one JSON line, as
 :mod:`runtime.process.worker` reads it.
 """
 
@@ -17,19 +17,20 @@ from protocol.errors import LichenError, Misconfigured, Refused, Transient
 
 
 def renew(folder: IdentityFiles, timeout_s: float = TIMEOUT_S) -> Identity:
-    """Ask for a new certificate, with the old one and its key as proof; it may have run out.
+    """Request a new certificate, with the old one and its key as proof; the old one may have expired.
 
-    The old pair stays in use until the new one is written whole: the coordinator takes both until then.
+    The old pair stays in use until the new one is completely written: the coordinator accepts both until
+    then.
 
     Raises:
-        Misconfigured: this device has not enrolled, or its files are damaged or closed to us.
-        Refused: the coordinator says no, or answers nonsense.
+        Misconfigured: this device has not enrolled, or its files are damaged or deny access.
+        Refused: the coordinator refuses, or its answer is invalid.
         Transient: no answer, or no room on the disk.
     """
     with alone(folder):
         identity = folder.read()
         if identity is None:
-            raise Misconfigured(f"{folder.record}: not there; enrol first: lichen agent enroll")
+            raise Misconfigured(f"{folder.record}: missing; enrol first: lichen agent enroll")
         old, certificate, root = _files(folder)
         facts = keys.check(certificate, root, old, identity.device)
         if facts.serial != identity.serial:
@@ -57,7 +58,7 @@ def _files(folder: IdentityFiles) -> tuple[keys.Key, str, str]:
     pair, root = read_small(folder.pair), read_small(folder.authority)
     if pair is None or root is None:
         raise Misconfigured(
-            f"{folder.pair if pair is None else folder.authority}: not there; enrol this device again: "
+            f"{folder.pair if pair is None else folder.authority}: missing; enrol this device again: "
             "lichen agent enroll --replace"
         )
     return (
@@ -68,7 +69,7 @@ def _files(folder: IdentityFiles) -> tuple[keys.Key, str, str]:
 
 
 def _catch_up(folder: IdentityFiles, identity: Identity, facts: keys.CertificateInfo) -> Identity:
-    """A power cut came between the new pair and the record of it."""
+    """Update the record if a power cut came between the new pair and it."""
     newer = identity.model_copy(
         update={
             "issued_at": max(identity.issued_at, facts.not_before),
@@ -82,7 +83,7 @@ def _catch_up(folder: IdentityFiles, identity: Identity, facts: keys.Certificate
 
 
 def _next_key(folder: IdentityFiles, old: keys.Key) -> keys.Key:
-    """The key of an attempt whose answer was lost, else a new one; never the one in use."""
+    """The key of an attempt without an answer, else a new one; never the one in use."""
     key = pending_key(folder)
     if keys.key_pem(key) != keys.key_pem(old):
         return key

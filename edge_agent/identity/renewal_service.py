@@ -1,10 +1,9 @@
-"""Renewal in the daemon: when, how often, and in whose process. Runs only where the device has enrolled.
+"""Renewal in the daemon: schedules renewals and runs them in a child process, if the device has enrolled.
 
 At two thirds of the certificate's life, a little later on some devices than on others; after a failure with
-waits of one minute to six hours. The work is done by a child process
-(:mod:`edge_agent.identity.renewal_job`), so
-that the daemon stays free of the crypto library. A new pair is used from the next connection on, which is
-begun at once.
+waits of one minute to six hours. A child process does the work (:mod:`edge_agent.identity.renewal_job`), so
+that the daemon does not load the crypto library. A new pair is used from the next connection on, which is
+started at once.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _DUE: Final = 2 / 3
 _JITTER: Final = 1 / 20
 _CHECK_INTERVAL_S: Final = 3600.0
-"""The clock may be set at any time, and another command may enrol the device anew: look this often."""
+"""Interval of checks: the clock may be set, or another command may enrol the device again, at any time."""
 _FIRST_S: Final = 60.0
 _SLOWEST_S: Final = 6 * 3600.0
 _TIMEOUT_S: Final = 180.0
@@ -35,10 +34,10 @@ MODULE: Final = "edge_agent.identity.renewal_job"
 
 
 class Runs(Protocol):
-    """The part of ``runtime.process.worker.Worker`` that is used."""
+    """The used part of ``runtime.process.worker.Worker``."""
 
     async def run(self, job_dir: Path, timeout_s: float) -> None:
-        """Do it. Raises Transient, Refused or Misconfigured."""
+        """Run one job. Raises Transient, Refused or Misconfigured."""
 
 
 class Renewal(StatusPart):
@@ -47,8 +46,8 @@ class Renewal(StatusPart):
     Args:
         folder: the device's identity.
         clock: of the agent.
-        renewed: called after a new certificate is written: connect with it.
-        worker: does the work; None makes the child process.
+        renewed: called after a new certificate is written, to reconnect with it.
+        worker: does the work; None starts the child process.
         rng: jitter.
     """
 
@@ -70,42 +69,42 @@ class Renewal(StatusPart):
         self._share = _DUE + self._random.uniform(0, _JITTER)
         self._failures = 0
         self.why = "not enrolled"
-        """In words, for ``status``."""
+        """The state, for ``status``."""
         self.since: float | None = None
-        """While it fails: since when, in unix seconds."""
+        """Start of the present failure, in Unix seconds; None if there is none."""
         self.until: float | None = None
-        """And when it is tried again."""
+        """The time of the next attempt."""
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        """Itself, where the device has enrolled; else none."""
+        """The renewal service, if the device has enrolled; else none."""
         return {"renewal": self.run} if self._folder.record.exists() else {}
 
     async def run(self) -> None:
-        """Renew for ever; returns where the device has not enrolled."""
+        """Renew for ever; returns if the device has not enrolled."""
         while (identity := await self._read()) is not None:
             due_in_s = self.due_at(identity) - self.now(identity)
             if due_in_s > 0:
-                self.why = f"the certificate holds until {utc(identity.not_after)}; renewed from "
+                self.why = f"the certificate is valid until {utc(identity.not_after)}; renewed from "
                 self.why += utc(self.due_at(identity))
                 await self._clock.sleep(min(due_in_s, _CHECK_INTERVAL_S))
             else:
                 await self._renew(identity)
 
     def status(self) -> dict[str, Any]:
-        """Until when it holds, or why it is not renewed."""
+        """Until when the certificate is valid, or why it is not renewed."""
         return {"certificate": self.why}
 
     def waits(self) -> Iterator[Wait]:
-        """A renewal that fails."""
+        """The wait for a failing renewal."""
         if self.since is not None:
-            yield Wait("certificate", self.why, self.since, self.until, "it is tried again")
+            yield Wait("certificate", self.why, self.since, self.until, "the agent tries again")
 
     def due_at(self, identity: Identity) -> float:
-        """When to renew, in unix seconds."""
+        """When to renew, in Unix seconds."""
         return identity.issued_at + self._share * (identity.not_after - identity.issued_at)
 
     def now(self, identity: Identity) -> float:
-        """Unix seconds; where the clock is behind for certain, what has passed at least."""
+        """Unix seconds; at least the known lower bound of the time, if the clock is behind it."""
         return max(self._clock.wall(), identity.issued_at + self._clock.now() - self._begun)
 
     async def _read(self) -> Identity | None:
@@ -117,7 +116,7 @@ class Renewal(StatusPart):
             return None
 
     async def _renew(self, identity: Identity) -> None:
-        """One attempt, and the wait after it failed."""
+        """One attempt, and the wait after a failure."""
         self.why = "renewing the certificate"
         try:
             await self._worker.run(self._folder.path, _TIMEOUT_S)
@@ -133,7 +132,7 @@ class Renewal(StatusPart):
             self._begun = self._clock.now()
             _log.info("certificate_renewed")
             self._renewed()
-            await self._clock.sleep(_FIRST_S)  # whatever life the new one has, this is no hot loop
+            await self._clock.sleep(_FIRST_S)  # prevents a busy loop, whatever the new certificate's life is
 
     async def _wait(self, identity: Identity, words: str, wait_s: float) -> None:
         self._failures += 1

@@ -1,4 +1,4 @@
-"""Trying again: how long, how often, and saying so."""
+"""Retries with a time limit and messages."""
 
 import random
 import time
@@ -15,11 +15,11 @@ _SLOWEST_S: Final = 60.0
 
 @dataclass
 class RetryPolicy:
-    """A bounded wait.
+    """A limited wait.
 
     Args:
         limit_s: for everything together.
-        say: takes words for the person who waits, once for each new reason.
+        say: shows a message to the waiting person, once for each new reason.
         now: monotonic seconds.
         sleep: waits seconds.
         rng: jitter.
@@ -52,11 +52,11 @@ class RetryPolicy:
                 wait_s = min(_SLOWEST_S, 2 * wait_s)
 
     def left_s(self) -> float:
-        """What is left of the limit, in seconds."""
+        """Time until the limit, in seconds."""
         return max(0.0, self._until - self.now())
 
     def pause(self, seconds: float, because: str) -> bool:
-        """Wait, saying why; False where that would pass the limit, and then nothing is waited for."""
+        """Wait and show why; False, without a wait, if that would exceed the limit."""
         if seconds > self.left_s():
             return False
         reason = because.partition(";")[0]

@@ -1,1 +1,1 @@
-"""Predictions for others on this site: a local MQTT topic, and Home Assistant by MQTT discovery."""
+"""Publishes predictions on this site: on a local MQTT topic, and for Home Assistant by MQTT discovery."""

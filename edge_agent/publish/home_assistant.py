@@ -1,8 +1,8 @@
-"""What Home Assistant is told of a device by MQTT discovery: a sensor for each target. Pure.
+"""Discovery messages for Home Assistant: a sensor for each target. Pure.
 
 Discovery by single component (``<prefix>/sensor/<node>/<object>/config``): releases before 2024.11 know no
-other, and newer ones go on taking it. No ``object_id``: newer ones do not know it any more, and the names of
-device and sensor make a better entity id.
+other, and newer ones still accept it. No ``object_id``: newer ones ignore it, and the names of device and
+sensor make a better entity id.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ AVAILABILITY: Final = "availability"
 ONLINE: Final = "online"
 OFFLINE: Final = "offline"
 _UNITS: Final = {"degC": "°C", "degF": "°F"}
-"""Spelt as Home Assistant does, so that it draws them on one axis with its other sensors."""
+"""Spelt as in Home Assistant, so that it draws them on one axis with its other sensors."""
 _NO_UNIT: Final = "1"
 
 
 def node_of(fleet: str, device: str) -> str:
-    """The device's level in discovery topics, and its identifier; of any two devices it differs."""
+    """The device's level in discovery topics, and its identifier; unique for each device."""
     mark = hashlib.sha256(f"{fleet}/{device}".encode()).hexdigest()[:8]
     return f"lichen_{device}_{mark}"
 
 
 def filter_of(fleet: str, device: str, prefix: str) -> str:
-    """Of all that was ever announced of this device."""
+    """Topic filter of everything ever announced for this device."""
     return f"{prefix}/sensor/{node_of(fleet, device)}/+/config"
 
 
 def sensors(manifest: BundleManifest, settings: PublishSettings, fleet: str, device: str) -> dict[str, bytes]:
-    """Discovery topic -> payload; none of a model that answers questions about a knowledge graph.
+    """Discovery topic -> payload; empty for a model that answers questions about a knowledge graph.
 
     Args:
         manifest: of the model that predicts.
-        settings: where predictions go.
+        settings: of the publication.
         fleet: the device's.
         device: its name.
     """
@@ -73,7 +73,7 @@ def _json(payload: dict[str, Any]) -> bytes:
 
 
 def _of(target: Target, manifest: BundleManifest) -> dict[str, Any]:
-    """What differs between the sensors of a device."""
+    """The settings in which the sensors of a device differ."""
     if target.name == LABEL:
         said, name = "value_json", manifest.task
     else:
@@ -95,7 +95,7 @@ def _value(target: Target, said: str) -> dict[str, Any]:
         unit = _UNITS.get(target.unit, target.unit)
         key, kind = "value", {"state_class": "measurement"}
         kind |= {} if unit == _NO_UNIT else {"unit_of_measurement": unit}
-    else:  # what was made is too large for a state: how far it is from the sensor's
+    else:  # a generated modality is too large for a state: the state is its distance from the sensor's
         key, kind = "mse", {"state_class": "measurement", "entity_category": "diagnostic"}
     return {"value_template": _template(f"{said}.get('{key}')"), **kind}
 
@@ -103,7 +103,7 @@ def _value(target: Target, said: str) -> dict[str, Any]:
 def _attributes(target: Target, said: str) -> Iterator[tuple[str, str]]:
     """Few, and coarse: Home Assistant writes a row to its database whenever one changes."""
     if target.kind == "classification":
-        # Of nothing the maximum is undefined, and that is no JSON.
+        # The maximum of nothing is undefined, and undefined is not JSON.
         chances = f"{said}.get('probabilities')"
         yield "confidence", f"({chances} | max | round(2)) if {chances} else none"
     yield "missing", "value_json.get('present', {}).items() | rejectattr('1') | map(attribute='0') | list"

@@ -1,11 +1,11 @@
-"""Predictions on a local MQTT topic: a connection of its own, to any broker of the site.
+"""Publishes predictions on a local MQTT topic, over a connection of its own to any broker of the site.
 
-Queue: ``MAX_WAITING`` predictions; when full the oldest goes and is counted. While the broker is away, and
-where ``every_s`` is set, the newest alone is kept: a late prediction is worth less than a new one.
+Queue: ``MAX_WAITING`` predictions; when full the oldest is dropped and counted. While the broker is away, and
+with ``every_s``, only the newest is kept: a late prediction is worth less than a new one.
 
 Home Assistant's sensors are announced retained, at each connect, at its birth message and when the targets
-change. What is announced is read back from the broker, so that what is not right any more is removed, also
-after a restart with other settings.
+change. The announcements are read back from the broker, so that outdated ones are removed, also after a
+restart with other settings.
 """
 
 import json
@@ -32,17 +32,17 @@ from runtime.waits import StatusPart, Wait
 _log = structlog.get_logger(__name__)
 MAX_WAITING: Final = 64
 ACK_S: Final = 5.0
-"""Without PUBACK for so long a prediction is given up."""
+"""A prediction without PUBACK for this long is given up."""
 GOODBYE_S: Final = 1.0
 BIRTH_JITTER_S: Final = 1.0
-"""Home Assistant that starts is not to be told of all devices in one moment."""
+"""Spreads the devices' announcements when Home Assistant starts."""
 MAX_THERE: Final = 256
-"""Announcements that are remembered; a broker may say that there are any number."""
+"""Limit of remembered announcements; the broker may send any number."""
 _RETRY_S: Final = 1.0
 
 
 def predictions_link(settings: AgentSettings, make_link: Callable[..., AgentLink]) -> AgentLink | None:
-    """The connection for ``[infer.mqtt]``; None where it is not set, or nothing is predicted."""
+    """The connection for ``[infer.mqtt]``; None if it is not set, or the device does not predict."""
     publish = settings.infer.mqtt
     if publish is None or not settings.infer.enabled:
         return None
@@ -53,12 +53,12 @@ def predictions_link(settings: AgentSettings, make_link: Callable[..., AgentLink
 
 
 class Publishing(StatusPart):
-    """Two services: the connection, and what is published. Used in one event loop.
+    """Two services: the connection, and the publisher. Used in one event loop.
 
     Args:
         settings: of the agent.
         publish: its ``infer.mqtt``.
-        link: to the broker of the site, as :func:`predictions_link` makes it.
+        link: to the broker of the site, from :func:`predictions_link`.
         clock: for the pace.
         rng: jitter; None takes any.
     """
@@ -84,14 +84,14 @@ class Publishing(StatusPart):
         self._wake = Signal()
         self._manifest: BundleManifest | None = None
         self._wanted: dict[str, bytes] | None = None if publish.home_assistant else {}
-        """Discovery topics and their payloads; None: no model has predicted yet, what is there stays."""
+        """Discovery topics and their payloads; None: no model has predicted yet, old announcements stay."""
         self._there: set[str] = set()
-        """Discovery topics of ours that the broker has something on."""
+        """This device's discovery topics that have a retained message on the broker."""
         self._announce = False
         self._due = clock.now()
         self.published = 0
         self.dropped = 0
-        """Predictions that were not published: a newer one came, or the broker did not take them."""
+        """Predictions that were not published: replaced by a newer one, or not accepted by the broker."""
         self.last_refusal = ""
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
@@ -104,7 +104,7 @@ class Publishing(StatusPart):
         }
 
     def offer(self, lines: Sequence[dict[str, Any]], manifest: BundleManifest) -> None:
-        """Take what a model said, as it is written to ``infer.output``."""
+        """Queue a prediction, as written to ``infer.output``."""
         if self._settings.home_assistant and manifest is not self._manifest:
             self._manifest = manifest
             wanted = sensors(manifest, self._settings, self._fleet, self._device)
@@ -119,7 +119,7 @@ class Publishing(StatusPart):
         self._wake.set()
 
     async def send_offline(self) -> None:
-        """Say that no more come, where the broker is there."""
+        """Publish that no more predictions come, if the broker is there."""
         if not self._link.connected:
             return
         try:
@@ -128,7 +128,7 @@ class Publishing(StatusPart):
             _log.debug("offline_not_published", error=str(error))
 
     def status(self) -> dict[str, Any]:
-        """What was published, and what was not."""
+        """Counts of published and unpublished predictions."""
         return {
             "predictions_to": {
                 "topic": self._prediction,
@@ -141,21 +141,21 @@ class Publishing(StatusPart):
         }
 
     def waits(self) -> Iterator[Wait]:
-        """The broker, where it is away."""
+        """The wait for the broker, while it is away."""
         link = self._link
         if not link.connected:
-            yield Wait("predictions", link.why, link.since, link.until, "it is tried again")
+            yield Wait("predictions", link.why, link.since, link.until, "the agent tries again")
 
     def _announced(self) -> str:
         if self._wanted is None:
             return "sensors are announced with the first prediction"
         if not self._wanted:
-            return "answers of a knowledge graph are no sensors"
+            return "answers about a knowledge graph are not sensors"
         return f"sensors: {', '.join(sorted(topic.split('/')[-2] for topic in self._wanted))}"
 
     async def _connected(self) -> None:
         await self._link.publish(self._availability, ONLINE.encode(), retain=True, timeout_s=ACK_S)
-        self._there.clear()  # what is there comes now, retained
+        self._there.clear()  # retained announcements arrive now
         self._announce = True
         self._wake.set()
 
@@ -179,21 +179,21 @@ class Publishing(StatusPart):
         self._wake.set()
 
     def _is_ours(self, topic: str) -> bool:
-        """Whether it is of the filter: what is not right on such a one is cleared."""
+        """Whether the topic is under this device's filter, so that an outdated announcement is removed."""
         before, _, after = self._ours
         return (
             topic.startswith(before) and topic.endswith(after) and topic.count("/") == before.count("/") + 1
         )
 
     def _stale(self) -> set[str]:
-        """What is announced and should not be."""
+        """Topics that are announced and should not be."""
         return set() if self._wanted is None else self._there - self._wanted.keys()
 
     async def _run(self) -> None:
         while True:
             await self._something_to_do()
             if not self._link.connected:
-                continue  # the connect wakes us
+                continue  # a connect wakes this loop
             try:
                 if self._announce:
                     await self._reconcile()
@@ -204,7 +204,7 @@ class Publishing(StatusPart):
                 await self._clock.sleep(_RETRY_S)
 
     async def _something_to_do(self) -> None:
-        """Until it is time, or something has changed."""
+        """Wait until a send is due, or something has changed."""
         limit: float | None = None
         if self._link.connected and (self._announce or self._waiting):
             limit = 0.0 if self._announce else max(0.0, self._due - self._clock.now())
@@ -214,7 +214,7 @@ class Publishing(StatusPart):
             await self._wake.wait(limit)
 
     async def _reconcile(self) -> None:
-        """Announce what is wanted, and remove what is not."""
+        """Announce the wanted sensors, and remove the others."""
         self._announce = False
         wanted = self._wanted or {}
         changes = [*wanted.items(), *((topic, b"") for topic in sorted(self._stale()))]

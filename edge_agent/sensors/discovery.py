@@ -26,7 +26,7 @@ _SLOW_HZ: Final = 10.0
 _PORTS: Final = ("ttyUSB*", "ttyACM*", "ttyAMA*", "serial[0-9]")
 
 
-def found(sysfs: Path, dev: Path) -> dict[str, Any]:
+def discover(sysfs: Path, dev: Path) -> dict[str, Any]:
     """All of it, as JSON values; ``sysfs`` and ``dev`` are where the kernel shows devices."""
     every = devices(sysfs)
     taken = [device.name for device in every]

@@ -200,7 +200,7 @@ def test_from_an_invite_to_a_round_over_mutual_tls(fleet):
             assert coordinator.returncode == 0, _tail(log)
             assert agent.poll() is None
             until(lambda: fleet.status()["outbox"]["accepted"] >= 2, "no receipts")
-            assert "certificate holds until" in fleet.status()["certificate"]
+            assert "certificate is valid until" in fleet.status()["certificate"]
     said = fleet.broker.log()
     assert "as wrist-1 (p5" in said, "the certificate's name is the client's"
     assert "as @coordinator (p5" in said

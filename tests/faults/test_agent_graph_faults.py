@@ -51,7 +51,7 @@ async def test_an_agent_starts_without_its_files_says_what_it_lacks_and_learns_w
         (tmp_path / "fleet.secret").unlink()
         await announce(agent)
         await until(lambda: agent.tasks.workspace.problem() is not None)
-        assert "the fleet's secret is not there" in agent.tasks.workspace.problem().words
+        assert "the fleet's secret is missing" in agent.tasks.workspace.problem().words
         assert "there is no knowledge graph to learn from" in agent.tasks.workspace.problem().words
         agent.learner.offer(next_offer(agent, 1))
         await until(lambda: agent.learner.why == "0 triples to learn from, the task wants 4")

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from edge_agent.cli import main
-from edge_agent.sensors.discovery import found
+from edge_agent.sensors.discovery import discover
 from edge_agent.sources.registry import open_source
 from runtime.clock import SystemClock
 from tests.support.sensors.fake_iio import FakeDevice, mpu6050, trigger
@@ -72,7 +72,7 @@ def test_the_list_for_people_can_be_pasted_as_a_whole(machine):
 
 
 def test_a_machine_without_sensors_says_so(tmp_path):
-    assert found(tmp_path, tmp_path)["iio"] == []
+    assert discover(tmp_path, tmp_path)["iio"] == []
     done = run("list", "--sysfs", tmp_path, "--dev", tmp_path)
     assert "IIO devices: none" in done.stdout
     assert "serial ports: none" in done.stdout

@@ -151,7 +151,7 @@ def test_somebody_in_between_who_shows_the_true_authority_but_another_certificat
     (tmp_path / "other").mkdir()
     mallory = Pki(tmp_path / "other")
     with Stub(pki, certificate=mallory.server()) as stub:
-        with pytest.raises(Refused, match="stands between us") as caught:
+        with pytest.raises(Refused, match="another server answers") as caught:
             run(folder, stub)
         assert caught.value.reason == Reason.WRONG_DIGEST
         assert stub.paths() == [CA_PATH]

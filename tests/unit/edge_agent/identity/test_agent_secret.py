@@ -28,7 +28,7 @@ def test_a_secret_is_made_once_for_its_owner_alone_and_its_print_tells_it_apart(
     assert len(secrets.read(path)) == 32
     again = make(path)
     assert again.exit_code == 0
-    assert f"was there already; its fingerprint is {made['print']}" in again.stdout
+    assert f"already exists; its fingerprint is {made['print']}" in again.stdout
     assert path.read_text().strip() not in again.stdout
     assert secrets.fingerprint(secrets.make(tmp_path / "other")) != made["print"]
 
@@ -37,7 +37,7 @@ def test_what_is_no_secret_is_not_taken_for_one(tmp_path):
     path = tmp_path / "fleet.secret"
     for content in (b"", b"secret", b"ab" * 15, b"ab" * 65, b"ab" * 32 + b"\ncd", b"\x00" * 32):
         path.write_bytes(content)
-        with pytest.raises(Misconfigured, match=r"fleet\.secret: this is no secret of a fleet"):
+        with pytest.raises(Misconfigured, match=r"fleet\.secret: not the secret of a fleet"):
             secrets.read(path)
         assert make(path).exit_code == 78
         assert path.read_bytes() == content, "nothing is written over it"
@@ -74,7 +74,7 @@ def test_enrolment_puts_it_in_place_and_keeps_the_one_that_is_there(config, stub
     word = stub.invite().encode()
     done = enroll(config, word, "--fleet-secret", str(given))
     assert done.exit_code == 0, done.output
-    assert f"which all devices must show, is {secrets.fingerprint(secret)}" in " ".join(done.output.split())
+    assert f"the same on all devices, is {secrets.fingerprint(secret)}" in " ".join(done.output.split())
     kept = secrets.secret_path(read_config(config))
     assert kept == config.parent / "state" / "identity" / "fleet.secret"
     assert secrets.read(kept) == secret
@@ -94,5 +94,5 @@ def test_enrolment_puts_it_in_place_and_keeps_the_one_that_is_there(config, stub
 def test_a_secret_that_cannot_be_read_ends_the_enrolment_before_anybody_is_asked(config, stub, tmp_path):
     done = enroll(config, stub.invite().encode(), "--fleet-secret", str(tmp_path / "none"))
     assert done.exit_code == 78
-    assert "the fleet's secret is not there" in done.output
+    assert "the fleet's secret is missing" in done.output
     assert not stub.requests

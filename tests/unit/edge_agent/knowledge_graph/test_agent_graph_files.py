@@ -228,8 +228,8 @@ def test_a_folder_that_can_be_looked_into_again_is_news_though_no_file_has_chang
         ("text.npz", None, r"text\.npz: cannot be read as features"),
         ("text.npz", b"PK\x03\x04 half", r"text\.npz: cannot be read as features"),
         ("text.npz", {"boiler": [1.0, 2.0, 3.0]}, r"text\.npz: .* has 3 numbers .* text, dim = 2"),
-        ("fleet.secret", None, r"fleet\.secret: the fleet's secret is not there; lichen agent secret"),
-        ("fleet.secret", b"password", r"fleet\.secret: this is no secret of a fleet"),
+        ("fleet.secret", None, r"fleet\.secret: the fleet's secret is missing; lichen agent secret"),
+        ("fleet.secret", b"password", r"fleet\.secret: not the secret of a fleet"),
     ],
 )
 def test_what_is_wrong_is_named_and_is_right_again_when_it_is_mended(tmp_path, name, write, words):

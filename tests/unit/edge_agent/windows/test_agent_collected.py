@@ -66,7 +66,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, store: WindowStore) -> None:
     done = export(tmp_path)
     assert "it holds no windows with a label" in str(done.exception)
     announced(tmp_path, toy_task(labels=("a", "b")))
-    assert "keeps no windows of task 'toy'" in str(export(tmp_path).exception)
+    assert "stores no windows of task 'toy'" in str(export(tmp_path).exception)
     (tmp_path / "state" / TASK_FILE).unlink()
     done = export(tmp_path)
     assert isinstance(done.exception, Misconfigured)
