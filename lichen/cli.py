@@ -87,12 +87,12 @@ def _stub() -> None:
     """Replaces, in the help, a part that is not imported."""
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes an option's value by position
+def _show_version(show: bool) -> None:  # noqa: FBT001 - typer passes an option's value by position
     from importlib.metadata import version  # noqa: PLC0415 - as typer, below
 
     import typer  # noqa: PLC0415
 
-    if wanted:
+    if show:
         typer.echo(f"lichen {version('lichen')}")
         raise typer.Exit
 
@@ -125,7 +125,7 @@ def front() -> "typer.Typer":
     return app
 
 
-def _found(where: str) -> Any:
+def _resolve(where: str) -> Any:
     module, _, attribute = where.partition(":")
     return getattr(import_module(module), attribute)
 
@@ -134,7 +134,7 @@ def mount(name: str) -> "typer.Typer":
     """Import the part of that name, with the additions of lichen-lab (entry points ``lichen.commands``)."""
     import typer  # noqa: PLC0415 - as above
 
-    apps = [_found(PARTS[name].app)] if PARTS[name].app else []
+    apps = [_resolve(PARTS[name].app)] if PARTS[name].app else []
     apps += [one.load() for one in entry_points(group="lichen.commands", name=name)]
     if not apps:
         _stop(exit_codes.UNAVAILABLE, f"lichen {name} comes with lichen-lab: pip install lichen-lab")
@@ -157,7 +157,7 @@ def _run(name: str | None, words: Sequence[str], title: str) -> int:
     if name and PARTS[name].runs and words[:1] == ["run"]:
         config = config_argument(name, words[1:])
         if config is not None:
-            status: int = _found(PARTS[name].runs)(config)
+            status: int = _resolve(PARTS[name].runs)(config)
             return status
     import typer  # noqa: PLC0415 - as above
 

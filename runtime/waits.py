@@ -33,13 +33,13 @@ class Wait:
         return {**asdict(self), "waited_s": waited, "left_s": left}
 
 
-def read(found: object) -> list[Wait]:
+def read(value: object) -> list[Wait]:
     """Waits from JSON; unknown keys and unreadable entries of other releases are ignored."""
-    kept = found if isinstance(found, list) else []
+    entries = value if isinstance(value, list) else []
     keys = tuple(field.name for field in fields(Wait))
     return [
         Wait(**{key: one[key] for key in keys if key in one})
-        for one in kept
+        for one in entries
         if isinstance(one, dict) and {"what", "why"} <= one.keys()
     ]
 

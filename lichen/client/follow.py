@@ -89,13 +89,13 @@ class Predictions(Iterator[Prediction]):
         if self._source is not None:
             self._source.close()
 
-    def put(self, found: Prediction | None) -> None:
+    def put(self, prediction: Prediction | None) -> None:
         """Add a source's prediction, or count a line that is none; from any thread."""
         with self._came:
-            if found is None:
+            if prediction is None:
                 self.skipped += 1
                 return
-            self._waiting.append(found)
+            self._waiting.append(prediction)
             if len(self._waiting) > MAX_WAITING:
                 self._waiting.popleft()
                 self.dropped += 1

@@ -116,45 +116,45 @@ def parse(line: str | bytes, source: str = "", *, retained: bool = False) -> Pre
         ValueError: it is no prediction.
     """
     try:
-        told = json.loads(line)
-        return _prediction(told, source, retained=retained)
+        fields = json.loads(line)
+        return _prediction(fields, source, retained=retained)
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a prediction: {error!r}") from None
     except RecursionError:
         raise ValueError("not a prediction: nested too deep") from None
 
 
-def _prediction(told: dict[str, Any], source: str, *, retained: bool) -> Prediction:
-    others = {name: _answer(one) for name, one in told.get("targets", {}).items()}
-    first = {LABEL: _answer(told)} if told.get(LABEL) is not None else {}
+def _prediction(fields: dict[str, Any], source: str, *, retained: bool) -> Prediction:
+    others = {name: _answer(one) for name, one in fields.get("targets", {}).items()}
+    first = {LABEL: _answer(fields)} if fields.get(LABEL) is not None else {}
     return Prediction(
         source=source,
-        version=int(told["version"]),
-        wall=float(told["wall"]),
-        latency_ms=float(told["latency_ms"]),
-        t=_number(told.get("t")),
+        version=int(fields["version"]),
+        wall=float(fields["wall"]),
+        latency_ms=float(fields["latency_ms"]),
+        t=_number(fields.get("t")),
         targets=first | others,
-        present={name: bool(there) for name, there in told.get("present", {}).items()},
-        quality={name: float(score) for name, score in told.get("quality", {}).items()},
-        personal=bool(told.get("personal", False)),
-        question={key: str(told[key]) for key in ("head", "relation", "tail") if key in told},
+        present={name: bool(there) for name, there in fields.get("present", {}).items()},
+        quality={name: float(score) for name, score in fields.get("quality", {}).items()},
+        personal=bool(fields.get("personal", False)),
+        question={key: str(fields[key]) for key in ("head", "relation", "tail") if key in fields},
         found=tuple(
             Found(str(one["entity"]), float(one["score"]), bool(one.get("known", False)))
-            for one in told.get("tails", told.get("heads", ()))
+            for one in fields.get("tails", fields.get("heads", ()))
         ),
-        why=str(told.get("why", "")),
+        why=str(fields.get("why", "")),
         retained=retained,
-        line=told,
+        line=fields,
     )
 
 
-def _answer(told: dict[str, Any]) -> Answer:
-    truth = told.get("truth")
+def _answer(fields: dict[str, Any]) -> Answer:
+    truth = fields.get("truth")
     return Answer(
-        label=None if told.get("label") is None else str(told["label"]),
-        probabilities=tuple(float(p) for p in told.get("probabilities") or ()),
-        value=_number(told.get("value")),
-        error=_number(told.get("mse")),
+        label=None if fields.get("label") is None else str(fields["label"]),
+        probabilities=tuple(float(p) for p in fields.get("probabilities") or ()),
+        value=_number(fields.get("value")),
+        error=_number(fields.get("mse")),
         truth=truth if truth is None or isinstance(truth, str) else float(truth),
     )
 

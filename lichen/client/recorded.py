@@ -19,9 +19,9 @@ def read(path: str | Path) -> Iterator[Prediction]:
     for file in [*([older] if older.exists() else []), path]:
         with file.open("rb") as lines:
             for line in lines:
-                found = understood(line, str(path))
-                if found is not None:
-                    yield found
+                prediction = understood(line, str(path))
+                if prediction is not None:
+                    yield prediction
 
 
 def understood(line: bytes, source: str) -> Prediction | None:
@@ -74,8 +74,8 @@ class Tail:
     def _is_rotated(self, file: IO[bytes]) -> bool:
         """Whether another file has the name now, or this one was emptied."""
         try:
-            there = self._path.stat()
+            named = self._path.stat()
         except FileNotFoundError:
             return True
-        here = os.fstat(file.fileno())
-        return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino) or here.st_size < file.tell()
+        opened = os.fstat(file.fileno())
+        return (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino) or opened.st_size < file.tell()

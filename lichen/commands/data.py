@@ -32,9 +32,9 @@ def check(
     """
     chosen = data_check.require_windows(load_toml(Task, task, named_by="--task"), "lichen data check")
     every = [data_check.checked(chosen, file) for file in data_check.files_of(paths)]
-    told = data_check_table.report(chosen, every, data_check.across(chosen, every))
+    report = data_check_table.report(chosen, every, data_check.across(chosen, every))
     if output_format is Format.JSON:
-        typer.echo(json.dumps(told, allow_nan=False))
+        typer.echo(json.dumps(report, allow_nan=False))
     else:
-        typer.echo("\n".join(data_check_table.lines(told)))
-    raise typer.Exit(exit_codes.OK if told["sound"] else exit_codes.DATAERR)
+        typer.echo("\n".join(data_check_table.lines(report)))
+    raise typer.Exit(exit_codes.OK if report["sound"] else exit_codes.DATAERR)

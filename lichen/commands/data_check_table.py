@@ -22,26 +22,26 @@ def report(task: Task, every: Sequence[Checked], across: Sequence[StreamFinding]
     }
 
 
-def lines(told: dict[str, Any]) -> Iterator[str]:
+def lines(result: dict[str, Any]) -> Iterator[str]:
     """The same for people."""
-    names = [one["file"].rpartition("/")[2] for one in told["files"]]
+    names = [one["file"].rpartition("/")[2] for one in result["files"]]
     wide = max(4, *map(len, names))
-    columns = [label[:12] for label in told["labels"]]
+    columns = [label[:12] for label in result["labels"]]
     heads = "  ".join(f"{label:>{max(6, len(label))}}" for label in columns)
     yield f"{'file':{wide}}  {'seconds':>9}  {'windows':>7}  {'labelled':>8}  {'left out':>8}  {heads}"
-    for name, one in zip(names, told["files"], strict=True):
+    for name, one in zip(names, result["files"], strict=True):
         seconds = "" if one["seconds"] is None else f"{one['seconds']:.0f}"
         left = "" if one["share_without_window"] is None else f"{one['share_without_window']:.1%}"
         counts = "  ".join(
             f"{one['by_class'].get(label, 0):>{max(6, len(short))}}"
-            for label, short in zip(told["labels"], columns, strict=True)
+            for label, short in zip(result["labels"], columns, strict=True)
         )
         numbers = f"{one['windows']:>7}  {one['labelled']:>8}  {left:>8}"
         yield f"{name:{wide}}  {seconds:>9}  {numbers}  {counts}"
-    for name, one in zip(names, told["files"], strict=True):
+    for name, one in zip(names, result["files"], strict=True):
         for finding in one["findings"]:
             yield f"{finding['severity']}: {name}: {finding['words']}"
-    for finding in told["across"]:
+    for finding in result["across"]:
         yield f"{finding['severity']}: {finding['words']}"
-    verdict = "the task can use them" if told["sound"] else "correct the errors first"
-    yield f"{len(names)} files, {told['errors']} errors, {told['warnings']} warnings: {verdict}"
+    verdict = "the task can use them" if result["sound"] else "correct the errors first"
+    yield f"{len(names)} files, {result['errors']} errors, {result['warnings']} warnings: {verdict}"

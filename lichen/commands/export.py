@@ -82,13 +82,13 @@ def export(  # noqa: PLR0917 - options, given by name
         chosen = _at_hand(blobs, manifest, task)
     bundle, parity = make(chosen, out, inputs or (), targets or (), calibrate)
     if format_ == "json":
-        told = {
+        report = {
             "out": str(out),
             "version": chosen.version.version,
             "size": len(bundle),
             "digest": digest(bundle),
         }
-        typer.echo(json.dumps({**told, "parity": parity.as_dict()}))
+        typer.echo(json.dumps({**report, "parity": parity.as_dict()}))
         return
     made, _ = unpack(bundle)
     typer.echo(

@@ -29,23 +29,23 @@ def version_of(config: Path, number: int | None) -> ExportChoice:
     if not database.is_file():
         raise Misconfigured(f"{config}: state_dir: {database} is not there; has this coordinator ever run?")
     with Database(database, read_only=True) as store:
-        known = store.get_meta("task")
+        task_json = store.get_meta("task")
         rows = store.rows(sa.select(schema.versions.c.version, schema.versions.c.manifest))
     digests = {row["version"]: row["manifest"] for row in rows}
-    if known is None or not digests:
+    if task_json is None or not digests:
         raise Misconfigured(f"{config}: {database} has no version yet")
-    here = sorted(one for one, digest in digests.items() if _path(blobs, digest).is_file())
-    wanted = max(digests) if number is None else number
-    there = ", ".join(map(str, here)) or "none"
-    if wanted not in digests:
-        raise Misconfigured(f"--version {wanted}: the coordinator of {config} never made it (here: {there})")
-    if wanted not in here:
+    available = sorted(one for one, digest in digests.items() if _path(blobs, digest).is_file())
+    version = max(digests) if number is None else number
+    names = ", ".join(map(str, available)) or "none"
+    if version not in digests:
+        raise Misconfigured(f"--version {version}: the coordinator of {config} never made it (here: {names})")
+    if version not in available:
         raise Misconfigured(
-            f"--version {wanted} is gone: the coordinator of {config} keeps the newest "
-            f"{settings.keep_versions} (keep_versions); here: {there}"
+            f"--version {version} is gone: the coordinator of {config} keeps the newest "
+            f"{settings.keep_versions} (keep_versions); here: {names}"
         )
-    manifest, base = read_manifest(_path(blobs, digests[wanted]))
-    return ExportChoice(Task.model_validate_json(known), manifest, base, blobs)
+    manifest, base = read_manifest(_path(blobs, digests[version]))
+    return ExportChoice(Task.model_validate_json(task_json), manifest, base, blobs)
 
 
 def _path(blobs: Path, digest: str) -> Path:

@@ -54,8 +54,8 @@ def whereabouts(config: Path | None, fleet: str | None, given: Mapping[str, str 
         ours = {
             k: v for k, v in os.environ.items() if k.upper().startswith(("LICHEN_MQTT__", "LICHEN_FLEET"))
         }
-        found = load(Where, config, environ=ours)
-        name, broker = fleet or found.fleet, as_onlooker(found.mqtt)
+        section = load(Where, config, environ=ours)
+        name, broker = fleet or section.fleet, as_onlooker(section.mqtt)
     try:
         return Where(fleet=name or "", mqtt=broker.model_copy(update=chosen))
     except ValidationError as error:
@@ -68,11 +68,11 @@ async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView
     Raises:
         Transient: no connection in 10 seconds; the message says why.
     """
-    view, spoken = FleetView(fleet), broadcast_topic(fleet, Kind.ROUND)
+    view, round_topic = FleetView(fleet), broadcast_topic(fleet, Kind.ROUND)
     # A new client id and a session that ends with it: a broker that finds an old session of ours would not
     # send retained messages again.
-    passing = settings.model_copy(update={"session_expiry_s": 0})
-    link = Link(passing, f"status-{uuid4().hex}", filters=view.filters())
+    temporary = settings.model_copy(update={"session_expiry_s": 0})
+    link = Link(temporary, f"status-{uuid4().hex}", filters=view.filters())
     running = asyncio.create_task(link.run())
     connected = asyncio.create_task(link.wait_connected())
     try:
@@ -84,7 +84,7 @@ async def look(settings: MqttSettings, fleet: str, listen_s: float) -> FleetView
             async with asyncio.timeout(listen_s):
                 async for message in link.messages():
                     view.apply(message.topic, message.payload)
-                    view.heard |= message.topic == spoken and not message.retain
+                    view.heard |= message.topic == round_topic and not message.retain
                     message.ack()
     except TimeoutError:
         raise Transient(f"no connection to {settings.where} in {_CONNECT_S:g} s: {link.why}") from None

@@ -39,10 +39,10 @@ def check(
     try:
         task = load_toml(Task, file, named_by="the argument")
     except Misconfigured as error:
-        told = {"file": str(file), "warnings": [], "wrong": str(error).splitlines(), "sound": False}
-        _leave(told, [], output_format)
+        report = {"file": str(file), "warnings": [], "wrong": str(error).splitlines(), "sound": False}
+        _finish(report, [], output_format)
     about = dict(_about(task, file))
-    _leave(about, _lines(about), output_format)
+    _finish(about, _lines(about), output_format)
 
 
 @app.command()
@@ -65,22 +65,22 @@ def init(
     found = task_init.look(files_of(paths))
     with writing(out):
         replace_file(out, task_init.text(found, name, method).encode())
-    told = load_toml(Task, out)
+    task = load_toml(Task, out)
     typer.echo(
-        f"{out}: {', '.join(told.modality_names)}; {len(told.labels)} classes: {', '.join(told.labels)}\n"
+        f"{out}: {', '.join(task.modality_names)}; {len(task.labels)} classes: {', '.join(task.labels)}\n"
         f"read its comments, then: lichen data check {paths[0]} --task {out}"
     )
 
 
-def _leave(told: dict[str, Any], lines: list[str], output_format: Format) -> NoReturn:
+def _finish(report: dict[str, Any], lines: list[str], output_format: Format) -> NoReturn:
     if output_format is Format.JSON:
-        typer.echo(json.dumps(told, allow_nan=False))
+        typer.echo(json.dumps(report, allow_nan=False))
     else:
         for line in lines:
             typer.echo(line)
-        for words in told["wrong"]:
+        for words in report["wrong"]:
             typer.echo(f"wrong: {words}", err=True)
-    raise typer.Exit(exit_codes.OK if told["sound"] else exit_codes.CONFIG)
+    raise typer.Exit(exit_codes.OK if report["sound"] else exit_codes.CONFIG)
 
 
 def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
@@ -174,21 +174,23 @@ def _targets(task: Task, found: "LabelledFiles") -> dict[str, int]:
     return {name: int(np.isfinite(window_set.target(found.windows, name)).sum()) for name in names}
 
 
-def _lines(told: dict[str, Any]) -> list[str]:
+def _lines(report: dict[str, Any]) -> list[str]:
     """The report for people, without errors."""
-    method = told["method"]
+    method = report["method"]
     title = f" ({method['title']})" if "title" in method else ""
-    lines = [f"{told['file']}: task {told['task']}, method {method['name']}{title}"]
-    lines += _graph(told["graph"]) if told["graph"] else [_windows(told["window"])]
-    lines += [f"target      {_of_target(target)}" for target in told["targets"]]
-    lines.append(f"rounds      {told['rounds']['count']}, devices chosen by {told['rounds']['selection']}")
-    lines.append(f"aggregator  {told['aggregator']}")
+    lines = [f"{report['file']}: task {report['task']}, method {method['name']}{title}"]
+    lines += _graph(report["graph"]) if report["graph"] else [_windows(report["window"])]
+    lines += [f"target      {_of_target(target)}" for target in report["targets"]]
+    lines.append(
+        f"rounds      {report['rounds']['count']}, devices chosen by {report['rounds']['selection']}"
+    )
+    lines.append(f"aggregator  {report['aggregator']}")
     for name, value in method.get("options", {}).items():
         lines.append(f"option      {name} = {json.dumps(value)}")
-    if told["labelled"] is not None:
-        lines += _table(told["labelled"])
-    lines += [f"warning: {words}" for words in told["warnings"]]
-    return [*lines, "a coordinator can start on it"] if told["sound"] else lines
+    if report["labelled"] is not None:
+        lines += _table(report["labelled"])
+    lines += [f"warning: {words}" for words in report["warnings"]]
+    return [*lines, "a coordinator can start on it"] if report["sound"] else lines
 
 
 def _windows(window: dict[str, Any]) -> str:
@@ -214,16 +216,16 @@ def _graph(graph: dict[str, Any]) -> Iterator[str]:
     yield f"            of a device at most: {bounds}"
 
 
-def _table(told: dict[str, Any]) -> list[str]:
+def _table(report: dict[str, Any]) -> list[str]:
     """Labelled windows: classes down, modalities across."""
-    count = told["recordings"]
-    what = told["kind"] if count is None else f"{count} recording{'s' if count > 1 else ''}"
-    size = f"{told['windows']} windows, {told['unlabelled']} more without a label or a modality"
-    lines = [f"labelled    {told['file']} ({what}): {size}"]
-    names = list(told["by_modality"])
-    wide = max(map(len, told["by_class"]))
+    count = report["recordings"]
+    what = report["kind"] if count is None else f"{count} recording{'s' if count > 1 else ''}"
+    size = f"{report['windows']} windows, {report['unlabelled']} more without a label or a modality"
+    lines = [f"labelled    {report['file']} ({what}): {size}"]
+    names = list(report["by_modality"])
+    wide = max(map(len, report["by_class"]))
     lines.append(f"  {'':{wide}}  {'windows':>7}  " + "  ".join(f"{name:>7}" for name in names))
-    for label, count in told["by_class"].items():
-        cells = (f"{told['by_modality'][name][label]:>{max(7, len(name))}}" for name in names)
+    for label, count in report["by_class"].items():
+        cells = (f"{report['by_modality'][name][label]:>{max(7, len(name))}}" for name in names)
         lines.append(f"  {label:{wide}}  {count:>7}  " + "  ".join(cells))
-    return [*lines, *(f"  target {name}: {count} windows" for name, count in told["targets"].items())]
+    return [*lines, *(f"  target {name}: {count} windows" for name, count in report["targets"].items())]

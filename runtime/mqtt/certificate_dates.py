@@ -81,11 +81,11 @@ def known_since(cert_file: Path | None, ca_certs: list[dict[str, object]]) -> fl
         if isinstance(begin, str):
             times.append(float(ssl.cert_time_to_seconds(begin)))
     if cert_file is not None:
-        times += [_issued_at(cert_file.with_name(IDENTITY_FILE)), not_before(_head(cert_file)) or 0.0]
+        times += [_issued_at(cert_file.with_name(IDENTITY_FILE)), not_before(_read_text(cert_file)) or 0.0]
     return max(times)
 
 
-def _head(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(_MAX_BYTES).decode("ascii", errors="replace")
@@ -95,8 +95,8 @@ def _head(path: Path) -> str:
 
 def _issued_at(path: Path) -> float:
     try:
-        found = json.loads(_head(path) or "{}")
+        identity = json.loads(_read_text(path) or "{}")
     except ValueError:
         return 0.0
-    value = found.get("issued_at") if isinstance(found, dict) else None
+    value = identity.get("issued_at") if isinstance(identity, dict) else None
     return float(value) if isinstance(value, int | float) else 0.0

@@ -76,10 +76,10 @@ class Inbox:
     def forget_repeated(self) -> int:
         """Drop messages that the broker delivers again on a session's new connection; returns how many."""
         with self._lock:
-            kept = [m for m in self._items if not m.comes_again]
-            gone = len(self._items) - len(kept)
-            self._items = deque(kept)
-            self._bytes = sum(map(_size, kept))
+            remaining = [m for m in self._items if not m.comes_again]
+            gone = len(self._items) - len(remaining)
+            self._items = deque(remaining)
+            self._bytes = sum(map(_size, remaining))
         return gone
 
     async def stream(self) -> AsyncIterator[Message]:

@@ -71,7 +71,7 @@ class Link:
         self._session: Session | None = None
         self._up = asyncio.Event()
         self._stop = asyncio.Event()
-        self._said = ""
+        self._reported = ""
         self._was_up = False
         self._dropped_said = 0
         self._random = random.Random()  # noqa: S311 - jitter
@@ -180,11 +180,11 @@ class Link:
             guess = "" if session.taken_over or not session.was_open else backoff.suspicion
             words = session.ended_because + guess.format(id=repr(self._client_id))
             await self._pause(trust.alert or words, wait)
-        self._say("info", "disconnected", f"disconnected from {self._settings.where}")
+        self._report("info", "disconnected", f"disconnected from {self._settings.where}")
 
     async def _live(self, session: Session, on_connect: OnConnect | None) -> None:
         """One connection, from dialling to its end."""
-        if not self._said:
+        if not self._reported:
             self.why = f"connecting to {self._settings.where}"
         await session.open()
         if session.session_present:
@@ -197,7 +197,7 @@ class Link:
         self._up.set()
         self.counters.reconnects += self._was_up
         self._was_up = True
-        self._say("info", "connected", f"connected to {self._settings.where}")
+        self._report("info", "connected", f"connected to {self._settings.where}")
         greeting = asyncio.ensure_future(_greet(session, on_connect))
         try:
             while not await session.wait_ended():
@@ -227,7 +227,7 @@ class Link:
             session.end(f"{session.withheld} messages had no room; the broker is asked to deliver them again")
 
     async def _pause(self, because: str, wait: float) -> None:
-        self._say("warning", "not_connected", because)
+        self._report("warning", "not_connected", because)
         _log.debug("reconnect_pending", in_s=round(wait, 2))
         self.until = self._clock.wall() + wait
         try:
@@ -242,11 +242,11 @@ class Link:
         """Since when :attr:`why` holds, in Unix seconds by the clock's present setting."""
         return self._clock.wall() - (self._clock.now() - self._began)
 
-    def _say(self, level: str, event: str, words: str) -> None:
+    def _report(self, level: str, event: str, words: str) -> None:
         """Log a change of state once, however many attempts repeat it."""
         self.why = words
-        if words != self._said:
-            self._said = words
+        if words != self._reported:
+            self._reported = words
             self._began = self._clock.now()
             getattr(_log, level)(event, why=words, client_id=self._client_id)
 

@@ -55,7 +55,7 @@ class TlsContexts:
         self._last: ssl.SSLContext | None = None
         self._made_from: object = None
         self._early = False
-        self._said = ""
+        self._reported = ""
         self._alert = self._alert_before = ""
         self._shaken = False
 
@@ -84,7 +84,7 @@ class TlsContexts:
         except Misconfigured as error:
             if self._last is None:
                 raise
-            self._say(str(error), "tls_files_unreadable", f"{error}; the files read before stay in use")
+            self._report(str(error), "tls_files_unreadable", f"{error}; the files read before stay in use")
         return self._last
 
     def _current(self, tls: TlsSettings, *, early: bool) -> ssl.SSLContext:
@@ -98,7 +98,7 @@ class TlsContexts:
         behind = early or self._wall() < self._since
         if behind:
             context.verify_flags |= NO_CHECK_TIME
-            self._say(
+            self._report(
                 "behind",
                 "clock_behind",
                 f"this machine's clock ({utc(self._wall())}) is behind: a certificate was issued later; "
@@ -106,7 +106,7 @@ class TlsContexts:
             )
         else:
             context.verify_flags &= ~NO_CHECK_TIME
-            self._said = ""
+            self._reported = ""
         return context
 
     def on_shaken(self) -> None:
@@ -132,9 +132,9 @@ class TlsContexts:
                     f"the broker at {self._where} refuses our certificate: {words} (mqtt.tls.cert_file)"
                 )
 
-    def _say(self, state: str, event: str, why: str) -> None:
-        if state != self._said:
-            self._said = state
+    def _report(self, state: str, event: str, why: str) -> None:
+        if state != self._reported:
+            self._reported = state
             _log.warning(event, why=why)
 
 
@@ -198,15 +198,15 @@ def _private(tls: TlsSettings, context: ssl.SSLContext) -> list[dict[str, object
 
 def _stamps(tls: TlsSettings) -> tuple[object, ...]:
     """A value that changes when a file does."""
-    found: list[object] = []
+    stamps: list[object] = []
     for path in (tls.ca_file, tls.cert_file, tls.key_file):
         try:
             status = None if path is None else path.stat()
         except OSError as error:
-            found.append(str(error))
+            stamps.append(str(error))
         else:
-            found.append(status and (status.st_ino, status.st_mtime_ns, status.st_size))
-    return tuple(found)
+            stamps.append(status and (status.st_ino, status.st_mtime_ns, status.st_size))
+    return tuple(stamps)
 
 
 def _socket_class(trust: TlsContexts) -> type[ssl.SSLSocket]:
@@ -229,12 +229,12 @@ def _socket_class(trust: TlsContexts) -> type[ssl.SSLSocket]:
 
         def read(self, len: int = 1024, buffer: Any = None) -> bytes:  # noqa: A002 - as above
             try:
-                found = super().read(len, buffer)
+                count = super().read(len, buffer)
             except ssl.SSLError as error:  # TLS 1.3: the peer judges our certificate after the handshake
                 trust.on_alert(error.reason or "")
                 raise
-            if found:
+            if count:
                 trust.on_data()
-            return found
+            return count
 
     return TlsSocket

@@ -62,8 +62,8 @@ class Progress:
     def hanging(self, patience_s: float) -> str:
         """A message about work without a step for longer than ``patience_s``; empty if nothing hangs."""
         now = self._now()
-        found = {what: now - since for what, since in self._under_way.items() if now - since > patience_s}
-        return ", ".join(f"{what} hangs for {seconds:.0f} s" for what, seconds in found.items())
+        hanging = {what: now - since for what, since in self._under_way.items() if now - since > patience_s}
+        return ", ".join(f"{what} hangs for {seconds:.0f} s" for what, seconds in hanging.items())
 
 
 async def supervise(
@@ -126,8 +126,8 @@ async def _run_group(
         tasks = [group.create_task(_service(name, run, stop), name=name) for name, run in services.items()]
         await asyncio.sleep(0)
         notify.ready()
-        fed = _watchdog(notify, progress) if alive is None else _asked(notify, alive)
-        watchdog = group.create_task(fed, name="watchdog")
+        feeding = _watchdog(notify, progress) if alive is None else _feed_while_alive(notify, alive)
+        watchdog = group.create_task(feeding, name="watchdog")
         await asyncio.wait(tasks)
         watchdog.cancel()
 
@@ -147,19 +147,19 @@ async def _watchdog(notify: Notifier, progress: Progress | None) -> None:
     if notify.watchdog_s is None:
         return
     notify.watchdog()
-    seen = None if progress is None else progress.count
+    last_count = None if progress is None else progress.count
     while True:
         await asyncio.sleep(notify.watchdog_s / 4)
-        if progress is None or progress.count != seen:
-            seen = None if progress is None else progress.count
+        if progress is None or progress.count != last_count:
+            last_count = None if progress is None else progress.count
             notify.watchdog()
 
 
-async def _asked(notify: Notifier, alive: Callable[[float], Awaitable[str]]) -> None:
+async def _feed_while_alive(notify: Notifier, alive: Callable[[float], Awaitable[str]]) -> None:
     """Feed the watchdog while ``alive`` reports nothing; log each new reason not to once."""
     if notify.watchdog_s is None:
         return
-    pause_s, said = notify.watchdog_s / 4, ""
+    pause_s, reported = notify.watchdog_s / 4, ""
     while True:
         try:
             async with asyncio.timeout(pause_s):
@@ -168,9 +168,9 @@ async def _asked(notify: Notifier, alive: Callable[[float], Awaitable[str]]) -> 
             why = f"no answer in {pause_s:g} s whether all is well"
         if not why:
             notify.watchdog()
-        elif why != said:
+        elif why != reported:
             _log.error("hanging", detail="systemd ends this process if it lasts", why=why)
-        said = why
+        reported = why
         await asyncio.sleep(pause_s)
 
 
@@ -195,12 +195,12 @@ async def _bounded(
 def _signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
-    def asked(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         _log.info("signal", name=number.name)
         (hurry if stop.is_set() else stop).set()
 
     for number in _SIGNALS:
-        loop.add_signal_handler(number, asked, number)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:
@@ -254,7 +254,7 @@ def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5
                 status = exit_codes.OK
             except Exception as error:  # noqa: BLE001 - the last handler: logs the error and returns an exit status
                 status = report(error)
-            guard = threading.Timer(exit_grace_s, _leave, (status,))
+            guard = threading.Timer(exit_grace_s, _exit, (status,))
             guard.daemon = True
             guard.start()
     finally:
@@ -263,7 +263,7 @@ def run(main: Callable[[], Coroutine[Any, Any, int]], *, exit_grace_s: float = 5
     return status
 
 
-def _leave(status: int) -> None:
+def _exit(status: int) -> None:
     _log.error("thread_left_behind", detail="a thread did not end")
     sys.stderr.flush()
     os._exit(status)

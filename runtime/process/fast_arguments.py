@@ -8,17 +8,17 @@ _LONG: Final = "--config"
 _SHORT: Final = "-c"
 
 
-def config_argument(daemon: str, words: Sequence[str]) -> Path | None:
+def config_argument(daemon: str, arguments: Sequence[str]) -> Path | None:
     """The file given in the arguments, else the one in ``/etc/lichen``.
 
     Args:
         daemon: its name, which is also that of the file.
-        words: of the command line, after the command.
+        arguments: of the command line, after the command.
 
     Returns:
         None for other or wrong arguments: the full parser explains them.
     """
-    match [*words]:
+    match [*arguments]:
         case []:
             return Path(f"/etc/lichen/{daemon}.toml")
         case [option, file] if option in {_LONG, _SHORT} and file:

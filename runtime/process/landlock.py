@@ -60,11 +60,11 @@ def restrict(*, read: Iterable[Path], write: Iterable[Path] = (), network: bool 
     Raises:
         OSError: it has, and refuses; nothing has changed.
     """
-    found = version()
-    if not found:
+    abi = version()
+    if not abi:
         return False
-    handled = (1 << max(count for since, count in _KNOWN if since <= found)) - 1
-    ruleset = _ruleset(found, handled, network=network)
+    handled = (1 << max(count for since, count in _KNOWN if since <= abi)) - 1
+    ruleset = _ruleset(abi, handled, network=network)
     try:
         for paths, rights in ((read, _READ), (write, _READ | _WRITE)):
             for path in paths:
@@ -92,11 +92,11 @@ def hide(paths: Iterable[Path]) -> bool:
     Raises:
         OSError: it has, and refuses, or a parent folder cannot be listed; nothing has changed.
     """
-    found = version()
-    if not found:
+    abi = version()
+    if not abi:
         return False
-    handled = (1 << max(count for since, count in _KNOWN if since <= found)) - 1
-    ruleset = _ruleset(found, handled, network=True)
+    handled = (1 << max(count for since, count in _KNOWN if since <= abi)) - 1
+    ruleset = _ruleset(abi, handled, network=True)
     try:
         _allow(ruleset, Path("/"), _READ_DIR)
         for path in _beside(set(paths)):
@@ -121,12 +121,12 @@ def _beside(hidden: Collection[Path]) -> Iterator[Path]:
                 yield path
 
 
-def _ruleset(found: int, handled: int, *, network: bool) -> int:
+def _ruleset(abi: int, handled: int, *, network: bool) -> int:
     """Its size tells the kernel which version of the structure this is."""
     attributes = struct.pack("=Q", handled)
-    if found >= _NETWORK_SINCE:
+    if abi >= _NETWORK_SINCE:
         attributes += struct.pack("=Q", 0 if network else _TCP)
-    if found >= _SCOPES_SINCE:
+    if abi >= _SCOPES_SINCE:
         attributes += struct.pack("=Q", _SCOPES)
     return _call(_CREATE_RULESET, attributes, len(attributes), 0)
 

@@ -55,17 +55,17 @@ class _Child:
             self._tail = (self._tail + data)[-_STDERR_BYTES:]
             _log.debug("worker_stderr", module=self._module, text=data.decode(errors="replace"))
 
-    async def last_words(self) -> str:
+    async def stderr_tail(self) -> str:
         """The end of stderr, once the process is over."""
         # A grandchild may hold the pipe open; wait for it only briefly.
         await asyncio.wait([self._reader], timeout=1.0)
-        return self.words_so_far()
+        return self.stderr_so_far()
 
-    def words_so_far(self) -> str:
+    def stderr_so_far(self) -> str:
         """Stderr of this job so far, its last 4 KB."""
         return self._tail.decode(errors="replace").strip()
 
-    def forget_words(self) -> None:
+    def clear_stderr(self) -> None:
         """Drop the stderr of earlier jobs, before a new one starts."""
         self._tail = b""
 
@@ -140,10 +140,10 @@ class Worker:
         """
         job = os.path.abspath(job_dir)  # noqa: PTH100, ASYNC240 - a path as text; no file is accessed
         async with self._lock:
-            await self._stay()
+            await self._stop_idle_timer()
             child = await self._ready(job)
             self._child, keep = child, False
-            child.forget_words()
+            child.clear_stderr()
             try:
                 async with asyncio.timeout(timeout_s):
                     answer = await (self._ask(child, job) if self._warm else self._wait(child))
@@ -151,17 +151,17 @@ class Worker:
             except TimeoutError:
                 await child.end()
                 words = f"{self._module} did not finish in {timeout_s:g} s and was killed"
-                raise WorkerFailed(words, await child.last_words()) from None
+                raise WorkerFailed(words, await child.stderr_tail()) from None
             finally:
                 if not keep:
                     self._child = None
                     await asyncio.shield(child.end())
-            self._leave_later()
-        self._judge(answer, await self._words_so_far(child, answer))
+            self._start_idle_timer()
+        self._raise_failure(answer, await self._stderr_so_far(child, answer))
 
     async def close(self) -> None:
         """End the child, if there is one; a running job is cut off."""
-        await self._stay()
+        await self._stop_idle_timer()
         child, self._child = self._child, None
         if child is not None:
             await child.end(0.0 if self._lock.locked() else _GOODBYE_S)
@@ -207,13 +207,13 @@ class Worker:
         if answer is not None:
             return answer
         words = status_words(await child.process.wait())
-        raise WorkerFailed(f"{self._module} {words}", await child.last_words())
+        raise WorkerFailed(f"{self._module} {words}", await child.stderr_tail())
 
     async def _wait(self, child: _Child) -> dict[str, Any]:
         """Wait for a child with a single job: its answer, or one made from its exit status."""
         answer = await self._read(child)
         status = await child.process.wait()
-        words = await child.last_words()
+        words = await child.stderr_tail()
         if answer is not None:
             return answer
         if status == exit_codes.OK:
@@ -232,13 +232,13 @@ class Worker:
             _log.debug("worker_stdout", module=self._module, text=line.decode(errors="replace").rstrip())
         return None
 
-    async def _words_so_far(self, child: _Child, answer: Mapping[str, Any]) -> str:
+    async def _stderr_so_far(self, child: _Child, answer: Mapping[str, Any]) -> str:
         if answer.get("ok") is True:
             return ""
         await asyncio.sleep(0.01)  # stderr is another pipe: let its last lines arrive
-        return child.words_so_far()
+        return child.stderr_so_far()
 
-    def _judge(self, answer: Mapping[str, Any], stderr: str) -> None:
+    def _raise_failure(self, answer: Mapping[str, Any], stderr: str) -> None:
         if answer.get("ok") is True:
             return
         error = str(answer.get("error", "no reason given"))
@@ -252,18 +252,18 @@ class Worker:
             case _:
                 raise WorkerFailed(f"{self._module}: {error}", stderr)
 
-    def _leave_later(self) -> None:
+    def _start_idle_timer(self) -> None:
         if self._child is not None:
-            self._idle = asyncio.ensure_future(self._leave_when_idle(self._child))
+            self._idle = asyncio.ensure_future(self._end_when_idle(self._child))
 
-    async def _stay(self) -> None:
+    async def _stop_idle_timer(self) -> None:
         """Stop the idle timer."""
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.cancel()
             await asyncio.wait([idle])
 
-    async def _leave_when_idle(self, child: _Child) -> None:
+    async def _end_when_idle(self, child: _Child) -> None:
         await asyncio.sleep(self._idle_s)
         if self._child is child:
             self._child = None
@@ -293,10 +293,10 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 def _answer(line: bytes) -> dict[str, Any] | None:
     """The line as an answer, or None if a library printed it."""
     try:
-        found = json.loads(line)
+        answer = json.loads(line)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and "ok" in found else None
+    return answer if isinstance(answer, dict) and "ok" in answer else None
 
 
 def _refused(reason: object, error: str) -> Refused:

@@ -56,14 +56,14 @@ def explain(
         wrong: path -> message, for values that get this line whatever the model says.
         joint: between a key's origin and its path.
     """
-    found = dict(wrong)
+    messages = dict(wrong)
     every = [] if error is None else error.errors(include_url=False)
     lines = []
     for one in every:
         path = _data_path(values, one["loc"])
-        if not _follows(one, every) and path not in found:
+        if not _follows(one, every) and path not in messages:
             lines.append((path, _words(model, path, one)))
-    lines += found.items()
+    lines += messages.items()
     return "\n".join(
         f"{f'{origins.of(path)}{joint}{_dotted(path)}' if path else origins.of(())}: {words}"
         for path, words in lines
@@ -137,13 +137,13 @@ def _below(models: Iterable[type[BaseModel]], part: str) -> list[type[BaseModel]
 
 def _all_keys(models: Iterable[type[BaseModel]], at: str = "", depth: int = 4) -> dict[str, str]:
     """Dotted path -> last key, of every known key."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for model in models:
         for name, field in model.model_fields.items():
-            found[f"{at}{name}"] = name
+            keys[f"{at}{name}"] = name
             if depth:
-                found.update(_all_keys(_models(field.annotation), f"{at}{name}.", depth - 1))
-    return found
+                keys.update(_all_keys(_models(field.annotation), f"{at}{name}.", depth - 1))
+    return keys
 
 
 def _hint(model: type[BaseModel], path: tuple[str | int, ...]) -> str:
@@ -153,11 +153,11 @@ def _hint(model: type[BaseModel], path: tuple[str | int, ...]) -> str:
         if isinstance(part, str):
             models = _below(models, part) or models
     key = str(path[-1])
-    here = sorted({name for m in models for name in m.model_fields})
-    near = difflib.get_close_matches(key, here, 1, 0.6)
+    siblings = sorted({name for m in models for name in m.model_fields})
+    near = difflib.get_close_matches(key, siblings, 1, 0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
     elsewhere = [full for full, name in _all_keys([model]).items() if name == key]
     if elsewhere:
         return f"; did you mean {elsewhere[0]!r}?"
-    return f"; known here: {', '.join(here)}" if here else ""
+    return f"; known here: {', '.join(siblings)}" if siblings else ""

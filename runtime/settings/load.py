@@ -187,14 +187,14 @@ def _checked(
 ) -> S:
     """``extra``: how to treat unknown keys, whatever the model says."""
     wrong = wrong_kinds(model, values)
-    found, error = None, None
+    settings, error = None, None
     try:
-        found = model.model_validate(plain(values), context={"folder": folder}, extra=extra)
+        settings = model.model_validate(plain(values), context={"folder": folder}, extra=extra)
     except ValidationError as other:
         error = other
-    if found is None or wrong:
+    if settings is None or wrong:
         raise Misconfigured(explain(model, values, error, origins, wrong, joint=joint))
-    return found
+    return settings
 
 
 def _read(path: Path, hint: str = "; give the settings file with --config") -> dict[str, Any]:
@@ -221,13 +221,13 @@ def _merge(
 
 
 def _leaves(values: Mapping[str, Any], at: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    found: list[tuple[tuple[str, ...], Any]] = []
+    leaves: list[tuple[tuple[str, ...], Any]] = []
     for key, value in values.items():
         if isinstance(value, dict) and value:
-            found += _leaves(value, (*at, key))
+            leaves += _leaves(value, (*at, key))
         else:
-            found.append(((*at, key), value))
-    return found
+            leaves.append(((*at, key), value))
+    return leaves
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -52,9 +52,9 @@ def _of(annotation: Any, value: Any, at: Path) -> Iterator[tuple[Path, str]]:
     if origin is Annotated:
         yield from _of(inner[0], value, at)
     elif origin in {Union, UnionType}:
-        found = [list(_of(one, value, at)) for one in inner if one is not NoneType]
-        if found and all(found):  # the value fits no member of the union
-            yield from min(found, key=len)
+        problems = [list(_of(one, value, at)) for one in inner if one is not NoneType]
+        if problems and all(problems):  # the value fits no member of the union
+            yield from min(problems, key=len)
     elif origin in {tuple, list, set, frozenset} and isinstance(value, list):
         kinds = inner if origin is tuple and Ellipsis not in inner else inner[:1] * len(value)
         for i, (kind, one) in enumerate(zip(kinds, value, strict=False)):

@@ -31,7 +31,7 @@ class FolderLock:
         with disk_errors(path):
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         until = time.monotonic() + _PATIENCE_S
-        while not _taken(self._handle, fcntl.LOCK_EX):
+        while not _try_lock(self._handle, fcntl.LOCK_EX):
             if time.monotonic() > until:
                 self.close()
                 raise Misconfigured(f"{path}: another {who} runs on this state_dir; stop it first")
@@ -57,12 +57,12 @@ def is_locked(path: Path) -> bool | None:
     except OSError:  # no such file: no process ever had it
         return False
     try:
-        return not _taken(handle, fcntl.LOCK_SH)
+        return not _try_lock(handle, fcntl.LOCK_SH)
     finally:
         os.close(handle)
 
 
-def _taken(handle: int, how: int) -> bool:
+def _try_lock(handle: int, how: int) -> bool:
     try:
         fcntl.flock(handle, how | fcntl.LOCK_NB)
     except BlockingIOError:
