@@ -82,7 +82,7 @@ def build(
     # From sensors or files to the current task's data.
     inference = Inference(settings.infer, clock, storage.private, zygote)
     collector = Collector(
-        settings, sources, clock=clock, listener=inference.offer, changed=changed, progress=progress
+        settings, sources, clock=clock, listener=inference.enqueue, changed=changed, progress=progress
     )
     graph = KnowledgeGraphWatcher(settings, clock, changed, progress)
     tasks = CurrentTask(

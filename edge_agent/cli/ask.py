@@ -82,7 +82,7 @@ def _answered(
     begun = clock.now()
     model = _model(settings, task)
     answers = Answers(PrivateTensors(settings.state_dir / "private"))
-    if why := answers.why_not(model, task):
+    if why := answers.unavailable_reason(model, task):
         raise Transient(why)
     asked = AskedQuestion(task, (question,), _snapshot(settings, settings.graph, task), begun)
     (line,) = answers.lines(model, asked)

@@ -98,7 +98,7 @@ class DeploymentExecutor:
             case Swap(model):
                 self._steady = self._inference.model
                 self._inference.shadow(self._steady)
-                self._inference.install(model)
+                self._inference.activate(model)
             case Action.KEEP:
                 self._steady = None
                 self._inference.shadow(None)
@@ -117,7 +117,7 @@ class DeploymentExecutor:
     def _back(self) -> None:
         """Activate the former model from the next batch on; end the model on trial."""
         steady, self._steady = self._steady, None
-        self._inference.install(steady)
+        self._inference.activate(steady)
         self._inference.shadow(None)
         if steady is None:
             self._inference.disabled_reason = "the model on trial was rolled back, and there is no former one"

@@ -37,7 +37,7 @@ class Runner(Protocol):
     async def load(self, folder: Path) -> Any:
         """Load and try a model once. Raises Refused; Transient if no process can be started."""
 
-    def install(self, model: Any) -> None:
+    def activate(self, model: Any) -> None:
         """Activate a model, or none, from the next batch on; end the former one unless it is the shadow."""
 
     def shadow(self, model: Any) -> None:

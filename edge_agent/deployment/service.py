@@ -119,7 +119,7 @@ class DeploymentService(StatusText):
         if self._misfit() and self.executor.phase is DeploymentPhase.ON_TRIAL:
             self.executor.apply(Withdrawn())
         if why := self._misfit():
-            self._inference.install(None)
+            self._inference.activate(None)
             self._inference.disabled_reason = f"no model for the new task: {why}"
         self._news.set()
 
@@ -247,7 +247,7 @@ class DeploymentService(StatusText):
                 continue
             try:
                 require_compatible(await self._whole(kept.digest), work.task, work.modalities)
-                self._inference.install(await self._inference.load(self._folder / kept.digest))
+                self._inference.activate(await self._inference.load(self._folder / kept.digest))
             except Refused as error:
                 _log.error("saved_model_not_loaded", model=kept.digest, why=error.detail)
             else:

@@ -90,8 +90,8 @@ def _paired(measures: TrialMetrics, seen: BatchObservation, before: Answers, rig
     return more | {
         "paired": measures.paired + seen.count,
         "agreed": measures.agreed + int(agreed_B.sum()),
-        "said": _told(measures.said, seen, seen.answers, before),
-        "said_before": _told(measures.said_before, seen, before, seen.answers),
+        "said": _class_counts(measures.said, seen, seen.answers, before),
+        "said_before": _class_counts(measures.said_before, seen, before, seen.answers),
     }
 
 
@@ -175,7 +175,7 @@ def _alike(target: Target, manifest: BundleManifest, a: NDArray[Any], b: NDArray
     return np.asarray(square_B <= _CLOSE**2)
 
 
-def _told(
+def _class_counts(
     counts: Mapping[str, Mapping[int, int]], seen: BatchObservation, ours: Answers, theirs: Answers
 ) -> Any:
     """Counts of the predicted classes, of targets that both predict."""

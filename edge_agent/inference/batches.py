@@ -13,7 +13,7 @@ from edge_agent.inference.onnx_models.observation import TAILS, Answers
 from edge_agent.inference.prediction_lines import Answered
 from edge_agent.inference.question_answers import AskedQuestion, NameIndex, stamped
 from edge_agent.inference.serving.served_kinds import Model, ServedCompletion, ServedWindows
-from edge_agent.inference.serving.served_model import Failed
+from edge_agent.inference.serving.served_model import PredictionFailed
 from edge_agent.windows.quality.meter import ScoredWindows
 from protocol.bundle import BundleManifest
 
@@ -46,7 +46,7 @@ class WindowBatch:
     async def ask(self, model: Model) -> Answers:
         """Predict for the windows with a modality that the model reads. Raises PredictionFailed."""
         if not isinstance(model, ServedWindows):
-            raise Failed("the model is not of windows")
+            raise PredictionFailed("the model is not of windows")
         some, x = self._some_N, self._judged.windows.x
         names, present_BM = self._asked
         if model.names != names:  # the shadow may read other modalities than the model
@@ -55,7 +55,7 @@ class WindowBatch:
             x, present_BM = {name: x[name][some] for name in model.names}, present_BM[some]
         return await model.predict(x, present_BM, self._judged.task)
 
-    def keep(self, answers: Answers) -> None:
+    def accept(self, answers: Answers) -> None:
         """Take these answers for the lines."""
         self._said = answers
 
@@ -91,12 +91,12 @@ class QuestionBatch:
     async def ask(self, model: Model) -> Answers:
         """Rows of the best answers; none if the device has no embeddings. Raises PredictionFailed."""
         if not isinstance(model, ServedCompletion):
-            raise Failed("the model is not of knowledge graphs")
+            raise PredictionFailed("the model is not of knowledge graphs")
         found = await model.ask(self._names.keyed(self._known), self._asked.task)
         self._found = self._found or found
         return {TAILS: found.tails_NK}
 
-    def keep(self, answers: Answers) -> None:
+    def accept(self, answers: Answers) -> None:
         """Take the model's answers for the lines."""
         self.count = len(answers[TAILS])
         self.y_B = np.full(self.count, -1)
@@ -111,4 +111,4 @@ class QuestionBatch:
                 yield stamped(line, manifest, wall, latency_s)
 
 
-Asking = WindowBatch | QuestionBatch
+ModelInput = WindowBatch | QuestionBatch

@@ -32,7 +32,7 @@ class Latency:
                 return min(bound, self.most_s)
         return None
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """For ``status.json``: milliseconds; only non-empty buckets, by their upper end."""
         if not self.count:
             return {"count": 0}

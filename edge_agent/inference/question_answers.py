@@ -153,9 +153,9 @@ class Answers:
         found = self._tables.found(model, asked.task.name, names.keyed(known))
         yield from names.lines(asked, model.manifest, found)
 
-    def why_not(self, model: CompletionModel, task: Task) -> str:
+    def unavailable_reason(self, model: CompletionModel, task: Task) -> str:
         """Why no question can be answered; empty if some may be."""
-        why = self._tables.why_not(model, task.name)
+        why = self._tables.unavailable_reason(model, task.name)
         over = why == NO_TABLES and _is_over(model.manifest, task)
         return NO_TABLES_ANY_MORE.format(task.rounds.count) if over else why
 

@@ -20,7 +20,7 @@ from runtime.clock import Clock
 from runtime.waits import StatusPart
 
 MAX_STANDING: Final = 1000
-_AT_ONCE: Final = 64
+_BATCH_SIZE: Final = 64
 """Questions of one batch: as many as one call of the model takes."""
 
 
@@ -58,10 +58,10 @@ class QuestionService(StatusPart):
     async def run(self) -> None:
         """Read the file, and ask, for ever."""
         while True:
-            await self.look()
+            await self.poll()
             await self._clock.sleep(self._poll_s)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Ask new questions; all standing ones if their answers may have changed."""
         new = await asyncio.to_thread(self._file.read_new)
         for question in new:
@@ -77,10 +77,10 @@ class QuestionService(StatusPart):
             return
         questions = new if now == self._asked_with else [*self._standing]
         self._asked_with = now
-        for at in range(0, len(questions), _AT_ONCE):
-            some = tuple(questions[at : at + _AT_ONCE])
-            self._inference.offer(AskedQuestion(work.task, some, snapshot, self._clock.now()))
+        for at in range(0, len(questions), _BATCH_SIZE):
+            some = tuple(questions[at : at + _BATCH_SIZE])
+            self._inference.enqueue(AskedQuestion(work.task, some, snapshot, self._clock.now()))
 
     def status(self) -> dict[str, Any]:
         """The number of standing questions."""
-        return {"questions": len(self._standing), "questions_trouble": self._file.trouble}
+        return {"questions": len(self._standing), "questions_trouble": self._file.problem}

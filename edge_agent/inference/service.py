@@ -19,13 +19,13 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import InferSettings
-from edge_agent.inference.batches import Asking, Batch, QuestionBatch, WindowBatch
+from edge_agent.inference.batches import Batch, ModelInput, QuestionBatch, WindowBatch
 from edge_agent.inference.latency import Latency
 from edge_agent.inference.onnx_models.observation import Answers, BatchObservation, rows
 from edge_agent.inference.question_answers import NameIndex
 from edge_agent.inference.rotating_log import RotatingLines
 from edge_agent.inference.serving.served_kinds import Model, ServedCompletion, ServedWindows
-from edge_agent.inference.serving.served_model import Failed
+from edge_agent.inference.serving.served_model import PredictionFailed
 from edge_agent.inference.serving.start import host_of, start_model
 from edge_agent.inference.serving.variants.benchmark import RecentWindows
 from edge_agent.inference.serving.zygote_client import ZygoteClient
@@ -40,7 +40,7 @@ from runtime.waits import StatusPart
 _log = structlog.get_logger(__name__)
 MAX_BATCHES: Final = 64
 MAX_DEATHS: Final = 3
-"""Failed batches in a row after which a model is given up."""
+"""PredictionFailed batches in a row after which a model is given up."""
 _SHADOWED: Final = MAX_BATCHES // 4
 """With more waiting batches the shadow is skipped, ..."""
 _QUICK: Final = 0.1
@@ -132,7 +132,7 @@ class Inference(StatusPart):
         trim_memory()  # free what fetching, unpacking and parsing left behind
         return model
 
-    def install(self, model: Model | None) -> None:
+    def activate(self, model: Model | None) -> None:
         """Activate a model, or none, from the next batch on; end the former one unless it is the shadow."""
         before, self._model = self._model, model
         if model is not None:
@@ -144,7 +144,7 @@ class Inference(StatusPart):
         before, self._shadow, self._shadow_s = self._shadow, model, 0.0
         self._retire(before)
 
-    def offer(self, batch: Batch) -> None:
+    def enqueue(self, batch: Batch) -> None:
         """Queue windows as they close, and questions as they are read."""
         if self._model is None:
             if isinstance(batch, ScoredWindows) and self.available:
@@ -170,9 +170,9 @@ class Inference(StatusPart):
                     batch, model = self._waiting.popleft(), self._model
                     if model is None or model.manifest.task != batch.task.name:
                         continue
-                    asking = self._asking(batch, model)
-                    if asking is not None and asking.count:
-                        await self._take(asking, model, publish, observe)
+                    inputs = self._model_input(batch, model)
+                    if inputs is not None and inputs.count:
+                        await self._take(inputs, model, publish, observe)
                     if isinstance(batch, ScoredWindows):
                         self._recent.add(batch)
         finally:
@@ -196,11 +196,11 @@ class Inference(StatusPart):
             "model_choice": None if model is None else model.choice,
             "prediction_failures": self.failures,
             "predictions_dropped": self.dropped,
-            "latency": self.latency.told(),
-            "model_latency": self.model_latency.told(),
+            "latency": self.latency.summary(),
+            "model_latency": self.model_latency.summary(),
         }
 
-    def _asking(self, batch: Batch, model: Model) -> Asking | None:
+    def _model_input(self, batch: Batch, model: Model) -> ModelInput | None:
         """The batch for the model; None if the task has changed meanwhile."""
         match batch, model:
             case ScoredWindows(), ServedWindows():
@@ -212,32 +212,32 @@ class Inference(StatusPart):
         return None
 
     async def _take(
-        self, asking: Asking, model: Model, publish: Publish | None, observe: Observe | None
+        self, inputs: ModelInput, model: Model, publish: Publish | None, observe: Observe | None
     ) -> None:
         """Predict for one batch, write the lines, compare with the shadow, and report."""
-        answers, latency_s, error = await self._answered(asking, model)
+        answers, latency_s, error = await self._answered(inputs, model)
         if answers is not None:
-            since_s = self._clock.now() - asking.since
-            asking.keep(answers)
-            lines = await self._write(asking, model, since_s)
+            since_s = self._clock.now() - inputs.since
+            inputs.accept(answers)
+            lines = await self._write(inputs, model, since_s)
             if lines and publish is not None:
                 publish(lines, model.manifest)
-            if asking.count:
-                self.latency.add(since_s, asking.count)
-                self.model_latency.add(latency_s, asking.count)
+            if inputs.count:
+                self.latency.add(since_s, inputs.count)
+                self.model_latency.add(latency_s, inputs.count)
         else:
             self.failures += 1
             _log.warning("model_did_not_answer", version=model.manifest.version, why=error)
         shadow = self._shadow if self._is_compared(model, latency_s) else None
         before, before_error = None, ""
         if shadow is not None:
-            before, self._shadow_s, before_error = await self._answered(asking, shadow)
-        if observe is not None and (count := asking.count or rows(before)):
-            if not asking.count:  # the device's embeddings no longer fit its knowledge graph
+            before, self._shadow_s, before_error = await self._answered(inputs, shadow)
+        if observe is not None and (count := inputs.count or rows(before)):
+            if not inputs.count:  # the device's embeddings no longer fit its knowledge graph
                 answers, error = None, "it answers nothing, and the former model does"
             beside = None if before is None else shadow
             manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)
-            about = (model.digest, model.manifest, count, latency_s, error, answers or {}, asking.y_B)
+            about = (model.digest, model.manifest, count, latency_s, error, answers or {}, inputs.y_B)
             observe(BatchObservation(*about, before, before_s, manifest, before_error))
         if model.failures >= MAX_DEATHS and model is self._model:
             self.disabled_reason = f"the model did not answer {model.failures} times in a row: {error}"
@@ -255,12 +255,12 @@ class Inference(StatusPart):
             return False
         return len(self._waiting) <= _SHADOWED or self._shadow_s <= _QUICK * latency_s
 
-    async def _answered(self, asking: Asking, model: Model) -> tuple[Answers | None, float, str]:
+    async def _answered(self, inputs: ModelInput, model: Model) -> tuple[Answers | None, float, str]:
         """Answers or None, seconds, and the error."""
         self._busy, began = model, self._clock.now()
         try:
-            answers = await asking.ask(model)
-        except Failed as error:
+            answers = await inputs.ask(model)
+        except PredictionFailed as error:
             return None, self._clock.now() - began, str(error) or "no answer"
         else:
             return answers, self._clock.now() - began, ""
@@ -270,12 +270,12 @@ class Inference(StatusPart):
                 old.close()
             self._retired.clear()
 
-    async def _write(self, asking: Asking, model: Model, since_s: float) -> list[dict[str, Any]]:
+    async def _write(self, inputs: ModelInput, model: Model, since_s: float) -> list[dict[str, Any]]:
         """Lines of predictions, after they were written to the disk."""
         wall = self._clock.wall()
 
         def written() -> list[dict[str, Any]]:
-            lines = [*asking.lines(model.manifest, own=bool(model.own), wall=wall, latency_s=since_s)]
+            lines = [*inputs.lines(model.manifest, own=bool(model.own), wall=wall, latency_s=since_s)]
             if lines and self._output is not None:
                 self._output.write([json.dumps(line) for line in lines])
             return lines

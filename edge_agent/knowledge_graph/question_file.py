@@ -86,7 +86,7 @@ class QuestionFile:
         self._path = path
         self._inode, self._offset, self._mark, self._size = -1, 0, b"", -1
         self._closed = False
-        self.trouble = ""
+        self.problem = ""
         """Why the file cannot be read, or what its last invalid line was; empty if there is no problem."""
 
     def read_new(self) -> list[Question]:
@@ -96,10 +96,10 @@ class QuestionFile:
                 raise OSError(errno.ESPIPE, "it is a pipe")  # noqa: TRY301 - reported like the others
             with self._path.open("rb") as file:
                 if self._closed:
-                    self._closed, self.trouble = False, ""
+                    self._closed, self.problem = False, ""
                 lines = self._appended(file)
         except FileNotFoundError:
-            self._offset, self._mark, self.trouble = 0, b"", ""
+            self._offset, self._mark, self.problem = 0, b"", ""
             return []
         except OSError as error:
             self._tell(f"{self._path} cannot be read: {error.strerror}")
@@ -110,7 +110,7 @@ class QuestionFile:
     def _appended(self, file: BinaryIO) -> list[bytes]:
         inode, size = _stat(file)
         if inode != self._inode or not self._is_grown(file, size):
-            self._offset, self._mark, self.trouble = 0, b"", ""
+            self._offset, self._mark, self.problem = 0, b"", ""
         still, self._inode, self._size = size == self._size, inode, size
         start = self._offset
         if size - start > MAX_READ_BYTES:
@@ -147,9 +147,9 @@ class QuestionFile:
                     yield question
 
     def _tell(self, words: str) -> None:
-        if words != self.trouble:
+        if words != self.problem:
             _log.warning("question_refused", why=words)
-        self.trouble = words
+        self.problem = words
 
 
 def _stat(file: BinaryIO) -> tuple[int, int]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from edge_agent.inference.onnx_models import probe
 from edge_agent.inference.serving.codec import Arrays, Header
-from edge_agent.inference.serving.host import Broken, Host, ModelChannel
+from edge_agent.inference.serving.host import ChannelClosed, Host, ModelChannel
 from edge_agent.inference.serving.model_server import FEATURE, GRAPH, WINDOWS
 from edge_agent.inference.serving.served_model import OPEN_TIMEOUT_S, require_answer
 from models.contract import FloatArray, Tensors
@@ -71,7 +71,7 @@ class FeatureProcess:
             raise Transient("there is no process")
         try:
             said, found = await self._channel.ask(header, given, timeout_s, max_body)
-        except Broken as error:
+        except ChannelClosed as error:
             pid, self._pid = self._pid, None
             status = None if pid is None else await self._host.fate(pid)
             raise Transient(probe.words(status or 0, "") or str(error)) from None

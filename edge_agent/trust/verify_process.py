@@ -18,7 +18,7 @@ from protocol.trust.decisions import read_decision
 from protocol.trust.signed_work import SignedOffer, SignedTask, read_signed
 
 TIMEOUT_S: Final = 60.0
-Kept = Annotated[str, Field(max_length=MAX_KEPT_BYTES)]
+EncodedMetadata = Annotated[str, Field(max_length=MAX_KEPT_BYTES)]
 Role = Literal["root", "timestamp", "snapshot", "targets", "decision", "task", "offer"]
 """The last three are no metadata; they are verified by what is trusted, which stays as it is."""
 
@@ -26,7 +26,7 @@ Role = Literal["root", "timestamp", "snapshot", "targets", "decision", "task", "
 class VerifyRequest(Frozen):
     """What is trusted (:meth:`Trusted.encode`), and a new piece; ``now``: unix seconds."""
 
-    kept: Kept
+    kept: EncodedMetadata
     role: Role
     data: Annotated[str, Field(max_length=MAX_KEPT_BYTES)]
     now: float
@@ -35,7 +35,7 @@ class VerifyRequest(Frozen):
 class VerifyResult(Frozen):
     """What is trusted then, or why not."""
 
-    kept: Kept | None = None
+    kept: EncodedMetadata | None = None
     reason: Reason | None = None
     detail: str = ""
 

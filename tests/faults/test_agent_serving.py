@@ -34,16 +34,16 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), re
 async def test_a_process_killed_in_the_middle_of_a_batch_costs_that_batch(tmp_path):
     async with predicting(inference()) as running:
         model, seen = await running.load(put(tmp_path / "a")), watched(running)
-        running.install(model)
+        running.activate(model)
         first = model.pid
         os.kill(first, signal.SIGSTOP)
-        running.offer(judged())
+        running.enqueue(judged())
         await asyncio.sleep(0.05)
         os.kill(first, signal.SIGKILL)
         await until(lambda: seen)
         assert "SIGKILL" in seen[0].error
         assert (seen[0].count, seen[0].answers, running.predictions) == (3, {}, 0)
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: len(seen) == 2)
         assert not seen[1].error
         assert np.allclose(seen[1].answers["label"], probabilities(judged()), atol=1e-5)
@@ -54,10 +54,10 @@ async def test_a_process_killed_in_the_middle_of_a_batch_costs_that_batch(tmp_pa
 async def test_a_process_that_died_while_idle_costs_nothing(tmp_path):
     async with predicting(inference()) as running:
         model, seen = await running.load(put(tmp_path / "a")), watched(running)
-        running.install(model)
+        running.activate(model)
         os.kill(model.pid, signal.SIGKILL)
         await asyncio.sleep(0.05)
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: seen)
         assert not seen[0].error
 
@@ -65,15 +65,15 @@ async def test_a_process_that_died_while_idle_costs_nothing(tmp_path):
 async def test_a_process_that_hangs_is_ended_after_its_time(tmp_path):
     async with predicting(inference(timeout_s=0.3)) as running:
         model, seen = await running.load(put(tmp_path / "a")), watched(running)
-        running.install(model)
+        running.activate(model)
         first = model.pid
         os.kill(first, signal.SIGSTOP)
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: seen)
         assert "has not answered in 0.3 s" in seen[0].error
         assert seen[0].latency_s >= 0.3
         await until(lambda: not is_there(first))
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: len(seen) == 2)
         assert not seen[1].error
 
@@ -82,13 +82,13 @@ async def test_the_process_that_forks_may_be_killed(tmp_path):
     zygote = ZygoteClient()
     async with predicting(inference(zygote)) as running:
         model, seen = await running.load(put(tmp_path / "a")), watched(running)
-        running.install(model)
+        running.activate(model)
         gone = zygote.pid, model.pid
         os.kill(zygote.pid, signal.SIGKILL)
         await until(lambda: not is_there(gone[1]), 5)
         for _ in range(2):  # at most one batch is lost on the way
             before = len(seen)
-            running.offer(judged())
+            running.enqueue(judged())
             await until(lambda before=before: len(seen) > before)
         assert not seen[-1].error
         assert (zygote.pid, model.pid) != gone
@@ -99,19 +99,19 @@ async def test_three_deaths_in_a_row_end_it_with_words_and_another_model_may_com
     async with predicting(inference()) as running:
         folder = put(tmp_path / "a")
         model, seen = await running.load(folder), watched(running)
-        running.install(model)
+        running.activate(model)
         (folder / "model.onnx").unlink()
         os.kill(model.pid, signal.SIGKILL)
         await asyncio.sleep(0.05)
         for k in range(MAX_DEATHS):
-            running.offer(judged())
+            running.enqueue(judged())
             await until(lambda k=k: len(seen) == k + 1)
         assert all("model.onnx" in one.error for one in seen)
         await until(lambda: running.model is None)
         assert "3 times in a row" in running.disabled_reason
-        running.offer(judged())
-        running.install(await running.load(put(tmp_path / "b", other())))
-        running.offer(judged())
+        running.enqueue(judged())
+        running.activate(await running.load(put(tmp_path / "b", other())))
+        running.enqueue(judged())
         await until(lambda: running.predictions)
         assert (len(seen), running.disabled_reason) == (MAX_DEATHS + 1, "")
 
@@ -143,8 +143,8 @@ async def test_a_process_that_talks_nonsense_costs_the_batch(tmp_path, lie):
     talk, words = LIES[lie]
     async with predicting(inference(Liar(talk), timeout_s=2)) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
-        running.offer(judged())
+        running.activate(await running.load(put(tmp_path / "a")))
+        running.enqueue(judged())
         await until(lambda: seen)
         assert words in seen[0].error
         assert running.predictions == 0
@@ -215,8 +215,8 @@ async def test_two_hundred_swaps_take_no_memory(tmp_path):
         for k in range(times):
             model = await running.load(datas[k % 2])
             running.shadow(running.model)
-            running.install(model)
-            running.offer(judged(1))
+            running.activate(model)
+            running.enqueue(judged(1))
             await until(lambda k=k: len(seen) > k)
             running.shadow(None)
         return [own_bytes(pid) for pid in (os.getpid(), zygote.pid, running.model.pid)]

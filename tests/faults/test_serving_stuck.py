@@ -10,7 +10,7 @@ import pytest
 
 from edge_agent.inference.serving import zygote_client
 from edge_agent.inference.serving.channel import Channel
-from edge_agent.inference.serving.host import Broken
+from edge_agent.inference.serving.host import ChannelClosed
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from tests.support.agent.serving import inference, is_there, judged, other, probabilities, put, watched
 from tests.support.services import until
@@ -21,7 +21,7 @@ LARGE = {"x": np.zeros(4_000_000, np.float32)}
 async def test_a_question_that_nobody_reads_is_given_up_in_time():
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
-    with theirs, pytest.raises(Broken, match="not answered"):
+    with theirs, pytest.raises(ChannelClosed, match="not answered"):
         async with asyncio.timeout(10):
             await channel.ask({"op": "x"}, LARGE, 0.1)
     # The number of the closed socket is given to the next one, which must find the loop free of the old.
@@ -31,7 +31,7 @@ async def test_a_question_that_nobody_reads_is_given_up_in_time():
         asking = asyncio.ensure_future(next_one.ask({"op": "x"}, LARGE, 10))
         await asyncio.sleep(0.05)
         other.close()
-        with pytest.raises(Broken, match="gone"):
+        with pytest.raises(ChannelClosed, match="gone"):
             await asyncio.wait_for(asking, 10)
 
 
@@ -53,13 +53,13 @@ async def test_a_process_that_is_stopped_before_it_reads_a_large_batch_costs_tha
     seen = watched(infer)
     service = asyncio.ensure_future(infer.run(observe=seen.append))
     try:
-        infer.install(await infer.load(put(tmp_path / "a")))
+        infer.activate(await infer.load(put(tmp_path / "a")))
         os.kill(infer.model.pid, signal.SIGSTOP)
         large = judged(2000)
-        infer.offer(large)
+        infer.enqueue(large)
         await until(lambda: seen, 20)
         assert "not answered" in seen[0].error
-        infer.offer(small := judged(2))
+        infer.enqueue(small := judged(2))
         await until(lambda: len(seen) > 1, 20)
         assert np.allclose(seen[1].answers["label"], probabilities(small), atol=1e-5)
     finally:
@@ -102,16 +102,16 @@ async def test_a_process_that_hangs_ends_with_its_batch_or_the_agent(tmp_path, t
     infer = inference(timeout_s=60 if then == "the end" else 0.5)
     seen = watched(infer)
     service = asyncio.ensure_future(infer.run(observe=seen.append))
-    infer.install(await infer.load(put(tmp_path / "a")))
+    infer.activate(await infer.load(put(tmp_path / "a")))
     after = await infer.load(put(tmp_path / "b", other()))
     hung, forks = infer.model.pid, infer._zygote.pid
     os.kill(hung, signal.SIGSTOP)
-    infer.offer(judged(2000))
+    infer.enqueue(judged(2000))
     await asyncio.sleep(0.1)
     try:
         if then == "another model":
-            infer.install(after)
-            infer.offer(judged())
+            infer.activate(after)
+            infer.enqueue(judged())
             await until(lambda: len(seen) > 1, 20)
             assert (seen[0].digest, seen[1].digest, seen[1].error) == ("a", "b", "")
             await until(lambda: not is_there(hung), 20)

@@ -74,7 +74,7 @@ def within_do():
 
 async def answered(running, seen, count=1):
     before = len(seen)
-    running.offer(judged(count))
+    running.enqueue(judged(count))
     await until(lambda: len(seen) > before)
     return seen[-1]
 
@@ -89,7 +89,7 @@ async def test_it_answers_in_the_agent_and_the_processes_that_tried_it_go(tmp_pa
         tried = zygote.pid
         assert first.pid is None
         assert is_there(tried)
-        running.install(first)
+        running.activate(first)
         said = (await answered(running, seen, 3)).answers["label"]
         assert np.allclose(said, probabilities(judged()), atol=1e-5)
         await until(lambda: not is_there(tried))
@@ -97,7 +97,7 @@ async def test_it_answers_in_the_agent_and_the_processes_that_tried_it_go(tmp_pa
         assert not set(psutil.Process().children(recursive=True)) - before
         second = await running.load(put(tmp_path / "b", other()))  # another process tries it
         running.shadow(running.model)
-        running.install(second)
+        running.activate(second)
         now = await answered(running, seen, 3)
         assert np.allclose(now.answers["label"], probabilities(judged(), 5.0), atol=1e-5)
         assert np.allclose(now.before["label"], probabilities(judged()), atol=1e-5)
@@ -140,7 +140,7 @@ async def test_a_quick_model_answers_at_once_and_a_slow_one_in_a_thread(tmp_path
     made = Patched(monkeypatch, lambda _: time.sleep(pause[0]))
     async with predicting(within_agent()) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
+        running.activate(await running.load(put(tmp_path / "a")))
         assert not (await answered(running, seen)).error
         monkeypatch.setattr(in_process, "QUICK_S", 1e9)  # whatever other work takes of this machine
         assert not (await answered(running, seen)).error
@@ -167,7 +167,7 @@ async def test_a_large_batch_of_a_quick_model_goes_to_a_thread(tmp_path, monkeyp
     made = Patched(monkeypatch, lambda _: None)
     async with predicting(within_agent()) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
+        running.activate(await running.load(put(tmp_path / "a")))
         await answered(running, seen)
         running.model._channel._row_s = 0.001
         await answered(running, seen, 50)
@@ -179,7 +179,7 @@ async def test_one_that_does_not_answer_in_time_costs_its_batch_and_then_itself(
     Patched(monkeypatch, lambda count: count > 1 and go_on.wait(30))
     async with predicting(within_agent(timeout_s=0.2)) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
+        running.activate(await running.load(put(tmp_path / "a")))
         assert not (await answered(running, seen)).error
         running.model._channel._row_s = 1.0
         for _ in range(MAX_DEATHS):
@@ -187,7 +187,7 @@ async def test_one_that_does_not_answer_in_time_costs_its_batch_and_then_itself(
         await until(lambda: running.model is None)
         assert "3 times in a row" in running.disabled_reason
         go_on.set()
-        running.install(await running.load(put(tmp_path / "b", other())))
+        running.activate(await running.load(put(tmp_path / "b", other())))
         assert not (await answered(running, seen)).error
 
 
@@ -199,7 +199,7 @@ async def test_one_that_fails_costs_the_batch_and_is_opened_anew(tmp_path, monke
     Patched(monkeypatch, fails)
     async with predicting(within_agent()) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
+        running.activate(await running.load(put(tmp_path / "a")))
         errors = [(await answered(running, seen)).error for _ in range(3)]
         assert "it failed: KeyError" in errors[1]
         assert (errors[0], errors[2]) == ("", "")
@@ -209,8 +209,8 @@ async def test_ended_in_the_middle_of_a_batch_nothing_speaks_to_a_loop_that_is_g
     go_on, under_way = threading.Event(), threading.Event()
     Patched(monkeypatch, lambda _: (under_way.set(), go_on.wait(30)))
     async with predicting(within_agent()) as running:
-        running.install(await running.load(put(tmp_path / "a")))
-        running.offer(judged())
+        running.activate(await running.load(put(tmp_path / "a")))
+        running.enqueue(judged())
         await until(under_way.is_set)
     go_on.set()
     with contextlib.suppress(StopIteration):
@@ -223,7 +223,7 @@ async def test_two_hundred_swaps_within_take_no_memory(tmp_path):
     async def swap(times: int) -> int:
         for k in range(times):
             running.shadow(running.model)
-            running.install(await running.load(folders[k % 2]))
+            running.activate(await running.load(folders[k % 2]))
             assert not (await answered(running, seen)).error
             running.shadow(None)
         return own_bytes(os.getpid())
@@ -264,7 +264,7 @@ async def test_a_system_without_another_thread_costs_batches_and_not_the_agent(t
     monkeypatch.setattr(threading.Thread, "start", starting)
     async with predicting(within_agent()) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
+        running.activate(await running.load(put(tmp_path / "a")))
         lacking[0] = True
         assert "no thread to run the model in" in (await answered(running, seen)).error
         with pytest.raises(Transient, match="no thread"):  # not held against the bundle
@@ -278,7 +278,7 @@ async def test_a_run_that_looks_for_own_tensors_is_in_a_thread(tmp_path, monkeyp
     monkeypatch.setattr(in_process, "QUICK_S", 1e9)
     async with predicting(within_agent()) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
+        running.activate(await running.load(put(tmp_path / "a")))
         await answered(running, seen)
         await running.model.use(TASK)  # as for each batch, where a model has tensors to be replaced
         await answered(running, seen)

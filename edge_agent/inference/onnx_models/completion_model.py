@@ -18,7 +18,7 @@ from models.knowledge_graph.data.graph import IntArray
 from protocol.bundle import COMPLETION_INPUTS, COMPLETION_OUTPUTS
 from protocol.errors import Reason, Refused
 
-_AT_ONCE: Final = 64
+_MAX_QUESTIONS: Final = 64
 """Questions of one call: with 50,000 entities their scores take 13 MB."""
 _TYPES: Final = dict(zip(COMPLETION_INPUTS, ("int64", "int64", "float", "float"), strict=True))
 
@@ -96,8 +96,12 @@ class CompletionModel:
             Refused: ONNX Runtime cannot run it, or its output is invalid.
         """
         parts = [
-            self._complete(head_B[at : at + _AT_ONCE], relation_B[at : at + _AT_ONCE], tables)
-            for at in range(0, len(head_B), _AT_ONCE)
+            self._complete(
+                head_B[at : at + _MAX_QUESTIONS],
+                relation_B[at : at + _MAX_QUESTIONS],
+                tables,
+            )
+            for at in range(0, len(head_B), _MAX_QUESTIONS)
         ]
         if not parts:
             nothing = np.empty((0, self.shape.top_k))

@@ -96,7 +96,7 @@ class TableReader:
         keys_NK16 = tables.entity_keys_E16[np.maximum(tails_NK, 0)]
         return LookupResult("", state_B, tails_NK, keys_NK16, scores_NK)
 
-    def why_not(self, model: CompletionModel, task: str) -> str:
+    def unavailable_reason(self, model: CompletionModel, task: str) -> str:
         """Why no question can be answered; empty if some may be."""
         return self._fitting(model, task)[1]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edge_agent.inference.serving.codec import KEPT, MAX_BODY, Arrays, Header, decode, encode, lengths
-from edge_agent.inference.serving.host import Answer, Broken
+from edge_agent.inference.serving.host import Answer, ChannelClosed
 from protocol.errors import Refused
 
 _PREFIX = 8
@@ -36,7 +36,7 @@ class Channel:
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
         """As ``host.ModelChannel``."""
         if self.broken:
-            raise Broken(self.broken)
+            raise ChannelClosed(self.broken)
         buffers = encode(header, arrays)
         self._max_body = max_body
         waiter: asyncio.Future[Answer] = self._loop.create_future()
@@ -125,4 +125,4 @@ class Channel:
         self._loop.remove_writer(self._sock.fileno())  # the next socket may have the same number
         self._sock.close()
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(Broken(why))
+            self._waiter.set_exception(ChannelClosed(why))

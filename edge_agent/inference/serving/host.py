@@ -10,7 +10,7 @@ from protocol.errors import LichenError
 Answer = tuple[Header, dict[str, NDArray[Any]]]
 
 
-class Broken(LichenError):  # noqa: N818 - reads as what happened
+class ChannelClosed(LichenError):  # noqa: N818 - reads as what happened
     """The servant has ended, or its answer is invalid: the channel is closed."""
 
 

@@ -14,7 +14,7 @@ import structlog
 
 from edge_agent.inference.onnx_models.compatibility import PRESENT
 from edge_agent.inference.serving.codec import MAX_BODY, Arrays, Header
-from edge_agent.inference.serving.host import Answer, Broken
+from edge_agent.inference.serving.host import Answer, ChannelClosed
 from edge_agent.inference.serving.model_server import ModelServer
 from models.worker.job_loop import trim_memory
 from protocol.errors import Transient
@@ -45,7 +45,7 @@ class InProcessChannel:
         """
         del max_body  # the memory is already this process's
         if self._servant is None:
-            raise Broken(self.broken)
+            raise ChannelClosed(self.broken)
         rows = len(arrays[PRESENT]) if header["op"] == "predict" else 0
         self._reads |= header["op"] == "task"
         quick = self._row_s is not None and rows * self._row_s <= QUICK_S
@@ -54,12 +54,12 @@ class InProcessChannel:
                 return self._answer(self._servant, header, arrays, rows)
             async with asyncio.timeout(timeout_s):
                 return await self._in_a_thread(self._servant, header, arrays, rows)
-        except (Broken, Transient) as error:
+        except (ChannelClosed, Transient) as error:
             self._break(str(error))
             raise
         except TimeoutError:
             self._break(f"it has not answered in {timeout_s:g} s")
-            raise Broken(self.broken) from None
+            raise ChannelClosed(self.broken) from None
         except asyncio.CancelledError:
             self._break("the request was cancelled")
             raise
@@ -84,7 +84,7 @@ class InProcessChannel:
             if future.done():
                 return
             if answer is None:
-                future.set_exception(error or Broken("it has gone"))
+                future.set_exception(error or ChannelClosed("it has gone"))
             else:
                 future.set_result(answer)
 
@@ -92,7 +92,7 @@ class InProcessChannel:
             answer, failed = None, None
             try:
                 answer = self._answer(servant, header, arrays, rows)
-            except Broken as error:
+            except ChannelClosed as error:
                 failed = error
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(settle, answer, failed)
@@ -110,7 +110,7 @@ class InProcessChannel:
             answer = servant.answer(header, dict(arrays))
         except Exception as error:  # noqa: BLE001 - where a servant's process would end, and the agent must not
             _log.exception("model_failed")
-            raise Broken(f"it failed: {type(error).__name__}: {error}"[:500]) from None
+            raise ChannelClosed(f"it failed: {type(error).__name__}: {error}"[:500]) from None
         if rows:
             self._row_s = (time.perf_counter() - began) / rows
         return answer

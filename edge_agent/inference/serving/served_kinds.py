@@ -23,22 +23,22 @@ from edge_agent.inference.onnx_models.embedding_lookup import (
 from edge_agent.inference.serving.codec import Arrays
 from edge_agent.inference.serving.host import Host
 from edge_agent.inference.serving.model_server import RAN
-from edge_agent.inference.serving.served_model import Failed, Opening, ServedModel
+from edge_agent.inference.serving.served_model import ModelOptions, PredictionFailed, ServedModel
 from models.contract import FloatArray
 from models.knowledge_graph.data.keys import KEY_BYTES
 from protocol.bundle import BundleManifest, Completion
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Target, Task
 
-_AT_ONCE_BYTES: Final = 8 * 1024 * 1024
+_MAX_CALL_BYTES: Final = 8 * 1024 * 1024
 _F4: Final = np.dtype(np.float32)
 
 
 class ServedWindows(ServedModel):
     """A model of windows."""
 
-    def __init__(self, host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
-        super().__init__(host, folder, manifest, opening)
+    def __init__(self, host: Host, folder: Path, manifest: BundleManifest, options: ModelOptions) -> None:
+        super().__init__(host, folder, manifest, options)
         self.names = tuple(m.name for m in manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
         self._shapes = {target.name: self._shape(target) for target in manifest.predicted}
@@ -67,7 +67,7 @@ class ServedWindows(ServedModel):
         """
         if task is not None and self.manifest.overridable:
             await self.use(task)
-        rows = max(1, _AT_ONCE_BYTES // (self._in_bytes + self._out_bytes + 1))
+        rows = max(1, _MAX_CALL_BYTES // (self._in_bytes + self._out_bytes + 1))
         if len(present_BM) <= rows:
             return await self._once(x, present_BM)
         parts = [
@@ -91,7 +91,7 @@ class ServedWindows(ServedModel):
         self.failures = 0
         self.own, self.ran_s = bool(answer.get("own")), 0.0 if ran_s is None else float(ran_s.sum())
         if not all(np.isfinite(said).all() for said in found.values()):
-            raise Failed("a prediction is not a finite number")
+            raise PredictionFailed("a prediction is not a finite number")
         return found
 
 
@@ -142,7 +142,7 @@ class ServedCompletion(ServedModel):
 Model = ServedWindows | ServedCompletion
 
 
-def served(host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> Model:
+def served(host: Host, folder: Path, manifest: BundleManifest, options: ModelOptions) -> Model:
     """The model of a bundle, not started."""
     kind = ServedWindows if manifest.graph is None else ServedCompletion
-    return kind(host, folder, manifest, opening)
+    return kind(host, folder, manifest, options)

@@ -11,7 +11,7 @@ from edge_agent.inference.onnx_models import probe
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
 from edge_agent.inference.onnx_models.session import CPU
 from edge_agent.inference.serving.codec import Arrays, Header
-from edge_agent.inference.serving.host import Broken, Host, ModelChannel
+from edge_agent.inference.serving.host import ChannelClosed, Host, ModelChannel
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.tasks.task import Task
@@ -22,12 +22,12 @@ OPEN_TIMEOUT_S: Final = 60.0
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
-class Failed(LichenError):  # noqa: N818 - reads as what happened
+class PredictionFailed(LichenError):  # noqa: N818 - reads as what happened
     """A batch has no answer; the message says why."""
 
 
 @dataclass(frozen=True)
-class Opening:
+class ModelOptions:
     """How a model is opened.
 
     Attributes:
@@ -52,10 +52,10 @@ class ServedModel:
         host: where models run.
         folder: an unpacked bundle.
         manifest: of it.
-        opening: how it is opened.
+        options: how it is opened.
     """
 
-    def __init__(self, host: Host, folder: Path, manifest: BundleManifest, opening: Opening) -> None:
+    def __init__(self, host: Host, folder: Path, manifest: BundleManifest, options: ModelOptions) -> None:
         self.manifest = manifest
         self.digest = folder.name
         self.own = False
@@ -70,7 +70,7 @@ class ServedModel:
         """The part of the last answer's time that ONNX Runtime took."""
         self._host = host
         self._folder = folder
-        self._opening = opening
+        self._options = options
         self._channel: ModelChannel | None = None
         self._task: Task | None = None
         self._closed = False
@@ -84,7 +84,7 @@ class ServedModel:
         """
         self.pid, self._channel = await self._host.channel()
         self._task = None
-        how = self._opening
+        how = self._options
         asked = {
             "op": "open",
             "folder": str(self._folder.absolute()),
@@ -95,7 +95,7 @@ class ServedModel:
         }
         try:
             answer, _ = await self._channel.ask(asked, {}, OPEN_TIMEOUT_S)
-        except Broken:
+        except ChannelClosed:
             raise Refused(Reason.MALFORMED, await self._fate()) from None
         except BaseException:
             self._end()
@@ -118,7 +118,7 @@ class ServedModel:
     ) -> tuple[Header, dict[str, NDArray[Any]]]:
         """Send a request; raises PredictionFailed."""
         if self._closed:
-            raise Failed("the model is not used any more")
+            raise PredictionFailed("the model is not used any more")
         try:
             channel = self._channel
             if channel is None or channel.broken:
@@ -127,15 +127,15 @@ class ServedModel:
                 await self.start()
                 channel = self._channel
             if channel is None:
-                raise Failed("the model is not used any more")
-            answer, found = await channel.ask(header, arrays, self._opening.timeout_s, max_body)
+                raise PredictionFailed("the model is not used any more")
+            answer, found = await channel.ask(header, arrays, self._options.timeout_s, max_body)
             require_answer(answer)
-        except Broken:
+        except ChannelClosed:
             self.failures += 1
-            raise Failed(await self._fate()) from None
+            raise PredictionFailed(await self._fate()) from None
         except (Refused, Transient) as error:
             self.failures += 1
-            raise Failed(error.detail if isinstance(error, Refused) else str(error)) from None
+            raise PredictionFailed(error.detail if isinstance(error, Refused) else str(error)) from None
         return answer, found
 
     async def use(self, task: Task) -> None:
@@ -144,12 +144,12 @@ class ServedModel:
             await self.asked({"op": "task", "task": task.model_dump_json().encode()}, {}, 0)
             self._task = task
 
-    def nonsense(self, words: str) -> Failed:
+    def nonsense(self, words: str) -> PredictionFailed:
         """End the process because its answer is invalid."""
         self.failures += 1
         who = self._who
         self._end()
-        return Failed(f"{who} answers nonsense: {words}")
+        return PredictionFailed(f"{who} answers nonsense: {words}")
 
     async def _fate(self) -> str:
         """Text on how the process ended; it is killed if it has not."""

@@ -11,7 +11,7 @@ from edge_agent.inference.onnx_models.window_model import read_manifest
 from edge_agent.inference.serving.host import Host
 from edge_agent.inference.serving.in_process import InProcessHost
 from edge_agent.inference.serving.served_kinds import Model, served
-from edge_agent.inference.serving.served_model import Opening
+from edge_agent.inference.serving.served_model import ModelOptions
 from edge_agent.inference.serving.variants.benchmark import RecentWindows, choose
 from edge_agent.inference.serving.variants.choice import REFERENCE
 from edge_agent.inference.serving.zygote_client import ZygoteClient
@@ -51,10 +51,10 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
         Transient: no process can be started.
     """
     manifest = await asyncio.to_thread(read_manifest, folder)
-    plain = Opening(settings.threads, settings.timeout_s, private)
+    plain = ModelOptions(settings.threads, settings.timeout_s, private)
     chosen, told = await choose(zygote, folder, manifest, settings, plain, recent)
 
-    async def begun(how: Opening, words: dict[str, Any]) -> Model:
+    async def begun(how: ModelOptions, words: dict[str, Any]) -> Model:
         if host is not zygote:
             tried = served(zygote, folder, manifest, how)
             await tried.start()

@@ -64,7 +64,7 @@ class FakeRunner:
             raise Refused(Reason.MALFORMED, "it dies")
         return FakeModel(folder, manifest)
 
-    def install(self, model: FakeModel | None) -> None:
+    def activate(self, model: FakeModel | None) -> None:
         self._require_alive(model)
         before, self.model = self.model, model
         self._end(before)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edge_agent.config.agent import InferSettings
 from edge_agent.inference.serving.served_kinds import ServedWindows
-from edge_agent.inference.serving.served_model import Failed, Opening
+from edge_agent.inference.serving.served_model import ModelOptions, PredictionFailed
 from edge_agent.inference.serving.variants.choice import (
     ENOUGH,
     REFERENCE,
@@ -122,9 +122,9 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
     folder: Path,
     manifest: BundleManifest,
     settings: InferSettings,
-    opening: Opening,
+    options: ModelOptions,
     recent: RecentWindows,
-) -> tuple[Opening, dict[str, Any]]:
+) -> tuple[ModelOptions, dict[str, Any]]:
     """How to open a bundle here, and a description; measured once under the same conditions.
 
     Raises:
@@ -138,13 +138,13 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
         _log.warning("providers_missing", lacking=sorted(lacking), has=ready.providers)
     some = candidates(manifest, settings, ready.providers)
     if manifest.graph is not None or len(some) == 1:
-        return opening, {"variant": REFERENCE.variant, "provider": REFERENCE.provider}
+        return options, {"variant": REFERENCE.variant, "provider": REFERENCE.provider}
     key, path = _key(settings, ready, some), folder / CHOICE_FILE
     told = await asyncio.to_thread(_kept, path, key)
     sample = recent.sample(manifest)
     count = len(sample.present_NM)
     if told is None or _is_better(sample, told):
-        found = [*await measure(zygote, folder, manifest, some, opening, sample)]
+        found = [*await measure(zygote, folder, manifest, some, options, sample)]
         best, why = chosen(found, settings, SelectionLimits.of(manifest, count, sample.recorded))
         _log.info("variants_measured", version=manifest.version, taken=str(best), why=why)
         told = {
@@ -153,12 +153,12 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
             "provider": best.provider,
             "file": best.file,
             "why": why,
-            "measured": [one.told() for one in found],
+            "measured": [one.summary() for one in found],
             "windows": count,
             "recorded": sample.recorded,
         }
         await asyncio.to_thread(_keep, path, told)
-    taken = replace(opening, file=told["file"], provider=told["provider"])
+    taken = replace(options, file=told["file"], provider=told["provider"])
     return taken, {name: told[name] for name in told if name not in {"key", "file"}}
 
 
@@ -174,7 +174,7 @@ async def measure(  # noqa: PLR0917 - as above
     folder: Path,
     manifest: BundleManifest,
     some: Sequence[Candidate],
-    opening: Opening,
+    options: ModelOptions,
     sample: Sample,
 ) -> list[Measured]:
     """Time and compare candidates, one by one, each in its own process; the first is the reference.
@@ -186,7 +186,7 @@ async def measure(  # noqa: PLR0917 - as above
     found: list[Measured] = []
     said: dict[str, FloatArray] = {}
     for one in some:
-        how = replace(opening, file=one.file, provider=one.provider, private=None, timeout_s=_TIMEOUT_S)
+        how = replace(options, file=one.file, provider=one.provider, private=None, timeout_s=_TIMEOUT_S)
         model = ServedWindows(zygote, folder, manifest, how)
         try:
             await model.start()
@@ -194,7 +194,7 @@ async def measure(  # noqa: PLR0917 - as above
             said = said or answers
             agreement, difference = parity(manifest, said, answers)
             found.append(Measured(one, await _median_s(model, sample), agreement, difference))
-        except (Refused, Failed) as error:
+        except (Refused, PredictionFailed) as error:
             if one == REFERENCE:
                 raise
             words = error.detail if isinstance(error, Refused) else str(error)

@@ -69,7 +69,7 @@ class Measured:
     mean_difference: float = float("inf")
     why: str = ""
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """For ``status.json`` and ``choice.json``."""
         name = {"variant": self.candidate.variant, "provider": self.candidate.provider}
         if self.median_s is None:

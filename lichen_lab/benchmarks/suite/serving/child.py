@@ -77,7 +77,7 @@ class Stand:
         quality = Quality(
             np.ones((1, len(windows.x)), np.float32), np.zeros((1, len(windows.x), len(REASONS)), bool)
         )
-        self.inference.offer(ScoredWindows(self._task, windows, quality, self._clock.now()))
+        self.inference.enqueue(ScoredWindows(self._task, windows, quality, self._clock.now()))
         await self._answered.wait()
         if self._seen is None or self._seen.error:
             raise RuntimeError(f"no answer: {self._seen}")
@@ -90,7 +90,7 @@ async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, An
     from edge_agent.inference.onnx_models.window_model import LoadedModel  # noqa: PLC0415 - not before the zygote was forked
 
     model = await stand.inference.load(folders[0])
-    stand.inference.install(model)
+    stand.inference.activate(model)
     loaded = LoadedModel(folders[0], 1)
     bare = open_session(folders[0], loaded.manifest, 1)
     outputs = [one.name for one in bare.get_outputs()]
@@ -131,7 +131,7 @@ async def swaps(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]
     for at in range(_WARM + count):
         began = time.perf_counter()
         model = await stand.inference.load(folders[at % len(folders)])
-        stand.inference.install(model)
+        stand.inference.activate(model)
         taken.append(time.perf_counter() - began)
         if at % _EACH == 0:
             await stand.ask(stand.window())

@@ -122,7 +122,7 @@ async def deploy(deployment, data, version=1, **changes):
 
 async def passed(deployment, version):
     await until(lambda: (model := deployment.inference.model) and model.manifest.version == version, 20)
-    deployment.inference.offer(judged())
+    deployment.inference.enqueue(judged())
     await until(lambda: committed(deployment, version), 20)
 
 
@@ -136,8 +136,8 @@ async def test_a_model_is_pulled_checked_and_predicts_and_is_there_with_no_netwo
         data = deployment.shelf.put(bundle(TASK, 3))
         deployment.offer(pointer(data, 3))
         await until(lambda: deployment.inference.model, 20)
-        deployment.inference.offer(judged())
-        deployment.inference.offer(judged(masked=True))
+        deployment.inference.enqueue(judged())
+        deployment.inference.enqueue(judged(masked=True))
         await until(lambda: deployment.inference.predictions >= 40)
     found = lines(tmp_path)
     assert found[0]["version"] == 3
@@ -205,7 +205,7 @@ async def test_another_bundle_of_the_same_version_is_taken_as_the_device_s_route
         for data in (bundle(TASK, 5), only):
             await deploy(deployment, data, 5)
         assert deployment.inference.model.names == ("acc",)
-        deployment.inference.offer(judged())
+        deployment.inference.enqueue(judged())
         await until(lambda: lines(tmp_path)[-1]["present"] == {"acc": True})
 
 
@@ -282,11 +282,11 @@ async def test_the_probe_of_a_folder_without_a_model_says_so(tmp_path):
 def test_late_windows_are_dropped_oldest_first_and_counted():
     inference = Inference(InferSettings(), SystemClock())
     windows = judged()
-    inference.offer(windows)
+    inference.enqueue(windows)
     assert inference.dropped == 0
     inference._model = object()
     for _ in range(MAX_BATCHES + 2):
-        inference.offer(windows)
+        inference.enqueue(windows)
     assert inference.dropped == 2 * len(windows.windows)
     inference._thread.shutdown()
 
@@ -326,6 +326,6 @@ async def test_low_quality_can_count_as_missing(tmp_path):
         await until(lambda: deployment.inference.model, 20)
         windows = judged()
         windows.quality.quality_BM[:, 0] = np.float32(0.2)
-        deployment.inference.offer(windows)
+        deployment.inference.enqueue(windows)
         await until(lambda: deployment.inference.predictions)
     assert lines(tmp_path)[0]["present"] == {"acc": False, "gyr": True}

@@ -239,12 +239,12 @@ async def test_a_prediction_says_that_it_is_personal(tmp_path, data, private) ->
     output = tmp_path / "p.jsonl"
     put(tmp_path / "model", data)
     async with predicting(Inference(InferSettings(output=output), SystemClock(), private)) as inference:
-        inference.install(await inference.load(tmp_path / "model"))
-        inference.offer(judged())
+        inference.activate(await inference.load(tmp_path / "model"))
+        inference.enqueue(judged())
         await until(lambda: inference.predictions == 6)
         assert inference.model.own is False
         private.write(TASK.name, kept())
-        inference.offer(judged())
+        inference.enqueue(judged())
         await until(lambda: inference.predictions == 12)
         assert inference.model.own is True
     lines = [json.loads(line) for line in output.read_text().splitlines()]
@@ -269,8 +269,8 @@ async def test_an_agent_predicts_with_what_its_learner_writes(tmp_path, data) ->
     try:
         agent.storage.private.write(TASK.name, kept())
         async with predicting(agent.inference) as inference:
-            inference.install(await inference.load(tmp_path / "model"))
-            inference.offer(judged())
+            inference.activate(await inference.load(tmp_path / "model"))
+            inference.enqueue(judged())
             await until(lambda: inference.predictions)
     finally:
         agent.close()

@@ -168,8 +168,8 @@ async def test_windows_with_an_input_become_lines_with_every_target(tmp_path, da
     output, batch = tmp_path / "p.jsonl", judged()
     put(tmp_path / "model", data)
     async with predicting(Inference(InferSettings(output=output), SystemClock())) as inference:
-        inference.install(await inference.load(tmp_path / "model"))
-        inference.offer(batch)
+        inference.activate(await inference.load(tmp_path / "model"))
+        inference.enqueue(batch)
         await until(lambda: inference.predictions)
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["t"] for line in lines] == [1, 2, 3, 5], "a window without any input is not asked about"

@@ -141,9 +141,9 @@ async def test_a_folder_may_be_named_from_where_the_agent_stands(state: Path, mo
     """Its processes stand elsewhere."""
     monkeypatch.chdir(state)
     async with predicting(inference()) as running:
-        running.install(await running.load(Path("models/a")))
+        running.activate(await running.load(Path("models/a")))
         seen = watched(running)
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: seen)
         assert not seen[0].error
 

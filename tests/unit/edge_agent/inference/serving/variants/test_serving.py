@@ -96,11 +96,11 @@ async def main():
     running = inference(zygote)
     seen = watched(running)
     task = asyncio.create_task(running.run(observe=seen.append))
-    running.install(await running.load(Path(sys.argv[2])))
+    running.activate(await running.load(Path(sys.argv[2])))
     threads = len(os.listdir(f"/proc/{zygote.pid}/task"))
     names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in (zygote.pid, running.model.pid)]
     oom = Path(f"/proc/{running.model.pid}/oom_score_adj").read_text().strip()
-    running.offer(judged())
+    running.enqueue(judged())
     while not seen:
         await asyncio.sleep(0.01)
     task.cancel()
@@ -129,13 +129,13 @@ async def test_a_model_answers_and_its_shadow_is_only_compared(tmp_path):
     async with predicting(inference(output=tmp_path / "p.jsonl"), publish) as running:
         seen = watched(running)
         first = await running.load(put(tmp_path / "a"))
-        running.install(first)
-        running.offer(judged())
+        running.activate(first)
+        running.enqueue(judged())
         await until(lambda: seen)
         second = await running.load(put(tmp_path / "b", other()))
         running.shadow(running.model)
-        running.install(second)
-        running.offer(judged())
+        running.activate(second)
+        running.enqueue(judged())
         await until(lambda: len(seen) == 2)
         assert (seen[0].before, seen[0].digest) == (None, "a")
         now = seen[1]
@@ -150,7 +150,7 @@ async def test_a_model_answers_and_its_shadow_is_only_compared(tmp_path):
         gone = first.pid
         running.shadow(None)
         await until(lambda: not is_there(gone))
-        running.install(None)
+        running.activate(None)
         assert running.latency.count == running.model_latency.count == 6
         told = running.status()
         assert told["latency"]["count"] == 6
@@ -163,15 +163,15 @@ async def test_it_is_told_when_the_shadow_was_asked_and_failed(tmp_path):
     async with predicting(inference()) as running:
         seen = watched(running)
         running.shadow(await running.load(put(tmp_path / "a")))
-        running.install(await running.load(put(tmp_path / "b", other())))
+        running.activate(await running.load(put(tmp_path / "b", other())))
         strange = judged()
         for x in strange.windows.x.values():
             x[:] = np.nan
-        running.offer(strange)
+        running.enqueue(strange)
         await until(lambda: seen)
         assert "finite" in seen[0].error
         assert "finite" in seen[0].before_error
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: len(seen) == 2)
         assert (seen[1].error, seen[1].before_error) == ("", "")
 
@@ -182,7 +182,7 @@ async def test_a_model_too_slow_for_its_windows_is_compared_all_the_same(tmp_pat
         seen = watched(running)
         before = await running.load(put(tmp_path / "a"))
         running.shadow(before)
-        running.install(await running.load(put(tmp_path / "b", other())))
+        running.activate(await running.load(put(tmp_path / "b", other())))
         tardy = running.model if slow else before
         predict = tardy.predict
 
@@ -192,7 +192,7 @@ async def test_a_model_too_slow_for_its_windows_is_compared_all_the_same(tmp_pat
 
         monkeypatch.setattr(tardy, "predict", late)
         for _ in range(30):
-            running.offer(judged(1))
+            running.enqueue(judged(1))
         await until(lambda: len(seen) == 30, 20)
         compared = sum(one.before is not None for one in seen)
         assert compared == 30 if slow else compared < 30, "a slow shadow is left out, a quick one is not"
@@ -223,7 +223,7 @@ async def test_a_model_that_answers_nothing_where_the_one_before_answers_has_fai
     )
     seen = watched(running)
     running.shadow(old)
-    running.install(new)
+    running.activate(new)
     await running._take(Asked(), new, None, seen.append)
     assert [one.count for one in seen] == errors
     assert all("answers nothing" in one.error and not one.answers for one in seen)
@@ -235,14 +235,14 @@ async def test_back_to_the_model_before_takes_no_start(tmp_path):
     async with predicting(inference()) as running:
         seen = watched(running)
         steady, bad = [await running.load(put(tmp_path / "a")), None]
-        running.install(steady)
+        running.activate(steady)
         bad = await running.load(put(tmp_path / "b", other()))
         running.shadow(steady)
-        running.install(bad)
+        running.activate(bad)
         pid, gone = steady.pid, bad.pid
-        running.install(steady)
+        running.activate(steady)
         running.shadow(None)
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: seen)
         assert (seen[0].digest, steady.pid) == ("a", pid)
         await until(lambda: not is_there(gone))
@@ -257,11 +257,11 @@ async def test_what_was_loaded_and_never_installed_ends_with_the_next(tmp_path):
 
 
 async def test_more_windows_than_go_at_once_go_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("edge_agent.inference.serving.served_kinds._AT_ONCE_BYTES", 8000)
+    monkeypatch.setattr("edge_agent.inference.serving.served_kinds._MAX_CALL_BYTES", 8000)
     async with predicting(inference()) as running:
         seen = watched(running)
-        running.install(await running.load(put(tmp_path / "a")))
-        running.offer(judged(50))
+        running.activate(await running.load(put(tmp_path / "a")))
+        running.enqueue(judged(50))
         await until(lambda: seen)
         assert np.allclose(seen[0].answers["label"], probabilities(judged(50)), atol=1e-5)
 
@@ -285,12 +285,12 @@ async def test_the_fastest_variant_that_agrees_is_taken_measured_once_and_kept(
     measured = []
 
     async def timed(model, _sample):
-        measured.append(model._opening.file)
-        return {"model.onnx": 0.002, "model.int8.onnx": 0.001}[model._opening.file]
+        measured.append(model._options.file)
+        return {"model.onnx": 0.002, "model.int8.onnx": 0.001}[model._options.file]
 
     monkeypatch.setattr(benchmark, "_median_s", timed)
     async with predicting(inference()) as running:
-        running.offer(judged(8))  # no model yet: these are what it is measured on
+        running.enqueue(judged(8))  # no model yet: these are what it is measured on
         model = await running.load(folder)
         assert model.choice["variant"] == taken
         assert (model.choice["windows"], model.choice["recorded"]) == (4, True)
@@ -298,9 +298,9 @@ async def test_the_fastest_variant_that_agrees_is_taken_measured_once_and_kept(
         again = await running.load(folder)
         assert len(measured) == 2
         assert again.choice == model.choice
-        running.install(again)
+        running.activate(again)
         seen = watched(running)
-        running.offer(judged())
+        running.enqueue(judged())
         await until(lambda: seen)
         assert np.allclose(seen[0].answers["label"], probabilities(judged()), atol=1e-5)
     async with predicting(inference(min_agreement=0.5)) as running:
@@ -421,12 +421,12 @@ async def test_it_is_measured_again_once_there_are_enough_windows(tmp_path, monk
     monkeypatch.setattr(benchmark, "measure", counted)
     async with predicting(inference()) as running:
         await running.load(folder)
-        running.offer(judged(4))
+        running.enqueue(judged(4))
         await running.load(folder)
-        running.offer(judged(4))
+        running.enqueue(judged(4))
         await running.load(folder)
         for seed in range(24):
-            running.offer(judged(4, seed))
+            running.enqueue(judged(4, seed))
         await running.load(folder)
         await running.load(folder)
     assert on == [(32, False), (4, True), (104, True)]
@@ -465,10 +465,10 @@ def test_parity_is_that_of_the_worst_target():
 
 def test_a_histogram_counts_and_never_grows():
     latency = Latency()
-    assert latency.told() == {"count": 0}
+    assert latency.summary() == {"count": 0}
     for seconds, times in ((0.00005, 90), (0.004, 9), (60.0, 1)):
         latency.add(seconds, times)
-    told = latency.told()
+    told = latency.summary()
     assert (told["count"], told["p50_ms"], told["p95_ms"], told["p99_ms"]) == (100, 0.1, 5.0, 5.0)
     assert (told["max_ms"], told["buckets_ms"]) == (60000.0, {"0.1": 90, "5": 9, "inf": 1})
     assert len(latency.counts) == len(BOUNDS_S) + 1
@@ -476,9 +476,9 @@ def test_a_histogram_counts_and_never_grows():
 
 async def test_offered_without_end_nothing_grows(tmp_path):
     async with predicting(inference()) as running:
-        running.install(await running.load(put(tmp_path / "a")))
+        running.activate(await running.load(put(tmp_path / "a")))
         for _ in range(300):
-            running.offer(judged(1))
+            running.enqueue(judged(1))
         assert running.status()["predictions_dropped"] == 300 - 64
         await until(lambda: running.predictions == 64)
         await asyncio.sleep(0)
