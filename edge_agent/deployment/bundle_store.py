@@ -44,7 +44,7 @@ class BundleStore:
         self._timeout_s = timeout_s
         self._pulling: str | None = None
 
-    async def bring(self, pointer: ModelPointer, work: TrainingData) -> BundleManifest:
+    async def fetch(self, pointer: ModelPointer, work: TrainingData) -> BundleManifest:
         """Fetch the announced bundle unless it is here, and check that it is whole and fits.
 
         Raises:
@@ -192,11 +192,11 @@ def _without_trials(folder: Path, found: dict[str, Any]) -> DeploymentRecord:
     before = found.pop("previous", None)
     return DeploymentRecord(
         committed=InstalledBundle.model_validate(found),
-        before=None if before is None else _kept(folder / str(before)),
+        before=None if before is None else _from_folder(folder / str(before)),
     )
 
 
-def _kept(folder: Path) -> InstalledBundle | None:
+def _from_folder(folder: Path) -> InstalledBundle | None:
     """An installed bundle, known only by its folder."""
     try:
         manifest = read_manifest(folder)

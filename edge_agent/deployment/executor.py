@@ -90,7 +90,7 @@ class DeploymentExecutor:
         if self._unwritten or self._untidy:
             self._due.set()
         if before.phase is not self._status.phase:
-            self._tell()
+            self._report_change()
         return left
 
     def _did(self, command: Command) -> bool:
@@ -122,7 +122,7 @@ class DeploymentExecutor:
         if steady is None:
             self._inference.disabled_reason = "the model on trial was rolled back, and there is no former one"
 
-    def _tell(self) -> None:
+    def _report_change(self) -> None:
         """Log and signal a change of phase."""
         self._since = self._clock.wall()
         report = reported(self.record)
@@ -146,17 +146,17 @@ class DeploymentExecutor:
             on_trial = self.phase is DeploymentPhase.ON_TRIAL
             await self._due.wait(_TICK_S if on_trial or self._unwritten or self._untidy else _REVIVE_S)
             now = self._clock.now()
-            self._look(now - since if on_trial else 0.0)
+            self._check_active(now - since if on_trial else 0.0)
             since = now
             try:
-                await self.written()
+                await self.write()
             except Transient as error:
                 _log.warning("deployment_record_not_written", why=str(error), again_in_s=_RETRY_S)
                 await self._clock.sleep(_RETRY_S)
             else:
                 await self._tidy()
 
-    def _look(self, seconds: float) -> None:
+    def _check_active(self, seconds: float) -> None:
         """Check the active model."""
         model = self._inference.model
         trial = self.record.trial
@@ -170,7 +170,7 @@ class DeploymentExecutor:
             if self._clock.now() - self._written_at >= _WRITE_EVERY_S:
                 self._unwritten = True
 
-    async def written(self) -> None:
+    async def write(self) -> None:
         """Write the record if it has changed. Raises Transient."""
         async with self._one_at_a_time:
             if not self._unwritten:
@@ -213,6 +213,6 @@ class DeploymentExecutor:
         if self.begun:
             self.apply(Stopped())
         try:
-            await self.written()
+            await self.write()
         except Transient as error:
             _log.warning("deployment_record_not_written", why=str(error))

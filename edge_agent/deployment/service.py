@@ -116,14 +116,14 @@ class DeploymentService(StatusText):
     def task_changed(self) -> None:
         """Check all models against the new task: fits may have changed in both directions."""
         self._announced.refused.clear()
-        if self._misfit() and self.executor.phase is DeploymentPhase.ON_TRIAL:
+        if self._incompatibility() and self.executor.phase is DeploymentPhase.ON_TRIAL:
             self.executor.apply(Withdrawn())
-        if why := self._misfit():
+        if why := self._incompatibility():
             self._inference.activate(None)
             self._inference.disabled_reason = f"no model for the new task: {why}"
         self._news.set()
 
-    def _misfit(self) -> str:
+    def _incompatibility(self) -> str:
         model, work = self._inference.model, self._tasks.workspace
         if model is None or work is None:
             return ""
@@ -210,14 +210,14 @@ class DeploymentService(StatusText):
                     hint = f"remove {self._folder} to accept older ones"
                     raise Refused(Reason.WRONG_BASE, f"{why}; {hint}")
                 case FetchBundle():
-                    await self._bring(pointer, work)
+                    await self._fetch(pointer, work)
                 case _:
                     raise AssertionError(f"{command}: not of a pointer")
 
-    async def _bring(self, pointer: ModelPointer, work: TrainingData) -> None:
+    async def _fetch(self, pointer: ModelPointer, work: TrainingData) -> None:
         self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
         async with self.executor.coming:
-            await self._bundles.bring(pointer, work)
+            await self._bundles.fetch(pointer, work)
             if self._announced.best is not pointer:
                 self.executor.tidy_soon()
                 return  # a later pointer has come, and set the signal
@@ -246,7 +246,7 @@ class DeploymentService(StatusText):
             if kept is None:
                 continue
             try:
-                require_compatible(await self._whole(kept.digest), work.task, work.modalities)
+                require_compatible(await self._read_intact(kept.digest), work.task, work.modalities)
                 self._inference.activate(await self._inference.load(self._folder / kept.digest))
             except Refused as error:
                 _log.error("saved_model_not_loaded", model=kept.digest, why=error.detail)
@@ -254,7 +254,7 @@ class DeploymentService(StatusText):
                 self._changed.set()
                 return
 
-    async def _whole(self, digest: str) -> BundleManifest:
+    async def _read_intact(self, digest: str) -> BundleManifest:
         """Manifest of an undamaged bundle. Raises Refused."""
         try:
             return await asyncio.to_thread(read_manifest, self._folder / digest)
@@ -266,11 +266,11 @@ class DeploymentService(StatusText):
 
     async def _try(self, work: TrainingData) -> None:
         """Load the model on trial, after the record names it on disk. Raises Refused, Transient."""
-        await self.executor.written()
+        await self.executor.write()
         trial = self.record.trial
         if trial is None:
             return
-        manifest = await self._whole(trial.digest)
+        manifest = await self._read_intact(trial.digest)
         try:
             require_compatible(manifest, work.task, work.modalities)
         except Refused:

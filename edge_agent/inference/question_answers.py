@@ -150,7 +150,7 @@ class Answers:
         if names is None or names.snapshot is not asked.snapshot:
             names = self._names = NameIndex(asked.snapshot)
         known = [question for question in asked.questions if not names.unknown_name(question)]
-        found = self._tables.found(model, asked.task.name, names.keyed(known))
+        found = self._tables.answer(model, asked.task.name, names.keyed(known))
         yield from names.lines(asked, model.manifest, found)
 
     def unavailable_reason(self, model: CompletionModel, task: Task) -> str:

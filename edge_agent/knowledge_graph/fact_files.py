@@ -105,8 +105,8 @@ class FactFiles:
             Misconfigured: a file is missing or unreadable, or a line is no fact; nothing has changed.
         """
         graph, counts, taken = self.graph, self.counts, dict(self._taken)
-        goes_on = {path: _goes_on(path, before, stats.get(path), rested) for path, before in taken.items()}
-        if not all(goes_on.values()):
+        grown = {path: _can_continue(path, before, stats.get(path), rested) for path, before in taken.items()}
+        if not all(grown.values()):
             graph, counts, taken = empty(), MergeCounts(), {}
         for path, stat in stats.items():
             if stat is None:
@@ -115,12 +115,12 @@ class FactFiles:
             rests = path in rested
             if before is None or before.stat != stat or (before.waits and rests):
                 reader = _Reader(path, before or _ReadPosition(stat), self.bounds, rested=rests)
-                graph, new = self._merged(graph, reader)
-                counts, taken[path] = counts + new, reader.taken(stat)
+                graph, new = self._merge(graph, reader)
+                counts, taken[path] = counts + new, reader.position(stat)
         self.graph, self.counts, self._taken = graph, counts, taken
         return not any(one.waits for one in taken.values())
 
-    def _merged(self, graph: KnowledgeGraph, reader: "_Reader") -> tuple[KnowledgeGraph, MergeCounts]:
+    def _merge(self, graph: KnowledgeGraph, reader: "_Reader") -> tuple[KnowledgeGraph, MergeCounts]:
         counts, facts = MergeCounts(), reader.facts()
         try:
             while chunk := [*islice(facts, _CHUNK)]:
@@ -147,12 +147,12 @@ class _Reader:
                 self._hash.update(block)
             if self._before.size and self._hash.digest() != self._before.digest:
                 raise Misconfigured(f"{self.path}: it was changed while it was read")
-            lines = self._whole(file)
+            lines = self._whole_lines(file)
             for triple in facts_in(lines, self.path, self._bounds, self._before.lines):
                 if triple is not None:
                     yield triple
 
-    def _whole(self, file: IO[bytes]) -> Iterator[bytes]:
+    def _whole_lines(self, file: IO[bytes]) -> Iterator[bytes]:
         for line in lines_of(file, self.path, self._before.lines):
             if line.endswith(b"\n"):
                 self._size, self._lines = self._size + len(line), self._lines + 1
@@ -164,7 +164,7 @@ class _Reader:
                 return
             yield line
 
-    def taken(self, stat: Stat) -> _ReadPosition:
+    def position(self, stat: Stat) -> _ReadPosition:
         """The position after :meth:`facts`."""
         return _ReadPosition(stat, self._size, self._lines, self._hash.digest(), self._tail, self._waits)
 
@@ -182,7 +182,7 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _goes_on(path: Path, before: _ReadPosition, stat: Stat | None, rested: Collection[Path]) -> bool:
+def _can_continue(path: Path, before: _ReadPosition, stat: Stat | None, rested: Collection[Path]) -> bool:
     """Whether the file only grew, so that reading can continue.
 
     Raises:
@@ -191,7 +191,7 @@ def _goes_on(path: Path, before: _ReadPosition, stat: Stat | None, rested: Colle
     """
     if stat == before.stat:
         return True
-    if stat is not None and _stands(path, before, stat):
+    if stat is not None and _has_same_start(path, before, stat):
         return not before.tail  # which may have become longer
     if stat is not None and stat[0] == before.stat[0] and path not in rested:
         raise Misconfigured(
@@ -200,7 +200,7 @@ def _goes_on(path: Path, before: _ReadPosition, stat: Stat | None, rested: Colle
     return False
 
 
-def _stands(path: Path, before: _ReadPosition, stat: Stat) -> bool:
+def _has_same_start(path: Path, before: _ReadPosition, stat: Stat) -> bool:
     """Whether the file still begins with the lines that were read."""
     if stat[2] < before.size:
         return False

@@ -102,7 +102,7 @@ class QuestionFile:
             self._offset, self._mark, self.problem = 0, b"", ""
             return []
         except OSError as error:
-            self._tell(f"{self._path} cannot be read: {error.strerror}")
+            self._report(f"{self._path} cannot be read: {error.strerror}")
             self._closed = True
             return []
         return list(self._parsed(lines))
@@ -115,7 +115,7 @@ class QuestionFile:
         start = self._offset
         if size - start > MAX_READ_BYTES:
             start, grown = size - MAX_READ_BYTES, size - start
-            self._tell(f"{self._path} grew by {grown} bytes; only its last {MAX_READ_BYTES} are read")
+            self._report(f"{self._path} grew by {grown} bytes; only its last {MAX_READ_BYTES} are read")
         file.seek(start)
         data = file.read(size - start)
         if start > self._offset:  # in the middle of a line
@@ -141,12 +141,12 @@ class QuestionFile:
                     raise ValueError(f"has {len(line)} bytes, at most {_MAX_LINE} are read")  # noqa: TRY301 - reported in one place
                 question = parse(line.decode())
             except ValueError as error:
-                self._tell(f"{self._path}: line {line[:60]!a} {error}")
+                self._report(f"{self._path}: line {line[:60]!a} {error}")
             else:
                 if question is not None:
                     yield question
 
-    def _tell(self, words: str) -> None:
+    def _report(self, words: str) -> None:
         if words != self.problem:
             _log.warning("question_refused", why=words)
         self.problem = words

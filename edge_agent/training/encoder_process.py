@@ -43,7 +43,7 @@ class FeatureProcess:
         """
         self._pid, self._channel = await self._host.channel()
         graph = {GRAPH: np.frombuffer(data, np.uint8)}
-        said, _ = await self._asked({"op": "open", "threads": threads}, graph, OPEN_TIMEOUT_S, 0)
+        said, _ = await self._request({"op": "open", "threads": threads}, graph, OPEN_TIMEOUT_S, 0)
         dim = said.get("dim")
         if type(dim) is not int or not 0 <= dim <= _MAX_DIM:
             raise Transient(_NONSENSE)
@@ -58,13 +58,13 @@ class FeatureProcess:
         """
         size = (len(x_BCT), self.dim)
         given = {**encoder, WINDOWS: np.asarray(x_BCT, np.float32)}
-        _, found = await self._asked({"op": "features"}, given, timeout_s, 4 * size[0] * size[1])
+        _, found = await self._request({"op": "features"}, given, timeout_s, 4 * size[0] * size[1])
         z_BD = found.get(FEATURE)
         if z_BD is None or z_BD.shape != size or z_BD.dtype != _F4 or not np.isfinite(z_BD).all():
             raise Transient(_NONSENSE)
         return z_BD
 
-    async def _asked(
+    async def _request(
         self, header: Header, given: Arrays, timeout_s: float, max_body: int
     ) -> tuple[Header, Arrays]:
         if self._channel is None:
@@ -73,7 +73,7 @@ class FeatureProcess:
             said, found = await self._channel.ask(header, given, timeout_s, max_body)
         except ChannelClosed as error:
             pid, self._pid = self._pid, None
-            status = None if pid is None else await self._host.fate(pid)
+            status = None if pid is None else await self._host.exit_status(pid)
             raise Transient(probe.words(status or 0, "") or str(error)) from None
         require_answer(said)
         return said, found

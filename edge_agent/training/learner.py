@@ -192,7 +192,7 @@ class Learner(StatusPart):
             case "train":
                 return ""
             case "prototype":
-                return self._prototypes.lack(work.task, offer)
+                return self._prototypes.refusal(work.task, offer)
             case _:
                 return no_role_reason(self._settings)
 

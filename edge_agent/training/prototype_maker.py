@@ -65,7 +65,7 @@ class PrototypeMaker:
             await self._zygote.aclose()
 
     @staticmethod
-    def lack(task: Task, offer: Offer) -> str:
+    def refusal(task: Task, offer: Offer) -> str:
         """Why this role cannot take up an offer; empty if it can."""
         if not registry.method(task.method).prototype_role:
             return f"method {task.method!r} has no use for devices of role 'prototype'"
@@ -120,10 +120,10 @@ class PrototypeMaker:
         """As :func:`features_of`, each ONNX model in a process of its own."""
         found: dict[str, FloatArray] = {}
         for name, data in graphs.items():
-            rows_N, encoder = _asked(task, windows, state, name)
+            rows_N, encoder = _select_rows(task, windows, state, name)
             process = FeatureProcess(self._zygote)
             try:
-                await _opened(process, data, self._settings.learn.threads)
+                await _open(process, data, self._settings.learn.threads)
                 _require_dim(process.dim, task.network.feature_dim)
                 z_BD = np.zeros((len(windows), process.dim if len(rows_N) else 0), np.float32)
                 for at in range(0, len(rows_N), _SLICE):
@@ -143,7 +143,7 @@ class PrototypeMaker:
         self, offer: Offer, route: tuple[str, ...], wanted: tuple[str, ...]
     ) -> tuple[Blobs, dict[str, bytes]]:
         """Fetch the encoders' blobs, and the ONNX models that run on this device."""
-        refs = {name: _bounded(name, offer.graphs[name]) for name in wanted}
+        refs = {name: _require_size(name, offer.graphs[name]) for name in wanted}
         self._say(
             f"fetching encoders and encoder models for round {offer.round}", self._settings.fetch_timeout_s
         )
@@ -173,7 +173,7 @@ def features_of(
     """
     found: dict[str, FloatArray] = {}
     for name, data in graphs.items():
-        rows_N, encoder = _asked(task, windows, state, name)
+        rows_N, encoder = _select_rows(task, windows, state, name)
         try:
             graph = EncoderModel(data, threads)  # this drops the former one
             _require_dim(graph.dim, task.network.feature_dim)
@@ -187,7 +187,7 @@ def features_of(
     return found
 
 
-def _asked(task: Task, windows: WindowSet, state: Blobs, name: str) -> tuple[NDArray[np.intp], Tensors]:
+def _select_rows(task: Task, windows: WindowSet, state: Blobs, name: str) -> tuple[NDArray[np.intp], Tensors]:
     """The rows with a modality and a label, and the tensors of its encoder."""
     use_B = windows.present_BM[:, task.modality_names.index(name)] & (windows.y_B >= 0)
     encoder = {tensor: x for blob in state.values() for tensor, x in blob.items() if _is_of(name, tensor)}
@@ -206,7 +206,7 @@ def _is_of(modality: str, tensor: str) -> bool:
     return tensor.startswith(f"encoder/{modality}/")
 
 
-async def _opened(process: FeatureProcess, data: bytes, threads: int) -> None:
+async def _open(process: FeatureProcess, data: bytes, threads: int) -> None:
     """Raises Transient: the ONNX model or ONNX Runtime may be another one next time."""
     try:
         await process.open(data, threads)
@@ -231,7 +231,7 @@ async def _in_thread(compute: Callable[[], _T]) -> _T:
         running.exception()  # the caller was cancelled
 
 
-def _bounded(name: str, ref: BlobRef) -> BlobRef:
+def _require_size(name: str, ref: BlobRef) -> BlobRef:
     """Check the size before anything is fetched."""
     if ref.size > MAX_MODEL_BYTES:
         raise Refused(

@@ -183,7 +183,7 @@ async def test_a_model_whose_process_dies_of_it_is_refused(tmp_path):
             sock.close()
 
     async with predicting(inference(Deadly(lambda _: None))) as running:
-        with pytest.raises(Refused, match="it has gone") as refused:
+        with pytest.raises(Refused, match="it has ended") as refused:
             await running.load(put(tmp_path / "a"))
         assert refused.value.reason is Reason.MALFORMED
 

@@ -31,7 +31,7 @@ async def test_a_question_that_nobody_reads_is_given_up_in_time():
         asking = asyncio.ensure_future(next_one.ask({"op": "x"}, LARGE, 10))
         await asyncio.sleep(0.05)
         other.close()
-        with pytest.raises(ChannelClosed, match="gone"):
+        with pytest.raises(ChannelClosed, match="ended"):
             await asyncio.wait_for(asking, 10)
 
 
@@ -88,7 +88,7 @@ async def test_what_forks_models_and_does_not_answer_is_ended_and_another_answer
         stuck = zygote.pid
         os.kill(stuck, signal.SIGSTOP)
         monkeypatch.setattr(zygote_client, "_TIMEOUT_S", 0.2)
-        assert await zygote.fate(model) is None
+        assert await zygote.exit_status(model) is None
         assert not is_there(stuck), "a late answer of its would be taken for the answer to the next question"
         await until(lambda: not is_there(model), 20)
         assert (await zygote.ready()).why == ""

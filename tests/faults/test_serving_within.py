@@ -130,7 +130,7 @@ async def test_a_model_that_kills_its_process_never_comes_into_the_agent(tmp_pat
     opened = []
     monkeypatch.setattr(in_process, "InProcessChannel", lambda: opened.append("in the agent"))
     async with predicting(within_agent(Deadly(lambda _: None))) as running:
-        with pytest.raises(Refused, match="it has gone"):
+        with pytest.raises(Refused, match="it has ended"):
             await running.load(put(tmp_path / "a"))
         assert not opened
 

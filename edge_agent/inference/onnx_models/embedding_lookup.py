@@ -72,15 +72,15 @@ class TableReader:
         self._private = private
         self._read: tuple[object, Tables | None, str] = (None, None, NO_TABLES)
 
-    def found(self, model: CompletionModel, task: str, asked: KeyedQuestions) -> LookupResult:
+    def answer(self, model: CompletionModel, task: str, asked: KeyedQuestions) -> LookupResult:
         """Answer questions about a task.
 
         Raises:
             Refused: the model does not run.
         """
-        tables, why = self._fitting(model, task)
+        tables, why = self._matching_tables(model, task)
         if tables is None:
-            return nothing(why, model.shape.top_k)
+            return no_answers(why, model.shape.top_k)
         state_B = np.full(len(asked.inverse_B), HAS_ROWS, np.uint8)
         rows: list[tuple[int, int]] = []
         for b, inverse in enumerate(asked.inverse_B.tolist()):
@@ -98,9 +98,9 @@ class TableReader:
 
     def unavailable_reason(self, model: CompletionModel, task: str) -> str:
         """Why no question can be answered; empty if some may be."""
-        return self._fitting(model, task)[1]
+        return self._matching_tables(model, task)[1]
 
-    def _fitting(self, model: CompletionModel, task: str) -> tuple[Tables | None, str]:
+    def _matching_tables(self, model: CompletionModel, task: str) -> tuple[Tables | None, str]:
         """Embeddings that fit the model, or why there are none."""
         tables, why = self._tables(task)
         if tables is None:
@@ -122,7 +122,7 @@ class TableReader:
         return self._read[1:]
 
 
-def nothing(why: str, top_k: int) -> LookupResult:
+def no_answers(why: str, top_k: int) -> LookupResult:
     """A result without answers."""
     return LookupResult(
         why,

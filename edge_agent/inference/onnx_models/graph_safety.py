@@ -235,4 +235,4 @@ def _strange(words: str) -> Refused:
 
 
 def _damaged(at: int) -> Refused:
-    return Refused(Reason.MALFORMED, f"no ONNX model: byte {at} makes no sense")
+    return Refused(Reason.MALFORMED, f"no ONNX model: byte {at} is invalid")

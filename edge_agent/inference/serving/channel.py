@@ -63,7 +63,7 @@ class Channel:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            self._break(f"it has gone: {error.strerror}")
+            self._break(f"it has ended: {error.strerror}")
             return
         if sent < sum(len(buffer) for buffer in buffers):
             self._sending = self._loop.create_task(self._send_rest(memoryview(b"".join(buffers))[sent:]))
@@ -72,7 +72,7 @@ class Channel:
         try:
             await self._loop.sock_sendall(self._sock, rest)
         except OSError as error:
-            self._break(f"it has gone: {error.strerror}")
+            self._break(f"it has ended: {error.strerror}")
 
     def _readable(self) -> None:
         try:
@@ -80,10 +80,10 @@ class Channel:
         except BlockingIOError:
             return
         except OSError as error:
-            self._break(f"it has gone: {error.strerror}")
+            self._break(f"it has ended: {error.strerror}")
             return
         if not count:
-            self._break("it has gone")
+            self._break("it has ended")
             return
         if self._waiter is None or self._waiter.done():
             self._break("it answers without a request")

@@ -54,7 +54,7 @@ class Host(Protocol):
         """
         ...
 
-    async def fate(self, pid: int) -> int | None:
+    async def exit_status(self, pid: int) -> int | None:
         """How a servant's process ended: exit status, negative for a signal; None if unknown."""
         ...
 

@@ -84,7 +84,7 @@ class InProcessChannel:
             if future.done():
                 return
             if answer is None:
-                future.set_exception(error or ChannelClosed("it has gone"))
+                future.set_exception(error or ChannelClosed("it has ended"))
             else:
                 future.set_result(answer)
 
@@ -123,7 +123,7 @@ class InProcessHost:
         """A new servant."""
         return None, InProcessChannel()
 
-    async def fate(self, pid: int) -> int | None:  # noqa: ARG002 - it has no process
+    async def exit_status(self, pid: int) -> int | None:  # noqa: ARG002 - it has no process
         """Always unknown."""
         return None
 

@@ -98,7 +98,7 @@ class ModelServer:
         model, tables, task = self._model, self._tables, self._task
         if not isinstance(model, CompletionModel) or tables is None or task is None:
             raise Refused(Reason.WRONG_TENSORS, _NOT_OPEN)
-        found = tables.found(
+        found = tables.answer(
             model, task.name, KeyedQuestions(given["entity"], given["relation"], given["inverse"])
         )
         answers: _Given = {

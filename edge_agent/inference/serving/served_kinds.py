@@ -18,7 +18,7 @@ from edge_agent.inference.onnx_models.embedding_lookup import (
     NEW_RELATION,
     KeyedQuestions,
     LookupResult,
-    nothing,
+    no_answers,
 )
 from edge_agent.inference.serving.codec import Arrays
 from edge_agent.inference.serving.host import Host
@@ -80,7 +80,7 @@ class ServedWindows(ServedModel):
         given = {name: x[name] for name in self.names}
         given[PRESENT] = present_BM
         count = len(present_BM)
-        answer, found = await self.asked({"op": "predict"}, given, count * self._out_bytes + _F4.itemsize)
+        answer, found = await self.request({"op": "predict"}, given, count * self._out_bytes + _F4.itemsize)
         ran_s = found.pop(RAN, None)
         if found.keys() != self._shapes.keys():
             raise self.nonsense(f"it predicts {', '.join(found)[:100]}")
@@ -108,10 +108,10 @@ class ServedCompletion(ServedModel):
         arrays = {"entity": asked.entity_B16, "relation": asked.relation_B16, "inverse": asked.inverse_B}
         shape, count = self._completion, len(asked.inverse_B)
         most = count * (1 + shape.top_k * (8 + KEY_BYTES + 4))
-        answer, found = await self.asked({"op": "ask"}, arrays, most)
+        answer, found = await self.request({"op": "ask"}, arrays, most)
         if why := str(answer.get("why", "")):
             self.failures = 0
-            return nothing(why[:500], shape.top_k)
+            return no_answers(why[:500], shape.top_k)
         try:
             made = LookupResult("", found["state"], found["tails"], found["keys"], found["scores"])
             self._require(made, count)

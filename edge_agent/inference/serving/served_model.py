@@ -96,7 +96,7 @@ class ServedModel:
         try:
             answer, _ = await self._channel.ask(asked, {}, OPEN_TIMEOUT_S)
         except ChannelClosed:
-            raise Refused(Reason.MALFORMED, await self._fate()) from None
+            raise Refused(Reason.MALFORMED, await self._end_reason()) from None
         except BaseException:
             self._end()
             raise
@@ -113,7 +113,7 @@ class ServedModel:
         self._closed = True
         self._end()
 
-    async def asked(
+    async def request(
         self, header: Header, arrays: Arrays, max_body: int
     ) -> tuple[Header, dict[str, NDArray[Any]]]:
         """Send a request; raises PredictionFailed."""
@@ -123,7 +123,9 @@ class ServedModel:
             channel = self._channel
             if channel is None or channel.broken:
                 if channel is not None:
-                    _log.warning("model_restarted", version=self.manifest.version, why=await self._fate())
+                    _log.warning(
+                        "model_restarted", version=self.manifest.version, why=await self._end_reason()
+                    )
                 await self.start()
                 channel = self._channel
             if channel is None:
@@ -132,7 +134,7 @@ class ServedModel:
             require_answer(answer)
         except ChannelClosed:
             self.failures += 1
-            raise PredictionFailed(await self._fate()) from None
+            raise PredictionFailed(await self._end_reason()) from None
         except (Refused, Transient) as error:
             self.failures += 1
             raise PredictionFailed(error.detail if isinstance(error, Refused) else str(error)) from None
@@ -141,7 +143,7 @@ class ServedModel:
     async def use(self, task: Task) -> None:
         """Tell the process about another task. Raises PredictionFailed."""
         if task is not self._task or self._channel is None or self._channel.broken:
-            await self.asked({"op": "task", "task": task.model_dump_json().encode()}, {}, 0)
+            await self.request({"op": "task", "task": task.model_dump_json().encode()}, {}, 0)
             self._task = task
 
     def nonsense(self, words: str) -> PredictionFailed:
@@ -151,17 +153,17 @@ class ServedModel:
         self._end()
         return PredictionFailed(f"{who} answers nonsense: {words}")
 
-    async def _fate(self) -> str:
+    async def _end_reason(self) -> str:
         """Text on how the process ended; it is killed if it has not."""
         channel, pid, who = self._channel, self.pid, self._who
         self._channel = self.pid = None
         why = "" if channel is None else channel.broken
         if channel is not None:
             channel.close()
-        status = None if pid is None else await self._host.fate(pid)
+        status = None if pid is None else await self._host.exit_status(pid)
         hangs = "not answered" in why
         how = "" if status is None or hangs else probe.words(status, "")
-        return f"{who}: {how or why or 'it has gone'}"
+        return f"{who}: {how or why or 'it has ended'}"
 
     @property
     def _who(self) -> str:

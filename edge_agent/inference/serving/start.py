@@ -54,7 +54,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
     plain = ModelOptions(settings.threads, settings.timeout_s, private)
     chosen, told = await choose(zygote, folder, manifest, settings, plain, recent)
 
-    async def begun(how: ModelOptions, words: dict[str, Any]) -> Model:
+    async def start(how: ModelOptions, words: dict[str, Any]) -> Model:
         if host is not zygote:
             tried = served(zygote, folder, manifest, how)
             await tried.start()
@@ -65,7 +65,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
         return model
 
     try:
-        return await begun(chosen, told)
+        return await start(chosen, told)
     except Refused as error:
         if chosen == plain:
             raise
@@ -73,4 +73,4 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
         _log.warning(
             "variant_fallback", detail="float32 on the CPU is used", version=manifest.version, why=why
         )
-        return await begun(plain, {"variant": REFERENCE.variant, "provider": REFERENCE.provider, "why": why})
+        return await start(plain, {"variant": REFERENCE.variant, "provider": REFERENCE.provider, "why": why})

@@ -140,7 +140,7 @@ class ZygoteClient:
         pid, sock = await self.servant()
         return pid, Channel(sock)
 
-    async def fate(self, pid: int) -> int | None:
+    async def exit_status(self, pid: int) -> int | None:
         """How a servant ended: exit status, negative for a signal; None if unknown. Kills it if needed."""
         self._out.discard(pid)
         if self._sock is None:

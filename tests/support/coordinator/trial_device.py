@@ -101,7 +101,7 @@ class Device:
         acting = self.deployment.executor
         await until(lambda: not acting._unwritten and not acting._untidy, 20)
         async with acting.coming:
-            await acting.written()
+            await acting.write()
 
     def point(self, version: int, serial: int = 0, trial: Trial | None = None, **more: Any) -> str:
         """Store the bundle of this version and offer it; returns its digest."""

@@ -334,7 +334,7 @@ async def test_onnxruntime_that_dies_on_this_processor_takes_no_agent_with_it(tm
         await until(lambda: learner.trained == 1)
 
 
-@pytest.mark.parametrize(("opened", "words"), [({}, "answers nonsense"), ({"dim": D}, "it has gone")])
+@pytest.mark.parametrize(("opened", "words"), [({}, "answers nonsense"), ({"dim": D}, "it has ended")])
 async def test_a_process_that_lies_or_dies_of_a_graph_costs_the_round(tmp_path, opened, words):
     async with learning(tmp_path, zygote=Liar(lambda sock: sock.shutdown(2), opened)) as (learner, cloud):
         learner.offer(offer(cloud))

@@ -206,7 +206,7 @@ class Asked:
     async def ask(self, model):
         return {TAILS: np.zeros((model.rows, 2), np.int64)}
 
-    def keep(self, answers):
+    def accept(self, answers):
         self.count = len(answers[TAILS])
 
     def lines(self, *_, **__):
