@@ -185,7 +185,7 @@ def test_what_was_taken_and_is_changed_while_the_rest_is_read_is_read_anew(tmp_p
     device.look()
     text = lines([*HOUSE, ("well", "feeds", "pump")]).replace("thermometer 1", "thermometer 2")
     with monkeypatch.context() as patch:
-        patch.setattr(fact_files, "_goes_on", lambda *_: True)  # it did when it was looked at
+        patch.setattr(fact_files, "_can_continue", lambda *_: True)  # it did when it was looked at
         device.facts.write_text(text, encoding="utf-8")
         assert device.look() is None
     found = facts_of(device.look(after=REST))
