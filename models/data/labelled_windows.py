@@ -1,12 +1,11 @@
 """The coordinator's labelled windows (``task.labelled``): read from a file, checked against the task. NumPy.
 
-A window set (npz, ``models.data.window_set``) is taken as it is. A recording (npz, csv, parquet,
-``models.data.streams.recording``) is cut on the task's grid by the windower that runs on devices, so that a
-window
-here is what a window is there. In tables the class of a row may be a label's name, or its index.
+A window set (npz, ``models.data.window_set``) is used unchanged. A recording (npz, csv, parquet,
+``models.data.streams.recording``) is cut on the task's grid by the windower of the devices, so that windows
+are the same on both sides. In tables the class of a row may be a label's name or its index.
 
-Longer stretches (``window.context_s``) are not kept: labelled windows train a head, and devices contrast.
-Quality is 1 throughout: what an operator has labelled is taken at its word.
+Longer stretches (``window.context_s``) are not stored: labelled windows train a head, and only devices
+contrast. Quality is 1 throughout: an operator's labels are trusted.
 """
 
 from collections.abc import Mapping
@@ -31,13 +30,13 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Labelled, Task
 
 FEW: Final = 8
-"""Under so many labelled windows of a class, a head hardly learns it."""
+"""With fewer labelled windows of a class, a head hardly learns it."""
 MAX_BYTES: Final = npz.MAX_BYTES - (1 << 20)
-"""The worker reads the windows back from an npz, whose headers want a little too."""
+"""The worker reads the windows from an npz, whose headers take some bytes too."""
 OTHER_RULES: Final = 'or window.label_rule = "majority", "last" or "center" says which counts'
 _SHOWN: Final = 12
 _SAID: Final = {"unknown-modality", "missing-modality", "bounds", "channels"}
-"""Findings that :func:`gaps` has words of its own for, or that are errors here."""
+"""Findings that :func:`gaps` words itself, or that are errors here."""
 _SHOWN_PATH: Final = 200
 _WORDS: Final = 500
 _TWO: Final = 2
@@ -45,14 +44,14 @@ _TWO: Final = 2
 
 @dataclass(frozen=True)
 class LabelledFiles:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         path: the file.
-        windows: all that it gives, those without a label included (-1).
-        recordings: that they were cut from; None: the file is a window set.
+        windows: all windows, also those without a label (-1).
+        recordings: the recordings that they were cut from; None: the file is a window set.
         strange: modalities of the file that the task does not have.
-        odd: what else is odd in its recordings, in words.
+        odd: other findings in its recordings, as text.
     """
 
     path: Path
@@ -67,7 +66,7 @@ def load(task: Task, folder: Path) -> WindowSet:
 
     Args:
         task: with ``labelled``.
-        folder: that a relative ``labelled.file`` begins at: the task file's.
+        folder: the task file's; a relative ``labelled.file`` starts here.
 
     Raises:
         Misconfigured: as :func:`read` and :func:`usable`.
@@ -76,10 +75,10 @@ def load(task: Task, folder: Path) -> WindowSet:
 
 
 def read(task: Task, folder: Path) -> LabelledFiles:
-    """Everything that the file holds.
+    """The whole file.
 
     Raises:
-        Misconfigured: the task names none, it is not there, is none of the kinds, is broken, or does not fit
+        Misconfigured: the task names no file, or it is missing, of an unknown kind, damaged, or does not fit
             the task; the message names the file, and where it can line, column or key.
     """
     named = task.labelled
@@ -88,7 +87,7 @@ def read(task: Task, folder: Path) -> LabelledFiles:
     try:
         path = folder / Path(named.file).expanduser()
         is_there = path.is_file()
-    except (OSError, RuntimeError) as error:  # a name that no file can have, or a home that nobody has
+    except (OSError, RuntimeError) as error:  # an impossible file name, or a home folder that does not exist
         raise Misconfigured(f"file: {named.file[:_SHOWN_PATH]}: {error}"[:_WORDS]) from None
     if not is_there:
         raise Misconfigured(f"file: {path} is no file (relative paths begin where the task file is)")
@@ -102,7 +101,7 @@ def read(task: Task, folder: Path) -> LabelledFiles:
     if window_set.is_one(path):
         whole = replace(window_set.load(path, task), context=None)
         try:
-            _refuse_more_than_fits(_bytes(whole))  # values may be narrower in the file than float32
+            _refuse_more_than_fits(_bytes(whole))  # the file may hold values of a narrower type than float32
         except Misconfigured as error:
             raise Misconfigured(f"{path}: {error}") from None
         return LabelledFiles(path, whole)
@@ -112,7 +111,7 @@ def read(task: Task, folder: Path) -> LabelledFiles:
 
 
 def another(task: Task, path: Path) -> WindowSet | None:
-    """All windows of a further table, whose columns are named as in the task's own; None: it is no table.
+    """All windows of another table, with the columns that the task names; None if it is no table.
 
     Raises:
         Misconfigured: as :func:`read`.
@@ -124,10 +123,10 @@ def another(task: Task, path: Path) -> WindowSet | None:
 
 
 def usable(task: Task, found: LabelledFiles) -> WindowSet:
-    """The windows that something can be learned from: labelled, with a modality.
+    """The windows that can be used: labelled, with a modality.
 
     Raises:
-        Misconfigured: there is none, or all are of one class and nothing else is labelled.
+        Misconfigured: there is none, or all are of one class and no other target is labelled.
     """
     windows, path = found.windows, found.path
     if not len(windows):
@@ -147,18 +146,18 @@ def usable(task: Task, found: LabelledFiles) -> WindowSet:
     if len(classes) < _TWO and not others:
         raise Misconfigured(
             f"{path}: all {len(chosen)} labelled windows are of class {task.labels[classes[0]]!r}; "
-            "nothing can be told apart by them"
+            "a head cannot learn from them"
         )
     return chosen
 
 
 def gaps(task: Task, found: LabelledFiles, windows: WindowSet) -> tuple[str, ...]:
-    """What is missing for good labelled windows, in words; empty: nothing.
+    """Defects of the labelled windows, as text; empty if there are none.
 
     Args:
-        task: what they are for.
-        found: what the file holds.
-        windows: what is usable of it.
+        task: the task.
+        found: the content of the file.
+        windows: its usable windows.
     """
     counts = {name: np.array(found_K) for name, found_K in window_set.counts(windows, task).items()}
     whole_K = np.bincount(windows.y_B[windows.y_B >= 0], minlength=len(task.labels))
@@ -178,7 +177,7 @@ def gaps(task: Task, found: LabelledFiles, windows: WindowSet) -> tuple[str, ...
 
 
 def _beyond(task: Task, windows: WindowSet) -> list[str]:
-    """Values that a modality cannot have: another unit, most often."""
+    """Values outside a modality's bounds: most often in another unit."""
     told = []
     for m, modality in enumerate(task.modalities):
         x_BCT = windows.x[modality.name][windows.present_BM[:, m]]
@@ -194,7 +193,7 @@ def _beyond(task: Task, windows: WindowSet) -> list[str]:
 
 
 def _refuse_columns(named: Labelled, path: Path) -> None:
-    """An npz has none: who names one means another file."""
+    """An npz has no columns: a task that names one means another file."""
     for key, value, usual in (
         ("label_column", named.label_column, LABEL),
         ("recording_column", named.recording_column, None),
@@ -204,7 +203,7 @@ def _refuse_columns(named: Labelled, path: Path) -> None:
 
 
 def _refuse_classes(task: Task, path: Path, found: Recording) -> None:
-    """On a device a label that is none counts as unlabelled; here it is somebody's mistake."""
+    """Refuse a label that is no class: a device counts it as unlabelled, here it is an operator's mistake."""
     if not len(found.label_t):
         raise Misconfigured(f"{path}: no keys 'label/t' and 'label/values' in it: nothing is labelled")
     for strange in class_names.unknown(task, found).values():
@@ -223,7 +222,7 @@ def _refuse_classes(task: Task, path: Path, found: Recording) -> None:
 
 
 def _cut(task: Task, path: Path, found: Mapping[str, Recording]) -> LabelledFiles:
-    """Windows of all recordings, by name; none spans two."""
+    """Windows of all recordings, by name; none spans two recordings."""
     alone = task.model_copy(update={"window": task.window.model_copy(update={"context_s": None})})
     parts, size = [window_set.empty(alone)], 0
     for name, recording in found.items():
@@ -246,7 +245,7 @@ def _cut(task: Task, path: Path, found: Mapping[str, Recording]) -> LabelledFile
 
 
 def _bytes(windows: WindowSet) -> int:
-    """What they take in memory, and in the file that the worker reads."""
+    """Size in memory, and in the file that the worker reads."""
     rows = (windows.present_BM, windows.quality_BM, windows.y_B)
     return sum(array.nbytes for array in (*windows.x.values(), *rows, *windows.targets.values()))
 

@@ -1,10 +1,9 @@
-"""Sets of windows on disk and in hand: save, load, select, join. Torch-free.
+"""Sets of windows on disk and in memory: save, load, select, join. Torch-free.
 
 One npz file holds ``x/<modality>`` (``x_BCT`` float32), ``present`` (B, M), ``quality`` (B, M), ``y`` (B,)
 and, by further target, ``target/<name>`` (B,; class index or value, NaN: unlabelled); optionally ``group``
-(B,; text: whose window it is). Where longer stretches of stream were kept with the windows, it holds them as
-``models.data.streams.context`` says.
-Columns of ``present`` and ``quality`` stand in the task's modality order.
+(B,; text: the window's group, such as a person). Contexts, if stored with the windows, are laid out as in
+``models.data.streams.context``. Columns of ``present`` and ``quality`` are in the task's modality order.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ _KINDS = {"y": ("iu", "integers"), _GROUP: ("U", "text")}
 
 
 def empty(task: Task) -> WindowSet:
-    """No windows, in the task's shapes."""
+    """An empty set in the task's shapes."""
     count = len(task.modalities)
     return WindowSet(
         x={m.name: np.zeros((0, m.channels, task.samples(m.name)), np.float32) for m in task.modalities},
@@ -110,7 +109,7 @@ def _check_groups(windows: WindowSet, where: str) -> None:
 
 
 def save(path: Path, windows: WindowSet) -> None:
-    """Write a set as npz: whole or not at all."""
+    """Write a set as npz, atomically."""
     arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x for name, x in windows.x.items()}
     arrays |= {"present": windows.present_BM, "quality": windows.quality_BM, "y": windows.y_B}
     arrays |= {f"{_TARGET}{name}": y_B for name, y_B in windows.targets.items()}
@@ -164,7 +163,7 @@ def load(path: Path, task: Task | None = None) -> WindowSet:
 
 
 def is_one(path: Path) -> bool:
-    """Whether an npz is a window set, by one of its own keys, and not a recording.
+    """Whether an npz is a window set and not a recording, by one of its own keys.
 
     Raises:
         Misconfigured: it is no npz; the message names it.
@@ -190,7 +189,7 @@ def select(windows: WindowSet, index: ArrayLike) -> WindowSet:
 
 
 def concat(sets: Sequence[WindowSet]) -> WindowSet:
-    """Several sets of one task after each other.
+    """Several sets of one task, one after the other.
 
     Raises:
         ValueError: there are none, their modalities differ, or their contexts do.
@@ -216,14 +215,14 @@ def concat(sets: Sequence[WindowSet]) -> WindowSet:
 
 
 def _groups(sets: Sequence[WindowSet]) -> NDArray[np.str_] | None:
-    """Those of all; windows of which nobody said whose they are get the name ""."""
+    """The groups of all; windows without a group get the name ""."""
     if all(one.group_B is None for one in sets):
         return None
     return np.concatenate([np.full(len(s), "") if s.group_B is None else s.group_B for s in sets])
 
 
 def described(windows: WindowSet, task: Task) -> dict[str, Any]:
-    """What a score on these windows is of: how many, of which classes, whose."""
+    """A description of the windows of a score: number, classes, groups."""
     counts_K = np.bincount(windows.y_B[windows.y_B >= 0], minlength=len(task.labels))
     groups = 0 if windows.group_B is None else len(np.unique(windows.group_B))
     by_class = dict(zip(task.labels, counts_K.tolist(), strict=True))

@@ -1,1 +1,1 @@
-"""Graphs of things: facts (head, relation, tail) with features of some entities; data, scores, training."""
+"""Knowledge graphs: facts (head, relation, tail) with features of some entities; data, scores, training."""

@@ -1,4 +1,4 @@
-"""Classes by name in recordings: counted as a file is read, made the task's indices once the task is known.
+"""Classes by name in recordings: numbered as a file is read, mapped to indices once the task is known.
 
 Shapes: n values.
 """
@@ -15,7 +15,7 @@ from protocol.tasks.task import LABEL, Task
 
 
 def of_task(task: Task, recording: Recording) -> Recording:
-    """The same recording, its classes counted as the task does; a name that the task lacks counts as none."""
+    """The same recording with the task's class indices; a name that the task lacks counts as unlabelled."""
     if not recording.names:
         return recording
     label, targets = recording.label, dict(recording.targets)
@@ -30,7 +30,7 @@ def of_task(task: Task, recording: Recording) -> Recording:
 
 
 def unknown(task: Task, recording: Recording) -> dict[str, tuple[str, ...]]:
-    """The names of classes that the task does not have, by target; targets that it lacks are left out."""
+    """Class names that the task does not have, by target; targets that it lacks are left out."""
     found = {}
     for name, named in recording.names.items():
         if name in task.target_names:
@@ -41,7 +41,7 @@ def unknown(task: Task, recording: Recording) -> dict[str, tuple[str, ...]]:
 
 
 def _index(task: Task, target: str, named: Sequence[str]) -> NDArray[np.float64]:
-    """By class of the file, the index in the task; NaN where there is none."""
+    """By class of the file, the index in the task; NaN if there is none."""
     labels = task.target(target).labels if target in task.target_names else ()
     return np.array([labels.index(word) if word in labels else np.nan for word in named], np.float64)
 

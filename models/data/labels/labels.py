@@ -1,4 +1,4 @@
-"""Label tracks of recordings: the class of ``label``, and what further targets were. Pure NumPy.
+"""Label tracks of recordings: the class of ``label``, and further targets. Pure NumPy.
 
 Each value holds until the next one. ``label`` is a class index, -1 for none; a further target's is a class
 index or a number in its unit (the task says which), NaN for none.
@@ -16,7 +16,7 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL
 
 PREFIX: Final = "target"
-"""Before the name of a further target: ``target/<name>/t`` in npz, column ``target.<name>`` in tables."""
+"""Prefix of a further target's name: ``target/<name>/t`` in npz, column ``target.<name>`` in tables."""
 _MAX_LABEL: Final = 2**31
 _MAX_NAMES: Final = 1024
 
@@ -45,9 +45,9 @@ def classes_of(
 
 
 def from_words(path: Path, name: str, words: Sequence[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """The cells of a label column: (n,) values, NaN where a cell is empty, and the names that they count.
+    """The cells of a label column: (n,) values, NaN for an empty cell, and the names that the values index.
 
-    Where every filled cell is a number, the values are those numbers and there are no names.
+    If every filled cell is a number, the values are those numbers and there are no names.
 
     Raises:
         Misconfigured: it has more names than a task may have.
@@ -69,7 +69,7 @@ def from_words(path: Path, name: str, words: Sequence[str]) -> tuple[NDArray[np.
 
 
 def _numbers(words: Iterable[str]) -> NDArray[np.float64] | None:
-    """None where one of them is no number."""
+    """None if one of them is no number."""
     try:
         return np.array([float(word) for word in words], np.float64)
     except ValueError:
@@ -86,25 +86,25 @@ def target(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.gen
 
 
 def changes(track: TargetTrack) -> TargetTrack:
-    """Without values that repeat the one before."""
+    """The track without values that repeat the previous one."""
     keep = changed(track.values)
     return TargetTrack(track.t[keep], track.values[keep])
 
 
 def changed(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where a value differs from the one before it; NaN is like NaN. The first always does."""
+    """Where a value differs from the previous one; NaN equals NaN. The first always does."""
     same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     return np.concatenate([np.ones(min(1, len(values)), np.bool_), ~same])
 
 
 def is_class(values: NDArray[np.float64], classes: int) -> NDArray[np.bool_]:
-    """Where a value is the index of one of so many classes."""
+    """Where a value is a class index below ``classes``."""
     found: NDArray[np.bool_] = (values >= 0) & (values < classes) & (values == np.rint(values))
     return found
 
 
 def require_name(path: Path, name: str) -> None:
-    """Whether a further target can have this name.
+    """Require that a further target can have this name.
 
     Raises:
         Misconfigured: it is empty, or the name of the first target.

@@ -1,4 +1,4 @@
-"""Which label a window has (``window.label_rule``): the changes of one target, and four rules. Pure NumPy.
+"""Rules for a window's label (``window.label_rule``): the changes of one target, and four rules. Pure NumPy.
 
 Shapes: k changes, B windows.
 """
@@ -16,9 +16,9 @@ from models.data.streams.track import ABSURD, increases
 from protocol.tasks.labelling import Labelling, LabelRule
 
 MAX_CHANGES: Final = 65_536
-"""Of one target's labels, while windows wait to close: where sensors are silent, labels may still come."""
+"""Limit of one target's labels while windows wait to close: labels may go on when sensors are silent."""
 _JUST_S: Final = 1e-9
-"""A label that changes at a window's edge does not change within it."""
+"""A label that changes at a window's edge does not change within the window."""
 _WHOLE: Final = Labelling()
 
 
@@ -27,7 +27,7 @@ class Labels:
 
     Args:
         classes: of a classification; 0: the target is a number.
-        rule: by which a window is labelled.
+        rule: the task's ``label_rule``.
     """
 
     def __init__(self, classes: int, rule: Labelling = _WHOLE) -> None:
@@ -36,7 +36,7 @@ class Labels:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: no label holds."""
+        """Drop all labels."""
         self._t = np.empty(0, np.float64)
         self._value = np.empty(0, np.float64)  # NaN: none
 
@@ -46,9 +46,9 @@ class Labels:
         return float(self._t[-1]) if len(self._t) else -math.inf
 
     def add(self, batch: LabelBatch) -> None:
-        """Take changes, in any order; a class that is not the task's counts as none, and an absurd number.
+        """Add changes, in any order; a class that the task lacks, or an absurd number, counts as none.
 
-        Of more changes than :data:`MAX_CHANGES` the oldest go: windows of that time have no label then.
+        Beyond :data:`MAX_CHANGES` the oldest are dropped: windows of that time have no label then.
         """
         good = np.isfinite(batch.t)
         given = batch.label.astype(np.float64)
@@ -62,12 +62,12 @@ class Labels:
         self._t, self._value = t[change], value[change]
 
     def forget(self, before: float) -> None:
-        """Drop changes that no window from ``before`` on needs; the one in force stays."""
+        """Drop changes that no window from ``before`` on needs; the one in force is kept."""
         first = max(0, int(np.searchsorted(self._t, before, side="right")) - 1)
         self._t, self._value = self._t[first:], self._value[first:]
 
     def of(self, start_B: NDArray[np.float64], end_B: NDArray[np.float64]) -> NDArray[np.float64]:
-        """``y_B``: what each window [start, end) is labelled with by the rule, NaN where it is not."""
+        """``y_B``: the label of each window [start, end) by the rule, NaN if there is none."""
         y_B = np.full(len(start_B), np.nan)
         if not len(self._t):
             return y_B
@@ -85,7 +85,7 @@ class Labels:
         return y_B
 
     def mixed(self, start_B: NDArray[np.float64], end_B: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """``mixed_B``: the windows in which more than one label holds, "none" being one of them."""
+        """``mixed_B``: the windows in which more than one label holds; "none" counts as a label."""
         first = np.searchsorted(self._t, start_B + _JUST_S, side="right")
         last = np.searchsorted(self._t, end_B - _JUST_S, side="left")
         found: NDArray[np.bool_] = last > first
@@ -97,7 +97,7 @@ class Labels:
         return np.where(at >= 0, self._value[np.maximum(at, 0)], np.nan)
 
     def _of_several(self, part: slice, start: float, end: float) -> float:
-        """Of a window in which the label changes."""
+        """The label of windows in which it changes."""
         begins, value = np.maximum(self._t[part], start), self._value[part]
         held = np.maximum(np.append(begins[1:], end) - begins, 0.0)
         return _RULES[self._rule.label_rule](held, value, self._wanted_s(end - start), self._classes)
@@ -109,12 +109,12 @@ class Labels:
 
 
 def _whole(held: NDArray[np.float64], value: NDArray[np.float64], wanted_s: float, classes: int) -> float:
-    """No class, as there are several; a number's mean where it is labelled throughout."""
+    """No class, as there are several; of a number the mean, if the window is labelled throughout."""
     return math.nan if classes else _mean(held, value, wanted_s)
 
 
 def _majority(held: NDArray[np.float64], value: NDArray[np.float64], wanted_s: float, classes: int) -> float:
-    """The class that holds longest, if alone and long enough; a number's mean over what is labelled."""
+    """The class that holds longest, if alone and long enough; a number's mean over labelled time."""
     if not classes:
         return _mean(held, value, wanted_s)
     known = ~np.isnan(value)
@@ -125,7 +125,7 @@ def _majority(held: NDArray[np.float64], value: NDArray[np.float64], wanted_s: f
 
 
 def _mean(held: NDArray[np.float64], value: NDArray[np.float64], wanted_s: float) -> float:
-    """Over the labelled time, where there is enough of it."""
+    """Mean over labelled time, if that is long enough."""
     some = (held > 0) & ~np.isnan(value)
     if held[some].sum() < max(wanted_s, _JUST_S):
         return math.nan
@@ -133,4 +133,4 @@ def _mean(held: NDArray[np.float64], value: NDArray[np.float64], wanted_s: float
 
 
 _RULES: Final[dict[LabelRule, Callable[..., float]]] = {"whole": _whole, "majority": _majority}
-"""Of windows in which the label changes; the other rules look at one time."""
+"""For windows in which the label changes; the other rules read it at one time."""

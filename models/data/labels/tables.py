@@ -1,4 +1,4 @@
-"""Tables with several recordings, and classes by name: what an operator labels (``task.labelled``). NumPy.
+"""Tables with several recordings, and classes by name: the operator's labels (``task.labelled``). NumPy.
 
 Shapes: n rows.
 """
@@ -25,15 +25,15 @@ def by_recording(task: Task, named: Labelled, path: Path) -> dict[str, Recording
 
     Args:
         task: its labels.
-        named: the columns; without one that tells recordings apart there is one, with no name.
+        named: the columns; without a recording column there is one recording, without a name.
         path: the file.
 
     Raises:
-        Misconfigured: a column is not there or holds what it cannot, a class is none of the task's, or time
-            goes back within a recording; the message names file, line and column.
+        Misconfigured: a column is missing or holds an invalid cell, a class is not in the task, or time goes
+            back within a recording; the message names file, line and column.
         OSError: the file cannot be read.
     """
-    # Whoever labels keeps notes in further columns; they are nobody's samples.
+    # an operator's notes in further columns are no samples
     table = tables.read(path, _words_of(named), lambda name: name == "t" or "." in name)
     columns = dict(table.numbers)
     columns[LABEL] = _classes(task, named.label_column, table)
@@ -47,7 +47,7 @@ def by_recording(task: Task, named: Labelled, path: Path) -> dict[str, Recording
 
 
 def _words_of(named: Labelled) -> dict[str, str]:
-    """The columns that hold words, with their keys."""
+    """The text columns, with their keys."""
     asked = {named.label_column: "label_column"}
     if named.recording_column in asked:
         raise Misconfigured(f"recording_column: {named.recording_column!r} is the column of the labels")
@@ -55,9 +55,9 @@ def _words_of(named: Labelled) -> dict[str, str]:
 
 
 def _classes(task: Task, column: str, table: Table) -> NDArray[np.float64]:
-    """(n,) class index of each row, NaN where the cell is empty.
+    """(n,) class index of each row, NaN for an empty cell.
 
-    Where a label of the task reads as a number, cells are names alone: ``3`` could be either.
+    If a label of the task reads as a number, cells are names only: ``3`` could be either.
     """
     known: dict[str, float] = {"": np.nan}
     names = [label.strip() for label in task.labels]
@@ -79,7 +79,7 @@ def _classes(task: Task, column: str, table: Table) -> NDArray[np.float64]:
 
 
 def _whole(cell: str) -> str:
-    """A whole number without its fraction, as tables with empty cells have them: ``3.0`` is ``3``."""
+    """A whole number without its fraction, as tables with empty cells write it: ``3.0`` is ``3``."""
     head, dot, fraction = cell.partition(".")
     return head if dot and not fraction.strip("0") else cell
 
@@ -102,7 +102,7 @@ def _groups(column: str | None, table: Table) -> Mapping[str, NDArray[np.int64]]
 def _refuse_disorder(
     table: Table, t: NDArray[np.float64], rows: NDArray[np.int64], column: str | None
 ) -> None:
-    """Rows that are put in the order of time would mix recordings that each begin at 0."""
+    """Refuse rows out of order: sorting would mix recordings that each begin at 0."""
     bad = np.flatnonzero(~np.isfinite(t))
     if len(bad):
         raise Misconfigured(f"{table.path}: {table.place(rows[bad[0]])}, column 't': no time")

@@ -1,11 +1,11 @@
-"""How further targets are named on disk. Pure."""
+"""Names of further targets on disk. Pure."""
 
 from protocol.frames.frame import digest
 from protocol.tasks.task import Target, Task
 
 
 def key_of(target: Target) -> str:
-    """Names a target and what its labels mean: under other classes an index would be another thing."""
+    """A key of a target's name and its labels' meaning: with other classes an index differs."""
     return f"{target.name}.{digest(repr((target.kind, target.labels, target.unit)).encode())[:8]}"
 
 

@@ -1,1 +1,1 @@
-"""Streams, below both daemons (ADR 17): recordings, label tracks, and how samples become windows. NumPy."""
+"""Streams, below both daemons (ADR 17): recordings, label tracks, and cutting samples into windows. NumPy."""

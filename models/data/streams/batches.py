@@ -1,4 +1,4 @@
-"""What a source yields: samples of one modality, labels of one target."""
+"""Output of a source: samples of one modality, labels of one target."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class SampleBatch:
 
 @dataclass(frozen=True, slots=True)
 class LabelBatch:
-    """Labels of one target: from ``t[i]`` until ``t[i + 1]`` it is ``label[i]``.
+    """Labels of one target: ``label[i]`` holds from ``t[i]`` until ``t[i + 1]``.
 
     A classification's are class indices, -1 or NaN for none; a regression's are numbers in its unit, NaN for
     none.

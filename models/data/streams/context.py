@@ -1,7 +1,6 @@
-"""The stretches of stream that windows are the ends of: make, check, select, join. Torch-free.
+"""The longer stretches of stream that end with the windows: create, check, select, join. Torch-free.
 
-``models.data.window_set`` calls these for the sets that have a :class:`~models.contract.Context`; on disk it
-is
+``models.data.window_set`` calls these for sets with a :class:`~models.contract.Context`; on disk it is
 ``context/x/<modality>`` (``x_BCL`` float32) and ``context/points`` (B, M) beside the window's arrays.
 
 Shapes: B windows, M modalities, C channels, T grid points of a window, L of its context.
@@ -22,7 +21,7 @@ POINTS: Final = "context/points"
 
 
 def empty(task: Task) -> Context | None:
-    """Of no window; None where the task keeps windows alone."""
+    """The context of no window; None if the task stores windows only."""
     if task.window.context_s is None:
         return None
     shapes = {m.name: (0, m.channels, task.context_samples(m.name)) for m in task.modalities}
@@ -31,14 +30,14 @@ def empty(task: Task) -> Context | None:
 
 
 def arrays(context: Context | None) -> dict[str, NDArray[Any]]:
-    """What a file holds of it, by key."""
+    """Its arrays in a file, by key."""
     if context is None:
         return {}
     return {f"{X}{name}": x for name, x in context.x.items()} | {POINTS: context.points_BM}
 
 
 def read(data: Mapping[str, NDArray[Any]], where: str) -> Context | None:
-    """What :func:`arrays` gave; None where the file holds none.
+    """Read the arrays of :func:`arrays`; None if the file has none.
 
     Raises:
         Misconfigured: one of its keys is there without the others, or its counts are no integers.
@@ -87,7 +86,7 @@ def check(windows: WindowSet, task: Task, where: str) -> None:
 
 
 def _check_values(windows: WindowSet, m: int, name: str, x_BCL: NDArray[np.float32], where: str) -> None:
-    """Of one modality: finite, ends with the window, and counts that say so."""
+    """Check one modality: finite, ends with the window, and consistent counts."""
     assert windows.context is not None  # noqa: S101 - for the type checker
     points_B, present_B = windows.context.points_BM[:, m], windows.present_BM[:, m]
     length, window = x_BCL.shape[-1], windows.x[name].shape[-1]
@@ -104,14 +103,14 @@ def _check_values(windows: WindowSet, m: int, name: str, x_BCL: NDArray[np.float
 
 
 def select(context: Context | None, at: NDArray[Any]) -> Context | None:
-    """Those at these places (indices or a boolean mask), copied."""
+    """The contexts at these places (indices or a boolean mask), copied."""
     if context is None:
         return None
     return Context({name: x[at] for name, x in context.x.items()}, context.points_BM[at])
 
 
 def concat(sets: Sequence[WindowSet]) -> Context | None:
-    """Of several sets after each other; None where none has one.
+    """The contexts of several sets, one after the other; None if none has one.
 
     Raises:
         ValueError: some have one and some do not, or they are not equally long.
@@ -130,11 +129,11 @@ def concat(sets: Sequence[WindowSet]) -> Context | None:
 
 
 def masked(context: Context | None, keep_BM: NDArray[np.bool_], names: Sequence[str]) -> Context | None:
-    """Without modalities in windows where they are not kept: zeros, and no points.
+    """The context with some modalities masked: zeros, and no points.
 
     Args:
         context: any.
-        keep_BM: whether a modality stays in a window; (1, M): in all.
+        keep_BM: whether a modality is kept in a window; (1, M): in all.
         names: the modalities in the order of the columns.
     """
     if context is None:

@@ -11,7 +11,7 @@ from protocol.tasks.task import Task
 
 
 def cut(task: Task, recording: Recording) -> Iterator[Windows]:
-    """The windows of a recording in the order of time, in batches, those without a label included.
+    """The windows of a recording in the order of time, in batches, also those without a label.
 
     Args:
         task: the grid; modalities that the recording lacks are masked.

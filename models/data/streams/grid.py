@@ -1,6 +1,6 @@
-"""Samples -> values on the grid of windows, and of the stretches that these are the ends of. Pure NumPy.
+"""Samples -> values on the grid of windows, and of the contexts that end with them. Pure NumPy.
 
-Shapes: B windows, M task modalities, C channels, T grid points of a window, L of a stretch.
+Shapes: B windows, M task modalities, C channels, T grid points of a window, L of a context.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from protocol.tasks.task import Modality, Task
 
 @dataclass(frozen=True)
 class Values:
-    """What windows hold but labels, as ``Windows`` says; without ``context_s`` the context is the window."""
+    """The fields of ``Windows`` without labels; without ``context_s`` the context is the window."""
 
     x: dict[str, NDArray[np.float32]]
     covered: dict[str, NDArray[np.bool_]]
@@ -43,8 +43,8 @@ def points_of(covered_BL: NDArray[np.bool_], window: int, present_B: NDArray[np.
 
     Args:
         covered_BL: which points lie between samples.
-        window: T. Its own points count whether covered or not.
-        present_B: whether the modality is present in the window; 0 points where it is not.
+        window: T. Its own points count, covered or not.
+        present_B: whether the modality is present in the window; 0 points if it is not.
     """
     before = covered_BL.shape[1] - window
     gap_BL = ~covered_BL[:, :before][:, ::-1]
@@ -53,21 +53,21 @@ def points_of(covered_BL: NDArray[np.bool_], window: int, present_B: NDArray[np.
 
 
 def clear(x_BCL: NDArray[np.float32], points_B: NDArray[np.int64]) -> None:
-    """Zero what does not count, in place: what was seen before a gap, and what never was."""
+    """Zero the points that do not count, in place: those before a gap, and those never covered."""
     length = x_BCL.shape[-1]
     out_BL = np.arange(length) < length - points_B[:, None]
     x_BCL.transpose(0, 2, 1)[out_BL] = 0.0
 
 
 def before_s(task: Task, name: str) -> float:
-    """Seconds from the first point of a stretch of that modality to the first of its window."""
+    """Seconds from the first point of a context of that modality to the first of its window."""
     return (task.context_samples(name) - task.samples(name)) / task.modality(name).rate_hz
 
 
 def _resampled(
     task: Task, modality: Modality, track: Track | None, start_B: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """``x_BCL`` and ``covered_BL``; the grid of the window goes on into its past."""
+    """``x_BCL`` and ``covered_BL``; the grid of the window continues into its past."""
     length, samples = task.context_samples(modality.name), task.samples(modality.name)
     if track is None:
         shape = (len(start_B), modality.channels, length)

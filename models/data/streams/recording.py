@@ -3,10 +3,10 @@
 npz: ``<modality>/t`` (n,) seconds, ``<modality>/values`` (n, C), optional ``label/t`` and ``label/values``
 (n,), and by further target ``target/<name>/t`` and ``target/<name>/values`` (n,). csv and parquet: a column
 ``t``, columns ``<modality>.<channel>``, optional columns ``label`` and ``target.<name>``. In tables an empty
-cell is a sample that is missing: each modality keeps the rows in which all its cells are filled.
+cell is a missing sample: each modality keeps the rows in which all its cells are filled.
 
 Labels hold until the next one. ``label`` is a class index, -1 for none; a further target's is a class index
-or a number in its unit, NaN (an empty cell) for none. Labels may name classes instead of counting them
+or a number in its unit, NaN (an empty cell) for none. Labels may be class names instead of indices
 (``Recording.names``; in npz an array of text, "" for none).
 """
 
@@ -48,15 +48,15 @@ class Stream:
     t: NDArray[np.float64]
     values: NDArray[np.float32]
     moved: int = 0
-    """Samples whose time, in the file, is before that of the sample in front of them."""
+    """Samples whose time, in the file, is before that of the previous sample."""
 
 
 @dataclass(frozen=True)
 class Recording:
     """Streams by modality, changes of ``label`` (``label_t``, ``label`` (k,) int64) and further targets.
 
-    ``names``: by target whose classes the file names, these names; its values are places among them, and
-    not yet the task's indices (:func:`models.data.labels.class_names.of_task`).
+    ``names``: the class names of targets whose classes the file names; their values index these names, and
+    not yet the task's classes (:func:`models.data.labels.class_names.of_task`).
     """
 
     streams: Mapping[str, Stream]
@@ -85,7 +85,7 @@ def read(path: Path) -> Recording:
     """Read a recording by its suffix.
 
     Raises:
-        Misconfigured: the file is missing, too large, of an unknown kind, or broken; names file and key.
+        Misconfigured: the file is missing, too large, of an unknown kind, or damaged; names file and key.
     """
     known = (".npz", *tables.SUFFIXES)
     if path.suffix not in known:
@@ -94,10 +94,10 @@ def read(path: Path) -> Recording:
 
 
 def opened(path: Path, reader: Callable[[Path], R]) -> R:
-    """What a reader makes of a file, once its size is known to be bearable.
+    """Read a file with ``reader``, if it is not too large.
 
     Raises:
-        Misconfigured: the file is missing or too large, or what the reader raises.
+        Misconfigured: the file is missing or too large, or the error of the reader.
     """
     try:
         size = path.stat().st_size
@@ -121,7 +121,7 @@ def write_npz(path: Path, recording: Recording) -> None:
 
 
 def _named(values: NDArray[Any], names: tuple[str, ...]) -> NDArray[Any]:
-    """Values that count names as these names again."""
+    """Class indices as names again."""
     if not names:
         return values
     return np.array([names[int(value)] if value >= 0 else "" for value in values], np.str_)
@@ -156,7 +156,7 @@ def _read_npz(path: Path) -> Recording:
 def _counted(
     path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.generic]
 ) -> tuple[NDArray[np.generic], NDArray[np.generic], tuple[str, ...]]:
-    """A label track whose text, if it has any, is counted; and the names."""
+    """A label track with its text, if any, as indices; and the names."""
     if values.dtype.kind != "U" or values.ndim != 1:
         return t, values, ()
     counted, names = from_words(path, name, [str(word).strip() for word in values])
@@ -194,12 +194,14 @@ def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.ge
     if not np.isfinite(times).all():
         raise Misconfigured(f"recording {path}: '{name}/t' holds a time that is not finite")
     order, moved = np.argsort(times, kind="stable"), int((np.diff(times) < 0).sum())
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, and no sensor says so: quality finds it
+    with np.errstate(
+        over="ignore"
+    ):  # beyond float32 is infinite, and no sensor reports that: quality finds it
         return Stream(times[order], np.ascontiguousarray(values[order], np.float32), moved)
 
 
 def _read_table(path: Path) -> Recording:
-    """Columns of labels may hold names, all others numbers."""
+    """Label columns may hold names, all others numbers."""
     of_labels = {name: name for name in tables.header(path) if name == LABEL or name.startswith(f"{PREFIX}.")}
     table = tables.read(path, of_labels)
     columns, named = dict(table.numbers), {}
@@ -211,13 +213,13 @@ def _read_table(path: Path) -> Recording:
 def of_columns(
     path: Path, columns: Mapping[str, NDArray[np.float64]], names: Mapping[str, tuple[str, ...]] = NO_NAMES
 ) -> Recording:
-    """A recording from the columns of a table, each (n,), NaN where a cell is empty.
+    """A recording from the columns of a table, each (n,), NaN for an empty cell.
 
     ``names``: as in :class:`Recording`.
 
     Raises:
-        Misconfigured: there is no time or no modality among them, or what they hold cannot be; names ``path``
-            and the column.
+        Misconfigured: there is no time or no modality among them, or they hold an invalid value; names
+            ``path`` and the column.
     """
     if "t" not in columns:
         raise Misconfigured(f"recording {path}: no column 't' (columns: {', '.join(list(columns)[:12])})")

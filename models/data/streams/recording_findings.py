@@ -1,7 +1,7 @@
-"""What is odd in a recording, measured against a task: one list for every command and for the agent. Pure.
+"""Findings in a recording, compared with a task: one list for every command and for the agent. Pure.
 
-Errors make data useless without a word of anybody (a misspelt modality, classes that the task does not have,
-times in milliseconds); warnings are what may be meant so.
+Errors make data useless without notice (a misspelt modality, classes that the task does not have, times in
+milliseconds); warnings may be intended.
 
 Shapes: n samples, C channels, k changes of a label, B windows.
 """
@@ -24,25 +24,25 @@ from protocol.tasks.task import LABEL, Target, Task
 
 __all__ = ["ERROR", "WARNING", "StreamFinding", "mixed_windows", "of_recording"]
 MANY: Final = 0.3
-"""A share of windows with several labels that is worth a word."""
+"""A share of windows with several labels that is worth a finding."""
 _MOST_WINDOWS: Final = 1_000_000
 _SHOWN: Final = 8
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Of so many windows, those in which more than one label holds."""
+    """Windows, and those of them in which more than one label holds."""
 
     windows: int
     mixed: int
 
 
 def of_recording(task: Task, recording: Recording) -> tuple[StreamFinding, ...]:
-    """Everything odd, targets and labels first, then modality by modality.
+    """All findings, targets and labels first, then by modality.
 
     Args:
         task: on windows.
-        recording: as it was read.
+        recording: as read.
     """
     return (
         *_of_targets(task, recording),
@@ -132,7 +132,7 @@ def _of_modalities(task: Task, recording: Recording) -> Iterator[StreamFinding]:
 
 
 def _of_windows(task: Task, recording: Recording) -> Iterator[StreamFinding]:
-    """Windows longer than the activities, where the task wants one label for a whole window."""
+    """Windows longer than the activities, if the task wants one label for a whole window."""
     if task.window.label_rule != "whole" or has_odd_times(task, recording.streams):
         return
     found = mixed_windows(task, recording)
@@ -145,7 +145,7 @@ def _of_windows(task: Task, recording: Recording) -> Iterator[StreamFinding]:
 
 
 def mixed_windows(task: Task, recording: Recording) -> Mixed:
-    """Windows of the recording's span, and those of them in which more than one label holds."""
+    """Windows in the recording's span, and those of them in which more than one label holds."""
     named, window = class_names.of_task(task, recording), task.window
     first, last = recording.span()
     labels = Labels(len(task.labels), window)

@@ -1,4 +1,4 @@
-"""What is odd in one stream of a recording: its times, its rate, its values, its unit. Pure.
+"""Findings in one stream of a recording: its times, its rate, its values, its unit. Pure.
 
 Shapes: n samples, C channels.
 """
@@ -17,7 +17,7 @@ from protocol.tasks.task import Modality, Task
 ERROR: Final = "error"
 WARNING: Final = "warning"
 RATE_FACTOR: Final = 1.5
-"""A recorded rate further than this from the task's is doubtful."""
+"""A recorded rate that differs by more than this from the task's is doubtful."""
 _CLOCKS: Final = {1e3: "milliseconds", 1e6: "microseconds", 1e9: "nanoseconds"}
 _UNITS: Final = {
     1000.0: "a thousand times",
@@ -25,9 +25,9 @@ _UNITS: Final = {
     57.29578: "57.3 times (degrees)",
 }
 _GRAVITY: Final = {"g": 1.0, "m/s2": 9.80665, "m/s^2": 9.80665}
-"""By unit, what an accelerometer reads at rest."""
+"""By unit, an accelerometer's reading at rest."""
 _NEAR: Final = 1.25
-"""A quotient so near to a factor is that factor."""
+"""A quotient this near to a factor counts as that factor."""
 _SOME: Final = 0.01
 _MOST: Final = 0.5
 _AXES: Final = 3
@@ -35,13 +35,13 @@ _AXES: Final = 3
 
 @dataclass(frozen=True)
 class StreamFinding:
-    """Something odd.
+    """One finding.
 
     Attributes:
-        kind: a word for programs; docs/data-check.md lists them.
+        kind: for programs; docs/data-check.md lists them.
         severity: :data:`ERROR` or :data:`WARNING`.
         words: for people.
-        modality: that it is about; empty: none.
+        modality: its subject; empty: none.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class StreamFinding:
 
 
 def of_stream(task: Task, name: str, stream: Stream) -> tuple[StreamFinding, ...]:
-    """Everything odd in a stream of that modality of the task."""
+    """All findings in a stream of that modality of the task."""
     modality = task.modality(name)
     channels = stream.values.shape[1]
     if channels != modality.channels:
@@ -67,14 +67,14 @@ def of_stream(task: Task, name: str, stream: Stream) -> tuple[StreamFinding, ...
 
 
 def rate_of(stream: Stream) -> float | None:
-    """Samples per recorded second between neighbours, whatever gaps there are; None where nothing tells."""
+    """Samples per recorded second between neighbours, without gaps; None if it cannot be determined."""
     steps = np.diff(stream.t)
     steps = steps[steps > 0]
     return 1 / float(np.median(steps)) if len(steps) else None
 
 
 def clock_of(modality: Modality, stream: Stream) -> str:
-    """In which unit its times seem to be, where that is not seconds; empty: seconds, or nothing tells."""
+    """The probable unit of its times, if that is not seconds; empty: seconds, or unknown."""
     rate = rate_of(stream)
     for factor, words in _CLOCKS.items():
         if rate is not None and 1 / RATE_FACTOR <= rate * factor / modality.rate_hz <= RATE_FACTOR:
@@ -83,16 +83,14 @@ def clock_of(modality: Modality, stream: Stream) -> str:
 
 
 def has_odd_times(task: Task, streams: Mapping[str, Stream]) -> bool:
-    """Whether the times of any stream seem to be no seconds."""
+    """Whether the times of any stream are probably not in seconds."""
     return any(clock_of(task.modality(n), s) for n, s in streams.items() if n in task.modality_names)
 
 
 def _of_times(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
     name, rate, total = f"modality {modality.name!r}", rate_of(stream), len(stream.t)
     if stream.moved:
-        words = (
-            f"{name}: {stream.moved} of {total} times are before the one in front of them; they were sorted"
-        )
+        words = f"{name}: {stream.moved} of {total} times are before the previous one; they were sorted"
         yield StreamFinding("disorder", WARNING, words, modality.name)
     if twice := int((np.diff(stream.t) == 0).sum()):
         words = f"{name}: {twice} of {total} samples have the time of the one before; the first counts"
@@ -115,7 +113,7 @@ def _of_gaps(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamF
     if gaps.sum() > _SOME * span:
         words = (
             f"modality {modality.name!r}: {len(gaps)} gaps over {most:g} s (window.max_gap_s), together "
-            f"{gaps.sum():.4g} of {span:.4g} s: nothing is known there"
+            f"{gaps.sum():.4g} of {span:.4g} s: no data there"
         )
         yield StreamFinding("gaps", WARNING, words, modality.name)
 
@@ -140,7 +138,7 @@ def _of_values(modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
 
 
 def _of_bounds(modality: Modality, values: NDArray[np.float32]) -> Iterator[StreamFinding]:
-    """Values that the modality cannot have, and those of another unit."""
+    """Values outside the modality's bounds, and those in another unit."""
     name, low = f"modality {modality.name!r}", -np.inf if modality.low is None else modality.low
     high = np.inf if modality.high is None else modality.high
     out = float(((values < low) | (values > high)).any(axis=1).mean())
@@ -158,7 +156,7 @@ def _of_bounds(modality: Modality, values: NDArray[np.float32]) -> Iterator[Stre
 
 
 def _fitting(values: NDArray[np.float32], low: float, high: float) -> str:
-    """By what the values are too large, in words; empty where no known factor explains it."""
+    """The factor by which the values are too large, as text; empty if no known factor explains it."""
     for factor, words in _UNITS.items():
         outside = ((values / factor < low) | (values / factor > high)).any(axis=1).mean()
         if outside <= _SOME:
@@ -167,7 +165,7 @@ def _fitting(values: NDArray[np.float32], low: float, high: float) -> str:
 
 
 def factor_of(quotient: float) -> str:
-    """A known factor between units that the quotient, or its inverse, is near to, in words; empty: none."""
+    """A known factor between units near the quotient or its inverse, as text; empty: none."""
     for factor, words in _UNITS.items():
         if any(factor / _NEAR <= q <= factor * _NEAR for q in (quotient, 1 / max(quotient, 1e-12))):
             return words

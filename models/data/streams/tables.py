@@ -1,4 +1,4 @@
-"""Tables on disk, csv and parquet: columns of numbers, and columns of words where they are asked for."""
+"""Tables on disk, csv and parquet: columns of numbers, and of text where asked for."""
 
 import csv
 from array import array
@@ -26,8 +26,8 @@ class Table:
     Attributes:
         path: the file.
         numbers: (n,) float64 by column; an empty cell is NaN.
-        words: by column, as they stand in the file but for spaces around them; an empty cell is "".
-        lines: the line of each row in a csv file; empty where rows have none.
+        words: text by column, stripped of spaces; an empty cell is "".
+        lines: the line of each row in a csv file; empty if rows have none.
     """
 
     path: Path
@@ -36,12 +36,12 @@ class Table:
     lines: Sequence[int] = ()
 
     def place(self, row: int) -> str:
-        """Where the row is found in the file: ``line 7``, or ``row 5``, where the first is row 0."""
+        """Where the row is in the file: ``line 7``, or ``row 5``, counted from row 0."""
         return f"line {self.lines[row]}" if self.lines else f"row {row}"
 
 
 def everything(_name: str) -> bool:
-    """Whether a column is read: always."""
+    """Read every column."""
     return True
 
 
@@ -50,19 +50,19 @@ def read(path: Path, words: Mapping[str, str] = NONE, wanted: Callable[[str], bo
 
     Args:
         path: the file.
-        words: columns that are not read as numbers, with the key that names each in the task.
+        words: columns that are read as text, with the key that names each in the task.
         wanted: whether another column is read, by its name.
 
     Raises:
-        Misconfigured: it is broken, one of ``words`` is not there, or another column holds something else
-            than numbers; names file, line and column.
+        Misconfigured: it is damaged, one of ``words`` is missing, or another column holds something else than
+            numbers; names file, line and column.
         OSError: it cannot be read.
     """
     return (_read_csv if path.suffix == ".csv" else _read_parquet)(path, words, wanted)
 
 
 def header(path: Path) -> tuple[str, ...]:
-    """The names of a table's columns; none where it is broken, which :func:`read` says in words.
+    """The names of a table's columns; none if it is damaged, which :func:`read` reports.
 
     Raises:
         OSError: it cannot be read.
@@ -79,10 +79,10 @@ def header(path: Path) -> tuple[str, ...]:
 
 
 def _check_header(path: Path, header: Sequence[str], words: Mapping[str, str]) -> None:
-    """Before cells are looked at: without its name, a column of words would be taken for broken numbers."""
+    """Check the header before the cells: a text column under another name would be taken for bad numbers."""
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
-        raise Misconfigured(f"recording {path}: column {twice[0]!r} is there twice")
+        raise Misconfigured(f"recording {path}: column {twice[0]!r} occurs twice")
     for name, key in words.items():
         if name not in header:
             known = ", ".join(header[:_SHOWN])
@@ -153,7 +153,7 @@ def _read_parquet(path: Path, words: Mapping[str, str], wanted: Callable[[str], 
     except (
         ArrowException,
         UnicodeDecodeError,
-    ) as error:  # names and words are decoded when they are asked for
+    ) as error:  # names and text are decoded when they are needed
         raise Misconfigured(f"recording {path}: not a parquet file: {error}") from None
 
 
@@ -172,7 +172,7 @@ def _from_parquet(path: Path, table: Any, words: Mapping[str, str], wanted: Call
 
 
 def _word(cell: object) -> str:
-    """A cell of any type: whole numbers without a fraction, what is missing as nothing."""
+    """A cell of any type as text: whole numbers without a fraction, a missing one as ""."""
     if cell is None or cell != cell:  # noqa: PLR0124 - NaN is not itself
         return ""
     if isinstance(cell, float) and cell.is_integer():

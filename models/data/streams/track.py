@@ -1,4 +1,4 @@
-"""The samples that the windower still needs: one track a modality. Pure NumPy.
+"""The samples that the windower still needs: one track for each modality. Pure NumPy.
 
 Shapes: n samples, B windows, C channels, T grid points.
 """
@@ -13,9 +13,10 @@ from protocol.tasks.task import Modality
 
 _PERIODS: Final = 1.5
 _PATIENCE: Final = 3.0
-"""A slow sensor is waited for during this many of its periods, if that is longer than the lateness."""
+"""A slow sensor is awaited for this many of its periods, if that is longer than the lateness."""
 ABSURD: Final = 1e18
-"""No sensor reads it; its square would overflow in the network, and one such window would spoil a round."""
+"""No sensor reads more; its square would overflow in the network, and one such window would damage a round.
+"""
 
 
 class Track:
@@ -28,7 +29,7 @@ class Track:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         self._t: list[NDArray[np.float64]] = []
         self._values: list[NDArray[np.float32]] = []
         self.mark = -math.inf
@@ -41,12 +42,12 @@ class Track:
         return self.mark + self.period_s
 
     def is_awaited(self, now: float, began: float, lateness_s: float) -> bool:
-        """Whether it delivered lately (real seconds); before its first sample: since the epoch ``began``."""
+        """Whether it delivered recently (real seconds); before its first sample: since ``began``."""
         since = began if self._arrived is None else self._arrived
         return now - since <= max(lateness_s, _PATIENCE * self.period_s)
 
     def add(self, t: NDArray[np.float64], values: NDArray[np.float32], newest: float, now: float) -> None:
-        """Keep samples; ``newest`` counts as seen even where its sample came too late to be kept."""
+        """Add samples; ``newest`` counts as received even if its sample came too late to be stored."""
         self.mark = max(self.mark, newest)
         self._arrived = now
         if len(t):
@@ -54,7 +55,7 @@ class Track:
             self._values.append(values)
 
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """All samples in the order of time; of samples with the same time the first that came."""
+        """All samples in the order of time; of samples with the same time the first that arrived."""
         if not self._t:
             return np.empty(0, np.float64), np.empty((0, self.channels), np.float32)
         if len(self._t) > 1 or not increases(self._t[0]):
@@ -68,7 +69,7 @@ class Track:
         return self._t[0], self._values[0]
 
     def forget(self, before: float) -> None:
-        """Drop samples that no window from ``before`` on needs; one left neighbour stays."""
+        """Drop samples that no window from ``before`` on needs; one left neighbour is kept."""
         t, values = self.arrays()
         first = max(0, int(np.searchsorted(t, before - self.gap_s)) - 1)
         if first:
@@ -79,7 +80,7 @@ class Track:
 
         Returns:
             ``x_BCT`` and ``covered_BT``: covered where both neighbours are at most ``gap_s`` apart, or one is
-            within half a period. Other points hold the nearest value, for the network's sake.
+            within half a period. Other points hold the nearest value, for the network.
         """
         t, values = self.arrays()
         if not len(t):

@@ -1,15 +1,15 @@
-"""Streams -> aligned windows with availability masks. Pure: time comes in as an argument.
+"""Streams -> aligned windows with availability masks. Pure: time is an argument.
 
 Window k spans [k * stride, k * stride + length) of stream time. A modality's values are interpolated linearly
-onto its grid, between neighbours that are at most ``max_gap_s`` apart (1.5 periods where the sensor is slower
+onto its grid, between neighbours that are at most ``max_gap_s`` apart (1.5 periods if the sensor is slower
 than that); other grid points are *not covered* and hold the nearest value. A modality is present in a window
-when ``min_coverage`` of its points are covered, else it is masked and its values are zero.
+if ``min_coverage`` of its points are covered, else it is masked and its values are zero.
 
-A window closes when every modality that still delivers has passed its end. One that has delivered nothing for
-``lateness_s`` of real time is not waited for: a dead sensor gives masks and blocks nobody.
+A window closes when every modality that still delivers has passed its end. A modality that has delivered
+nothing for ``lateness_s`` of real time is not awaited: a dead sensor gives masks and blocks nothing.
 
-Where the task keeps contexts (``window.context_s``), the same grid goes on into the past of each window, as
-far as it is remembered without a gap. Nothing is waited for because of it.
+If the task stores contexts (``window.context_s``), the same grid continues into the past of each window, as
+far as samples without a gap are stored. A context delays no window.
 
 Shapes: B windows, M task modalities, C channels, T grid points of a window, L of its context.
 """
@@ -31,13 +31,13 @@ from models.data.streams.track import ABSURD, Track
 from protocol.tasks.task import LABEL, Task
 
 MAX_WINDOWS: Final = 256
-"""At most so many windows come out of one call."""
+"""Limit of windows of one call."""
 MAX_VALUES: Final = 1 << 24
-"""And at most so many values with their contexts (64 MB), or one window."""
+"""Limit of values with their contexts of one call (64 MB), or one window."""
 MAX_STRANGE: Final = 64
-"""Of so many targets that the task does not have, what holds is remembered."""
+"""Limit of targets, unknown to the task, whose label in force is stored."""
 _FOREVER_S: Final = 1e11
-"""Three thousand years: float64 still tells microseconds apart; a time beyond it is a broken clock."""
+"""Three thousand years: float64 still resolves microseconds; a time beyond it comes from a broken clock."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class Windows:
         x: per modality of the task ``x_BCT`` float32, zeros where missing.
         covered: per modality ``covered_BT`` bool.
         present_BM: bool, columns in the task's order.
-        y_B: class index of ``label`` by the task's ``label_rule``, -1 where it gives none.
+        y_B: class index of ``label`` by the task's ``label_rule``, -1 if it gives none.
         targets: by further target that takes labels, ``y_B`` float32: the class index or the number by the
-            same rule; NaN where it gives none.
-        context: what the windows are the ends of; None where the task keeps windows alone.
+            same rule; NaN if it gives none.
+        context: the stretches that end with the windows; None if the task stores windows only.
     """
 
     start_B: NDArray[np.float64]
@@ -69,13 +69,13 @@ class Windows:
 
 @dataclass
 class WindowCounters:
-    """What did not make it into a window; all in samples, except the last two."""
+    """Samples that reached no window; the last two counters are of other things."""
 
     late: int = 0
     not_finite: int = 0
-    """Or absurdly large, as memory that was never written looks."""
+    """Or absurdly large, like uninitialised memory."""
     ignored: int = 0
-    """Of a modality the task does not have, or with other channels; or labels of no target of it."""
+    """Samples with a modality or channels that the task lacks; or labels of such a target."""
     clock_steps: int = 0
     empty_windows: int = 0
 
@@ -86,8 +86,8 @@ class Windower:
 
     Args:
         task: the grid.
-        modalities: those that this device has; others are never waited for.
-        lateness_s: real seconds after which a silent modality is no longer waited for.
+        modalities: those that this device has; others are never awaited.
+        lateness_s: real seconds after which a silent modality is no longer awaited.
         max_skew_s: stream seconds that one modality may run ahead of another; bounds the memory.
         step_s: a batch this far behind its own stream means that the clock was set back: a new epoch begins.
     """
@@ -116,12 +116,12 @@ class Windower:
         return {target.name: Labels(len(target.labels), self.task.window) for target in takes}
 
     def differs(self, task: Task, modalities: Iterable[str]) -> bool:
-        """Whether a task of the same grid, with these modalities, is anything new to this windower."""
+        """Whether a task of the same grid, with these modalities, differs from the current one."""
         same = (keys_of(self.task), self.task.window) == (keys_of(task), task.window)
         return not same or {*self._tracks} != {*modalities}
 
     def use(self, task: Task, modalities: Iterable[str]) -> None:
-        """Go on for a task of the same grid: no sample and no label of what both have is lost."""
+        """Continue with a task of the same grid: no sample and no label of what both have is lost."""
         same = dict(keys_of(self.task).items() & keys_of(task).items())
         kept = {name: self._labels[name] for name in (LABEL, *same.values())}
         tracks = self._tracks
@@ -132,7 +132,7 @@ class Windower:
             self._labels[name].add(self._strange.pop(name))
 
     def feed(self, batch: Batch, now: float) -> None:
-        """Take a batch that arrived at ``now`` (monotonic seconds)."""
+        """Add a batch that arrived at ``now`` (monotonic seconds)."""
         if isinstance(batch, LabelBatch):
             self._feed_labels(batch)
             return
@@ -166,14 +166,14 @@ class Windower:
         labels.add(batch)
 
     def _remember(self, batch: LabelBatch) -> None:
-        """What holds for a target that the task does not have: one that has it may come while it holds."""
+        """Store the label in force of a target that the task lacks: a later task may have the target."""
         if len(batch.t) and (batch.target in self._strange or len(self._strange) < MAX_STRANGE):
             newest = int(batch.t.argmax())
             part = slice(newest, newest + 1)
             self._strange[batch.target] = LabelBatch(batch.t[part], batch.label[part], batch.target)
 
     def poll(self, now: float) -> Windows | None:
-        """Windows that can close at ``now``: at most :data:`MAX_WINDOWS`; None where there are none."""
+        """Windows that can close at ``now``: at most :data:`MAX_WINDOWS`; None if there are none."""
         if self._rescued:
             return self._rescued.pop(0)
         if self._next is None:
@@ -184,7 +184,7 @@ class Windower:
         return self._close_until(max(min(awaited, default=head), head - self.max_skew_s))
 
     def flush(self) -> Windows | None:
-        """Close what is left at the end of a stream, windows covered in part too. Call until None."""
+        """Close the remaining windows at the end of a stream, also partly covered ones. Call until None."""
         if self._rescued:
             return self._rescued.pop(0)
         return self._flush_open()
@@ -197,7 +197,7 @@ class Windower:
         return batch.t[good], batch.values[good]
 
     def _anchor(self, t: float) -> None:
-        """The first window of an epoch: as early as the earliest sample, until a window was closed."""
+        """The first window of an epoch: as early as the earliest sample, until a window is closed."""
         index = int(np.floor(t / self.task.window.stride_s + 1e-9))
         if self._next is None or (not self._closed_any and index < self._next):
             self._next = index
@@ -206,12 +206,12 @@ class Windower:
         return (self._next or 0) * self.task.window.stride_s
 
     def _closed_end(self) -> float:
-        """What came before is late; what lies between two windows that do not touch is not."""
+        """Earlier samples are late; those between two windows that do not touch are not."""
         window = self.task.window
         return self._start() + min(0.0, window.length_s - window.stride_s)
 
     def _new_epoch(self) -> None:
-        """The clock was set back: close what is open, forget the rest, and begin anew at the next sample."""
+        """The clock was set back: close what is open, drop the rest, and start again at the next sample."""
         self.counters.clock_steps += 1
         while (windows := self._flush_open()) is not None:
             self._rescued.append(windows)
@@ -249,7 +249,7 @@ class Windower:
         return None
 
     def _with_samples(self, first: int, last: int) -> NDArray[np.int64]:
-        """Indices in [first, last] of windows with a sample, at most so many: long gaps cost nothing."""
+        """Indices in [first, last] of windows with a sample, limited in number: long gaps cost nothing."""
         if last - first < self._at_once:
             return np.arange(first, last + 1)
         stride, most = self.task.window.stride_s, self._at_once
@@ -279,7 +279,7 @@ class Windower:
 
 
 def _starts(t: NDArray[np.float64], first: int, stride: float, most: int) -> NDArray[np.int64]:
-    """Strides from ``first`` on with a sample: the first ``most`` at least, of a long recording not all."""
+    """Strides from ``first`` on with a sample: at least the first ``most``, not all of a long recording."""
     at, size = int(np.searchsorted(t, first * stride)), 4096
     while True:
         found = np.unique(np.floor(t[at : at + size] / stride).astype(np.int64))

@@ -1,6 +1,6 @@
-"""What a device predicts with: its own tables, by key. They never leave it. Torch-free.
+"""A device's own prediction tables, by key. They never leave it. Torch-free.
 
-A knowledge-graph method keeps them as private tensors (``LocalResult.private``); the agent feeds them to the
+A knowledge-graph method stores them as private tensors (``LocalResult.private``); the agent feeds them to the
 exported model (``protocol.bundle.Completion``).
 
 Shapes: E entities, V views, D entity dim, R relations (X is 2 R: each, then each inverse), C relation dim.
@@ -54,11 +54,11 @@ class Tables:
         }
 
     def entity(self, key: bytes) -> int | None:
-        """Row of an entity; None where there is none."""
+        """Row of an entity; None if there is none."""
         return self._entity_rows.get(key)
 
     def relation(self, key: bytes, *, inverse: bool = False) -> int | None:
-        """Row of a relation, or of its inverse; None where there is none."""
+        """Row of a relation, or of its inverse; None if there is none."""
         row = self._relation_rows.get(key)
         return row if row is None or not inverse else row + len(self.relation_keys_R16)
 
@@ -72,7 +72,7 @@ class Tables:
 
 
 def tables(private: Mapping[str, FloatArray]) -> Tables | None:
-    """The tables among a device's private tensors; None where there are none, or none that fit together."""
+    """The tables among a device's private tensors; None if they are missing or do not fit together."""
     if not all(name in private for name in NAMES):
         return None
     e_EVD, r_XC = private[ENTITIES], private[RELATIONS]
@@ -92,7 +92,7 @@ def rows_by_key(keys_E16: Keys) -> dict[bytes, int]:
 
 
 def keys_of(values_E16: NDArray[np.float32]) -> Keys | None:
-    """Keys that travelled or were kept as numbers, uint8; None where they are none."""
+    """Keys that were sent or stored as numbers, uint8; None if they are none."""
     if values_E16.ndim != 2 or values_E16.shape[1] != KEY_BYTES:  # noqa: PLR2004 - E, 16
         return None
     with np.errstate(invalid="ignore"):

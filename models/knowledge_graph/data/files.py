@@ -1,6 +1,6 @@
-"""A knowledge graph on disk: facts as lines of text, features and masks as npz; readers that believe nothing.
+"""A knowledge graph on disk: facts as lines of text, features and masks as npz; readers check everything.
 
-- **Facts**: head, relation, tail, parted by tabs, UTF-8, no header. Blank lines and lines that begin with
+- **Facts**: head, relation, tail, separated by tabs, UTF-8, no header. Blank lines and lines that begin with
   ``#`` are skipped, so no head's name begins with ``#``.
 - **Features**: one npz a modality, with ``entity`` (n,) names and ``values`` (n, F).
 - **Masks**: an npz with ``entity`` (n,), ``modality`` (M,) names and ``present`` (n, M) bool.
@@ -29,21 +29,21 @@ Triple = tuple[str, str, str]
 _COLUMNS: Final = ("head", "relation", "tail")
 _COMMENT: Final = "#"
 _MARK: Final = b"\xef\xbb\xbf"
-"""Which some editors write before a text in UTF-8."""
+"""Some editors write it before a text in UTF-8."""
 _MAX_LINE: Final = 3 * MAX_BYTES + 256
 _MAX_MODALITIES: Final = 64
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much of a file is read.
+    """Limits of reading a file.
 
     Attributes:
         lines: of facts, with blank ones and comments.
         entities: rows of features or masks.
         width: values of an entity's features, F.
         npz_bytes: all arrays of an npz, unpacked.
-        entities_from: what ``entities`` follows from, for messages.
+        entities_from: the setting that ``entities`` follows from, for messages.
     """
 
     lines: int = 10_000_000
@@ -63,7 +63,7 @@ class Facts:
     Attributes:
         triples: each once, in the file's order.
         lines: of the file, with blank ones and comments.
-        duplicates: how many facts stood there again, and were dropped.
+        duplicates: number of repeated facts that were dropped.
     """
 
     triples: tuple[Triple, ...]
@@ -73,7 +73,7 @@ class Facts:
 
 @dataclass(frozen=True, eq=False)
 class FeatureTable:
-    """What is known of some entities in one modality: ``entities`` (n names), ``values_nF`` float32."""
+    """Features of some entities in one modality: ``entities`` (n names), ``values_nF`` float32."""
 
     entities: tuple[str, ...]
     values_nF: FloatArray
@@ -81,7 +81,7 @@ class FeatureTable:
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """Whose features may be used: ``entities`` (n names), ``modalities`` (M names), ``present_nM``."""
+    """Which features may be used: ``entities`` (n names), ``modalities`` (M names), ``present_nM``."""
 
     entities: tuple[str, ...]
     modalities: tuple[str, ...]
@@ -109,7 +109,7 @@ def read_triples(path: Path, bounds: Bounds = BOUNDS) -> Facts:
 
 
 def lines_of(file: IO[bytes], path: Path, before: int = 0) -> Iterator[bytes]:
-    """Each line from here on as it is, never more than :data:`_MAX_LINE` bytes of one in memory.
+    """Each line from here on, never more than :data:`_MAX_LINE` bytes of one in memory.
 
     Args:
         file: open for reading.
@@ -137,7 +137,7 @@ def facts_in(
     """
     for number, line in enumerate(lines, before + 1):
         if number > bounds.lines:
-            raise Misconfigured(f"{path}: more than {bounds.lines} lines; part the file")
+            raise Misconfigured(f"{path}: more than {bounds.lines} lines; split the file")
         yield _triple(line.removeprefix(_MARK) if number == 1 else line, path, number)
 
 
@@ -151,7 +151,7 @@ def _triple(line: bytes, path: Path, number: int) -> Triple | None:
     cells = text.rstrip("\r\n").split("\t")
     if len(cells) != len(_COLUMNS):
         raise Misconfigured(
-            f"{path}: line {number} has {len(cells)} columns, not 3 (head, relation, tail, parted by tabs)"
+            f"{path}: line {number} has {len(cells)} columns, not 3 (head, relation, tail, separated by tabs)"
         )
     head, relation, tail = (
         _name(cell, f"{path}: line {number}, {column}") for column, cell in zip(_COLUMNS, cells, strict=True)
@@ -167,10 +167,10 @@ def _name(cell: str, where: str) -> str:
 
 
 def write_triples(path: Path, triples: Iterable[Triple]) -> None:
-    """Write facts, whole or not at all.
+    """Write facts atomically.
 
     Raises:
-        ValueError: :func:`read_triples` would not read a name back as it is.
+        ValueError: :func:`read_triples` would not read a name back unchanged.
     """
     lines = []
     for triple in triples:
@@ -187,8 +187,7 @@ def read_features(path: Path, bounds: Bounds = BOUNDS) -> FeatureTable:
     """One modality's features.
 
     Raises:
-        Misconfigured: it cannot be read, is too large, or a key does not hold what it must; names file and
-            key.
+        Misconfigured: it cannot be read, is too large, or a key holds invalid data; names file and key.
     """
     arrays = _read(path, ("entity", "values"), "features", bounds)
     entities = _names(path, "entity", arrays["entity"], bounds.entities, bounds.entities_from)
@@ -196,7 +195,7 @@ def read_features(path: Path, bounds: Bounds = BOUNDS) -> FeatureTable:
     fits = values.ndim == 2 and len(values) == len(entities) and 1 <= values.shape[1] <= bounds.width  # noqa: PLR2004 - n, F
     if not fits or values.dtype.kind not in "biuf":
         raise Misconfigured(f"{path}: key 'values' is {values.dtype} {values.shape}, not {wanted}")
-    with np.errstate(over="ignore", invalid="ignore"):  # looked at in the next line
+    with np.errstate(over="ignore", invalid="ignore"):  # checked in the next line
         values_nF = np.ascontiguousarray(values, np.float32)
     if bad := np.flatnonzero(~np.isfinite(values_nF).all(axis=1)).tolist():
         raise Misconfigured(
@@ -206,7 +205,7 @@ def read_features(path: Path, bounds: Bounds = BOUNDS) -> FeatureTable:
 
 
 def write_features(path: Path, features: FeatureTable) -> None:
-    """Write one modality's features; equal ones give equal bytes."""
+    """Write one modality's features; equal features give equal bytes."""
     write_npz(path, {"entity": np.array(features.entities, np.str_), "values": features.values_nF})
 
 
@@ -226,7 +225,7 @@ def read_masks(path: Path, bounds: Bounds = BOUNDS) -> Masks:
 
 
 def write_masks(path: Path, masks: Masks) -> None:
-    """Write masks; equal ones give equal bytes."""
+    """Write masks; equal masks give equal bytes."""
     names = {"entity": masks.entities, "modality": masks.modalities}
     arrays: dict[str, NDArray[Any]] = {key: np.array(of, np.str_) for key, of in names.items()}
     write_npz(path, arrays | {"present": masks.present_nM})
@@ -236,7 +235,7 @@ def _read(path: Path, keys: Sequence[str], what: str, bounds: Bounds) -> Mapping
     try:
         arrays = npz.read(path, bounds.npz_bytes)
     except (OSError, npz.BadNpz) as error:
-        words = getattr(error, "strerror", None) or error  # of an OSError, without number and path
+        words = getattr(error, "strerror", None) or error  # the text of an OSError, without number and path
         raise Misconfigured(f"{path}: cannot be read as {what} (npz): {words}") from None
     if wrong := sorted(set(keys) ^ set(arrays)):
         words = "is missing" if wrong[0] in keys else "is not known"

@@ -1,7 +1,7 @@
-"""A client's graph: who and what is in it, which facts, and what else is known of some entities. NumPy only.
+"""A client's knowledge graph: entities, relations, facts, and features of some entities. NumPy only.
 
-Shapes (all of ``models/knowledge_graph``): N triples, B batch, E entities, R relations, D entity dim,
-K negatives, F feature dim, M modalities. Inverse relations (r + R) are made in training, not in the data.
+Shapes (all of ``models/knowledge_graph``): N triples, B batch, E entities, R relations, D entity dim, K
+negatives, F feature dim, M modalities. Inverse relations (r + R) are added in training, not in the data.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class KnowledgeGraph:
-    """Names, facts about them, and features of some of the named.
+    """Names, facts about them, and features of some entities.
 
     Attributes:
         entities: names, each once; an entity's index is its place here.
         relations: names, each once.
         triples_N3: int64; head, relation, tail as indices.
         features: modality -> ``x_EF`` float32, a row for every entity; zeros where it is absent.
-        present_EM: bool, whose features are there; columns in the order of ``features``.
+        present_EM: bool, which entities have the features; columns in the order of ``features``.
 
     Raises:
         ValueError: the parts do not fit together.
@@ -40,7 +40,7 @@ class KnowledgeGraph:
     def __post_init__(self) -> None:
         for what, names in (("entities", self.entities), ("relations", self.relations)):
             if len(set(names)) < len(names):
-                raise ValueError(f"{what}: {len(names) - len(set(names))} names are there more than once")
+                raise ValueError(f"{what}: {len(names) - len(set(names))} names occur more than once")
         _check_triples(self.triples_N3, len(self.entities), len(self.relations))
         wanted = (len(self.entities), len(self.features))
         if self.present_EM.shape != wanted or self.present_EM.dtype != np.bool_:
@@ -62,15 +62,15 @@ class KnowledgeGraph:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """Of the features, in the order of ``present_EM``'s columns."""
+        """The features' modalities, in the order of ``present_EM``'s columns."""
         return tuple(self.features)
 
     def with_triples(self, triples_N3: IntArray) -> "KnowledgeGraph":
-        """The same entities, relations and features with other facts (a part of a split, say)."""
+        """The same entities, relations and features with other facts (such as a part of a split)."""
         return replace(self, triples_N3=triples_N3)
 
     def masked(self, keep_EM: BoolArray) -> "KnowledgeGraph":
-        """The knowledge graph with only the present features that ``keep_EM`` keeps."""
+        """The knowledge graph with the present features that ``keep_EM`` selects."""
         present_EM = self.present_EM & keep_EM
         features = {
             modality: np.where(present_EM[:, m, None], x_EF, np.float32(0))

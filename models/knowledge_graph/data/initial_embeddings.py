@@ -1,7 +1,7 @@
-"""Where embeddings begin: values that follow from a key, the same on every machine. NumPy only.
+"""Initial embeddings: values derived from a key, the same on every machine. NumPy only.
 
-Devices that meet an entity for the first time, and the coordinator that puts their changes together, need its
-first values without asking each other. Each value is a hash (splitmix64) of key, seed and column.
+A device that meets an entity for the first time, and the coordinator that merges changes, need its first
+values without asking each other. Each value is a hash (splitmix64) of key, seed and column.
 
 Shapes: E keys, D columns.
 """
@@ -17,14 +17,14 @@ from models.knowledge_graph.data.keys import KEY_BYTES, Keys
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
 _KEPT_BITS: Final = 24
-"""Of a hash: as many as float32 holds exactly."""
+"""Bits of a hash: as many as float32 holds exactly."""
 _BLOCK: Final = 1 << 18
-"""Values at a time: temporaries stay at some MiB."""
+"""Values computed at a time: temporaries stay at some MiB."""
 Hashes = NDArray[np.uint64]
 
 
 def initial_rows(seed: int, keys_E16: Keys, dim: int, span: float) -> FloatArray:
-    """First embeddings of entities (or relations), float32 ``(E, D)``, even in ``[-span, span]``.
+    """First embeddings of entities (or relations), float32 ``(E, D)``, uniform in ``[-span, span]``.
 
     Args:
         seed: the task's.
@@ -44,7 +44,7 @@ def initial_rows(seed: int, keys_E16: Keys, dim: int, span: float) -> FloatArray
 
 
 def hashed(seed: int, *keys: Keys) -> Hashes:
-    """A number of 64 bits for each row of keys, of several tables row by row; ``(E,)``.
+    """A 64-bit number for each row of keys, of several tables row by row; ``(E,)``.
 
     Args:
         seed: another one gives other numbers.
@@ -59,7 +59,7 @@ def hashed(seed: int, *keys: Keys) -> Hashes:
 
 
 def _mixed(x: Hashes) -> Hashes:
-    """The last steps of splitmix64 (Steele et al. 2014); arrays wrap at 64 bits without a word."""
+    """The last steps of splitmix64 (Steele et al. 2014); arrays wrap at 64 bits silently."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

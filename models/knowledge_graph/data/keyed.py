@@ -1,7 +1,8 @@
-"""A knowledge graph as the worker gets it: facts and features by index, names as keyed hashes. Torch-free.
+"""A knowledge graph for the worker: facts and features by index, names as keyed hashes. Torch-free.
 
-The agent knows names and the fleet's secret; the worker needs neither. Entity keys travel (:mod:`keys`);
-relation keys only tie a device's relation embeddings to its relations from one round to the next, and stay.
+The agent knows names and the fleet's secret; the worker needs neither. Entity keys are sent (:mod:`keys`);
+relation keys only link a device's relation embeddings to its relations from one round to the next, and are
+not sent.
 
 One npz file holds ``triples`` (N, 3), ``entity_keys`` (E, 16), ``relation_keys`` (R, 16), ``present`` (E, M)
 and, by modality, ``x/<modality>`` (E, F). Shapes: as in :mod:`models.knowledge_graph.data.graph`.
@@ -52,11 +53,11 @@ class KeyedGraph:
 
     @classmethod
     def of(cls, graph: KnowledgeGraph, secret: bytes, task: Task) -> "KeyedGraph":
-        """A knowledge graph under the fleet's secret, with the task's modalities, absent or not.
+        """A knowledge graph keyed by the fleet's secret, with the task's modalities, absent or not.
 
         Raises:
-            Misconfigured: features have another width than the task says, two names have one key, or the
-                secret is too short.
+            Misconfigured: features have another width than the task's, two names have one key, or the secret
+                is too short.
         """
         return cls(
             keys_for(secret, graph.entities),
@@ -86,7 +87,7 @@ def _of_task(graph: KnowledgeGraph, task: Task) -> tuple[dict[str, FloatArray], 
 
 
 def save(path: Path, graph: KeyedGraph) -> None:
-    """Write a knowledge graph as npz: whole or not at all."""
+    """Write a knowledge graph as npz, atomically."""
     arrays: dict[str, NDArray[Any]] = {f"{_X}{name}": x_EF for name, x_EF in graph.features.items()}
     arrays |= {"triples": graph.triples_N3, "present": graph.present_EM}
     arrays |= {"entity_keys": graph.entity_keys_E16, "relation_keys": graph.relation_keys_R16}

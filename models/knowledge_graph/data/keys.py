@@ -1,12 +1,12 @@
-"""Keyed hashes of entity names: what the coordinator knows entities by.
+"""Keyed hashes of entity names: the coordinator identifies entities by these.
 
 Clients of a fleet share a secret (agreed at enrolment) that the coordinator does not have. A key is
 HMAC-SHA256 (RFC 2104) of the name under it, cut to 16 bytes: the same for each client that has the entity,
-whatever its own order of rows, and of one size whatever the name. The coordinator can count and average, and
-can neither read a name nor try one out. Who holds the secret can try names out: it keeps the coordinator
-and listeners from them, not a fleet's members from each other.
+whatever its order of rows, and of one size whatever the name. The coordinator can count and average, but can
+neither read a name nor test a guess. Holders of the secret can test guesses: it protects names from the
+coordinator and listeners, not from the fleet's members.
 
-A client's keys travel in ascending order, so that the order of its rows tells nothing either.
+A client's keys are sent in ascending order, so that the order of its rows reveals nothing either.
 
 Shapes: E entities of a client, U of all clients (the union), K asked for; a key is a row of 16 uint8.
 """
@@ -27,19 +27,19 @@ KEY_BYTES: Final = 16
 """Among a million names, two share a key with a chance of 1.5e-27."""
 MIN_SECRET_BYTES: Final = 16
 ENTITIES: Final = b"lichen/graph/entity/1\x00"
-"""Before each name: the same secret may serve other ends without a key being met there."""
+"""Prefix of each name: the same secret may serve other purposes without giving the same key."""
 RELATIONS: Final = b"lichen/graph/relation/1\x00"
-"""Likewise of relations, whose keys never travel."""
+"""Prefix for relations, whose keys are never sent."""
 
 Keys = NDArray[np.uint8]
 """(E, 16)."""
 
 
 def key(secret: bytes, name: str, purpose: bytes = ENTITIES) -> bytes:
-    """The key of a name, 16 bytes; the same for all spellings that NFC makes one.
+    """The key of a name, 16 bytes; the same for all spellings that NFC unifies.
 
     Raises:
-        Misconfigured: the secret is too short to be one.
+        Misconfigured: the secret is too short.
         ValueError: it is no name (:func:`models.knowledge_graph.data.name_normalization.clean`).
     """
     if len(secret) < MIN_SECRET_BYTES:
@@ -53,8 +53,8 @@ def keys_for(secret: bytes, names: Iterable[str], purpose: bytes = ENTITIES) -> 
     """Keys of names, in their order, (E, 16).
 
     Raises:
-        Misconfigured: two names have one key: they are spellings of one, or (never met by chance) collide;
-            or the secret is too short.
+        Misconfigured: two names have one key: they are spellings of one, or (very improbable) collide; or the
+            secret is too short.
         ValueError: one is no name.
     """
     found: dict[bytes, str] = {}
@@ -71,10 +71,10 @@ def keys_for(secret: bytes, names: Iterable[str], purpose: bytes = ENTITIES) -> 
 
 
 def checked(keys: NDArray[Any], most: int, where: str) -> Keys:
-    """A client's keys as the coordinator takes them.
+    """Check a client's keys on the coordinator.
 
     Args:
-        keys: what came.
+        keys: as received.
         most: how many a client may have.
         where: the client, for messages.
 
@@ -98,13 +98,13 @@ def checked(keys: NDArray[Any], most: int, where: str) -> Keys:
 
 
 def union(tables: Iterable[Keys]) -> Keys:
-    """All clients' keys, ascending, each once: the coordinator's rows, (U, 16). In any order the same."""
+    """All clients' keys, ascending, each once: the coordinator's rows, (U, 16), in any order of clients."""
     nothing = np.zeros((0, KEY_BYTES), np.uint8)
     return _unflat(np.unique(_flat(np.concatenate([nothing, *tables]))))
 
 
 def rows(union_U16: Keys, keys_K16: Keys) -> IntArray:
-    """The row of each key in an ascending table, (K,); -1 where it is not there."""
+    """The row of each key in an ascending table, (K,); -1 if it is missing."""
     table_U, asked_K = _flat(union_U16), _flat(keys_K16)
     if not len(table_U):
         return np.full(len(asked_K), -1)
@@ -113,7 +113,7 @@ def rows(union_U16: Keys, keys_K16: Keys) -> IntArray:
 
 
 def _flat(keys_E16: Keys) -> NDArray[np.bytes_]:
-    """A key an element. numpy drops zeros at the end of such elements, and compares as if they were there."""
+    """Each key as one element. NumPy drops their last zeros, and compares as if they were there."""
     return np.ascontiguousarray(keys_E16).view(f"S{KEY_BYTES}").reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""A knowledge graph from files of facts, features and masks; what did not fit is counted.
+"""A knowledge graph from files of facts, features and masks; skipped rows are counted.
 
 Shapes: as in :mod:`models.knowledge_graph.data.graph`.
 """
@@ -25,14 +25,14 @@ def load(
     """Read a knowledge graph.
 
     Args:
-        triples: files of facts; entities and relations are numbered in the order in which they come.
+        triples: files of facts; entities and relations are numbered in the order of first mention.
         features: a file for each modality.
-        masks: whose features may be used; without, all that are there.
+        masks: which features may be used; without, all of them.
         bounds: of each file.
         room: of the knowledge graph.
 
     Raises:
-        Misconfigured: a file cannot be read as what it should be, or masks name a modality without features.
+        Misconfigured: a file cannot be read as its kind, or masks name a modality without features.
     """
     graph, counts = empty(), MergeCounts()
     for path in triples:
@@ -57,7 +57,7 @@ def load(
 def masked(graph: KnowledgeGraph, masks: Masks) -> tuple[KnowledgeGraph, int]:
     """The knowledge graph without masked features, and the number of mask rows of unknown entities.
 
-    An entity that the masks do not name keeps what it has, and so does a modality.
+    An entity or modality that the masks do not name keeps its features.
 
     Raises:
         ValueError: a modality of the masks has no features.
@@ -76,5 +76,5 @@ def masked(graph: KnowledgeGraph, masks: Masks) -> tuple[KnowledgeGraph, int]:
 
 
 def masks_of(graph: KnowledgeGraph) -> Masks:
-    """The knowledge graph's own masks, as they are kept beside it."""
+    """The knowledge graph's own masks, as stored beside it."""
     return Masks(graph.entities, graph.modalities, graph.present_EM)

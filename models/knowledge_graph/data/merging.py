@@ -1,9 +1,9 @@
 """A knowledge graph that grows in use: new facts and features are merged, known names keep their index.
 
-A row of an embedding, of a key table or of a moment of Adam stays with its entity, whatever is merged: new
-names come behind the known ones, in the order in which they were told. What is not taken is counted.
+A row of an embedding, of a key table or of a moment of Adam stays with its entity after any merge: new names
+follow the known ones, in the order of arrival. Dropped facts and rows are counted.
 
-Shapes: as in :mod:`models.knowledge_graph.data.graph`; n rows of what comes in.
+Shapes: as in :mod:`models.knowledge_graph.data.graph`; n incoming rows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ class MergeRoom:
     """How large a knowledge graph may grow; a fact that needs more is dropped, and its new names with it.
 
     Raises:
-        ValueError: more than :func:`codes` can tell apart.
+        ValueError: more than :func:`codes` can distinguish.
     """
 
     entities: int = 1 << _ENTITY_BITS
@@ -46,18 +46,17 @@ ROOM: Final = MergeRoom()
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """What a merge did, and what it dropped.
+    """Counts of what a merge added and dropped.
 
     Attributes:
         entities: new ones.
         relations: new ones.
         triples: new ones.
-        rows: of features that were taken.
-        replaced: of these, how many took the place of older ones.
-        duplicates: facts that were known, or came more than once.
+        rows: of features that were merged.
+        replaced: of these, how many replaced older ones.
+        duplicates: facts that were known, or repeated.
         no_room: facts beyond the :class:`MergeRoom`.
-        unnamed: facts of which a name cannot be one
-        (:func:`models.knowledge_graph.data.name_normalization.clean`).
+        unnamed: facts with an invalid name (:func:`models.knowledge_graph.data.name_normalization.clean`).
         strangers: rows of features or masks whose entity has no fact.
     """
 
@@ -76,7 +75,7 @@ class MergeCounts:
 
 
 def empty() -> KnowledgeGraph:
-    """A knowledge graph of nothing, into which all can be merged."""
+    """An empty knowledge graph, into which all can be merged."""
     return KnowledgeGraph.bare((), (), np.zeros((0, 3), np.int64))
 
 
@@ -93,19 +92,19 @@ def merge(
     features: Mapping[str, FeatureTable] = _NOTHING,
     room: MergeRoom = ROOM,
 ) -> tuple[KnowledgeGraph, MergeCounts]:
-    """The knowledge graph with new facts, then new features; ``graph`` itself stays as it is.
+    """The knowledge graph with new facts, then new features; ``graph`` itself is not changed.
 
-    Features of a known entity take the place of its older ones. A new modality is a new last column.
+    Features of a known entity replace its older ones. A new modality is a new last column.
 
     Args:
-        graph: what is known.
+        graph: the known one.
         triples: facts by name.
         features: by modality; of entities that have a fact by now.
         room: how large the knowledge graph may grow.
 
     Raises:
         Refused: WRONG_TENSORS or NON_FINITE: features of another width than the knowledge graph's, not one
-            row an entity, or not finite; nothing was merged.
+            row for each entity, or not finite; nothing was merged.
     """
     grown, facts = _with_facts(graph, triples, room)
     taken = MergeCounts()
@@ -203,7 +202,7 @@ def _with_features(
         if e is None:
             strangers += 1
         else:
-            rows[e] = row  # of an entity that came twice, the last
+            rows[e] = row  # the last row of a repeated entity
     x_EF, present_E = _column(graph, modality, values_nF.shape[1])
     to_n, from_n = np.array([*rows], np.int64), np.array([*rows.values()], np.int64)
     known = len(new.entities) - strangers
@@ -232,7 +231,7 @@ def _checked(graph: KnowledgeGraph, modality: str, new: FeatureTable) -> FloatAr
 
 
 def _column(graph: KnowledgeGraph, modality: str, width: int) -> tuple[FloatArray, BoolArray]:
-    """Copies of a modality's features and of whose they are; of nobody where it is new."""
+    """Copies of a modality's features and of their mask; empty for a new modality."""
     if modality not in graph.features:
         return np.zeros((len(graph.entities), width), np.float32), np.zeros(len(graph.entities), np.bool_)
     m = graph.modalities.index(modality)
@@ -240,7 +239,7 @@ def _column(graph: KnowledgeGraph, modality: str, width: int) -> tuple[FloatArra
 
 
 def _spelled(name: str) -> str:
-    """As the knowledge graph would write it; "" for what is no name."""
+    """As the knowledge graph would write it; "" for an invalid name."""
     try:
         return clean(name)
     except ValueError:

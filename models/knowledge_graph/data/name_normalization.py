@@ -1,7 +1,7 @@
-"""Names of entities and relations, in one spelling: who means the same thing must write the same.
+"""Names of entities and relations in one spelling, so that equal names compare as equal.
 
-Unicode has several spellings of one text (an accent within a letter, or after it); NFC (Unicode Standard
-Annex 15) is the one that is kept here. Case and inner spaces are left alone: they may tell things apart.
+Unicode has several spellings of one text (an accent within a letter, or after it); this module uses NFC
+(Unicode Standard Annex 15). Case and inner spaces are unchanged: they may distinguish names.
 """
 
 import sys
@@ -16,7 +16,7 @@ MAX_BYTES: Final = 1024
 _CONTROL: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Control characters, halves of surrogate pairs, separators of lines and paragraphs."""
 _MARK: Final = "\ufeff"
-"""At the beginning of a file it is no part of the text; within a text it is nothing."""
+"""At the beginning of a file it is no part of the text; within a text it has no meaning."""
 _SHOWN: Final = 60
 
 
@@ -25,9 +25,9 @@ def clean(name: str) -> str:
 
     Raises:
         ValueError: nothing is left, it is longer than :data:`MAX_BYTES`, or holds a control character; the
-            words go on behind "the head" or another thing that has a name.
+            message continues a subject such as "the head".
     """
-    if len(name) > MAX_BYTES:  # before anything is computed of it
+    if len(name) > MAX_BYTES:  # before any further work on it
         raise ValueError(f"{shown(name)} has {len(name)} characters, at most {MAX_BYTES} bytes are read")
     normal = name.strip() if name.isascii() else unicodedata.normalize("NFC", name).strip()
     if not normal:
@@ -43,11 +43,11 @@ def clean(name: str) -> str:
 
 
 def words_of(array: NDArray[Any]) -> list[str]:
-    """The texts of a foreign array of them (n,).
+    """The texts of an untrusted array (n,).
 
     Raises:
-        ValueError: it is no such array, or holds four bytes that are no character (of which numpy would make
-            an error that nobody expects).
+        ValueError: it is no text array, or holds four bytes that are no character (for which numpy raises an
+            unrelated error).
     """
     if array.ndim != 1 or array.dtype.kind != "U":
         raise ValueError(f"is {array.dtype} {array.shape}, not names (text, one axis)")
@@ -59,5 +59,5 @@ def words_of(array: NDArray[Any]) -> list[str]:
 
 
 def shown(name: str) -> str:
-    """For messages: quoted, and not longer than a line can bear."""
+    """For messages: quoted, and cut to fit a line."""
     return ascii(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!a}..."

@@ -1,7 +1,7 @@
-"""One knowledge graph dealt out to clients, non-IID by relation, as in MMFeD3-HidE (sections III-B, III-C).
+"""Splits one knowledge graph among clients, non-IID by relation, as in MMFeD3-HidE (sections III-B, III-C).
 
-A client gets the facts of its own relations, which no other client has, and the entities that these name,
-which others have too; then its facts are split 8:1:1, and a mask says whose features it has.
+A client gets the facts of its own relations, which no other client has, and the entities of these facts,
+which others have too; then its facts are split 8:1:1, and a mask says which entities' features it has.
 
 Shapes: as in :mod:`models.knowledge_graph.data.graph`.
 """
@@ -17,12 +17,12 @@ from models.knowledge_graph.data.graph import BoolArray, IntArray, KnowledgeGrap
 RATIO: Final = (8, 1, 1)
 """Facts to train on, to validate with, to test with."""
 _DEAL, _SPLIT, _MASK = range(3)
-"""What a seed is used for: each use draws its own numbers, so that one changes without the others."""
+"""Uses of a seed: each use draws its own numbers, so that one can change without the others."""
 
 
 @dataclass(frozen=True, eq=False)
 class KnowledgeGraphClient:
-    """What one client has.
+    """The data of one client.
 
     Attributes:
         graph: its own entities, relations and features; ``triples_N3`` are those to train on.
@@ -39,19 +39,19 @@ class KnowledgeGraphClient:
     relation_R: IntArray
 
     def known(self) -> IntArray:
-        """All its facts, (N, 3): what a filtered rank leaves out."""
+        """All its facts, (N, 3): those that a filtered rank leaves out."""
         return np.concatenate([self.graph.triples_N3, self.valid_N3, self.test_N3])
 
 
 def partition(
     graph: KnowledgeGraph, clients: int, seed: int, rate: float = 1.0, ratio: Sequence[int] = RATIO
 ) -> tuple[KnowledgeGraphClient, ...]:
-    """Deal a knowledge graph out.
+    """Split a knowledge graph among clients.
 
     Args:
         graph: all facts.
-        clients: how many; relations are dealt so that their numbers differ by one at most.
-        seed: of deal, split and masks; each client's split and mask depend on its own number alone.
+        clients: their number; numbers of relations differ by one at most.
+        seed: of partition, split and masks; each client's split and mask depend on its own number alone.
         rate: r, of the features that are kept of each modality (Bernoulli, for each entity and client).
         ratio: of facts to train, validate and test.
 
@@ -86,7 +86,7 @@ def _client(
 
 
 def part(graph: KnowledgeGraph, relation_R: IntArray) -> tuple[KnowledgeGraph, IntArray]:
-    """The facts of some relations, with the entities that they name; and these entities' indices, (E,)."""
+    """The facts of some relations, with the entities of these facts; and these entities' indices, (E,)."""
     triples_N3 = graph.triples_N3[np.isin(graph.triples_N3[:, 1], relation_R)]
     entity_E = np.unique(triples_N3[:, [0, 2]])
     own_N3 = np.stack(
@@ -108,7 +108,7 @@ def part(graph: KnowledgeGraph, relation_R: IntArray) -> tuple[KnowledgeGraph, I
 
 
 def split(triples_N3: IntArray, ratio: Sequence[int], seed: Sequence[int]) -> list[IntArray]:
-    """Facts in parts of these shares, at random; within a part in their order. None is lost, none twice.
+    """Facts in random parts of these shares; in a part, in their order. None is lost or repeated.
 
     Raises:
         ValueError: a share is negative, or all are zero.
@@ -121,9 +121,9 @@ def split(triples_N3: IntArray, ratio: Sequence[int], seed: Sequence[int]) -> li
 
 
 def bernoulli(graph: KnowledgeGraph, rate: float, seed: Sequence[int]) -> BoolArray:
-    """A mask that keeps each entity's features of each modality with a chance of ``rate``, (E, M).
+    """A mask that keeps each entity's features of each modality with probability ``rate``, (E, M).
 
-    With the same seed, what a lower rate keeps a higher one keeps too.
+    With the same seed, a higher rate keeps everything that a lower one keeps.
 
     Raises:
         ValueError: the rate is no share.

@@ -1,13 +1,13 @@
-"""Features of short texts without a language model: hashed character n-grams, weighed, then a truncated SVD.
+"""Features of short texts without a language model: weighted hashed character n-grams, then a truncated SVD.
 
-Names and descriptions become counts of their character n-grams in a fixed number of buckets (K. Weinberger
-et al., Feature Hashing for Large Scale Multitask Learning, ICML 2009), weighed by TF-IDF; the leading right
+Names and descriptions become counts of their character n-grams in a fixed number of buckets (K. Weinberger et
+al., Feature Hashing for Large Scale Multitask Learning, ICML 2009), weighted by TF-IDF; the leading right
 singular vectors of that sparse matrix (latent semantic analysis), found with random projections (N. Halko,
 P.-G. Martinsson, J. A. Tropp, Finding Structure with Randomness, SIAM Review 53, 2011, algorithms 4.4, 5.1),
 turn it into a few dense values. NumPy only; no word list, no vocabulary, any script.
 
 Projections of features are averaged over clients, so all clients must read texts with *one* encoder: one that
-was fitted once, on whatever texts may be shared, or one that needs no fit (:meth:`Encoder.unfitted`).
+was fitted once, on texts that may be shared, or one that needs no fit (:meth:`Encoder.unfitted`).
 
 The same texts and seed give the same bytes on one machine, and values within rounding on another.
 
@@ -29,16 +29,16 @@ from protocol.errors import Misconfigured
 
 BUCKETS: Final = 1 << 14
 LENGTHS: Final = (2, 3, 4)
-"""Of the n-grams, in characters; a text's ends count as spaces."""
+"""Lengths of the n-grams, in characters; a text's ends count as spaces."""
 MAX_CHARACTERS: Final = 4096
-"""Of a text that are read."""
+"""Characters of a text that are read."""
 _OVERSAMPLING: Final = 10
 _POWERS: Final = 3
-"""Halko et al. advise both numbers where singular values fall slowly, as those of texts do."""
+"""Halko et al. recommend both numbers if singular values fall slowly, as those of texts do."""
 _BLOCK: Final = 1 << 16
 """Entries of the sparse matrix that are multiplied at once: bounds the memory of a product."""
 _GAP: Final = np.uint64(0x1F_FFFF)
-"""Between texts; beyond every character."""
+"""Separates texts; above every character."""
 _ODD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX: Final = (
     (np.uint64(30), np.uint64(0xBF58_476D_1CE4_E5B9)),
@@ -59,11 +59,11 @@ class Counted:
 
 @dataclass(frozen=True, eq=False)
 class TextEncoder:
-    """Turns texts into features.
+    """Maps texts to features.
 
     Attributes:
         idf_B: float32, the weight of each bucket.
-        basis_BF: float32, what a bucket adds to each feature.
+        basis_BF: float32, the contribution of a bucket to each feature.
     """
 
     idf_B: FloatArray
@@ -71,9 +71,9 @@ class TextEncoder:
 
     @classmethod
     def fit(cls, texts: Sequence[str], width: int, seed: int = 0, buckets: int = BUCKETS) -> "TextEncoder":
-        """The encoder whose ``width`` features keep most of what tells these texts apart.
+        """The encoder whose ``width`` features keep most of the differences between these texts.
 
-        With fewer texts than features (or alike ones), the last features are zero.
+        With fewer texts than features (or equal texts), the last features are zero.
 
         Raises:
             ValueError: no text, or no feature, or more features than buckets.
@@ -87,13 +87,13 @@ class TextEncoder:
 
     @classmethod
     def unfitted(cls, width: int, seed: int = 0, buckets: int = BUCKETS) -> "TextEncoder":
-        """An encoder that knows no texts: each bucket is a random direction (a random projection)."""
+        """An encoder that needs no texts: each bucket is a random direction (a random projection)."""
         signs_BF = np.random.default_rng(seed).integers(0, 2, (buckets, width), np.int8) * 2 - 1
         return cls(np.ones(buckets, np.float32), (signs_BF / np.sqrt(width)).astype(np.float32))
 
     @classmethod
     def load(cls, path: Path) -> "TextEncoder":
-        """As :meth:`save` wrote it.
+        """Read a file of :meth:`save`.
 
         Raises:
             Misconfigured: it cannot be read, or is no encoder; names file and key.
@@ -122,7 +122,7 @@ class TextEncoder:
 
 
 def count(texts: Iterable[str], buckets: int = BUCKETS) -> Counted:
-    """Count the n-grams of each text by bucket. NFKC and case-folded: looks are not meanings."""
+    """Count the n-grams of each text by bucket. Texts are NFKC and case-folded first."""
     points: list[NDArray[np.uint64]] = []
     rows: list[NDArray[np.int64]] = []
     total = 0
@@ -153,9 +153,12 @@ def _places(
     whole_n = np.ones(starts, np.bool_)
     for at in range(length):
         here_n = point_n[at : at + starts]
-        hash_n = (hash_n ^ here_n) * _ODD  # unsigned arithmetic wraps, which is what a hash wants
+        hash_n = (hash_n ^ here_n) * _ODD  # unsigned arithmetic wraps, as a hash needs
         whole_n &= here_n != _GAP
-    for shift, factor in _MIX:  # as splitmix64 ends: every bit of the n-gram moves every bit of the hash
+    for (
+        shift,
+        factor,
+    ) in _MIX:  # the last steps of splitmix64: every bit of the n-gram changes every bit of the hash
         hash_n = (hash_n ^ (hash_n >> shift)) * factor
     hash_n = (hash_n ^ (hash_n >> np.uint64(31)))[whole_n]
     return row_n[:starts][whole_n] * buckets + (hash_n % np.uint64(buckets)).astype(np.int64)
@@ -172,7 +175,7 @@ def _weighed(counted: Counted, idf_B: FloatArray) -> Counted:
 def _leading(x: Counted, buckets: int, width: int, seed: int) -> FloatArray:
     """The leading right singular vectors of a sparse (E, B), as columns of (B, F)."""
     columns = min(width + _OVERSAMPLING, buckets, x.texts)
-    down = np.argsort(x.bucket_n, kind="stable")  # sorted by bucket: the matrix turned
+    down = np.argsort(x.bucket_n, kind="stable")  # sorted by bucket: the transposed matrix
     turned = (x.bucket_n[down], x.row_n[down], x.count_n[down])
     y_EP = np.random.default_rng(seed).normal(size=(x.texts, columns)).astype(np.float32)
     for _ in range(_POWERS):
@@ -180,9 +183,9 @@ def _leading(x: Counted, buckets: int, width: int, seed: int) -> FloatArray:
         y_EP = np.linalg.qr(_product(x.row_n, x.bucket_n, x.count_n, q_BP, x.texts))[0]
     b_BP = _product(*turned, y_EP, buckets)
     left_BP, value_P, _ = np.linalg.svd(b_BP, full_matrices=False)
-    left_BP[:, value_P <= value_P[0] * 1e-5] = 0  # of rounding, not of the texts
+    left_BP[:, value_P <= value_P[0] * 1e-5] = 0  # from rounding, not from the texts
     strongest_P = np.abs(left_BP).argmax(axis=0)
-    signs_P = np.where(left_BP[strongest_P, np.arange(columns)] < 0, -1, 1)  # else the sign is chance
+    signs_P = np.where(left_BP[strongest_P, np.arange(columns)] < 0, -1, 1)  # else the sign is random
     basis_BF = np.zeros((buckets, width), np.float32)
     basis_BF[:, : min(columns, width)] = (left_BP * signs_P)[:, :width]
     return basis_BF

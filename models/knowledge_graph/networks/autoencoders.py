@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 WIDTHS: Final = (512, 256, 128)
-"""The paper's layers, for parts of 512 numbers; they come back in the other order."""
+"""The paper's layers, for parts of 512 numbers; decoding uses the reverse order."""
 BLOCKS: Final = 3
 _PERIOD: Final = 10_000.0
 
@@ -36,11 +36,11 @@ def _layers(sizes: Sequence[int]) -> list[nn.Module]:
 
 
 class Autoencoder(nn.Module):
-    """AE: three layers down, three back, ReLU between.
+    """AE: three encoding layers, three decoding layers, ReLU between.
 
     Args:
         numbers: H.
-        widths: of the layers down.
+        widths: of the encoding layers.
         context: C; numbers that are given beside the vector, 0 for none.
     """
 
@@ -51,7 +51,7 @@ class Autoencoder(nn.Module):
         self.decoder = nn.Sequential(*_layers(back)[:-1])
 
     def forward(self, x_BH: Tensor, context_BC: Tensor | None = None) -> Tensor:
-        """What it makes of ``x_BH``, in the same shape."""
+        """The output for ``x_BH``, in the same shape."""
         given = x_BH if context_BC is None else torch.cat([x_BH, context_BC], dim=1)
         made_BH: Tensor = self.decoder(self.encoder(given))
         return made_BH
@@ -60,8 +60,8 @@ class Autoencoder(nn.Module):
 class Cascade(nn.Module):
     """CRA: autoencoders in a row, each adding what the vector still lacks after those before it.
 
-    A vector is itself what is asked of it where nothing of it is hidden: trained so, the sum r_1 + ... + r_n
-    falls to zero, and with it what stands in for absent parts
+    If nothing of a vector is hidden, the target is the vector itself: trained so, the sum r_1 + ... + r_n
+    falls to zero, and with it the values of absent parts
     (:func:`models.knowledge_graph.networks.imputation.hidden`).
 
     Args:
@@ -85,11 +85,11 @@ class Cascade(nn.Module):
         self.blocks = nn.ModuleList(Autoencoder(numbers, widths, step_dim) for _ in range(blocks))
 
     def forward(self, x_BH: Tensor, step_B: Tensor | None = None) -> Tensor:
-        """``x + r_1 + ... + r_n``, where r_k is what block k makes of the sum before it.
+        """``x + r_1 + ... + r_n``, where r_k is the output of block k for the sum before it.
 
         Args:
             x_BH: vectors, zeros where something is absent.
-            step_B: the diffusion step of each, where it has steps.
+            step_B: the diffusion step of each, if it has steps.
         """
         context_BC = None if step_B is None else step_embedding(step_B, self._step_dim)
         for block in self.blocks:
@@ -98,7 +98,7 @@ class Cascade(nn.Module):
 
 
 class Mmin(nn.Module):
-    """MMIN: one cascade imagines the whole vector, another leads from there back to what was known.
+    """MMIN: one cascade imagines the whole vector, another maps that back to the known parts.
 
     Args:
         numbers: H.
@@ -112,6 +112,6 @@ class Mmin(nn.Module):
         self.back = Cascade(numbers, widths, blocks)
 
     def forward(self, x_BH: Tensor) -> tuple[Tensor, Tensor]:
-        """What the first makes of ``x_BH``, and what the second makes of that."""
+        """The first cascade's output for ``x_BH``, and the second's output for that."""
         forth_BH: Tensor = self.forth(x_BH)
         return forth_BH, self.back(forth_BH)

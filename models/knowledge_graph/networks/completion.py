@@ -1,7 +1,7 @@
-"""What a deployed model of a graph computes: the best tails of questions, from tables that are fed with them.
+"""The deployed model of a knowledge graph: the best tails of questions, from tables that are its inputs.
 
-It has no weights: each device feeds its own embeddings, so that one small graph (``protocol.bundle``) serves
-every device and every version of a task. Heads are asked for by inverse relations. Imports torch.
+It has no weights: each device feeds its own embeddings, so that one small ONNX model (``protocol.bundle``)
+serves every device and every version of a task. Heads are asked for by inverse relations. Imports torch.
 
 Shapes: B questions, E entities, R relations (X is 2 R), V views, D entity dim, C relation dim, K answers.
 """
@@ -45,7 +45,7 @@ class Completer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """``tails_BK`` and ``scores_BK``, the highest first.
 
-        Where there are fewer than K entities, -1, with float32's lowest number as its score.
+        With fewer than K entities the rest is -1, with float32's lowest number as its score.
 
         Args:
             head_B: int64, rows of ``e_EVD``.

@@ -1,4 +1,4 @@
-"""HidE's diffusion (section IV-B): noise that is put on hyper-modal vectors, and the way back. Imports torch.
+"""HidE's diffusion (section IV-B): noise added to hyper-modal vectors, and the way back. Imports torch.
 
 Shapes: B entities, P parts, D numbers of a part, H = P * D, T steps. Steps are counted from 1; step 0 is the
 vector itself.
@@ -15,14 +15,14 @@ HIGH: Final = 5e-2
 SCALE: Final = 1e-4
 
 Denoiser = Callable[[Tensor, Tensor], Tensor]
-"""``xhat_theta(x_BH, step_B)``: the vector itself, predicted of a noised one and its step."""
+"""``xhat_theta(x_BH, step_B)``: the vector itself, predicted from a noised one and its step."""
 
 
 class Schedule:
-    """How much noise each step adds, and what follows of it.
+    """The noise of each step, and the weights that follow from it.
 
     With the paper's scale all noise together is small: at T = 100 the variance is 2.5e-4. ``1 - abar`` of a
-    few 1e-8 would be lost in float32, so it is worked out in float64 and without a difference to 1.
+    few 1e-8 would be lost in float32, so it is computed in float64 and without a difference to 1.
 
     Args:
         steps: T, at least 1.
@@ -35,8 +35,8 @@ class Schedule:
 
     Attributes:
         beta_T: variance of each step's noise, float64.
-        keep_S: ``sqrt(abar_t)`` by step 0 to T; of the vector, that much is left.
-        noise_S: ``sqrt(1 - abar_t)``; of the noise, that much is in.
+        keep_S: ``sqrt(abar_t)`` by step 0 to T; the factor of the vector.
+        noise_S: ``sqrt(1 - abar_t)``; the factor of the noise.
         stay_S: the weight of x_t in equation (17); that of step 0 is 0 and never used.
         made_S: the weight of the predicted vector.
     """
@@ -67,17 +67,17 @@ class Schedule:
 
         Args:
             x_BH: x_t.
-            made_BH: x_0 as predicted of it.
+            made_BH: x_0 as predicted from it.
             step_B: t, from 1; at 1 the mean is ``made_BH``.
         """
         return self.stay_S[step_B, None] * x_BH + self.made_S[step_B, None] * made_BH
 
     def drawn(self, count: int, generator: torch.Generator) -> Tensor:
-        """``step_B``: even over 1 to T (equation 8)."""
+        """``step_B``: uniform over 1 to T (equation 8)."""
         return torch.randint(1, self.steps + 1, (count,), generator=generator)
 
     def reversed(self, net: Denoiser, x_BH: Tensor, gradient_steps: int | None = None) -> Tensor:
-        """Equation (5) from step T down, each time at the mean: the vector as the network has it.
+        """Equation (5) from step T down, each time at the mean: the vector as the network predicts it.
 
         Args:
             net: see :data:`Denoiser`.

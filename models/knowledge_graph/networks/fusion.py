@@ -20,18 +20,18 @@ def log_probabilities(scores_VBL: Tensor) -> Tensor:
     """Equation (1) over L candidates, ``logp_BL``: the log of the views' mean probability.
 
     Args:
-        scores_VBL: of each view; ``-inf`` where a candidate does not count, in all views alike.
+        scores_VBL: of each view; ``-inf`` for a candidate that does not count, in all views alike.
     """
     logp_VBL = torch.log_softmax(scores_VBL, dim=2)
     if len(logp_VBL) == 1:
         return logp_VBL[0]
-    out_VBL = logp_VBL == -torch.inf  # logsumexp of nothing but -inf has no gradient
+    out_VBL = logp_VBL == -torch.inf  # logsumexp of -inf alone has no gradient
     mean_BL = torch.logsumexp(logp_VBL.masked_fill(out_VBL, -1e30), dim=0) - math.log(len(logp_VBL))
     return mean_BL.masked_fill(out_VBL.all(dim=0), -torch.inf)
 
 
 class Fusion(nn.Module):
-    """What all have in common.
+    """Base of all fusions.
 
     Args:
         parts: P.
@@ -63,24 +63,24 @@ class Fusion(nn.Module):
 
 
 def _mean(h_BPD: Tensor, present_BP: Tensor) -> Tensor:
-    """``e_BD``: over the parts that are there; absent ones are zeros."""
+    """``e_BD``: the mean of the parts that are present; absent ones are zeros."""
     return h_BPD.sum(dim=1) / present_BP.sum(dim=1, keepdim=True)
 
 
 class Average(Fusion):
-    """The mean of the parts that are there (all of them: the paper's)."""
+    """The mean of the parts that are present (the paper's has all of them)."""
 
     def _fused(self, h_BPD: Tensor, present_BP: Tensor) -> Tensor:
         return _mean(h_BPD, present_BP)[:, None]
 
 
 class Weighted(Fusion):
-    """The parts' sum, each by a trained weight.
+    """The parts' sum, each with a trained weight.
 
     Args:
         parts: P.
         dim: D.
-        start: the weights at first; None: 1 / P each, which is the average of parts that are all there.
+        start: the initial weights; None: 1 / P each, which is the average if all parts are present.
     """
 
     def __init__(self, parts: int, dim: int, start: Sequence[float] | None = None) -> None:
@@ -104,7 +104,7 @@ class Concatenation(Fusion):
 
 
 class FusionSplit(Fusion):
-    """No fusion: each part is a view, and what is averaged are probabilities (:func:`log_probabilities`)."""
+    """No fusion: each part is a view, and the average is over probabilities (:func:`log_probabilities`)."""
 
     def __init__(self, parts: int, dim: int) -> None:
         super().__init__(parts, dim)
@@ -115,14 +115,14 @@ class FusionSplit(Fusion):
 
 
 class Gated(Fusion):
-    """``V' = W_0 (sigmoid(W_1 S) * W_2 V)``: the structure lets through what it can use of each modality.
+    """``V' = W_0 (sigmoid(W_1 S) * W_2 V)``: the structure gates each modality.
 
     Args:
         parts: P.
         dim: D.
         from_zero: the embedding is ``S + sum_m V'_m`` with W_0 zero at first, hence the structure alone until
-            a modality is seen to help. False: the mean of S and every V', as the paper has it; modalities of
-            little worth then hurt from the start.
+            a modality helps. False: the mean of S and every V', as in the paper; modalities of little use
+            then hurt from the start.
     """
 
     def __init__(self, parts: int, dim: int, *, from_zero: bool = True) -> None:

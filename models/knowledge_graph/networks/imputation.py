@@ -1,6 +1,6 @@
-"""What stands in for modalities that an entity lacks: HidE and the paper's baselines. Imports torch.
+"""Imputation of modalities that an entity lacks: HidE and the paper's baselines. Imports torch.
 
-All are trained on what is there alone (equation 7), and change nothing of it (equation 6).
+All are trained on present parts alone (equation 7), and change none of these (equation 6).
 
 Shapes: B entities, L of them that lack a part, P parts, D numbers of a part, H = P * D.
 """
@@ -20,7 +20,7 @@ from models.training.local import kept
 
 @dataclass(frozen=True)
 class ImputerSettings:
-    """Sizes of the networks; the paper's where it says them.
+    """Sizes of the networks; the paper's where it gives them.
 
     Attributes:
         widths: of each autoencoder's layers.
@@ -32,8 +32,8 @@ class ImputerSettings:
         low: the first beta, before scaling.
         high: the last one.
         scale: s, of all betas.
-        unit: the size of a usual number of an embedding. Networks work in it; noise and losses do not. With
-            numbers of .05 and a unit of 1, biases drown them.
+        unit: the size of a usual number of an embedding. Networks compute in it; noise and losses do not.
+            With numbers of .05 and a unit of 1, biases dominate them.
     """
 
     widths: tuple[int, ...] = WIDTHS
@@ -48,7 +48,7 @@ class ImputerSettings:
 
 
 class Imputer(nn.Module):
-    """What all have in common: vectors go in with zeros where a part is absent.
+    """Base of all imputers: input vectors have zeros where a part is absent.
 
     Args:
         unit: see :class:`ImputerSettings`.
@@ -59,14 +59,14 @@ class Imputer(nn.Module):
         self._unit = unit
 
     def forward(self, h_BPD: Tensor, present_BP: Tensor, generator: torch.Generator) -> Tensor:
-        """Equation (6), ``h_BPD`` with every part there; entities that lack nothing cost nothing.
+        """Equation (6), ``h_BPD`` with every part; entities that lack nothing cost nothing.
 
-        Gradients flow into the network and into what it is shown.
+        Gradients flow into the network and into its input.
 
         Args:
             h_BPD: hyper-modal vectors; absent parts are not read.
             present_BP: bool; the structure always is.
-            generator: source of chance (HidE's noise; others draw nothing).
+            generator: random source (HidE's noise; others draw nothing).
         """
         lacking_L = (~present_BP.all(dim=1)).nonzero().squeeze(1)
         if not len(lacking_L):
@@ -78,30 +78,30 @@ class Imputer(nn.Module):
     def loss(
         self, h_BPD: Tensor, present_BP: Tensor, generator: torch.Generator, seen_BP: Tensor | None = None
     ) -> Tensor:
-        """Equation (7) of a batch, as this network has it.
+        """Equation (7) of a batch, for this network.
 
         Args:
-            h_BPD: as above. Gradients flow into it as the network's input, never as what it should be.
-            present_BP: what the network should make.
-            generator: source of chance.
-            seen_BP: what it is shown of that (:func:`hidden`); None: all, as in the paper. All that it is
-                asked for is then in its input, and nothing teaches it to make a part out of others.
+            h_BPD: as above. Gradients flow into it as the network's input, never as its target.
+            present_BP: parts that the network should reconstruct.
+            generator: random source.
+            seen_BP: the parts of these in its input (:func:`hidden`); None: all, as in the paper. Then every
+                target is in the input, and nothing teaches the network to derive a part from others.
         """
         x_BPD = shown(h_BPD, present_BP if seen_BP is None else present_BP & seen_BP)
         made = [self._unit * x.view_as(h_BPD) for x in self._tried(x_BPD.flatten(1) / self._unit, generator)]
         return torch.stack([masked_distance(x_BPD, h_BPD, present_BP) for x_BPD in made]).sum()
 
     def _made(self, x_BH: Tensor, generator: torch.Generator) -> Tensor:
-        """What the network makes of vectors, both in units."""
+        """The network's output for vectors, both in units."""
         raise NotImplementedError
 
     def _tried(self, x_BH: Tensor, generator: torch.Generator) -> list[Tensor]:
-        """What the loss compares with the vectors, each."""
+        """The outputs that the loss compares with the vectors."""
         return [self._made(x_BH, generator)]
 
 
 class Reconstruction(Imputer):
-    """AE and CRA: what the network makes of the vector in one go.
+    """AE and CRA: the network reconstructs the vector in one step.
 
     Args:
         net: from ``x_BH`` to the same.
@@ -118,7 +118,7 @@ class Reconstruction(Imputer):
 
 
 class Imagination(Imputer):
-    """MMIN: what is imagined counts, and the way back to the vector is asked for too.
+    """MMIN: the imagined vector is the result, and the loss includes the way back to the input.
 
     Args:
         net: the two cascades.
@@ -138,10 +138,10 @@ class Imagination(Imputer):
 
 
 class Hide(Imputer):
-    """HidE: noise is put on the vector, and taken off step by step.
+    """HidE: noise is added to the vector, and removed step by step.
 
     Args:
-        net: predicts the vector of a noised one and its step.
+        net: predicts the vector from a noised one and its step.
         schedule: of the noise.
         unit: as above.
         gradient_steps: see :class:`ImputerSettings`.
@@ -168,14 +168,14 @@ class Hide(Imputer):
 
 
 def hidden(present_BP: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """``seen_BP`` for :meth:`Imputer.loss`: of the modalities that are there, a share is hidden.
+    """``seen_BP`` for :meth:`Imputer.loss`: a share of the present modalities is hidden.
 
-    Not in the paper. The structure is always seen.
+    Not in the paper. The structure is never hidden.
 
     Args:
         present_BP: bool.
         share: the probability with which each modality is hidden; 0 hides none.
-        generator: source of chance.
+        generator: random source.
     """
     droppable_BP = present_BP.clone()
     droppable_BP[:, 0] = False

@@ -1,4 +1,4 @@
-"""Hyper-modal vectors: what is known of an entity, part by part, in its embedding's space. Imports torch.
+"""Hyper-modal vectors: an entity's parts in the space of its embedding. Imports torch.
 
 Shapes: B entities, M modalities, P parts (the structural embedding, then the modalities: P = 1 + M), D
 numbers of a part, F of a modality's features.
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 STRUCTURE: Final = 0
-"""Which part the structural embedding is."""
+"""The part of the structural embedding."""
 
 
 def with_structure(present_BM: Tensor) -> Tensor:
-    """``present_BP`` of ``present_BM`` (both bool): the structural embedding is always there."""
+    """``present_BP`` of ``present_BM`` (both bool): the structural embedding is always present."""
     return nn.functional.pad(present_BM, (1, 0), value=True)
 
 
@@ -25,12 +25,12 @@ def shown(h_BPD: Tensor, present_BP: Tensor) -> Tensor:
 
 
 def imputed(h_BPD: Tensor, present_BP: Tensor, made_BPD: Tensor) -> Tensor:
-    """Equation (6), ``M * H + (1 - M) * made``: what is there stays, to the bit.
+    """Equation (6), ``M * H + (1 - M) * made``: present parts are unchanged, to the bit.
 
     Args:
         h_BPD: hyper-modal vectors; absent parts are not read.
-        present_BP: bool; which parts are there.
-        made_BPD: what a network makes of them; present parts are not read.
+        present_BP: bool; which parts are present.
+        made_BPD: a network's output for them; present parts are not read.
     """
     return torch.where(present_BP[:, :, None], h_BPD, made_BPD)
 
@@ -42,16 +42,16 @@ def masked_distance(made_BPD: Tensor, true_BPD: Tensor, present_BP: Tensor) -> T
     which is zero.
 
     Args:
-        made_BPD: what a network makes of noised or partly hidden vectors.
+        made_BPD: a network's output for noised or partly hidden vectors.
         true_BPD: the vectors themselves.
-        present_BP: bool; absent parts have no part in it, whatever either holds there (NaN too).
+        present_BP: bool; absent parts do not count, whatever either holds there (NaN too).
     """
     apart_BPD = torch.where(present_BP[:, :, None], made_BPD - true_BPD.detach(), 0.0)
     return torch.square(apart_BPD).sum() / max(1, len(present_BP))
 
 
 class Projections(nn.Module):
-    """``V = W_v E_v``: features of every modality, taken into the space of the structural embeddings.
+    """``V = W_v E_v``: features of every modality, projected into the space of the structural embeddings.
 
     Args:
         features: F of every modality, in the knowledge graph's order.

@@ -22,6 +22,6 @@ def over_views(scored: Callable[[Tensor, Tensor], Tensor], e: Tensor, r: Tensor)
     """
     if e.ndim == 2:  # noqa: PLR2004 - x, D
         return scored(e, r)
-    own = r.view(r.shape[0], e.shape[1], -1)  # len() would fix the number of rows in an exported graph
+    own = r.view(r.shape[0], e.shape[1], -1)  # len() would fix the number of rows in an exported ONNX model
     parts = [scored(e[:, v], own[:, v]) for v in range(e.shape[1])]
     return parts[0] if len(parts) == 1 else log_probabilities(torch.stack(parts))

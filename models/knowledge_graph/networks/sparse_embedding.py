@@ -1,4 +1,4 @@
-"""A table of embeddings of which each step moves only the rows it took. Imports torch.
+"""A table of embeddings; each step moves only the rows that it used. Imports torch.
 
 Shapes: E rows, D columns, B rows asked for (any may repeat), U different ones.
 """
@@ -10,17 +10,17 @@ from models.training.local import Adam
 
 
 class EmbeddingRows:
-    """A table and Adam on its rows, each with moments and a count of steps of its own.
+    """A table and Adam on its rows, each with its own moments and count of steps.
 
-    So a row's path depends on its own slopes alone: a row that no batch takes stays as it is to the bit, and
-    one taken late is corrected for its few steps, not for the table's many. No slope of the whole table is
-    ever made.
+    So a row depends on its own gradients alone: a row that is in no batch is unchanged to the bit, and one
+    used late is corrected for its few steps, not for the table's many. No gradient of the whole table is ever
+    computed.
 
     Args:
         value_ED: float32; changed in place by :meth:`step`.
         lr: step size.
-        betas: of the slope's running mean, and of its square's.
-        eps: keeps steps of small slopes finite.
+        betas: of the gradient's running mean, and of its square's.
+        eps: keeps steps of small gradients finite.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class EmbeddingRows:
         return len(self.value_ED)
 
     def resume(self, mean_ED: Tensor, square_ED: Tensor, steps_E: Tensor) -> None:
-        """Go on with the moments of an earlier table of the same shape; they are changed in place."""
+        """Continue with the moments of an earlier table of the same shape; they are changed in place."""
         self.mean_ED, self.square_ED, self.steps_E = mean_ED, square_ED, steps_E
 
     def take(self, rows_B: Tensor) -> Tensor:
         """Embeddings ``(B, D)`` of rows for this step's loss; the next :meth:`step` moves them.
 
-        A step may take several times, the same rows too: their slopes add up.
+        A step may take several times, also the same rows: their gradients add up.
         """
         rows_U, back_B = torch.unique(rows_B, return_inverse=True)
         leaf_UD = self.value_ED[rows_U].requires_grad_()
@@ -51,7 +51,7 @@ class EmbeddingRows:
         return leaf_UD if torch.equal(rows_U, rows_B) else leaf_UD[back_B]
 
     def step(self) -> None:
-        """Move the rows that were taken since the last step, and that the loss depended on."""
+        """Move the rows that were taken since the last step and have a gradient."""
         sloped = [(rows_U, leaf_UD.grad) for rows_U, leaf_UD in self._taken if leaf_UD.grad is not None]
         self._taken.clear()
         if not sloped:
@@ -77,11 +77,11 @@ class EmbeddingRows:
 
 
 class Descent:
-    """One step of everything that a loss depends on.
+    """One optimizer step of everything that a loss depends on.
 
     Args:
         tables: embeddings by row.
-        dense: all other parameters (projections, networks), or None where there are none.
+        dense: all other parameters (projections, networks), or None if there are none.
     """
 
     def __init__(self, *tables: EmbeddingRows, dense: Adam | None = None) -> None:
@@ -89,7 +89,7 @@ class Descent:
         self._dense = dense
 
     def descend(self, loss: Tensor) -> None:
-        """Down the loss's slope."""
+        """Move along the loss's negative gradient."""
         if self._dense is None:
             loss.backward()  # type: ignore[no-untyped-call]
         else:

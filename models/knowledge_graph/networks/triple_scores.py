@@ -1,7 +1,8 @@
 """Scores f(h, r, e): how well an entity answers (h, r, ?). Imports torch.
 
-Every score makes a *query* of head and relation and compares it with entities. So B queries against the same
-K entities are one matrix product, whether the K are negatives that a batch shares or all entities there are.
+Every score computes a *query* from head and relation and compares it with entities. So B queries against the
+same K entities are one matrix product, whether the K are negatives that a batch shares or all entities there
+are.
 
 Shapes: B queries, K entities, U entities of which only some are asked about, D entity dim, C relation dim. A
 complex vector is stored as its real parts, then its imaginary parts.
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor
 
 _NEAREST: Final = 1e-12
-"""A squared distance is at least this: its root has no slope at zero, and rounding may make it negative."""
+"""Lower bound of a squared distance: its root has no gradient at zero, and rounding may make it negative."""
 _SPAN_EXTRA: Final = 2.0
 """Added to gamma in the initial span, as the authors of RotatE do."""
 _MATRIX: Final = 64
-"""Entities that a query is multiplied with while one is fetched for it alone (measured on x86: 55 to 95)."""
+"""Entities that a query is multiplied with in the time of fetching one for it alone (measured on x86: 55 to
+95)."""
 
 
 class Score(ABC):
@@ -29,11 +31,11 @@ class Score(ABC):
 
     Args:
         dim: D.
-        gamma: the margin: a distance scores ``gamma - distance``. A softmax over scores does not see it; it
-            sets the initial span of embeddings, and so how far apart scores begin.
+        gamma: the margin: a distance scores ``gamma - distance``. A softmax over scores does not depend on
+            it; it sets the initial span of embeddings, and so how far apart scores begin.
 
     Raises:
-        ValueError: a figure is not positive, or ``dim`` is odd where the score needs complex numbers.
+        ValueError: a number is not positive, or ``dim`` is odd and the score needs complex numbers.
     """
 
     complex_valued: bool
@@ -54,11 +56,11 @@ class Score(ABC):
 
     @property
     def span(self) -> float:
-        """Initial embeddings are even in ``[-span, span]``: (gamma + 2) over the numbers in a vector."""
+        """Initial embeddings are uniform in ``[-span, span]``: (gamma + 2) over the numbers in a vector."""
         return (self.gamma + _SPAN_EXTRA) / (self.dim // 2 if self.complex_valued else self.dim)
 
     def initial(self, rows: int, generator: torch.Generator, *, relations: bool = False) -> Tensor:
-        """Embeddings to begin with, float32 ``(rows, D)``, or ``(rows, C)`` for relations."""
+        """Initial embeddings, float32 ``(rows, D)``, or ``(rows, C)`` for relations."""
         width = self.relation_dim if relations else self.dim
         return (2 * torch.rand(rows, width, generator=generator) - 1) * self.span
 
@@ -131,10 +133,11 @@ class TransE(_Distance):
 
 
 class RotatE(_Distance):
-    """A relation turns its head's complex numbers: ``gamma - |h * exp(i phase) - e|`` (Sun et al. 2019).
+    """A relation rotates its head's complex numbers: ``gamma - |h * exp(i phase) - e|`` (Sun et al. 2019).
 
     The authors sum the D / 2 moduli of the difference; here it is the Euclidean length, a matrix product. As
-    with them, a relation holds its phases times ``span / pi``, so that it learns at the entities' pace.
+    in their code, a relation stores its phases times ``span / pi``, so that it learns as fast as the
+    entities.
     """
 
     complex_valued = True
@@ -145,7 +148,7 @@ class RotatE(_Distance):
         return self.dim // 2
 
     def queries(self, h_BD: Tensor, r_BC: Tensor) -> Tensor:
-        """``q_BD``, every complex number of the head turned by its phase."""
+        """``q_BD``, every complex number of the head rotated by its phase."""
         phase_BC = r_BC * (math.pi / self.span)
         return _complex_product(h_BD, torch.cat((phase_BC.cos(), phase_BC.sin()), dim=1))
 
@@ -176,4 +179,4 @@ def _products(q_BD: Tensor, e_UD: Tensor, pick_BK: Tensor) -> Tensor:
 SCORES: Final[Mapping[str, Callable[[int, float], Score]]] = MappingProxyType(
     {"rotate": RotatE, "transe": TransE, "complex": ComplEx}
 )
-"""By the name that a task gives: makes the score of D and gamma."""
+"""By the score's name in a task: creates the score of D and gamma."""

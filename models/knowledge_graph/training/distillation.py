@@ -1,4 +1,4 @@
-"""What a client and the fleet's model learn of each other (section IV-D, appendix C-A). Imports torch.
+"""Distillation between a client and the fleet's model (section IV-D, appendix C-A). Imports torch.
 
 Shapes: B questions or entities, L candidates (the answer first, then its negatives), V views, D numbers of an
 embedding.
@@ -10,13 +10,13 @@ from torch.nn import functional
 
 
 def divergence(teacher_BL: Tensor, student_BL: Tensor, *, teaches_only: bool = True) -> Tensor:
-    """``KL(teacher || student)``, mean over questions; 0 of none. MMFedLU has it of client and fleet alone.
+    """``KL(teacher || student)``, mean over questions; 0 of none. MMFedLU: of client and fleet alone.
 
     Args:
-        teacher_BL: log-probabilities of the candidates; ``-inf`` where one does not count.
+        teacher_BL: log-probabilities of the candidates; ``-inf`` for one that does not count.
         student_BL: likewise, of the same candidates.
         teaches_only: no gradient flows into the teacher. False: it moves towards the student too, as the
-            formula alone would have it.
+            formula alone implies.
     """
     if teaches_only:
         teacher_BL = teacher_BL.detach()
@@ -27,11 +27,11 @@ def divergence(teacher_BL: Tensor, student_BL: Tensor, *, teaches_only: bool = T
 
 
 def logit_distillation(client_BL: Tensor, server_BL: Tensor, *, teaches_only: bool = True) -> Tensor:
-    """Equation (10), L_c2s + L_s2c: each learns of the other, mean over questions.
+    """Equation (10), L_c2s + L_s2c: each learns from the other, mean over questions.
 
     Args:
         client_BL: log-probabilities p^c, of imputed embeddings.
-        server_BL: p^{s,c}, of the fleet's embeddings with what modalities are there.
+        server_BL: p^{s,c}, of the fleet's embeddings with present modalities only.
         teaches_only: as in :func:`divergence`, both ways.
     """
     forth = divergence(client_BL, server_BL, teaches_only=teaches_only)
@@ -39,12 +39,12 @@ def logit_distillation(client_BL: Tensor, server_BL: Tensor, *, teaches_only: bo
 
 
 def feature_distillation(client_BVD: Tensor, server_BVD: Tensor) -> Tensor:
-    """Equation (11), ``||Ehat^c - E^{s,c}||^2``, mean over entities; 0 of none. Both move."""
+    """Equation (11), ``||Ehat^c - E^{s,c}||^2``, mean over entities; 0 of none. Gradients flow into both."""
     return torch.square(client_BVD - server_BVD).sum() / max(1, len(client_BVD))
 
 
 def proximal(client_BVD: Tensor, server_BVD: Tensor) -> Tensor:
-    """MMFedProx: as equation (11), but towards what the fleet had; no gradient flows into that."""
+    """MMFedProx: as equation (11), but towards the fleet's old embeddings; no gradient flows into those."""
     return feature_distillation(client_BVD, server_BVD.detach())
 
 

@@ -1,9 +1,9 @@
 """One epoch of a client on its own triples: equations (1) and (2). Imports torch.
 
-Where entity embeddings come from is the caller's: a table, or a fusion with what a network imputes.
+The caller provides the entity embeddings: a table, or a fusion with imputed parts.
 
 Shapes: Q questions (two a triple), B of a batch, K negatives, L scores (the answer first, then negatives), U
-entities that a batch is about, V views (embeddings that are scored apart), D entity dim, C relation dim.
+entities of a batch, V views (embeddings that are scored apart), D entity dim, C relation dim.
 """
 
 import math
@@ -22,7 +22,7 @@ from models.knowledge_graph.training.negatives import Draw
 from models.training.local import batches
 
 VOID: Final = -1e9
-"""Score of a negative that is none. Finite: a divergence multiplies its logarithm by its probability, 0."""
+"""Score of a void negative. Finite: a divergence multiplies its logarithm by its probability, 0."""
 
 Embed = Callable[[Tensor], Tensor]
 """``rows_U`` (int64, each once, ascending) -> ``e_UD`` or, by view, ``e_UVD``, with what backward needs."""
@@ -30,7 +30,7 @@ Embed = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class TripleBatch:
-    """Questions and what they are compared with, as places in ``rows_U``.
+    """Questions and their candidates, as places in ``rows_U``.
 
     Attributes:
         rows_U: int64; all entities of the batch, each once, ascending.
@@ -38,7 +38,7 @@ class TripleBatch:
         relation_B: relation (no place: a row of the relations' table).
         answer_B: place of the answer.
         negative: places of negatives, ``(K,)`` for all or ``(B, K)`` for each its own.
-        void_BK: bool; negatives that are none.
+        void_BK: bool; negatives that do not count.
     """
 
     rows_U: Tensor
@@ -52,7 +52,7 @@ class TripleBatch:
         return len(self.about_B)
 
     def logits(self, score: Score, e: Tensor, r: Tensor) -> Tensor:
-        """``s_BL``: f of the answer, then of the negatives; at most :data:`VOID` for those that are none.
+        """``s_BL``: f of the answer, then of the negatives; at most :data:`VOID` for void ones.
 
         Args:
             score: f.
@@ -77,11 +77,11 @@ Beside = Callable[[TripleBatch, Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch did.
+    """Figures of an epoch.
 
     Attributes:
         loss: equation (2) as a mean over questions, each at its batch's parameters.
-        beside: mean of the further terms; 0 where there are none.
+        beside: mean of the further terms; 0 if there are none.
         questions: Q.
         seconds: of wall clock; the only figure that differs between two runs of the same seed.
     """
@@ -93,7 +93,7 @@ class Epoch:
 
     @property
     def triples_per_second(self) -> float:
-        """Each asked both ways."""
+        """Triples for each second; each is asked both ways."""
         return self.questions / 2 / max(self.seconds, 1e-9)
 
 
@@ -136,13 +136,13 @@ def epoch(
     size: int = 1024,
     beside: Beside | None = None,
 ) -> Epoch:
-    """Every question once, a step a batch.
+    """Every question once, one step for each batch.
 
     Args:
         asked_Q3: of :func:`models.knowledge_graph.training.known_answers.questions`.
         embed: entity embeddings of a batch.
-        relations: table of 2 R rows, inverses after relations, C columns a view; among ``descent``'s
-            tables if it is to learn.
+        relations: table of 2 R rows, inverses after relations, C columns a view; among ``descent``'s tables
+            if it is to learn.
         score: f.
         draw: negatives.
         descent: moves all that the loss depends on.

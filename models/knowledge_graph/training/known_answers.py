@@ -1,7 +1,7 @@
-"""Questions that triples ask, and their known answers: no negatives, no rivals in a ranking. Imports torch.
+"""Questions of triples, and their known answers: no negatives, and left out of rankings. Imports torch.
 
-A triple asks twice: (h, r, ?) for its tail, and (t, r + R, ?) for its head. Shapes: N triples, Q questions
-(2 N), B of them, E entities, R relations, K entities, P pairs.
+A triple gives two questions: (h, r, ?) for its tail, and (t, r + R, ?) for its head. Shapes: N triples, Q
+questions (2 N), B of them, E entities, R relations, K entities, P pairs.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 from models.knowledge_graph.data.graph import IntArray
 
 _MOST: Final = 2**62
-"""Of numbers that stand for a question and an entity, or two entities and a relation, in an int64."""
+"""Limit of numbers that encode a question and an entity, or two entities and a relation, in an int64."""
 
 
 def questions(triples_N3: IntArray | Tensor, relations: int) -> Tensor:
@@ -23,14 +23,14 @@ def questions(triples_N3: IntArray | Tensor, relations: int) -> Tensor:
         triples_N3: int64; head, relation, tail.
         relations: R; the inverse of relation r is r + R.
     """
-    # an array is copied, as it may be read-only, which tensors cannot be
+    # copy the array: it may be read-only, which tensors cannot be
     forth_N3 = triples_N3 if isinstance(triples_N3, Tensor) else torch.tensor(triples_N3)
     head_N, relation_N, tail_N = forth_N3.unbind(dim=1)
     return torch.cat((forth_N3, torch.stack((tail_N, relation_N + relations, head_N), dim=1)))
 
 
 class KnownAnswers:
-    """Which answers are known to which question.
+    """The known answers to each question.
 
     Args:
         asked: of :func:`questions`, one or several (training, validation, test); repeats count once.
@@ -61,7 +61,7 @@ class KnownAnswers:
         return len(self._pair_P)
 
     def answers(self, asked_B3: Tensor) -> tuple[Tensor, Tensor]:
-        """All known answers to questions, their own among them: ``row_P`` (of ``asked_B3``), ``entity_P``."""
+        """All known answers to questions, also their own: ``row_P`` (of ``asked_B3``), ``entity_P``."""
         if not len(self._key_X):
             nothing_P = torch.empty(0, dtype=torch.int64)
             return nothing_P, nothing_P

@@ -1,4 +1,4 @@
-"""Entities that a question's answer is told apart from (N_i of equation 1). Imports torch.
+"""Negatives of a question's answer (N_i of equation 1). Imports torch.
 
 Shapes: B questions, K negatives, E entities, P pairs.
 """
@@ -18,7 +18,7 @@ class Drawn:
 
     Attributes:
         entity: int64; ``(K,)`` for all questions, or ``(B, K)`` for each its own.
-        void_BK: bool, those that are none: the answer itself, or another that is known.
+        void_BK: bool, those that do not count: the answer itself, or another known one.
     """
 
     entity: Tensor
@@ -36,7 +36,7 @@ class Shared:
     """K different entities for the whole batch: scores are one matrix product.
 
     Args:
-        count: K; all entities where there are no more.
+        count: K; all entities if there are no more.
         known: answers that are never negatives.
     """
 
@@ -80,5 +80,5 @@ class Private:
 
 def _positive(count: int) -> int:
     if count < 1:
-        raise ValueError(f"{count} negatives: nothing to tell an answer apart from")
+        raise ValueError(f"{count} negatives: at least one is needed")
     return count

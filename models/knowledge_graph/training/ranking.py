@@ -16,7 +16,7 @@ from models.knowledge_graph.networks.triple_scores import Score
 from models.knowledge_graph.training.known_answers import KnownAnswers
 
 _CELLS: Final = 2**22
-"""Scores held at a time: 16 MiB in float32, and some times that while they are made."""
+"""Scores in memory at a time: 16 MiB in float32, and several times that while they are computed."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ranking:
         hits_1: share of ranks that are 1 (a tie for the first place is none).
         hits_3: share of ranks to 3.
         hits_10: share of ranks to 10.
-        questions: Q; 0 where nothing was asked, and all figures are.
+        questions: Q; if there are none, it and all figures are 0.
     """
 
     mrr: float
@@ -43,8 +43,8 @@ def ranks(
 ) -> Tensor:
     """``rank_Q`` float64 of each question's answer, 1 is best; other known answers are left out.
 
-    Entities with the answer's very score share the mean of their ranks: a model that scores all alike ranks
-    in the middle. A score that is no number is ahead of every answer, and as an answer's own behind everyone.
+    Entities with the same score as the answer share the mean of their ranks: a model with equal scores ranks
+    in the middle. A NaN score ranks before every answer, and last if it is the answer's.
 
     Args:
         asked_Q3: of :func:`models.knowledge_graph.training.known_answers.questions`; heads' and tails' alike.
@@ -52,7 +52,7 @@ def ranks(
         r: of relations and, after them, their inverses (X is 2 R), ``r_XC``, or ``(X, V * C)``.
         score: f.
         known: answers of training, validation and test triples.
-        cells: scores held at a time, at most (one question's E by view, if that is more).
+        cells: scores in memory at a time, at most (one question's E by view, if that is more).
     """
     with torch.no_grad():
         views = e.shape[1] if e.ndim == 3 else 1  # noqa: PLR2004 - E, V, D

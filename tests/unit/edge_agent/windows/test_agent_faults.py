@@ -64,7 +64,7 @@ def test_an_npz_whose_compressed_bytes_are_damaged_names_the_file(tmp_path):
     ("content", "words"),
     [
         (b"t,acc.x\n0,\xff\xfe\n", "not a csv file in UTF-8"),
-        (b"t,acc.x,acc.x\n0,1,2\n", "column 'acc.x' is there twice"),
+        (b"t,acc.x,acc.x\n0,1,2\n", "column 'acc.x' occurs twice"),
         (b"t,acc.x\n0," + b"1" * 200_000 + b"\n", "not a csv file"),
     ],
 )

@@ -120,7 +120,7 @@ def broken(name: str) -> Recording:
         ("m/s2", "error", "unit", r"'acc': it reads 9.8\d? times gravity, off by 9.81 times"),
         ("milli", "error", "unit", "'acc': it reads 1.01e\\+03 times gravity, off by a thousand times"),
         ("beyond", "error", "bounds", "'gyro': .*beyond -20 to 20 .*a thousand times smaller"),
-        ("disorder", "warning", "disorder", "'acc': .*times are before the one in front"),
+        ("disorder", "warning", "disorder", "'acc': .*times are before the previous one"),
         ("twice", "warning", "same-times", "'acc': 750 of 1500 samples have the time of the one before"),
         ("gap", "warning", "gaps", "'gyro': 1 gaps over 0.2 s .*together 60.04 of 120"),
         ("channels", "error", "channels", "'acc' has 2 channels, the task says 3"),

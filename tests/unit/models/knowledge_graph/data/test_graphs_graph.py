@@ -27,7 +27,7 @@ def test_a_graph_counts_its_triples_and_names_its_modalities():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"entities": ("e0",) * 9}, "entities: 8 names are there more than once"),
+        ({"entities": ("e0",) * 9}, "entities: 8 names occur more than once"),
         ({"relations": ("r", "r", "s")}, "relations: 1 names"),
         ({"triples_N3": np.zeros((4, 2), np.int64)}, r"int64 \(4, 2\), not int64 \(N, 3\)"),
         ({"triples_N3": np.zeros((4, 3), np.int32)}, "int32"),

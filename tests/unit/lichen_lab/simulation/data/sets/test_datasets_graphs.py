@@ -105,7 +105,7 @@ def test_text_features_are_kept_and_made_anew_when_the_texts_change(
         ({"facts": {"train": np.zeros((2, 3))}}, r"triples\.npz: key 'train' must be integers"),
         ({"facts": {"valid": np.zeros((2, 2), int)}}, "key 'valid'"),
         ({"facts": {"test": np.array([[0, 2, 1]])}}, r"triples\.npz: triples_N3 has indices .* 2 relations"),
-        ({"facts": {"entities": np.array(["a", "a", "b"])}}, "entities: 1 names are there more than once"),
+        ({"facts": {"entities": np.array(["a", "a", "b"])}}, "entities: 1 names occur more than once"),
         ({"facts": {"relations": np.array([1, 2])}}, "key 'relations' is int64"),
         ({"numbers": {"value": np.array([1.0, np.inf, 1.0, 1.0])}}, r"attributes\.npz: .*'value' finite"),
         ({"numbers": {"entity": np.array([0, 0, 3, 0])}}, "key 'entity' must hold indices below 3"),
