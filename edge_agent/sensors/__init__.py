@@ -1,1 +1,1 @@
-"""``lichen agent sensors``: what this machine has to sense with, and whether it works as configured."""
+"""``lichen agent sensors``: lists the sensors of this machine, and tests the configured ones."""

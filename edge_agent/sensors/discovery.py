@@ -1,6 +1,6 @@
-"""What this machine has: IIO devices, serial ports, kinds of other packages; each with the TOML to paste.
+"""Discovers IIO devices, serial ports and kinds of other packages, each with TOML to paste.
 
-Only looks: opens no port and writes nothing.
+Read-only: opens no port and writes nothing.
 """
 
 import json
@@ -27,7 +27,7 @@ _PORTS: Final = ("ttyUSB*", "ttyACM*", "ttyAMA*", "serial[0-9]")
 
 
 def discover(sysfs: Path, dev: Path) -> dict[str, Any]:
-    """All of it, as JSON values; ``sysfs`` and ``dev`` are where the kernel shows devices."""
+    """All devices, as JSON values; ``sysfs`` and ``dev`` are where the kernel shows devices."""
     every = devices(sysfs)
     taken = [device.name for device in every]
     return {
@@ -51,7 +51,7 @@ machine = ["cpu.percent", "load.1"]
 def _iio(device: IioDevice, *, alone: bool, roots: tuple[Path, Path]) -> dict[str, Any]:
     try:
         have = device.channels()
-    except OSError as error:  # unplugged while it was looked at
+    except OSError as error:  # unplugged during the discovery
         return {"device": device.id, "error": str(error)}
     name = device.name if alone else f"{device.name}@{device.bus}"
     rates = {rate for channel in have for rate in device.frequencies(channel)}
@@ -90,7 +90,7 @@ def _iio_toml(name: str, channels: Iterable[str], rates: list[float], roots: tup
 
 
 def _ports(dev: Path) -> list[Path]:
-    """By the names that stay; those that have none, by the name of now."""
+    """Ports by their stable names; ports without one by their present name."""
     stable = sorted((dev / "serial" / "by-id").glob("*"))
     named = {path.resolve() for path in stable}
     others = [path for pattern in _PORTS for path in sorted(dev.glob(pattern)) if path.resolve() not in named]

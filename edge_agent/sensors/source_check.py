@@ -1,4 +1,4 @@
-"""Listen to sources for a few seconds, and judge what came: rates, jitter, range, gaps, the task's wishes."""
+"""Reads sources for a few seconds and checks their data: rates, jitter, range, gaps, fit to the task."""
 
 import asyncio
 import errno
@@ -20,14 +20,14 @@ from runtime.clock import Clock
 RATE_FACTOR: Final = 1.5
 """A rate further than this from the task's does not fit."""
 MAX_SAMPLES: Final = 1 << 20
-"""Of one modality; what comes beyond is counted alone."""
+"""Of one modality; further samples are only counted."""
 _GAP_PERIODS: Final = 3.0
 _PERCENTILE: Final = 95
 
 
 @dataclass
 class _Stream:
-    """What came of one modality."""
+    """Statistics of one modality."""
 
     t: list[NDArray[np.float64]] = field(default_factory=list)
     samples: int = 0
@@ -47,7 +47,7 @@ class _Stream:
             self.high = high.astype(np.float64) if self.high is None else np.maximum(self.high, high)
 
     def told(self, max_gap_s: float | None) -> dict[str, Any]:
-        """Figures: rate by the middle step, jitter (95 % of steps are so close to it), gaps."""
+        """Statistics: rate from the median step, jitter (95 % of steps differ at most this much), gaps."""
         t = np.sort(np.concatenate(self.t)) if self.t else np.empty(0)
         found: dict[str, Any] = {"samples": self.samples, "not_finite": self.not_finite}
         if self.low is not None and self.high is not None:
@@ -67,11 +67,11 @@ class _Stream:
 
 
 class SourceCheck:
-    """One source, listened to.
+    """Test of one source.
 
     Args:
         source: opened.
-        task: None: there is nothing to compare with.
+        task: None: there is none to compare with.
     """
 
     def __init__(self, source: Source, task: Task | None) -> None:
@@ -85,7 +85,7 @@ class SourceCheck:
             source.follow(task)
 
     async def listen(self, seconds: float) -> None:
-        """For so long, or until the source ends or fails."""
+        """Read for this time, or until the source ends or fails."""
         try:
             async with asyncio.timeout(seconds):
                 stream: Any = self._source.samples()
@@ -109,7 +109,7 @@ class SourceCheck:
             self._streams.setdefault(batch.modality, _Stream()).add(batch.t, batch.values)
 
     def report(self, seconds: float) -> dict[str, Any]:
-        """What came, what failed, what does not fit; as JSON values."""
+        """Statistics, failures and mismatches, as JSON values."""
         source, task = self._source, self._task
         found = {name: stream.told(self._max_gap(name)) for name, stream in self._streams.items()}
         failed = [self._error] if self._error else []
@@ -164,7 +164,7 @@ def _short(values: NDArray[np.float64]) -> list[float]:
 async def check_sources(
     sources: Sequence[Source], task: Task | None, seconds: float, clock: Clock
 ) -> list[dict[str, Any]]:
-    """Listen to all at once; one report each."""
+    """Test all sources at once; one report each."""
     trials = [SourceCheck(source, task) for source in sources]
     began = clock.now()
     await asyncio.gather(*(trial.listen(seconds) for trial in trials))

@@ -1,1 +1,1 @@
-"""The agent's status file, and what it waits for."""
+"""The agent's status file, and the conditions that it waits for."""

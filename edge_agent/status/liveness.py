@@ -1,9 +1,9 @@
-"""Is this agent alive? What systemd's watchdog is fed by.
+"""Whether this agent is alive; feeds systemd's watchdog.
 
-An agent may be idle for days: sensors that are silent, no broker, no task. Then nothing is achieved, and all
-is well. It is alive while the event loop turns, a thread is to be had, the disk answers, and nothing that was
-begun (a message, the cutting of windows, a look at the knowledge graph) hangs. What has time limits of its
-own (training, downloads, the link) is not asked.
+An agent may be idle for days: silent sensors, no broker, no task. Then there is no progress, and no fault. It
+is alive while the event loop runs, a thread is available, the disk answers, and no started work (a message,
+cutting windows, reading the knowledge graph) hangs. Work with a time limit of its own (training, downloads,
+the link) is not checked.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from runtime.storage.spool import Spool
 
 
 async def hang_reason(progress: Progress, spool: Spool, patience_s: float) -> str:
-    """Words for what hangs longer than ``patience_s``; empty: all is well.
+    """The work that hangs longer than ``patience_s``; empty: none does.
 
-    It does not return while the disk or all threads hang; the caller bounds it.
+    It does not return while the disk or all threads hang; the caller limits its time.
     """
     if hanging := progress.hanging(patience_s):
         return hanging
     try:
         await asyncio.to_thread(spool.pending)
-    except (OSError, LichenError):  # a disk that says no answers
+    except (OSError, LichenError):  # a disk that refuses still answers
         return ""
     return ""

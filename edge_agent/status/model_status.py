@@ -1,4 +1,4 @@
-"""Why a device runs no model, or not the one that it is pointed to: for ``up/state`` and ``status``."""
+"""Why a device runs no model, or not the announced one: for ``up/state`` and ``status``."""
 
 import re
 from collections.abc import Iterator
@@ -16,17 +16,17 @@ from runtime.waits import StatusPart, Wait
 
 _OFF: Final = "nothing runs models here: "
 _DIGEST: Final = re.compile(r"\b[0-9a-f]{64}\b")
-"""In the paths of what is unpacked; beside it the reason would be cut off."""
+"""A digest in the path of an unpacked bundle; it is shortened, so that the reason is not cut off."""
 
 
 class ModelStatus(StatusPart):
-    """What the state message and ``status`` say of models.
+    """The part of the state message and ``status`` about models.
 
     Args:
         settings: of the agent.
-        tasks: knows what a model would read and predict here.
+        tasks: knows the inputs and targets of a model here.
         inference: runs models.
-        deployment: brings them.
+        deployment: installs them.
     """
 
     def __init__(
@@ -39,18 +39,18 @@ class ModelStatus(StatusPart):
 
     @property
     def digest(self) -> str | None:
-        """Of the bundle of the model that answers."""
+        """Of the bundle whose model is active."""
         model = self._inference.model
         return None if model is None else str(model.digest)
 
     @property
     def trial(self) -> TrialReport | None:
-        """How the model on trial does, or the last one did."""
+        """Progress of the present trial, or the result of the last one."""
         return self._deployment.report()
 
     @property
     def blocked(self) -> Hindrance | None:
-        """What keeps the device from the model that it is pointed to; None: nothing does."""
+        """Why the device does not run the announced model; None: it does."""
         inference, trouble = self._inference, self._deployment.trouble
         if not inference.available:
             observes = "observe" in self._settings.roles
@@ -68,7 +68,7 @@ class ModelStatus(StatusPart):
 
     @property
     def missing(self) -> str:
-        """Why a device with the role ``observe`` has no model that answers; empty where it has one."""
+        """Why a device with the role ``observe`` has no active model; empty if it has one."""
         inference, deployment = self._inference, self._deployment
         if inference.model is not None or "observe" not in self._settings.roles:
             return ""
@@ -79,7 +79,7 @@ class ModelStatus(StatusPart):
         return words if lost in {"", "no model yet"} else f"{words}; {lost}"
 
     def status(self) -> dict[str, Any]:
-        """What runs, what was refused last, what is committed, and the trial."""
+        """The active model, the last refusal, the committed model, and the trial."""
         model, record, trial = self._inference.model, self._deployment.record, self.trial
         return {
             "inference": self._inference.disabled_reason or "running",
@@ -91,12 +91,12 @@ class ModelStatus(StatusPart):
         }
 
     def waits(self) -> Iterator[Wait]:
-        """A model that is not here, or is on trial."""
+        """The wait for a missing model, or for a trial."""
         deployment, missing = self._deployment, self.missing
         trial = deployment.trial_wait()
         if deployment.until is not None:
             words = f"{deployment.why}; no model runs meanwhile" if missing else deployment.why
-            yield Wait("model", words, deployment.since, deployment.until, "it is tried again")
+            yield Wait("model", words, deployment.since, deployment.until, "the agent tries again")
         elif missing and trial is None:
             yield Wait(
                 "model", f"no model runs here: {missing}", deployment.since, None, self._until_one_runs()

@@ -1,4 +1,4 @@
-"""What an agent says of itself in ``status.json``: what its parts do, and what they wait for."""
+"""The agent's report in ``status.json``: the status of its parts, and the conditions that they wait for."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -13,7 +13,7 @@ _ENDED: Final = "stopped with the agent"
 
 
 class StatusReport:
-    """All parts in one.
+    """The status of all parts.
 
     Args:
         device: its name.
@@ -27,16 +27,16 @@ class StatusReport:
         self._parts = parts
 
     def waits(self) -> list[Wait]:
-        """What all wait for, the most pressing first."""
+        """All waits, the most urgent first."""
         link = self._link
-        broker = Wait("broker", link.why, link.since, link.until, "it is tried again")
+        broker = Wait("broker", link.why, link.since, link.until, "the agent tries again")
         return [
             *([] if link.connected else [broker]),
             *(wait for part in self._parts for wait in part.waits()),
         ]
 
     def status(self) -> dict[str, Any]:
-        """What all do, as JSON values."""
+        """The status of all parts, as JSON values."""
         counters = self._link.counters
         found: dict[str, Any] = {
             "device": self._device,
@@ -52,7 +52,7 @@ class StatusReport:
         }
 
     def last_status(self) -> dict[str, Any]:
-        """Said when the agent ends: what was well has stopped, and what was not is left as it was."""
+        """The status at the agent's end: working parts are marked as stopped, faults stay as they were."""
         found = self.status()
         if self._link.connected:
             found["link"] = _ENDED
@@ -62,7 +62,7 @@ class StatusReport:
 
 
 class DataStatus(StatusPart):
-    """What the device learns from.
+    """The status of the training data.
 
     Args:
         tasks: knows the present task.
@@ -72,7 +72,7 @@ class DataStatus(StatusPart):
         self._tasks = tasks
 
     def status(self) -> dict[str, Any]:
-        """Of the present task; zeros where there is none."""
+        """Of the present task; zeros if there is none."""
         work, now = self._tasks.workspace, self._tasks.readiness()
         return {
             "modalities": [] if work is None else list(work.modalities),
@@ -82,7 +82,7 @@ class DataStatus(StatusPart):
         }
 
     def waits(self) -> Iterator[Wait]:
-        """For samples, where something keeps them from coming in."""
+        """The wait for samples, if a problem keeps them from coming in."""
         work = self._tasks.workspace
         trouble = None if work is None else work.problem()
         if trouble is not None:

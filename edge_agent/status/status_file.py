@@ -1,4 +1,4 @@
-"""What ``lichen agent status`` shows: a file that the running agent keeps, and whether the agent lives."""
+"""The status file: written by the running agent, read by ``lichen agent status``."""
 
 import asyncio
 import json
@@ -20,9 +20,9 @@ _log = structlog.get_logger(__name__)
 STATUS_FILE: Final = "status.json"
 _EVERY_S: Final = 5.0
 _AT_LEAST_EVERY_S: Final = 60.0
-"""Also where nothing changed: after a power cut the time of the last writing says when the agent died."""
+"""Also without a change: after a power cut the time of the last writing shows when the agent ended."""
 _STALE_S: Final = 90.0
-"""A status that is older was due and is not there: its disk is full, or the agent hangs."""
+"""An older status is overdue: the disk is full, or the agent hangs."""
 
 
 async def keep(
@@ -32,19 +32,19 @@ async def keep(
     *,
     last_words: Callable[[], dict[str, Any]] | None = None,
 ) -> None:
-    """Write the status, for ever, when it changed; the cache may live in memory.
+    """Write the status, for ever, when it changes; the cache may be in memory.
 
     Args:
         path: of the file.
-        status: what is so now.
+        status: gives the present status.
         clock: of the times.
-        last_words: what is so when this ends; None: as ``status``.
+        last_words: gives the status at the end; None: as ``status``.
     """
     last, written = "", clock.now()
     try:
         while True:
             now = status()
-            # Its own writing changes what was written to the disk: no reason to write again.
+            # Writing changes the count of bytes written to the disk: no reason to write again.
             text = json.dumps({key: now[key] for key in now if key != "disk_writes"}, default=str)
             if text != last or clock.now() - written >= _AT_LEAST_EVERY_S:
                 await asyncio.to_thread(_write, path, now, clock.wall())
@@ -55,7 +55,7 @@ async def keep(
 
 
 def _write(path: Path, status: dict[str, Any], wall: float) -> None:
-    """Atomic for readers, not synced: it is written again in a moment."""
+    """Atomic for readers, not synced: it is soon written again."""
     text = json.dumps({"pid": os.getpid(), "wall": round(wall, 3), **status}, default=str)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,28 +67,28 @@ def _write(path: Path, status: dict[str, Any], wall: float) -> None:
 
 
 def read(settings: AgentSettings) -> tuple[bool, dict[str, Any]]:
-    """Whether the agent runs, and its last words, begun with ``agent``: the same in words.
+    """Whether the agent runs, and its last status, with ``agent``, the same as text, first.
 
     Raises:
-        OSError, ValueError: there are no last words, or they are not readable.
+        OSError, ValueError: there is no status file, or it cannot be read.
     """
     found = json.loads((settings.cache_dir / STATUS_FILE).read_text(encoding="utf-8"))
     if not isinstance(found, dict):
         raise ValueError("not a status")  # noqa: TRY004 - the content is wrong, not a caller's type
     owned = is_locked(settings.state_dir / LOCK_FILE)
-    # The lock cannot be mistaken; a process id may be another program's after a restart of the machine.
+    # The lock is reliable; after a restart of the machine the process id may be another program's.
     alive = _is_alive(found.get("pid")) if owned is None else owned
     words = "running" if alive else f"not running since {stamp(found.get('wall'))}; this was its last state"
     return alive, {"agent": words, "running": alive, **found}
 
 
 def waits(found: dict[str, Any], now: float, *, alive: bool) -> list[Wait]:
-    """What :func:`read` found it to wait for; a dead agent waits to be started, whatever it waited for.
+    """The waits in the result of :func:`read`; an agent that does not run waits only for its start.
 
     Args:
-        found: what :func:`read` gave.
-        now: unix seconds.
-        alive: as well.
+        found: the result of :func:`read`.
+        now: Unix seconds.
+        alive: the result of :func:`read`.
     """
     written = found.get("wall")
     since = float(written) if isinstance(written, int | float) else None

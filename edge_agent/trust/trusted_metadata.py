@@ -40,7 +40,7 @@ MAX_KEPT_BYTES: Final = 2 * (MAX_ROOT_BYTES + 2 * MAX_SMALL_BYTES + MAX_TARGETS_
 
 @dataclass(frozen=True)
 class Piece(Generic[T]):
-    """Metadata that is trusted, and its bytes."""
+    """A piece of trusted metadata, and its bytes."""
 
     said: T
     data: bytes
@@ -48,27 +48,27 @@ class Piece(Generic[T]):
 
 @dataclass(frozen=True)
 class TrustedMetadata:
-    """What is trusted now; :meth:`begin` with the root that the operator gave."""
+    """The metadata that is trusted now; :meth:`begin` with the root from the operator."""
 
     first: str
     """The digest of that root."""
     root: Piece[Root]
     epoch: int
-    """The version of the root since which the present online keys speak."""
+    """The version of the root that introduced the present online keys."""
     timestamp: Piece[Timestamp] | None = None
     snapshot: Piece[Snapshot] | None = None
     targets: Piece[Targets] | None = None
 
     @classmethod
     def begin(cls, data: bytes, *, verified: bool = True) -> "TrustedMetadata":
-        """With a root that is trusted because of the way it came; it must be signed by its own keys.
+        """Start with a root that is trusted because of its origin; it must be signed by its own keys.
 
         Args:
             data: the file.
-            verified: False: its signatures are looked at with the first step.
+            verified: False: its signatures are checked with the first step.
 
         Raises:
-            Refused: it is no root, or is not.
+            Refused: it is not a root, or not signed.
         """
         root, envelope = read(Root, data)
         if verified:
@@ -93,7 +93,7 @@ class TrustedMetadata:
         return TrustedMetadata(self.first, Piece(root, data), epoch=root.version)
 
     def with_timestamp(self, data: bytes, now: float) -> "TrustedMetadata":
-        """A timestamp; ``now``: unix seconds, see :mod:`edge_agent.trust.trusted_time`.
+        """A timestamp; ``now``: Unix seconds, see :mod:`edge_agent.trust.trusted_time`.
 
         Raises:
             Refused: MALFORMED, UNTRUSTED, ROLLED_BACK, or EXPIRED: it, or the root.
@@ -145,7 +145,7 @@ class TrustedMetadata:
         return replace(self, targets=Piece(targets, data))
 
     def require(self, pointer: ModelPointer, now: float) -> None:
-        """Whether a bundle may run, by what is trusted and has not expired.
+        """Check that a bundle may run: it is in trusted metadata that has not expired.
 
         Raises:
             Refused: UNTRUSTED: it is not listed, as this version of this task; EXPIRED.
@@ -167,18 +167,18 @@ class TrustedMetadata:
 
     @property
     def needs_snapshot(self) -> bool:
-        """Whether the timestamp names another one than is here."""
+        """Whether the timestamp names another snapshot than the present one."""
         stamped, here = self.timestamp, self.snapshot
         return stamped is not None and (here is None or not stamped.said.snapshot.is_of(here.data))
 
     @property
     def needs_targets(self) -> bool:
-        """Whether the snapshot names others than are here."""
+        """Whether the snapshot names other targets than the present ones."""
         here = self.targets
         return self.snapshot is not None and (here is None or not self.snapshot.said.targets.is_of(here.data))
 
     def piece(self, role: str) -> Piece[Timestamp] | Piece[Snapshot] | Piece[Targets] | None:
-        """Of an online role; None: it has not come yet."""
+        """Metadata of an online role; None: not received yet."""
         match role:
             case "timestamp":
                 return self.timestamp
@@ -189,7 +189,7 @@ class TrustedMetadata:
 
     @property
     def latest(self) -> float:
-        """The latest signed time: it is not earlier now. Unix seconds; 0: none was said."""
+        """The latest signed time, a lower bound of the present time. Unix seconds; 0: there is none."""
         pieces = (self.root, self.timestamp, self.snapshot, self.targets)
         return max(0.0, *(unix(p.said.issued) for p in pieces if p is not None and p.said.issued is not None))
 
@@ -208,7 +208,7 @@ class TrustedMetadata:
 
     @classmethod
     def decode(cls, data: bytes) -> "TrustedMetadata":
-        """What :meth:`encode` wrote. It was verified before it was written, and is not verified again.
+        """Decode the output of :meth:`encode`. It was verified before it was written, and is not again.
 
         Raises:
             Refused: it is damaged.

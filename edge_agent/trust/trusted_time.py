@@ -1,4 +1,4 @@
-"""What a device knows of the time, and what it believes of the times that the fleet signs. Pure."""
+"""A device's lower bound of the present time, and the checks of times that the fleet signs. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,21 +7,21 @@ from protocol.errors import Reason, Refused
 from protocol.trust.metadata import Metadata, spelt, unix
 
 MAX_AHEAD_S: Final = 86400.0
-"""Metadata that was signed so much later than now comes from a coordinator whose clock is, or was, ahead."""
+"""Metadata signed this much later than now comes from a coordinator whose clock is, or was, ahead."""
 
 
 @dataclass(frozen=True)
 class TrustedTime:
-    """What is known of the time."""
+    """The device's knowledge of the time."""
 
     now: float
-    """Unix seconds, to judge by."""
+    """Unix seconds, used for all checks."""
     behind_s: float
-    """So late the clock is at least; 0: nothing says that it is wrong."""
+    """Minimal error of the clock, in seconds behind; 0: no error is known."""
 
     @property
     def doubt(self) -> str:
-        """In words; empty: none."""
+        """A message about the clock; empty: no error is known."""
         if not self.behind_s:
             return ""
         return f"the clock is {self.behind_s:.0f} s behind what was signed; counted from that, set the clock"

@@ -1,8 +1,7 @@
-"""One step of trust in a process of its own: verifying loads 9 MB that an agent needs once a day.
+"""One step of verification in a process of its own: it loads 9 MB that an agent needs once a day.
 
 ``python -P -m edge_agent.trust.verify_process`` reads an :class:`VerifyRequest` from standard input and
-writes a
-:class:`VerifyResult`.
+writes a :class:`VerifyResult`.
 """
 
 import asyncio
@@ -20,11 +19,11 @@ from protocol.trust.signed_work import SignedOffer, SignedTask, read_signed
 TIMEOUT_S: Final = 60.0
 EncodedMetadata = Annotated[str, Field(max_length=MAX_KEPT_BYTES)]
 Role = Literal["root", "timestamp", "snapshot", "targets", "decision", "task", "offer"]
-"""The last three are no metadata; they are verified by what is trusted, which stays as it is."""
+"""The last three are not metadata; they are verified against the trusted metadata, which does not change."""
 
 
 class VerifyRequest(Frozen):
-    """What is trusted (:meth:`Trusted.encode`), and a new piece; ``now``: unix seconds."""
+    """The trusted metadata (:meth:`TrustedMetadata.encode`), and a new piece; ``now``: Unix seconds."""
 
     kept: EncodedMetadata
     role: Role
@@ -33,7 +32,7 @@ class VerifyRequest(Frozen):
 
 
 class VerifyResult(Frozen):
-    """What is trusted then, or why not."""
+    """The trusted metadata after the step, or the refusal."""
 
     kept: EncodedMetadata | None = None
     reason: Reason | None = None
@@ -41,12 +40,12 @@ class VerifyResult(Frozen):
 
 
 def step(trusted: TrustedMetadata, role: Role, data: bytes, now: float) -> TrustedMetadata:
-    """Take one piece, in this process.
+    """Verify one piece, in this process.
 
     Raises:
         Refused: see :class:`TrustedMetadata`.
     """
-    if trusted.timestamp is None:  # its file was only read at the start
+    if trusted.timestamp is None:  # at the start its file was only read
         TrustedMetadata.begin(trusted.root.data)
     match role:
         case "root":
@@ -72,7 +71,7 @@ async def step_in_child(trusted: TrustedMetadata, role: Role, data: bytes, now: 
 
     Raises:
         Refused: see :func:`step`.
-        Transient: the process did not end as it should, or not in ``TIMEOUT_S``.
+        Transient: the process failed, or did not end within ``TIMEOUT_S``.
     """
     try:
         text = data.decode()
