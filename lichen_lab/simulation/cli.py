@@ -17,7 +17,7 @@ _PAIRS: Final = {
     "affected_rounds": "missing_share",
     "snr_db": "noisy_rounds",
 }
-"""An option that alone leaves every round as it is, and the one it needs beside it."""
+"""An option that does nothing alone, and the option that it needs."""
 
 
 class CliParts(StrEnum):
@@ -182,11 +182,11 @@ def simulate(
     of windows, rounds in which a modality is missing or noisy. A device's file is a recording (as the replay
     source reads it) or a window set (x/<modality>, present, quality, y).
 
-    Where a method learns from labelled windows at the coordinator, they are the task's (or --labelled), or a
+    If a method learns from labelled windows at the coordinator, they are the task's (or --labelled), or a
     share of the data set (--labelled-share).
 
-    With --faults: the real coordinator and agents on simulated time, links and disks, under faults that seeds
-    decide, and every promise is checked. Exit status 70: one was broken; the words name the seed.
+    With --faults: the real coordinator and agents on simulated time, links and disks, under faults drawn from
+    seeds; every promise is checked. Exit status 70: one was broken; the message names the seed.
     """
     given = {
         "devices": devices,
@@ -259,7 +259,7 @@ def _require_one_kind(
     dataset: Dataset | None,
     changes: dict[str, Any],
 ) -> None:
-    """Files or a data set, and each with its own options."""
+    """Require files or a data set, each with its own options."""
     if dataset is None and changes:
         raise typer.BadParameter(f"{_flag(next(iter(changes)))} goes with --dataset")
     if dataset is not None and (data is not None or test is not None):

@@ -1,4 +1,4 @@
-"""``lichen data``: what real data is at hand, how it comes here, and recordings made from it."""
+"""``lichen data``: lists and fetches data sets, and makes recordings from them."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A device of a simulation: what an agent does with an offer, without its process, disk and link."""
+"""A simulated device: does what an agent does with an offer, without process, disk and link."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -38,17 +38,17 @@ PROTOTYPE: Final = "prototype"
 
 @dataclass
 class VirtualDevice:
-    """A device without a process: its windows, and what stays on it between rounds.
+    """A device without a process: its windows, and its state between rounds.
 
     Attributes:
         name: as in the update's header.
-        stream: what it holds at each round.
-        number: its place in the fleet; decides, with seed and round, its order of samples.
-        role: ``train``, or ``prototype``: features by the encoders' ONNX graphs, only prototypes up.
-        may: what it may read and predict, where the method lets devices differ; None: all that its windows
-            show.
-        private: the method's own, handed back each round; a round that gave no update leaves it as it was.
-        carry: what quantization cut off so far, by tensor.
+        stream: the windows that it holds at each round.
+        number: its place in the fleet; with seed and round it decides the order of samples.
+        role: ``train``, or ``prototype``: features by the encoders' ONNX graphs, and only prototypes sent.
+        may: what it may read and predict, if the method lets devices differ; None: all that its windows have.
+        private: the method's private tensors, given back each round; a round without an update leaves them
+            unchanged.
+        carry: quantization error so far, by tensor.
     """
 
     name: str
@@ -62,10 +62,10 @@ class VirtualDevice:
     _material: tuple[int, Profile, WindowSet] | None = field(default=None, repr=False, compare=False)
 
     def material(self, task: Task, round_: int) -> tuple[Profile, WindowSet]:
-        """What it reads and predicts in that round, and the windows to learn from; as an agent decides it.
+        """What it reads and predicts in that round, and its training windows; chosen as by an agent.
 
         Raises:
-            Transient: none of its windows has something to read and a label of a target.
+            Transient: none of its windows has a modality that it reads and a label of a target.
         """
         if self._material is None or self._material[0] != round_:
             self._material = round_, *self._sorted_out(task, round_)
@@ -81,12 +81,12 @@ class VirtualDevice:
     def update(
         self, context: ClientContext, client: Client, state: Blobs, base: str
     ) -> tuple[bytes, LocalResult]:
-        """Train once from ``state``: the frame that goes up, and what it was made from.
+        """Train once from ``state``: the update's frame, and the result it was made from.
 
         Args:
-            context: a profile in it is taken; else it is what the windows show.
-            client: the method's.
-            state: on its route.
+            context: its profile is used; without one it follows from the windows.
+            client: of the method.
+            state: the blobs of its route.
             base: digest of the version.
 
         Raises:
@@ -101,11 +101,11 @@ class VirtualDevice:
     def summary(
         self, context: ClientContext, prototyper: Prototyper, features: Mapping[str, FloatArray], base: str
     ) -> tuple[bytes, LocalResult]:
-        """Its prototypes as the frame that goes up, without torch.
+        """Its prototypes as an update's frame, without torch.
 
         Args:
             context: task, device, round and seed.
-            prototyper: the method's.
+            prototyper: of the method.
             features: by modality, ``z_BD`` of all rows of :meth:`labelled`.
             base: digest of the version that the features come from.
 
@@ -121,11 +121,11 @@ class VirtualDevice:
         self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str
     ) -> tuple[bytes, LocalResult]:
         frame = self.pack(context, windows, result, base)
-        self.private = result.private  # kept only with an update that goes up, as an agent does
+        self.private = result.private  # kept only with an update that is sent, as an agent does
         return frame, result
 
     def pack(self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> bytes:
-        """Quantize with error carry and write the frame: the agent's own code."""
+        """Quantize with error carry and encode the frame, with the agent's own code."""
         task = context.task
         offer = Offer(
             task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0, seed=context.seed
@@ -137,34 +137,34 @@ class VirtualDevice:
         return frame
 
     def held(self, round_: int) -> WindowSet:
-        """All it holds in that round; asked of the stream once a round."""
+        """All windows that it holds in that round; the stream is read once a round."""
         if self._held is None or self._held[0] != round_:
             self._held = round_, self.stream.at(round_)
         return self._held[1]
 
     def forget(self) -> None:
-        """Give the round's windows back: many devices need not keep them from round to round."""
+        """Drop the round's windows: they need not stay in memory from round to round."""
         self._held = self._material = None
 
     def labelled(self, round_: int) -> WindowSet:
-        """What teaches a method that needs labels in that round."""
+        """Its windows of that round for a method that needs labels."""
         windows = self.held(round_)
         labelled_B = windows.y_B >= 0
         return windows if labelled_B.all() else window_set.select(windows, labelled_B)
 
     def modalities(self, task: Task, round_: int) -> list[str]:
-        """The modalities it has any window of in that round."""
+        """The modalities that any of its windows has in that round."""
         present_BM = self.held(round_).present_BM
         return [name for column, name in enumerate(task.modality_names) if present_BM[:, column].any()]
 
 
 @dataclass(frozen=True)
 class DeviceResult:
-    """What came of one device in one round.
+    """The result of one device in one round.
 
     Attributes:
         device: its name.
-        frame: its update; None where it could not make one.
+        frame: its update; None if it could not make one.
         metrics: of its training.
         why_not: why there is no frame.
         route: names of the blobs that it worked with.
@@ -179,13 +179,13 @@ class DeviceResult:
 
 @dataclass
 class Site:
-    """Where devices are trained: the method's halves, made once for all of a process's devices.
+    """Trains devices, with one client, server and prototyper of the method for all devices of a process.
 
     Attributes:
         task: what is learned.
         seed: of the simulation.
         graphs: by modality, the encoder's serialized graph (``export.encoder_models``); for prototype
-        devices.
+            devices.
     """
 
     task: Task
@@ -194,23 +194,23 @@ class Site:
 
     @cached_property
     def client(self) -> Client:
-        """The training half; imports torch."""
+        """The method's client; imports torch."""
         return registry.method(self.task.method).client()
 
     @cached_property
     def server(self) -> Server:
-        """The coordinator's half, which knows the routes."""
+        """The method's server, which knows the routes."""
         return registry.method(self.task.method).server()
 
     @cached_property
     def router(self) -> Router | None:
-        """The gate of a routed method; None: the server's route is the device's."""
+        """The gate of a routed method; None: the device's route is the server's choice."""
         spec = registry.method(self.task.method)
         return spec.router() if spec.routed else None
 
     @cached_property
     def prototyper(self) -> Prototyper:
-        """The half of devices without torch.
+        """The method's part for devices without torch.
 
         Raises:
             Misconfigured: the method has none.
@@ -218,28 +218,28 @@ class Site:
         return registry.method(self.task.method).prototyper()
 
     def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> DeviceResult:
-        """One device's round, from ``state``."""
+        """Do one device's round, from ``state``."""
         context = self.context(device, round_)
         base = digest(f"{self.task.name}/{round_ - 1}".encode())
-        mine: Blobs = {}
+        route: Blobs = {}
         try:
-            mine |= _ROUTES[device.role](self, device, context, state)
-            frame, result = _WORK[device.role](self, device, context, mine, base)
+            route |= _ROUTES[device.role](self, device, context, state)
+            frame, result = _WORK[device.role](self, device, context, route, base)
         except (Refused, Transient) as error:
-            return DeviceResult(device.name, None, {}, str(error), tuple(mine))
+            return DeviceResult(device.name, None, {}, str(error), tuple(route))
         finally:
             device.forget()
-        return DeviceResult(device.name, frame, result.metrics, route=tuple(mine))
+        return DeviceResult(device.name, frame, result.metrics, route=tuple(route))
 
     def context(self, device: VirtualDevice, round_: int) -> ClientContext:
-        """Of a device's round, its profile aside."""
+        """The context of a device's round, without a profile."""
         return ClientContext(self.task, device.name, round_, _seed_of(self.seed, round_, device.number))
 
     def routed(self, device: VirtualDevice, context: ClientContext, state: Blobs) -> Blobs:
-        """What the role ``train`` works with; a router chooses it.
+        """The route of a ``train`` device; a router may choose it.
 
         Raises:
-            Transient: the device has nothing to learn from.
+            Transient: the device has no training windows.
         """
         profile, windows = device.material(self.task, context.round)
         if self.router is None:
@@ -252,18 +252,18 @@ class Site:
     def trained(
         self, device: VirtualDevice, context: ClientContext, state: Blobs, base: str
     ) -> tuple[bytes, LocalResult]:
-        """The role ``train``."""
+        """Do the round of a ``train`` device."""
         return device.update(context, self.client, state, base)
 
     def encoders(self, device: VirtualDevice, context: ClientContext, state: Blobs) -> Blobs:
-        """What the role ``prototype`` works with: only encoders go down."""
+        """The route of a ``prototype`` device: it is sent only encoders."""
         wanted = self.prototyper.modalities(self.task, device.labelled(context.round))
         return _on(self.server.prototype_route(self.task, wanted), state)
 
     def summarised(
         self, device: VirtualDevice, context: ClientContext, state: Blobs, base: str
     ) -> tuple[bytes, LocalResult]:
-        """The role ``prototype``: only prototypes go up."""
+        """Do the round of a ``prototype`` device: it sends only prototypes."""
         windows = device.labelled(context.round)
         wanted = self.prototyper.modalities(self.task, windows)
         graphs = {name: self.graphs[name] for name in wanted}

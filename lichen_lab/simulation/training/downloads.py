@@ -1,4 +1,4 @@
-"""What simulated devices would fetch: the blobs of their routes that they do not have yet."""
+"""The downloads of simulated devices: the blobs of their routes that they do not have yet."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Downloads:
 
     Attributes:
         kept: by device, digest of the newest blob of each name that it fetched.
-        codecs: how tensors travel, by the last part of their names (``MethodSpec.codecs``); others in
+        codecs: of tensors on the wire, by the last part of their names (``MethodSpec.codecs``); others are
             float32.
     """
 
@@ -24,7 +24,7 @@ class Downloads:
     _known: dict[str, tuple[Tensors, str, int]] = field(default_factory=dict)
 
     def of(self, device: str, route: Iterable[str], state: Blobs) -> int:
-        """Bytes of what a device lacks for its route through a state; it has them from now on."""
+        """Bytes of the blobs of a state that a device lacks for its route; it has them from now on."""
         kept, total = self.kept.setdefault(device, {}), 0
         for name in route:
             mark, size = self._blob(name, state[name])
@@ -33,7 +33,7 @@ class Downloads:
         return total
 
     def _blob(self, name: str, tensors: Tensors) -> tuple[str, int]:
-        """Digest and size as it travels; worked out once for each version of it."""
+        """Digest and size on the wire; computed once for each version of the blob."""
         known = self._known.get(name)
         if known is None or known[0] is not tensors:
             frame = blob_frame(name, tensors, self.codecs)

@@ -27,9 +27,9 @@ from protocol.messages import MAX_BLOB_BYTES
 from protocol.tasks.task import Task
 
 Tamper = Callable[[bytes, int], bytes]
-"""What a hostile device makes of its frame in a round, before it goes up."""
+"""A hostile device's change to its frame in a round, before it is sent."""
 Watch = Callable[[int, list[Update]], None]
-"""Told a round's checked updates, before they are screened."""
+"""Called with a round's checked updates, before they are screened."""
 _FRAME: Final = "frame"
 
 
@@ -38,14 +38,14 @@ class RoundRecord:
     """One closed round.
 
     Attributes:
-        round: counted from 1; version ``round`` came out of it.
-        metrics: of the evaluation after it; empty where none was asked for.
+        round: counted from 1; its result is version ``round``.
+        metrics: of the evaluation after it; empty without one.
         bytes_up: payload bytes by part (blob name; ``frame`` is header, names and scales).
         accepted: device -> its metrics.
-        refused: device -> why its update was not taken, or why it could not train.
-        bytes_down: device -> payload bytes of the blobs of its route that it did not have yet; empty where
-            they were not counted.
-        weighing: what a guided method made of the devices; None where nothing was weighed.
+        refused: device -> why its update was refused, or why it could not train.
+        bytes_down: device -> payload bytes of the blobs of its route that it did not have yet; empty if they
+            were not counted.
+        weighing: a guided method's weights of the devices; None without weighing.
         trained: metrics of a guided method's training at the coordinator.
     """
 
@@ -82,11 +82,11 @@ class _Received:
 class Engine:
     """The coordinator of a simulation: one synchronous round at a time.
 
-    What passed the checks is screened and folded from its frame, as the coordinator does from its journal.
+    Checked updates are screened and folded from their frames, as the coordinator does from its journal.
 
     Attributes:
-        down: counts what devices fetch; None: nobody does.
-        choice: of who takes part; None: everybody does.
+        down: counts what devices fetch; None: nothing is counted.
+        choice: of the participants; None: every device takes part.
         guide: the coordinator's half of a guided method; without it, devices are folded with equal weights
             and the coordinator trains nothing.
         extra: by device, the method's own message of its last accepted update.
@@ -103,18 +103,18 @@ class Engine:
     extra: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def chosen(self, round_: int) -> tuple[str, ...] | None:
-        """Who takes part; None: everybody."""
+        """The participants of a round; None: every device."""
         return None if self.choice is None else self.choice.of(round_)
 
     def close(
         self, deliveries: Iterable[DeviceResult], state: Blobs, round_: int
     ) -> tuple[RoundRecord, Blobs]:
-        """Take what the devices sent from ``state``.
+        """Close a round with the devices' results, trained from ``state``.
 
         Returns:
-            The record, and the next version. Where the task has an adaptive aggregator, its moments are in
-            both versions: what devices and methods are given is
-            :func:`models.aggregation.server_optimizer.model_of` it.
+            The record, and the next version. If the task has an adaptive aggregator, both versions contain
+            its moments: devices and methods are given :func:`models.aggregation.server_optimizer.model_of`
+            it.
         """
         record, model = RoundRecord(round_, {}, {}, {}, {}), model_of(state)
         limits = limits_for(model, MAX_BLOB_BYTES, self.task)
@@ -186,7 +186,7 @@ class Engine:
         return replace(record, weighing=weights, trained=trained), version
 
     def _note(self, record: RoundRecord, folded: Iterable[_Received]) -> None:
-        """Note what is kept of the folded updates."""
+        """Record the folded updates' bytes, messages and routes."""
         for update in folded:
             self.extra[update.device] = update.header.extra
             for part, size in update.parts.items():

@@ -1,4 +1,4 @@
-"""The coordinator's part of a guided round in a simulation: its labelled windows, and what it trains on them.
+"""The coordinator's part of a guided round in a simulation: its labelled windows and its training.
 
 A coordinator has its worker do this from the journal (:mod:`models.worker.update_views`); here it happens in
 this process. A study can use :class:`Guide` without the rest of a simulation: ``weigh``, a fold of its own,
@@ -24,7 +24,7 @@ from protocol.tasks.task import Task
 
 @dataclass(frozen=True)
 class Guide:
-    """What a guided method sees and trains at the coordinator.
+    """The coordinator's windows and training for a guided method.
 
     Attributes:
         task: names and options.
@@ -45,7 +45,7 @@ class Guide:
         """The guide of a task's method; None for a method that is not guided.
 
         Raises:
-            Misconfigured: labelled windows lack, are not used by the method, or do not fit the task.
+            Misconfigured: labelled windows are missing, are not used by the method, or do not fit the task.
         """
         spec = registry.method(task.method)
         if not spec.guided:
@@ -57,8 +57,8 @@ class Guide:
             return None
         if labelled is None:
             raise Misconfigured(
-                f"task {task.name!r}: method {task.method!r} learns from labelled windows at the "
-                "coordinator, and there are none"
+                f"task {task.name!r}: method {task.method!r} needs labelled windows at the "
+                "coordinator, and none are given"
             )
         window_set.check(labelled, task, "the coordinator's labelled windows")
         known = window_set.select(labelled, labelled.y_B >= 0)
@@ -70,9 +70,9 @@ class Guide:
         """The round's weights, from a view of each update through the labelled windows.
 
         Args:
-            model: that the updates start from.
-            updates: one is held at a time.
-            limits: what an update may need.
+            model: from which the updates start.
+            updates: in memory one at a time.
+            limits: of an update's resources.
 
         Raises:
             UnusableUpdates: some have no view.
@@ -83,7 +83,7 @@ class Guide:
         return self.server.weigh(self.task, views)
 
     def finish(self, round_: int, version: Blobs) -> tuple[Blobs, dict[str, float]]:
-        """The version that is published, of what fold and optimizer made; and metrics of the training."""
-        seed = finish_seed(self.task.model_copy(update={"seed": self.seed}), round_)  # as a coordinator's
+        """The version to publish, trained from fold's and optimizer's result; metrics of the training."""
+        seed = finish_seed(self.task.model_copy(update={"seed": self.seed}), round_)  # as the coordinator's
         model, metrics = self.trainer.finish(self.task, round_, seed, self.labelled, model_of(version))
         return rejoined(model, version), metrics

@@ -1,4 +1,4 @@
-"""What ``lichen simulate`` trains on: a folder of files, or a data set dealt out to devices."""
+"""The inputs of ``lichen simulate``: a folder of files, or a data set dealt to devices."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingFleet:
-    """All that a simulation is about.
+    """All inputs of a simulation.
 
     Attributes:
-        task: with what the command line changed.
+        task: with the changes of the command line.
         seed: of everything.
         devices: name -> windows or stream.
-        test: labelled windows to judge on; None: nothing is judged.
+        test: labelled windows to evaluate on; None: no evaluation.
         roles: of the devices that do not train.
-        profiles: what devices may read and predict, where that is not everything.
+        profiles: what devices may read and predict, if that is not everything.
         labelled: the coordinator's windows, for a guided method.
-        findings: what is odd in its files, by file.
+        findings: problems in the recordings, by file.
         about: the data set and the setting, for the report.
     """
 
@@ -51,7 +51,7 @@ class TrainingFleet:
 
 
 def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named: str | None = None) -> Task:
-    """A task file, with another number of rounds, other options and another method where these are given.
+    """Read a task file; rounds, options and method are overridden if given.
 
     Raises:
         Misconfigured: there is no such file, or it is no task on windows.
@@ -75,41 +75,41 @@ def of_files(
     *,
     known: WindowSet | None = None,
 ) -> TrainingFleet:
-    """One file a device.
+    """Read one file for each device.
 
     Args:
         task: what is learned.
         data: the folder.
-        test: labelled windows to judge on.
+        test: labelled windows to evaluate on.
         seed: instead of the task's.
         profiles: as :func:`profiles_of` reads them.
         known: the coordinator's labelled windows.
 
     Raises:
-        Misconfigured: a folder or file is not there or does not fit the task, or a profile is of no device.
+        Misconfigured: a folder or file is missing or does not fit the task, or a profile names no device.
     """
     files = {file.stem: file for file in device_files(data, test)}
     may = profiles_of(task, profiles, files)
-    devices, found = {}, {}
+    devices, findings = {}, {}
     for name, file in files.items():
-        devices[name], found[file] = read_device(file, task)
+        devices[name], findings[file] = read_device(file, task)
     judged = None
     if test is not None:
-        whole, found[test] = read_labelled(test, task)
+        whole, findings[test] = read_labelled(test, task)
         judged = labelled(whole, task, test)
     seed = task.seed if seed is None else seed
-    return TrainingFleet(task, seed, devices, judged, profiles=may, labelled=known, findings=found)
+    return TrainingFleet(task, seed, devices, judged, profiles=may, labelled=known, findings=findings)
 
 
 def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> dict[str, Profile]:
-    """``DEVICE=MODALITY,...:TARGET,...`` each; a side that is empty or not there is all there is.
+    """Parse ``DEVICE=MODALITY,...:TARGET,...`` each; an empty or missing side means all.
 
     Raises:
-        Misconfigured: it is not written so, or the task or the fleet has no such name.
+        Misconfigured: the form is wrong, or the task or the fleet has no such name.
     """
     if words and not registry.method(task.method).routed:
         raise Misconfigured(f"--profile: under method {task.method!r} all devices read and predict the same")
-    found: dict[str, Profile] = {}
+    parsed: dict[str, Profile] = {}
     for word in words:
         name, equals, rest = word.partition("=")
         reads, _, says = rest.partition(":")
@@ -123,8 +123,8 @@ def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> d
             if stray := [one for one in names if one not in known]:
                 raise Misconfigured(f"--profile {word}: the task has no {stray[0]!r} ({', '.join(known)})")
             sides.append(tuple(one for one in known if one in names))
-        found[name] = Profile(*sides)
-    return found
+        parsed[name] = Profile(*sides)
+    return parsed
 
 
 def of_dataset(
@@ -139,7 +139,7 @@ def of_dataset(
     named: str | None = None,
     labelled_share: float | None = None,
 ) -> TrainingFleet:
-    """A data set's windows in the online protocol; see ``online_fleet.online_fleet``.
+    """Deal a data set's windows by the online protocol; see ``online_fleet.online_fleet``.
 
     Args:
         name: of the data set.
@@ -151,10 +151,10 @@ def of_dataset(
         prototype_devices: the last so many devices send prototypes alone.
         named: the method, instead of the task's.
         labelled_share: of a guided method, the share of the training windows that the coordinator has, with
-            their labels, drawn by chance; devices are dealt the others, without. None: a tenth.
+            their labels, drawn at random; devices are dealt the others, without labels. None: a tenth.
 
     Raises:
-        Misconfigured: no such data set, it is not here, or a number does not fit.
+        Misconfigured: no such data set, it is missing here, or a number does not fit.
     """
     from lichen_lab.simulation.data.dataset_tasks import study  # noqa: PLC0415 - as above
 
@@ -191,12 +191,12 @@ def of_dataset(
 
 
 def _of_people(split: "DataSplit") -> WindowSet:
-    """Its windows, each with its person as its group."""
+    """The data set's windows, each with its person as its group."""
     return replace(split.windows, group_B=split.person_B.astype(np.str_))
 
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` each; a value is JSON, or else the word itself.
+    """Parse ``KEY=VALUE`` each; a value that is not JSON is a string.
 
     Raises:
         Misconfigured: there is no ``=`` in it.
@@ -214,10 +214,10 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
 
 
 def device_files(folder: Path, test: Path | None) -> list[Path]:
-    """The devices' files, sorted; the test file is not one of them.
+    """The devices' files, sorted, without the test file.
 
     Raises:
-        Misconfigured: no such folder, nothing in it, or two files of one name.
+        Misconfigured: no such folder, no files in it, or two files of one name.
     """
     if not folder.is_dir():
         raise Misconfigured(f"--data {folder}: there is no such folder")
@@ -237,7 +237,7 @@ def device_files(folder: Path, test: Path | None) -> list[Path]:
 
 
 def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
-    """A window set, or a recording cut and judged as on a device; and what is odd in a recording.
+    """A window set, or a recording cut and checked as on a device; and the problems of a recording.
 
     Raises:
         Misconfigured: it is neither, or does not fit the task; the message names file and key.
@@ -258,7 +258,7 @@ def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFinding,
 
 
 def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
-    """As :func:`read_device`; a table as the task's labelled one, where it has one.
+    """As :func:`read_device`; a table is read as the task's labelled one, if it has one.
 
     Raises:
         Misconfigured: likewise.
@@ -273,7 +273,7 @@ def labelled(windows: WindowSet, task: Task, file: Path) -> WindowSet:
     """The windows that are labelled for a classification.
 
     Raises:
-        Misconfigured: there is none.
+        Misconfigured: there are none.
     """
     named = [target.name for target in task.objectives if target.labels]
     chosen = window_set.select(

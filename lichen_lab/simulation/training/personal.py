@@ -1,4 +1,4 @@
-"""What a device gains by what it keeps for itself: its own model against the global one."""
+"""The gain from a device's private tensors: its own model against the global one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _PURPOSE = 103
 
 @dataclass(frozen=True)
 class PersonalModels:
-    """One device on windows in its own share of classes.
+    """Scores of one device on windows in its own class shares.
 
     Attributes:
-        common: the global model; None where the fleet shares none that could be judged.
-        own: the device's.
+        common: of the global model; None if the fleet shares none that could be evaluated.
+        own: of the device's model.
     """
 
     common: Evaluation | None
@@ -41,26 +41,26 @@ def each_personal(
     *,
     profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, PersonalModels]:
-    """Judge every device's own model.
+    """Evaluate every device's own model.
 
     Args:
         task: what was learned.
         history: with the devices' private tensors (``keep_private``).
-        devices: as they were simulated; their windows of the last round say which classes a device meets.
+        devices: as simulated; their windows of the last round give a device's class shares.
         test: labelled windows that no device has seen.
-        seed: which of them a device is judged on.
-        profiles: as they were simulated.
+        seed: of the draw of a device's test windows.
+        profiles: as simulated.
 
     Raises:
-        Misconfigured: the devices keep nothing of their own, or cannot be judged on these windows.
+        Misconfigured: the devices have no private tensors, or cannot be evaluated on these windows.
     """
     spec = registry.method(task.method)
     client = spec.client()
     if not any(history.private.values()) and not spec.routed:
         raise Misconfigured(
-            f"no device of task {task.name!r} kept anything of its own: the method's options say what is kept"
+            f"no device of task {task.name!r} has private tensors: the method's options choose them"
         )
-    last, found = len(history.rounds), {}
+    last, models = len(history.rounds), {}
     for number, name in enumerate(sorted(devices)):
         given = devices[name]
         held = given if isinstance(given, WindowSet) else given.at(last)
@@ -73,33 +73,33 @@ def each_personal(
         else:
             own_test = in_shares_of(test, held, rng)
         own = client.inference_model(task, spec.blended(task, state, history.private.get(name, {})))
-        found[name] = PersonalModels(
+        models[name] = PersonalModels(
             _common(task, client, own_test, history.state), scored(task, own, own_test)
         )
-    return found
+    return models
 
 
 def _common(task: Task, client: Client, test: WindowSet, state: Blobs) -> Evaluation | None:
     try:
         return client.evaluate(task, test, state)
-    except Misconfigured:  # each device has a part of the model that nobody else has
+    except Misconfigured:  # each device has a part of the model that no other has
         return None
 
 
 def _of_profile(
     task: Task, profile: Profile, test: WindowSet, held: WindowSet, rng: np.random.Generator
 ) -> WindowSet:
-    """Test windows as the device would see them: in its class shares, where it knows classes of ``label``."""
+    """Test windows as the device would see them: in its class shares, if it knows classes of ``label``."""
     columns = [task.modality_names.index(name) for name in profile.modalities]
     own = select(test, test.present_BM[:, columns].any(axis=1))
     if not len(own):
-        raise Misconfigured(f"no test window has {' or '.join(profile.modalities)}: nothing to judge on")
+        raise Misconfigured(f"no test window has {' or '.join(profile.modalities)}: nothing to evaluate on")
     own = restrict_to_profile(task, profile, own)
     return in_shares_of(own, held, rng) if LABEL in profile.targets else own
 
 
 def in_shares_of(test: WindowSet, held: WindowSet, rng: np.random.Generator) -> WindowSet:
-    """As many test windows as can be had in the class shares of what a device holds.
+    """As many test windows as possible in the class shares of a device's windows.
 
     Raises:
         Misconfigured: none of the device's classes is among the test windows.
@@ -108,7 +108,7 @@ def in_shares_of(test: WindowSet, held: WindowSet, rng: np.random.Generator) -> 
     there_K = np.bincount(test.y_B[test.y_B >= 0], minlength=classes)
     share_K = np.bincount(held.y_B[held.y_B >= 0], minlength=classes) * (there_K > 0)
     if not share_K.any():
-        raise Misconfigured("a device holds no class that the test windows have: nothing to judge it on")
+        raise Misconfigured("a device has no class of the test windows: it cannot be evaluated on them")
     met_K = share_K > 0
     most = (there_K[met_K] / share_K[met_K]).min()
     wanted_K = np.floor(share_K * most).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Runs what ``lichen simulate`` was asked for, and reports it as JSON values. Imports torch."""
+"""Runs the simulation that ``lichen simulate`` asks for, and reports it as JSON values. Imports torch."""
 
 import sys
 import time
@@ -21,15 +21,15 @@ _SAY_EVERY_S: Final = 5.0
 
 @dataclass(frozen=True)
 class How:
-    """How a simulation is run and judged.
+    """How a simulation is run and evaluated.
 
     Attributes:
-        every: rounds between two judgements.
+        every: rounds between two evaluations.
         local: also train each device by itself.
-        personal: also judge what each device keeps for itself.
+        personal: also evaluate each device's personal model.
         threads: of torch, with one worker.
         workers: processes.
-        by: parts of the test windows to judge the last version on.
+        by: parts of the test windows to evaluate the last version on.
     """
 
     every: int = 1
@@ -100,7 +100,7 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
 
 
 def _round(record: RoundRecord) -> dict[str, Any]:
-    """A round; of a weighing what a coordinator would keep, whose size does not grow with devices squared."""
+    """A round; of its weighing only what a coordinator keeps, whose size is not quadratic in devices."""
     row = asdict(replace(record, weighing=None))
     if record.weighing is not None:
         row["weighing"] = kept(record.weighing, {}).as_json()
@@ -120,14 +120,14 @@ def _personal(fleet: TrainingFleet, history: History) -> dict[str, Any]:
 
 
 class _Each:
-    """Says on standard error which device is trained by itself now."""
+    """Reports on standard error which device is trained alone now."""
 
     def __init__(self, devices: int) -> None:
         self._devices, self._done, self._began = devices, 0, time.perf_counter()
         self._console = Console(stderr=True)
 
     def begins(self, name: str) -> None:
-        """That device is next."""
+        """Report that this device is next."""
         took = time.perf_counter() - self._began
         left = f"; {took / self._done * (self._devices - self._done):.0f} s left" if self._done else ""
         self._done += 1
@@ -136,7 +136,7 @@ class _Each:
 
 
 class _Progress:
-    """Says on standard error how far it is, now and then."""
+    """Reports the progress on standard error at intervals."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -144,7 +144,7 @@ class _Progress:
         self._console = Console(stderr=True)
 
     def told(self, record: RoundRecord) -> None:
-        """One round is over."""
+        """Report a closed round."""
         now = time.perf_counter()
         if now - self._said < _SAY_EVERY_S:
             return

@@ -1,8 +1,8 @@
 """Many virtual devices: the method's real client and server, real frames, no broker.
 
-Every update is quantized with error carry, written as a frame, read back and checked exactly as between an
-agent and a coordinator, so that the accuracy includes what the codec costs and the bytes are those of the
-wire. The same task, windows and seed give the same history, in one process or in several.
+Every update is quantized with error carry, encoded as a frame, decoded and checked exactly as between an
+agent and a coordinator: the accuracy includes the cost of the codec, and the bytes are those on the wire. The
+same task, windows and seed give the same history, in one process or in several.
 """
 
 import time
@@ -33,14 +33,14 @@ Progress = Callable[[RoundRecord], None]
 
 @dataclass(frozen=True)
 class History:
-    """What a simulation made.
+    """The result of a simulation.
 
     Attributes:
         rounds: in order.
         state: the final global state, without an optimizer's moments.
         evaluation: of the final state on the test windows; None without any.
-        seconds: wall time of it all.
-        private: what each device kept of its own; empty where it was not asked for.
+        seconds: total wall time.
+        private: each device's private tensors; empty if they were not asked for.
         extra: by device, the method's own message of its last accepted update.
     """
 
@@ -68,7 +68,7 @@ class History:
 
 @dataclass(frozen=True)
 class _Asked:
-    """How a simulation is to be run and judged; see :func:`simulate`."""
+    """How a simulation is to be run and evaluated; see :func:`simulate`."""
 
     test: WindowSet | None
     rounds: int
@@ -99,25 +99,25 @@ def simulate(
     Args:
         task: method, network, uplink codec and the method's options; ``rounds.devices_per_round`` of the
             devices take part in a round, chosen by ``rounds.selection``.
-        devices: name -> its windows, or a stream that says what it holds at each round.
-        test: labelled windows to judge each version on.
+        devices: name -> its windows, or a stream of the windows that it holds at each round.
+        test: labelled windows to evaluate each version on.
         seed: decides the initial model and every device's order of samples.
         rounds: instead of ``task.rounds.count``.
-        evaluate_every: judge every so many rounds; the last one always.
-        progress: told each round as it closes.
-        tamper: hostile devices, and what each does with its frames.
-        watch: told the updates of every round.
+        evaluate_every: rounds between evaluations; the last round is always evaluated.
+        progress: called with each closed round.
+        tamper: hostile devices, and how each changes its frames.
+        watch: called with the updates of every round.
         roles: of the devices that do not train (``prototype``).
-        profiles: what devices may read and predict, where the method lets them differ; all others whatever
-            their windows show.
+        profiles: what devices may read and predict, if the method lets them differ; all others: whatever
+            their windows have.
         labelled: the coordinator's labelled windows, for a guided method.
-        workers: processes that the devices are dealt out to, each with one torch thread; 1 runs all in this
+        workers: processes that the devices are dealt to, each with one torch thread; 1 runs all in this
             process, with its number of threads. With one thread here, the number changes no byte.
-        keep_private: give the devices' private tensors back too.
+        keep_private: also return the devices' private tensors.
 
     Raises:
         Misconfigured: a knowledge-graph task, an unknown method, option or policy, no device, a role that the
-            method lacks, or labelled windows that lack, do not fit or are not used.
+            method lacks, or labelled windows that are missing, do not fit or are not used.
         Transient: a worker process ended by itself; the message names its devices.
     """
     task = _of_rounds(task, rounds)
@@ -175,7 +175,7 @@ def _fleet(
 
 
 def _choice(task: Task, seed: int, fleet: list[VirtualDevice]) -> Choice | None:
-    """None where all devices take part in every round."""
+    """None if all devices take part in every round."""
     wanted = task.rounds.devices_per_round
     if wanted is None or wanted >= len(fleet):
         return None
@@ -184,20 +184,20 @@ def _choice(task: Task, seed: int, fleet: list[VirtualDevice]) -> Choice | None:
 
 
 def _site(task: Task, seed: int, fleet: list[VirtualDevice]) -> Site:
-    """With the encoders' graphs, made once, where a device needs them."""
+    """A site, with the encoders' graphs if a device needs them."""
     site = Site(task, seed)
     if not any(device.role == PROTOTYPE for device in fleet):
         return site
-    registry.method(task.method).prototyper()  # says so where the method has none, before anything is made
+    registry.method(task.method).prototyper()  # raises first if the method has none
     from export.encoder_models import make_encoder_models  # noqa: PLC0415 - an optional part, and slow to import
 
     return Site(task, seed, make_encoder_models(task))
 
 
 def not_judged(task: Task, test: WindowSet | None) -> str:
-    """Why no version of a task can be judged by itself, in words; empty where one can, or nothing is to be.
+    """Why no version of a task can be evaluated by itself; empty if it can, or without test windows.
 
-    So it is where devices keep parts of the model to themselves that the fleet has not got.
+    The reason: devices have private parts of the model that the fleet lacks.
     """
     if test is None:
         return ""
@@ -217,7 +217,7 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
     judged: Evaluation | None = None
 
     def settle() -> None:
-        """Judge the last round's version; worker processes are at the next round already."""
+        """Evaluate the last round's version; worker processes are at the next round already."""
         nonlocal judged
         record = records[-1]
         if asked.test is not None and (record.round % asked.every == 0 or record.round == asked.rounds):
@@ -249,13 +249,13 @@ def alone(
     labelled: WindowSet | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> dict[str, Evaluation]:
-    """What each device reaches by itself, judged on the same windows; see :func:`each_alone`.
+    """What each device reaches alone, evaluated on the same windows; see :func:`each_alone`.
 
-    It is judged on targets that it had labels for alone; a device that had none of those is left out.
+    It is evaluated only on targets that it had labels for; a device without any of them is left out.
     """
     asked: dict[str, Any] = {"rounds": rounds, "profiles": profiles, "labelled": labelled}
-    found = each_alone(task, devices, test, seed, progress=progress, **asked)
-    return {name: history.evaluation for name, history in found.items() if history.evaluation is not None}
+    histories = each_alone(task, devices, test, seed, progress=progress, **asked)
+    return {name: history.evaluation for name, history in histories.items() if history.evaluation is not None}
 
 
 def each_alone(
@@ -272,15 +272,15 @@ def each_alone(
     """The local-only baseline: the same client and as many rounds, no aggregation.
 
     A fleet of one is that baseline, with the order of samples that the device has in the whole fleet. Its
-    "uplink" is float32, so that it is not held back by a codec it would not need. A guided method trains on
-    the same labelled windows for each. ``progress`` is told each device's name before it is trained.
+    "uplink" is float32, because it needs no codec and must not lose by one. A guided method trains on the
+    same labelled windows for each. ``progress`` is called with each device's name before its training.
     """
     local = _of_rounds(
         task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})}), rounds
     )
     spec = registry.method(task.method)
     spec.configure(local)
-    site, guide, found = Site(local, seed), Guide.of(local, labelled, seed), {}
+    site, guide, histories = Site(local, seed), Guide.of(local, labelled, seed), {}
     for device in _fleet(devices, {}, profiles or {}):
         if progress is not None:
             progress(device.name)
@@ -291,5 +291,5 @@ def each_alone(
         history = _run(engine, LocalWorker(site, [device]), site, asked)
         if history.evaluation is not None:
             history = replace(history, evaluation=without_others(local, history.evaluation, targets))
-        found[device.name] = history
-    return found
+        histories[device.name] = history
+    return histories

@@ -1,4 +1,4 @@
-"""Which simulated devices take part in a round, by the task's selection policy: the coordinator's own."""
+"""The choice of a round's simulated devices, by the task's selection policy and the coordinator's code."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,16 +17,16 @@ _PURPOSE = 107
 
 @dataclass
 class Choice:
-    """Chooses, and remembers what came of it.
+    """Chooses devices, and records the rounds' results.
 
-    What a device has data for, and what its route is, its last update says: nothing before the first.
+    The modalities and the route of a device are known from its last update: before the first, nothing is.
 
     Attributes:
         task: with its ``rounds``.
         devices: names of all.
         trainers: of those that train.
         seed: of the simulation.
-        history: of the rounds that are over.
+        history: of closed rounds.
     """
 
     task: Task
@@ -42,7 +42,7 @@ class Choice:
         return policy(self.task.rounds.selection)
 
     def of(self, round_: int) -> tuple[str, ...]:
-        """Sorted names.
+        """Sorted names of a round's devices.
 
         Raises:
             Misconfigured: ``rounds.selection`` names no policy.
@@ -63,7 +63,7 @@ class Choice:
         return self._policy.choose(draw).devices
 
     def accept(self, round_: int, header: UpdateHeader, moved: Sequence[str]) -> None:
-        """Note a folded update of a round, and the names of the blobs that it moved."""
+        """Record a folded update of a round, and the names of the blobs that it changed."""
         device = header.device
         present = {name: (round(header.samples * (1.0 - share)),) for name, share in header.missing.items()}
         needs_labels = registry.method(self.task.method).needs_labels

@@ -1,4 +1,4 @@
-"""The report of ``lichen simulate`` for people."""
+"""The report of ``lichen simulate`` as text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 _SHOWN: Final = 20
-"""Devices whose weights are shown: those with the least."""
+"""Number of devices whose weights are shown, the smallest weights first."""
 
 
 def show(report: dict[str, Any]) -> None:
@@ -36,13 +36,13 @@ def show(report: dict[str, Any]) -> None:
     for kind, parts in report.get("by", {}).items():
         _parts(console, f"the last version by {kind}", parts)
     if why := report.get("not_judged"):
-        console.print(f"the fleet's model is not judged: {why}", highlight=False, markup=False)
+        console.print(f"the fleet's model is not evaluated: {why}", highlight=False, markup=False)
     judged = report.get("personal", {}).values()
     if judged:
-        own = sum(one["personal"]["accuracy"] for one in judged) / len(judged)
-        words = f"{own:.3f} with what it keeps for itself"
-        if all(one["global"] for one in judged):
-            common = sum(one["global"]["accuracy"] for one in judged) / len(judged)
+        own = sum(scores["personal"]["accuracy"] for scores in judged) / len(judged)
+        words = f"{own:.3f} with the personal model"
+        if all(scores["global"] for scores in judged):
+            common = sum(scores["global"]["accuracy"] for scores in judged) / len(judged)
             words = f"{common:.3f} with the global model, {words}"
         console.print(f"on each device's own classes: mean accuracy {words}")
 
@@ -52,14 +52,14 @@ def _number(value: float | None) -> str:
 
 
 def _judged_on(console: Console, report: Mapping[str, Any]) -> None:
-    """What the scores are of."""
+    """Print the number of test windows by class."""
     judged = report["judged_on"]
     if judged is None:
         return
     counts = ", ".join(f"{label} {count}" for label, count in judged["by_class"].items())
     console.print(f"judged on {judged['windows']} windows: {counts}", highlight=False, markup=False)
     if sum(count > 0 for count in judged["by_class"].values()) == 1:
-        console.print("they are all of one class: an accuracy of them tells nothing", style="yellow")
+        console.print("all of them have one class: their accuracy says nothing", style="yellow")
 
 
 def _alone(console: Console, report: Mapping[str, Any]) -> None:
@@ -72,13 +72,13 @@ def _alone(console: Console, report: Mapping[str, Any]) -> None:
         console.print(f"each device alone: mean {words} {sum(values) / len(values):.3f}")
     if silent := len(report["devices"]) - len(reached):
         words = (
-            f"{silent} devices are not judged: they train nothing, or had labels for nothing that is judged"
+            f"{silent} devices are not evaluated: they do not train, or lack labels of every evaluated target"
         )
         console.print(words, highlight=False)
 
 
 def _parts(console: Console, title: str, parts: Mapping[str, Mapping[str, float]]) -> None:
-    """A row for each, with what it is a score of."""
+    """Print a row of scores for each part."""
     others = [*dict.fromkeys(name for metrics in parts.values() for name in metrics if "/" in name)]
     table = Table(title=title, title_justify="left")
     for column in ("", "windows", "accuracy", "macro F1", *others):
@@ -90,7 +90,7 @@ def _parts(console: Console, title: str, parts: Mapping[str, Mapping[str, float]
 
 
 def _weighed(console: Console, rounds: Sequence[Mapping[str, Any]]) -> None:
-    """What the last round of a guided method made of the devices."""
+    """Print the weights of the last round of a guided method."""
     weighed = [record for record in rounds if record["weighing"]]
     if not weighed:
         return

@@ -1,8 +1,8 @@
 """The devices' half of a simulation: in this process, or in several that each keep their own devices.
 
-A device stays in one process: what it keeps between rounds (private tensors, error carry) never travels. The
-state goes to every process once a round, through a pipe; updates come back as frames. Whichever process is
-done first, they are handed on in the devices' order, so the bytes do not depend on the number of processes.
+A device stays in one process: its state between rounds (private tensors, error carry) never leaves it. The
+state goes to every process once a round, through a pipe; updates come back as frames. They are returned in
+the devices' order, whichever process is first, so the bytes do not depend on the number of processes.
 """
 
 import multiprocessing
@@ -25,23 +25,23 @@ _STOP_S: Final = 10.0
 
 
 class Crew(Protocol):
-    """Devices at work. One round at a time: ``start``, then ``finish``."""
+    """Trains devices. One round at a time: ``start``, then ``finish``."""
 
     def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
-        """Let the chosen devices (None: all) work on this state."""
+        """Let the chosen devices (None: all) train from this state."""
 
     def finish(self) -> list[DeviceResult]:
-        """What came of them, in the devices' order."""
+        """Their results, in the devices' order."""
 
     def private(self) -> dict[str, Tensors]:
-        """What each device keeps of its own."""
+        """Each device's private tensors."""
 
     def close(self) -> None:
-        """Nothing is left at work afterwards."""
+        """Stop; nothing runs afterwards."""
 
 
 class LocalWorker:
-    """All devices in this process, one after the other; they work when they are waited for."""
+    """All devices in this process, one after the other; they train in :meth:`finish`."""
 
     def __init__(self, site: Site, devices: Sequence[VirtualDevice]) -> None:
         self._site, self._devices = site, devices
@@ -68,7 +68,7 @@ class LocalWorker:
 
 @dataclass
 class _Trouble:
-    """Why a process cannot go on."""
+    """An error that a worker process reports."""
 
     words: str
     misconfigured: bool
@@ -81,17 +81,17 @@ class _Hand:
     process: BaseProcess
     pipe: Connection
     place: str
-    """Which of how many."""
+    """For example "1 of 4"."""
     names: list[str]
     waits_for: list[str] = field(default_factory=list)
 
 
 class Workers:
-    """Devices dealt out to fresh processes with one torch thread each.
+    """Devices dealt to fresh processes with one torch thread each.
 
     Args:
         site: as for one process.
-        devices: dealt out in turn.
+        devices: dealt in turn.
         count: processes; at most one a device.
 
     Raises:
@@ -106,7 +106,7 @@ class Workers:
         try:
             for share in shares:
                 self._hire(share, f"{len(self._hands) + 1} of {len(shares)}")
-            for hand, share in zip(self._hands, shares, strict=True):  # all are starting up meanwhile
+            for hand, share in zip(self._hands, shares, strict=True):  # all start up meanwhile
                 self._send(hand, (site, share))
         except BaseException:
             self._end(at_once=True)
@@ -134,8 +134,8 @@ class Workers:
 
         Raises:
             Transient: a process ended by itself; the message names its devices.
-            Misconfigured: what a device is given is wrong.
-            RuntimeError: a fault of ours; the message has the worker's traceback.
+            Misconfigured: a device's input is wrong.
+            RuntimeError: a bug of this program; the message has the worker's traceback.
         """
         done: dict[str, DeviceResult] = {}
         while busy := [hand for hand in self._hands if hand.waits_for]:
@@ -156,7 +156,7 @@ class Workers:
         return {name: kept[name] for name in self._names}
 
     def close(self) -> None:
-        """See :class:`Crew`. A process that is at work is ended at once."""
+        """See :class:`Crew`. A process that is training is ended at once."""
         self._end(at_once=any(hand.waits_for for hand in self._hands))
 
     def _send(self, hand: _Hand, what: object) -> None:
@@ -167,14 +167,14 @@ class Workers:
 
     def _receive(self, hand: _Hand) -> Any:
         try:
-            found = hand.pipe.recv()
+            result = hand.pipe.recv()
         except (EOFError, OSError):
             raise self._gone(hand) from None
-        if not isinstance(found, _Trouble):
-            return found
-        if found.misconfigured:
-            raise Misconfigured(found.words)
-        raise RuntimeError(f"{self._words(hand)}:\n{found.words}")
+        if not isinstance(result, _Trouble):
+            return result
+        if result.misconfigured:
+            raise Misconfigured(result.words)
+        raise RuntimeError(f"{self._words(hand)}:\n{result.words}")
 
     def _gone(self, hand: _Hand) -> Transient:
         hand.process.join(_STOP_S)
@@ -182,7 +182,7 @@ class Workers:
         how = "ended" if code is None or code >= 0 else f"was ended by {_signal_name(-code)}"
         status = "" if code is None or code < 0 else f" with status {code}"
         return Transient(
-            f"{self._words(hand)} {how}{status}; a process that is killed usually lacked memory: "
+            f"{self._words(hand)} {how}{status}; the usual cause of a kill is too little memory: "
             "fewer workers or smaller devices need less"
         )
 
@@ -191,7 +191,7 @@ class Workers:
         return f"simulation, worker process {hand.place} (devices {', '.join(hand.names)}), {when}"
 
     def _end(self, *, at_once: bool) -> None:
-        """First ask (a closed pipe is the word), then insist."""
+        """Ask first (by a closed pipe), then terminate."""
         for hand in self._hands:
             hand.pipe.close()
             if at_once:
@@ -212,11 +212,11 @@ def _signal_name(number: int) -> str:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """A process started in here never sees Ctrl-C: the one that started it does, and ends it."""
+    """A process started in here ignores Ctrl-C: its parent handles it, and ends it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # multiprocessing's helper is started by the first process, and lets interrupts through again
+    # multiprocessing's helper is started with the first process, and lets interrupts through again
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -226,11 +226,11 @@ def _without_interrupts() -> Iterator[None]:
 
 
 class _Closed(Exception):  # noqa: N818 - says what happened
-    """Whoever started this process is gone, or needs no more of it."""
+    """The parent process is gone, or has closed the pipe."""
 
 
 def serve(pipe: Connection) -> None:
-    """A worker process: first the devices come, then a state a round; ends when the pipe is closed."""
+    """A worker process: receives the devices, then a state a round; ends when the pipe is closed."""
     with suppress(_Closed):
         try:
             _serve(pipe)
@@ -264,9 +264,9 @@ def _take(pipe: Connection) -> Any:
         raise _Closed from None
 
 
-def _give(pipe: Connection, found: object) -> None:
+def _give(pipe: Connection, message: object) -> None:
     try:
-        pipe.send(found)
+        pipe.send(message)
     except OSError:
         raise _Closed from None
 

@@ -1,1 +1,1 @@
-"""What a simulation is evaluated on."""
+"""Evaluation data and scores of a simulation."""

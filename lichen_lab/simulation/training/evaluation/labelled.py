@@ -1,4 +1,4 @@
-"""The labelled windows that a simulated coordinator has, where the method learns from them."""
+"""The labelled windows of a simulated coordinator, if the method learns from them."""
 
 from pathlib import Path
 from typing import Final
@@ -13,15 +13,15 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Labelled, Task
 
 SHARE: Final = 0.1
-"""Of a data set's training windows, unless told otherwise."""
+"""Default share of a data set's training windows."""
 _PURPOSE: Final = 109
 
 
 def labelled_of(task: Task, folder: Path, file: Path | None) -> WindowSet | None:
-    """The windows of ``file``, or those that the task names; None where the method does not learn from any.
+    """The windows of ``file``, or those that the task names; None if the method learns from none.
 
     Args:
-        task: says the method, and how the file is read.
+        task: names the method, and how the file is read.
         folder: the task file's.
         file: instead of the task's.
 
@@ -46,7 +46,7 @@ def labelled_of(task: Task, folder: Path, file: Path | None) -> WindowSet | None
 
 
 def parted(windows: WindowSet, share: float, seed: int) -> tuple[WindowSet, WindowSet]:
-    """A share of the windows, drawn by chance, and the others; each in their order.
+    """A share of the windows, drawn at random, and the others; each in their order.
 
     Raises:
         Misconfigured: one of the two would be empty.

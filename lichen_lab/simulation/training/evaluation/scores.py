@@ -1,4 +1,4 @@
-"""How well a device's own model does, target by target: of any method's module. Imports torch.
+"""Scores of a device's own model by target, for the module of any method. Imports torch.
 
 Shapes: B windows, M modalities, C channels, T samples, K classes.
 """
@@ -21,10 +21,10 @@ _BATCH: Final = 256
 
 
 def scored(task: Task, module: Any, windows: WindowSet) -> Evaluation:
-    """Judge an inference module on labelled windows.
+    """Evaluate an inference module on labelled windows.
 
-    Metrics as ``Client.evaluate`` names them: those of the first classification that some window is labelled
-    for, and of every other target ``<target>/accuracy`` or ``<target>/r2``.
+    Metrics are named as in ``Client.evaluate``: those of the first classification with a labelled window, and
+    of every other target ``<target>/accuracy`` or ``<target>/r2``.
 
     Raises:
         Misconfigured: no window is labelled for any of its classifications.
@@ -39,11 +39,11 @@ def scored(task: Task, module: Any, windows: WindowSet) -> Evaluation:
         raise Misconfigured(f"no test window is labelled for a classification among {names}")
     main = known[0]
     true_B = np.nan_to_num(truths[main.name], nan=-1).astype(np.int64)
-    found = judge(true_B, made[output_names(main)[0]])
+    evaluation = judge(true_B, made[output_names(main)[0]])
     for target in surface.targets:
         if target != main:
-            found.metrics.update(_metric(task, target, windows, made[output_names(target)[0]]))
-    return found
+            evaluation.metrics.update(_metric(task, target, windows, made[output_names(target)[0]]))
+    return evaluation
 
 
 def _predicted(
@@ -62,7 +62,7 @@ def _predicted(
 
 
 def _metric(task: Task, target: Target, windows: WindowSet, guess: FloatArray) -> Mapping[str, float]:
-    """One target's number; none where no window says what is true."""
+    """One target's figure; none if no window has a true value."""
     if target.modality is not None:
         there_B = windows.present_BM[:, task.modality_names.index(target.modality)]
         true = windows.x[target.modality][there_B].astype(np.float64)

@@ -1,4 +1,4 @@
-"""What a simulation is judged on: whose windows, of which targets, with which modalities."""
+"""The windows, targets and modalities that a simulation is evaluated on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,31 +21,33 @@ def judged_in_parts(
 
 
 def labelled_for(task: Task, held: WindowSet) -> tuple[str, ...]:
-    """The targets that a device with these windows could learn: it has labels for them, or what is generated.
+    """The targets that a device with these windows could learn: labelled ones, and generated ones.
 
-    All of them, where the method needs no labels on devices.
+    All targets, if the method needs no labels on devices.
     """
     if not registry.method(task.method).needs_labels:
         return task.target_names
-    found = []
+    names = []
     for target in task.objectives:
         if target.modality is not None:
             is_there = held.present_BM[:, task.modality_names.index(target.modality)].any()
         else:
             is_there = np.isfinite(truth_of(held, target.name)).any()
-        found += [target.name] if is_there else []
-    return tuple(found)
+        names += [target.name] if is_there else []
+    return tuple(names)
 
 
 def judgeable(task: Task, test: WindowSet, targets: Sequence[str]) -> WindowSet | None:
-    """The windows with the labels of these targets alone; None where none of them has a class of any."""
+    """The windows with only these targets' labels; None if none of them has a class of any."""
     y_B = test.y_B if LABEL in targets else np.full_like(test.y_B, -1)
     left = replace(test, y_B=y_B, targets={n: of_B for n, of_B in test.targets.items() if n in targets})
     known = (t.name for t in task.objectives if t.labels)
     return left if any(np.isfinite(truth_of(left, name)).any() for name in known) else None
 
 
-def without_others(task: Task, found: Evaluation, targets: Sequence[str]) -> Evaluation:
-    """Without numbers of other targets: what is generated needs no labels to be judged."""
+def without_others(task: Task, evaluation: Evaluation, targets: Sequence[str]) -> Evaluation:
+    """Without figures of other targets; a generated target can be evaluated without labels."""
     others = tuple(f"{name}/" for name in task.target_names if name not in targets)
-    return replace(found, metrics={n: v for n, v in found.metrics.items() if not n.startswith(others)})
+    return replace(
+        evaluation, metrics={n: v for n, v in evaluation.metrics.items() if not n.startswith(others)}
+    )

@@ -163,7 +163,7 @@ def test_simulate_options_of_a_dataset_without_one_are_wrong_usage() -> None:
         (["--prototype-devices", "4"], "--prototype-devices"),
         (["--option", "impute"], "KEY=VALUE"),
         (["--option", "impute=guess"], "impute"),
-        (["--personal"], "kept anything of its own"),
+        (["--personal"], "has private tensors"),
         (["--task", "nowhere.toml"], "nowhere.toml"),
     ],
 )
