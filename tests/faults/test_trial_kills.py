@@ -6,7 +6,7 @@ import pytest
 
 from lichen_lab.benchmarks.fault_injection import kill_plan, kill_trial, refold, verdict
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
-from lichen_lab.benchmarks.fault_injection.verdict import Books
+from lichen_lab.benchmarks.fault_injection.verdict import FinalJournal
 from models.contract import Blobs
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest, encode_frame
@@ -48,67 +48,67 @@ def row(number: int, *devices: str) -> dict[str, object]:
     return {"manifest": f"m{number}", "parent": parent, "devices": list(devices)}
 
 
-def books() -> Books:
+def journal() -> FinalJournal:
     """Two rounds of two devices, all in order."""
     updates = {(r, d): {"digest": f"{r}{d}", "lost": ""} for r in (1, 2) for d in ("a", "b")}
-    return Books({0: row(0), 1: row(1, "a", "b"), 2: row(2, "a", "b")}, updates)
+    return FinalJournal({0: row(0), 1: row(1, "a", "b"), 2: row(2, "a", "b")}, updates)
 
 
 TASK = small_fleet.task(2, 2, 0)
 RECEIPTS = {(1, "a", "1a"), (2, "b", "2b")}
 
 
-def found(kept: Books, receipts: set[tuple[int, str, str]] = RECEIPTS) -> str:
-    """Everything that the judge says about the books."""
+def complaints(kept: FinalJournal, receipts: set[tuple[int, str, str]] = RECEIPTS) -> str:
+    """All violations of the journal."""
     return "; ".join([*verdict._acknowledged(kept, receipts, set()), *verdict._chain(kept, TASK)])
 
 
-def test_books_in_order_are_not_complained_about() -> None:
-    assert found(books()) == ""
+def test_a_journal_in_order_is_not_complained_about() -> None:
+    assert complaints(journal()) == ""
 
 
 def test_an_update_that_was_reported_as_lost_is_not_complained_about() -> None:
-    kept = books()
+    kept = journal()
     kept.updates[1, "a"]["lost"] = "damaged on disk"
     kept.versions[1]["devices"] = ["b"]
-    assert found(kept) == ""
+    assert complaints(kept) == ""
 
 
-def test_the_judge_sees_a_lost_receipt() -> None:
-    kept = books()
-    del kept.updates[1, "a"]  # type: ignore[attr-defined]  # the books are a dict here
+def test_the_check_sees_a_lost_receipt() -> None:
+    kept = journal()
+    del kept.updates[1, "a"]  # type: ignore[attr-defined]  # the journal is a dict here
     kept.versions[1]["devices"] = ["b"]
-    assert "round 1: a's update was acknowledged and is not in the journal" in found(kept)
+    assert "round 1: a's update was acknowledged and is not in the journal" in complaints(kept)
 
 
-def test_the_judge_sees_an_acknowledged_update_that_no_version_counts() -> None:
-    kept = books()
+def test_the_check_sees_an_acknowledged_update_that_no_version_counts() -> None:
+    kept = journal()
     kept.versions[2]["devices"] = ["a"]
-    assert "round 2: b's update was acknowledged and is not counted" in found(kept)
+    assert "round 2: b's update was acknowledged and is not counted" in complaints(kept)
 
 
-def test_the_judge_sees_other_bytes_than_those_acknowledged() -> None:
-    assert "has a receipt for other" in found(books(), {(1, "a", "other")})
+def test_the_check_sees_other_bytes_than_those_acknowledged() -> None:
+    assert "has a receipt for other" in complaints(journal(), {(1, "a", "other")})
 
 
-def test_the_judge_sees_a_device_that_is_counted_twice() -> None:
-    kept = books()
+def test_the_check_sees_a_device_that_is_counted_twice() -> None:
+    kept = journal()
     kept.versions[1]["devices"] = ["a", "b", "b"]
-    assert "counts a device twice" in found(kept)
+    assert "counts a device twice" in complaints(kept)
 
 
-def test_the_judge_sees_an_update_that_was_never_accepted() -> None:
-    kept = books()
+def test_the_check_sees_an_update_that_was_never_accepted() -> None:
+    kept = journal()
     kept.versions[1]["devices"] = ["a", "b", "c"]
-    assert "version 1 counts c, which has no accepted update" in found(kept)
+    assert "version 1 counts c, which has no accepted update" in complaints(kept)
 
 
-def test_the_judge_sees_a_broken_chain_and_a_missing_version() -> None:
-    kept = books()
+def test_the_check_sees_a_broken_chain_and_a_missing_version() -> None:
+    kept = journal()
     kept.versions[2]["parent"] = "m0"
-    assert "version 2 is not a child of version 1" in found(kept)
+    assert "version 2 is not a child of version 1" in complaints(kept)
     del kept.versions[2]  # type: ignore[attr-defined]  # as above
-    assert "versions [0, 1], expected 0 to 2" in found(kept)
+    assert "versions [0, 1], expected 0 to 2" in complaints(kept)
 
 
 def first() -> Blobs:

@@ -27,10 +27,10 @@ class InjectedFault:
 
     Attributes:
         name: for the table and ``--fault``.
-        words: what is done.
-        harm: does it and ends it; the holds of the step are still in place when it begins, and are lifted
-            by ``free`` when the harm is done.
-        disks: the daemons' state lies on disks of their own.
+        words: description of the harm.
+        harm: does the harm and ends it; the gates of the step are still held when it begins, and are opened
+            by ``free`` when it has done the harm.
+        disks: each daemon's state is on a disk of its own.
     """
 
     name: str
@@ -40,12 +40,12 @@ class InjectedFault:
 
 
 def _kill(name: str | None) -> Callable[[FaultyFleet, Free], Awaitable[None]]:
-    """SIGKILL; None: the agent that the trial looks at."""
+    """SIGKILL; None: the target agent."""
 
     async def harm(fleet: FaultyFleet, free: Free) -> None:
         victim = name or fleet.target
         await fleet.stage.kill(victim)
-        if victim in fleet.proxies:  # what it had sent and nobody had taken dies with it
+        if victim in fleet.proxies:  # what it has sent and nobody has received is lost with it
             fleet.proxies[victim].cut()
         free()
         await asyncio.sleep(_AWAY_S)
@@ -90,7 +90,7 @@ async def _full(fleet: FaultyFleet, free: Free) -> None:
 
 
 async def _read_only(fleet: FaultyFleet, free: Free) -> None:
-    """What an operator does about it: stop what still runs, repair, start."""
+    """The recovery of an operator: stop the remaining processes, repair, start."""
     for disk in fleet.disks.values():
         await asyncio.to_thread(disk.fail)
     free()

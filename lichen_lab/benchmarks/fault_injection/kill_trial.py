@@ -25,7 +25,7 @@ _START_S: Final = 60.0
 _AIM_S: Final = 2.0
 
 Tell = Callable[[int, int], None]
-"""Takes the round that is open, and how many kills there were."""
+"""Takes the open round, and the number of kills."""
 
 
 @dataclass
@@ -40,14 +40,14 @@ class KillOutcome:
         kills: name -> SIGKILLs.
         restarts: processes that were started again.
         accepted: updates in the journal.
-        acknowledged: of those, how many receipts were seen.
-        waiting: of those, how many nobody saw a receipt for, and their agent keeps.
+        acknowledged: of those, the ones whose receipt was seen.
+        waiting: of those, the ones whose receipt was not seen, and which their agent keeps.
         repeats: update messages beyond the first of each update.
         receipts_again: receipts beyond the first of each update.
         refusals: reason -> receipts that refuse (a late update of a closed round).
         compared: versions equal to the undisturbed fold, bit for bit.
-        violations: in words.
-        folder: where everything lies, if it was kept.
+        violations: broken promises, as text.
+        folder: of all files, if it was kept.
     """
 
     seed: int
@@ -73,7 +73,7 @@ class KillOutcome:
 
 
 class KillTrial(FaultTrial):
-    """One seed at work.
+    """The trial of one seed.
 
     ``power``: a kill of a daemon is a power cut to its disk as well. ``light``: the initial model's file for
     processes without torch; None: everything is real.
@@ -91,7 +91,7 @@ class KillTrial(FaultTrial):
     ) -> None:
         self.outcome = KillOutcome(seed, rounds)
         self._tell = tell
-        # odd seeds wait for everybody, so that a killed agent holds its round up; even ones for all but one
+        # odd seeds wait for every device, so that a killed agent delays its round; even ones for all but one
         quorum = {"quorum": 1.0} if seed % 2 else {}
         super().__init__(
             small_fleet.files(root, free_port(), DEVICES),
@@ -104,7 +104,7 @@ class KillTrial(FaultTrial):
         )
 
     async def run(self) -> KillOutcome:
-        """Run to the end, or until it took too long; then judge."""
+        """Run to the end, or to the time limit; then check."""
         started, out = time.monotonic(), self.outcome
         try:
             async with self.running() as stage:
@@ -148,7 +148,7 @@ class KillTrial(FaultTrial):
                 await stage.start(name)
 
     async def _strike(self, strike: Kill) -> list[str]:
-        """Kill all victims at one moment; returns those that ran."""
+        """Kill all victims at one moment; returns those that were running."""
         lost = [self.disks[name] for name in strike.victims if name in self.disks]
         for disk in lost:
             await asyncio.to_thread(disk.fail)
@@ -195,15 +195,15 @@ def run(
     """Run one seed.
 
     Args:
-        seed: names the plan of kills, the data and the training.
-        rounds: to learn.
-        tell: called as the run goes on.
-        keep: where the folder of a run that was not sound is kept; None: nowhere.
-        power: the disks of killed daemons lose all that was not synced (Linux, root).
+        seed: of the plan of kills, the data and the training.
+        rounds: number of rounds.
+        tell: called during the run.
+        keep: parent of the folder of a run that was not sound; None: it is removed.
+        power: the disks of killed daemons lose all unsynced writes (Linux, root).
         light: see :class:`KillTrial`.
 
     Raises:
-        Misconfigured: Mosquitto, or what the disks need, is not here.
+        Misconfigured: Mosquitto, or a requirement of the disks, is missing.
     """
     outcome, folder = run_in_folder(
         f"kills-{seed}",

@@ -1,8 +1,8 @@
-"""SIGKILL for everybody: rounds over Mosquitto in which broker, coordinator and agents die at random times.
+"""SIGKILL at random times for broker, coordinator and agents, in rounds over Mosquitto.
 
 Every process is a real one; the agents train with torch on a small synthetic task. A seed names the plan of
-kills, the recordings and the training. After a run each version of the global model is made again from the
-kept frames of exactly the accepted updates, undisturbed, and compared by its manifest's digest.
+kills, the recordings and the training. After a run each version of the global model is computed again,
+undisturbed, from the kept frames of exactly the accepted updates, and compared by its manifest's digest.
 """
 
 from functools import partial
@@ -34,10 +34,10 @@ def measure(
     """Run these seeds one after the other.
 
     Args:
-        seeds: which.
+        seeds: of the runs.
         rounds: of each.
-        say: takes the progress.
-        keep: where the folders of runs with violations are left.
+        say: called with the progress.
+        keep: parent of the folders of runs with violations.
         power: see :func:`lichen_lab.benchmarks.fault_injection.kill_trial.run`.
     """
     outcomes = []
@@ -57,15 +57,15 @@ def words(outcome: KillOutcome) -> str:
     """One seed in one line, and its violations below."""
     kills = ", ".join(f"{name} {count}" for name, count in outcome.kills.items())
     end = "ended" if outcome.ended else "DID NOT END"
-    told = (
+    summary = (
         f"{end} after {outcome.seconds:.0f} s; kills: {kills}; {outcome.accepted} updates accepted, "
         f"{outcome.acknowledged} seen acknowledged; {outcome.compared} of {outcome.rounds + 1} versions "
         f"equal the undisturbed fold"
     )
-    lines = [told]
-    lines += [f"VIOLATION: {found}" for found in outcome.violations]
+    lines = [summary]
+    lines += [f"VIOLATION: {violation}" for violation in outcome.violations]
     if outcome.folder is not None:
-        lines.append(f"all of it is kept in {outcome.folder}")
+        lines.append(f"files are kept in {outcome.folder}")
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """One row of the matrix: a fleet that meets the same fault at every step of a round, a round for each step.
 
-Between two rounds the coordinator is held at its judgement of the last version, so that every step begins
-with everybody at rest, and holds are in place before anyone can come there.
+Between two rounds the coordinator is held before its evaluation of the last version: every step begins with
+an idle fleet, and gates are held before any process can reach them.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _BARRIER: Final = "evaluate-{round}"
 
 
 class FaultMatrix(FaultTrial):
-    """One fault at work.
+    """The trial of one fault.
 
     Args:
         root: an empty folder.
-        fault: which.
-        steps: at which steps.
+        fault: to inject.
+        steps: at which it is injected.
         light: see :class:`FaultTrial`.
     """
 
@@ -74,7 +74,7 @@ class FaultMatrix(FaultTrial):
         return self.witness.traffic[key] - self._before[key]
 
     async def run(self) -> MatrixRow:
-        """All steps, one a round; then judge the whole."""
+        """Run all steps, one a round; then check the whole run."""
         row = MatrixRow(self.fault.name, len(self.steps))
         try:
             async with self.running() as stage:
@@ -124,7 +124,7 @@ class FaultMatrix(FaultTrial):
         return all(self.gates.reached(self.gate(name, round_)) for name in step.held)
 
     def _free(self, step: Step, round_: int) -> None:
-        """Lift what held the step, and the slowness that made it last."""
+        """Open the gates of the step, and end the slowness that prolonged it."""
         for name in step.held:
             self.gates.release(self.gate(name, round_))
         self.proxies[self.target].throttle(0)
@@ -138,8 +138,8 @@ class FaultMatrix(FaultTrial):
 
     def _spooled(self, round_: int) -> int:
         """How often the target finished training in that round, by its log."""
-        said = self.layout.log(self.target).read_text(errors="replace").splitlines()
-        lines = (json.loads(line) for line in said if '"update_spooled"' in line and line.startswith("{"))
+        log = self.layout.log(self.target).read_text(errors="replace").splitlines()
+        lines = (json.loads(line) for line in log if '"update_spooled"' in line and line.startswith("{"))
         return sum(1 for line in lines if line["round"] == round_)
 
     async def _until(self, step: Step, what: str, true: Callable[[], bool]) -> None:

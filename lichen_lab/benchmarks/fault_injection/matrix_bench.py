@@ -1,7 +1,7 @@
 """The fault matrix: every fault at every step of a round, real processes over Mosquitto.
 
-A row is one fleet of two agents that learns nine rounds; in round n the fault strikes at step n, on which the
-processes are held until it has. The round must then end by itself. After the row each version is made again
+A row is one fleet of two agents that learns nine rounds; in round n the fault strikes at step n, where the
+processes are held until then. The round must then end by itself. After the row each version is computed again
 from the kept frames of exactly the accepted updates and compared by its digest.
 """
 
@@ -33,9 +33,9 @@ def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None 
 
     Args:
         names: of faults; none: all.
-        say: takes the progress.
+        say: called with the progress.
         light: without torch and onnx.
-        keep: where the folders of rows that failed are left.
+        keep: parent of the folders of rows that failed.
 
     Raises:
         Misconfigured: there is no such fault.
@@ -58,27 +58,27 @@ def measure(names: tuple[str, ...], say: Say, *, light: bool, keep: Path | None 
 def _row(fault: InjectedFault, say: Say, model: Path | None, keep: Path | None) -> list[ResultRow]:
     started = time.perf_counter()
     try:
-        found = trial.run(fault, model, keep)
-    except Transient as error:  # a step that was not reached, or a round that did not end: the finding
+        result = trial.run(fault, model, keep)
+    except Transient as error:  # a step that was not reached, or a round that did not end, is a result
         say(f"{fault.name}: VIOLATION: {error}")
         return [row(_DATA, fault.name, _ALL, _VIOLATIONS, [1.0])]
     seconds = time.perf_counter() - started
-    for cell in found.cells:
+    for cell in result.cells:
         say(f"{fault.name} at {cell.step}: {cell.words()}")
-    for words in found.verdict.violations:
+    for words in result.verdict.violations:
         say(f"{fault.name}: VIOLATION: {words}")
-    for words in found.deaths:
+    for words in result.deaths:
         say(f"{fault.name}: {words}")
     cells = [
-        row(_DATA, fault.name, cell.step, _SECONDS, [cell.seconds], seconds=seconds) for cell in found.cells
+        row(_DATA, fault.name, cell.step, _SECONDS, [cell.seconds], seconds=seconds) for cell in result.cells
     ]
-    share = 100.0 * found.verdict.compared / (len(found.cells) + 1)
+    share = 100.0 * result.verdict.compared / (len(result.cells) + 1)
     whole = {
-        _VIOLATIONS: float(len(found.verdict.violations)),
+        _VIOLATIONS: float(len(result.verdict.violations)),
         _EQUAL: share,
-        _DEATHS: float(len(found.deaths)),
-        "updates accepted": float(found.verdict.accepted),
-        "updates seen acknowledged": float(found.verdict.acknowledged),
+        _DEATHS: float(len(result.deaths)),
+        "updates accepted": float(result.verdict.accepted),
+        "updates seen acknowledged": float(result.verdict.acknowledged),
     }
     return cells + [
         row(_DATA, fault.name, _ALL, name, [value], seconds=seconds) for name, value in whole.items()

@@ -13,7 +13,7 @@ class StepResult:
         fault: its name.
         step: its name.
         seconds: from the beginning of the fault until the round was over.
-        trained: how often the agent that was looked at trained in this round.
+        trained: how often the target agent trained in this round.
         sent: how often its update was sent.
         deaths: processes that ended by themselves meanwhile.
     """
@@ -26,7 +26,7 @@ class StepResult:
     deaths: int
 
     def words(self) -> str:
-        """For the table."""
+        """Text for the table."""
         extra = [
             f"trained {self.trained} times" if self.trained > 1 else "",
             f"{self.deaths} ended by themselves" if self.deaths else "",
@@ -42,8 +42,8 @@ class MatrixRow:
         fault: its name.
         steps: how many there are.
         cells: in the order of the steps.
-        verdict: on the whole.
-        deaths: processes that ended by themselves, in words.
+        verdict: on the whole run.
+        deaths: processes that ended by themselves, as text.
     """
 
     fault: str

@@ -18,13 +18,13 @@ def run(fault: InjectedFault, light: Path | None = None, keep: Path | None = Non
     """Run one row in a folder of its own.
 
     Args:
-        fault: which.
+        fault: to inject.
         light: see :class:`FaultMatrix`.
-        keep: where the folder is left when something is wrong; None: nowhere.
+        keep: parent of the folder if the row failed; None: it is removed.
 
     Raises:
         Transient: a step was not reached, or its round did not end in time.
-        Misconfigured: something that the fault needs is not here.
+        Misconfigured: a requirement of the fault is missing.
     """
     row, _ = run_in_folder(
         f"matrix-{fault.name}", keep, lambda root: FaultMatrix(root, fault, light=light).run()

@@ -1,9 +1,9 @@
-"""The undisturbed fold: what the global model of every round must be, from the kept frames alone.
+"""The undisturbed fold: the expected global model of every round, from the kept frames alone.
 
-Version 0 is made anew by the method in a process of its own, every later one by the coordinator's own fold
-over the frames that its journal names, each verified by its digest, and screened against the round before
-as it was then. A manifest's digest covers all blobs, so two equal digests are two models that are equal bit
-for bit.
+Version 0 is created again by the method in a process of its own, every later one by the coordinator's own
+fold over the frames that its journal names. Each is verified by its digest, and screened against the round
+before, as it was then. A manifest's digest covers all blobs, so two equal digests are two models that are
+equal bit for bit.
 """
 
 import subprocess
@@ -60,10 +60,10 @@ def manifests(
         counted: round -> (device, digest) of the updates that its version counts.
         frame: where the frame of a digest is kept.
         folder: an empty one to work in.
-        run: of the training run that is folded again; None: it has none.
+        run: the training run to fold again; None: it has none.
 
     Raises:
-        Misconfigured: the method is guided: its versions follow from more than frames.
+        Misconfigured: the method is guided: its versions depend on more than frames.
         Transient: an accepted update's frame was never seen, or cannot be folded.
     """
     if registry.method(task.method).guided:
@@ -82,13 +82,13 @@ def manifests(
                 entries = [AcceptedUpdate(device, mark, frame(mark)) for device, mark in counted[number]]
                 limits = limits_for(state, MAX_UPDATE_BYTES, task)
                 try:
-                    state, found = fold_round(server, task, number, state, entries, limits, reference)
+                    state, screened = fold_round(server, task, number, state, entries, limits, reference)
                 except UnusableUpdates as unusable:
                     words = "; ".join(str(why) for why in unusable.lost.values())
                     raise Transient(f"round {number} cannot be folded again: {words}") from unusable
-                reference |= found  # as coordinator.aggregation.screen_baseline keeps it
+                reference |= screened  # as coordinator.aggregation.screen_baseline keeps it
             parent, _ = versions.publish(number, state, parent)
             digests.append(parent)
-            # what devices were given: as it was written
+            # as written for devices
             state = versions.state(parent)
     return digests

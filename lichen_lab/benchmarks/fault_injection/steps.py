@@ -1,4 +1,4 @@
-"""The steps of a round at which the matrix does its harm: how to get there, and what holds it there."""
+"""The steps of a round at which the matrix injects faults: how each is reached and held."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from lichen_lab.simulation.processes.wire_observer import WireObserver
 from protocol.topics import Kind
 
 _TRICKLE_BYTES_S: Final = 4000.0
-"""So slow that a model, or an update, is on its way for seconds."""
+"""Slow enough that a model, or an update, takes seconds."""
 
 
 class FaultyFleet(Protocol):
-    """The fleet of one row of the matrix, as steps look at it and faults harm it."""
+    """The fleet of one row of the matrix, as steps read it and faults harm it."""
 
     gates: StepGates
     stage: Testbed
@@ -26,7 +26,7 @@ class FaultyFleet(Protocol):
 
     @property
     def target(self) -> str:
-        """The agent that is looked at."""
+        """The observed agent."""
 
     def gate(self, name: str, round_: int) -> str:
         """A gate's name in that round."""
@@ -48,7 +48,7 @@ class Step:
         held: the gates that are held in its round; ``{round}``, ``{target}`` and ``{other}`` are filled in.
         there: whether the step is reached.
         before: called before its round opens.
-        near: called when its gates hold somebody, for a step that has no gate of its own; lifts those.
+        near: for a step without a gate of its own: called when a process waits at its gates, and opens them.
     """
 
     name: str

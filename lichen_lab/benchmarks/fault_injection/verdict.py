@@ -1,4 +1,4 @@
-"""What must be true after a trial, whatever was killed: journal, wire, logs and refold compared."""
+"""The promises that must hold after a trial, whatever was killed: compares journal, wire, logs and refold."""
 
 import contextlib
 import json
@@ -25,8 +25,8 @@ from runtime.storage.spool import Spool
 
 
 @dataclass(frozen=True)
-class Books:
-    """The coordinator's journal at rest.
+class FinalJournal:
+    """The coordinator's journal after the end.
 
     Attributes:
         versions: version -> its row.
@@ -37,7 +37,7 @@ class Books:
     updates: Mapping[tuple[int, str], dict[str, Any]]
 
     @classmethod
-    def read(cls, state_dir: Path) -> "Books":
+    def read(cls, state_dir: Path) -> "FinalJournal":
         """Read the database of a coordinator that has ended."""
         with Database(state_dir / DATABASE, read_only=True) as store:
             versions = {row["version"]: row for row in store.rows(sa.select(schema.versions))}
@@ -45,7 +45,7 @@ class Books:
         return cls(versions, updates)
 
     def counted(self) -> dict[int, list[tuple[str, str]]]:
-        """Round -> (device, digest) of what its version counts."""
+        """Round -> (device, digest) of the updates that its version counts."""
         return {
             number: [(d, self.updates[number, d]["digest"]) for d in sorted(row["devices"])]
             for number, row in self.versions.items()
@@ -55,14 +55,14 @@ class Books:
 
 @dataclass
 class Verdict:
-    """What was found.
+    """The result of the check.
 
     Attributes:
-        violations: in words; empty where every promise held.
+        violations: broken promises, as text.
         compared: versions that equal the undisturbed fold, bit for bit.
         accepted: updates in the journal.
         acknowledged: different updates whose receipt was seen on the wire or in an agent's log.
-        waiting: accepted updates whose receipt nobody saw, and which their agent still keeps to send again.
+        waiting: accepted updates whose receipt was not seen, and which their agent still keeps to send again.
         lost: accepted updates that were reported as unusable later.
     """
 
@@ -80,25 +80,25 @@ def judge(
     witness: WireObserver,
     first: Callable[[Task, Path], Blobs] = refold.initial,
 ) -> Verdict:
-    """Compare all that is known about a trial that has ended; ``first`` makes version 0 again."""
-    found, books = Verdict(), Books.read(layout.state("coordinator"))
-    found.accepted = len(books.updates)
-    found.lost = sum(1 for row in books.updates.values() if row["lost"])
+    """Check the files and messages of a trial that has ended; ``first`` makes version 0 again."""
+    verdict, journal = Verdict(), FinalJournal.read(layout.state("coordinator"))
+    verdict.accepted = len(journal.updates)
+    verdict.lost = sum(1 for row in journal.updates.values() if row["lost"])
     known = {(round_, device, mark) for round_, device, mark in witness.receipts}
     logged = {(round_, device) for device in layout.devices for round_ in _logged(layout.log(device))}
     heard = {(round_, device) for round_, device, _ in known} | logged
-    found.acknowledged = len(heard)
+    verdict.acknowledged = len(heard)
     waiting = {(round_, device) for device in layout.devices for round_ in _spooled(layout.state(device))}
-    found.waiting = len((books.updates.keys() & waiting) - heard)
-    found.violations += list(_acknowledged(books, known, logged))
-    found.violations += list(_chain(books, task))
-    if not found.violations:
-        _compare(layout, task, witness, first, books, found)
-    return found
+    verdict.waiting = len((journal.updates.keys() & waiting) - heard)
+    verdict.violations += list(_acknowledged(journal, known, logged))
+    verdict.violations += list(_chain(journal, task))
+    if not verdict.violations:
+        _compare(layout, task, witness, first, journal, verdict)
+    return verdict
 
 
 def _logged(log: Path) -> Iterator[int]:
-    """Rounds whose receipt the agent says it got."""
+    """Rounds whose receipt is in the agent's log."""
     if log.is_file():
         for line in log.read_text(errors="replace").splitlines():
             if '"update_accepted"' in line and line.startswith("{"):
@@ -114,36 +114,36 @@ def _spooled(state: Path) -> list[int]:
 
 
 def _acknowledged(
-    books: Books, receipts: set[tuple[int, str, str]], logged: set[tuple[int, str]]
+    journal: FinalJournal, receipts: set[tuple[int, str, str]], logged: set[tuple[int, str]]
 ) -> Iterator[str]:
-    """Promise 1: what was acknowledged is counted once, or reported as refused."""
+    """Promise 1: an acknowledged update is counted once, or reported as refused."""
     for round_, device in sorted({(r, d) for r, d, _ in receipts} | logged):
-        row = books.updates.get((round_, device))
+        row = journal.updates.get((round_, device))
         if row is None:
             yield f"round {round_}: {device}'s update was acknowledged and is not in the journal"
-        elif not row["lost"] and device not in books.versions.get(round_, {}).get("devices", ()):
+        elif not row["lost"] and device not in journal.versions.get(round_, {}).get("devices", ()):
             yield f"round {round_}: {device}'s update was acknowledged and is not counted in the version"
     for round_, device, mark in sorted(receipts):
-        row = books.updates.get((round_, device))
+        row = journal.updates.get((round_, device))
         if row is not None and row["digest"] != mark and not row["lost"]:
             yield f"round {round_}: {device} has a receipt for {mark[:12]}, counted is {row['digest'][:12]}"
 
 
-def _chain(books: Books, task: Task) -> Iterator[str]:
-    """Every version once, each the child of the one before, of updates that were accepted."""
-    if sorted(books.versions) != list(range(task.rounds.count + 1)):
-        yield f"versions {sorted(books.versions)}, expected 0 to {task.rounds.count}"
+def _chain(journal: FinalJournal, task: Task) -> Iterator[str]:
+    """Every version once, each the child of the one before, and made of accepted updates."""
+    if sorted(journal.versions) != list(range(task.rounds.count + 1)):
+        yield f"versions {sorted(journal.versions)}, expected 0 to {task.rounds.count}"
         return
     for number in range(1, task.rounds.count + 1):
-        row = books.versions[number]
-        if row["parent"] != books.versions[number - 1]["manifest"]:
+        row = journal.versions[number]
+        if row["parent"] != journal.versions[number - 1]["manifest"]:
             yield f"version {number} is not a child of version {number - 1}"
         if len(row["devices"]) != len(set(row["devices"])):
             yield f"version {number} counts a device twice: {row['devices']}"
         if len(row["devices"]) < task.rounds.min_devices:
             yield f"version {number} was closed with {len(row['devices'])} of {task.rounds.min_devices}"
         for device in row["devices"]:
-            update = books.updates.get((number, device))
+            update = journal.updates.get((number, device))
             if update is None or update["lost"]:
                 yield f"version {number} counts {device}, which has no accepted update"
 
@@ -153,20 +153,20 @@ def _compare(  # noqa: PLR0917 - one place calls it
     task: Task,
     witness: WireObserver,
     first: Callable[[Task, Path], Blobs],
-    books: Books,
-    found: Verdict,
+    journal: FinalJournal,
+    verdict: Verdict,
 ) -> None:
-    """Bit for bit: the fold of exactly the accepted updates, undisturbed, against what the fleet got."""
+    """Compare the fleet's versions bit for bit with the undisturbed fold of exactly the accepted updates."""
     try:
         folder = layout.root / "again"
         state = first(task, folder / "job")
         run = RunId(layout.state("coordinator"))
-        again = refold.manifests(task, state, books.counted(), witness.frame, folder, run=run)
+        again = refold.manifests(task, state, journal.counted(), witness.frame, folder, run=run)
     except Transient as error:
-        found.violations.append(str(error))
+        verdict.violations.append(str(error))
         return
     for number, mark in enumerate(again):
-        if books.versions[number]["manifest"] == mark:
-            found.compared += 1
+        if journal.versions[number]["manifest"] == mark:
+            verdict.compared += 1
         else:
-            found.violations.append(f"version {number} differs from the undisturbed fold")
+            verdict.violations.append(f"version {number} differs from the undisturbed fold")

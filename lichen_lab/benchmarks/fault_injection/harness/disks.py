@@ -1,7 +1,7 @@
 """Disks that can be filled, and that fail: ext4 in a file, mounted over a state folder (Linux, root).
 
-A failed disk is the file system's own: ``mount -o remount,abort`` is what the kernel does to an ext4 whose
-card gives errors. It becomes read-only at once, and what was written and not synced is gone: a power cut.
+The failure is the file system's own: ``mount -o remount,abort`` does what the kernel does to an ext4 whose
+card gives errors. It becomes read-only at once, and unsynced writes are lost, as in a power cut.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _BUSY_S: Final = 3.0
 
 
 def why_unavailable() -> str:
-    """Why no such disk can be made here, in words; empty if it can."""
+    """Why no such disk can be made here; empty if it can."""
     if os.geteuid() != 0:
         return "mounting a disk of its own needs root"
     missing = [tool for tool in _TOOLS if shutil.which(tool, path=_PATH) is None]
@@ -46,7 +46,7 @@ class FaultyDisk:
 
     Args:
         image: the file that holds it.
-        folder: where it is mounted; made where it is not there.
+        folder: where it is mounted; created if missing.
 
     Raises:
         Misconfigured: it cannot be made here.

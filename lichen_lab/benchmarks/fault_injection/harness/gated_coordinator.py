@@ -2,8 +2,8 @@
 
 Gates: ``check-<round>-<device>`` before an update is journaled, ``aggregate-<round>``, ``evaluate-<version>``
 and ``export-<version>``; in guided rounds ``view-<round>`` and ``finish-<round>``. With ``LIGHT`` in the
-environment no torch and no onnx are loaded: the initial model comes from a file, the judgement says nothing,
-and the bundle is a few bytes.
+environment no torch and no onnx are loaded: the initial model comes from a file, the evaluation is empty, and
+the bundle is a few bytes.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from runtime.process.daemon import run
 
 
 class GatedServer:
-    """The method's half; all but two of its functions are called as they are."""
+    """The method's server; all but two of its functions are unchanged."""
 
     def __init__(self, inner: Server) -> None:
         self._inner = inner
@@ -40,7 +40,7 @@ class GatedServer:
         return getattr(self._inner, name)
 
     def check(self, task: Task, state: Blobs, update: Update) -> None:
-        """Wait before the answer: the update is here whole, and in no journal yet."""
+        """Wait before the result: the update is received whole, and not yet in a journal."""
         gate(f"check-{update.header.round}-{update.header.device}")
         self._inner.check(task, state, update)
 
@@ -51,7 +51,7 @@ class GatedServer:
 
 
 class GatedJobs:
-    """The children's work, each piece behind its gate; ``light``: without children."""
+    """The jobs of child processes, each behind its gate; ``light``: without children."""
 
     def __init__(self, inner: Jobs, light: Path | None) -> None:
         self._inner = inner
@@ -59,7 +59,7 @@ class GatedJobs:
         self._version: Callable[[], int] = lambda: -1
 
     def follow(self, version: Callable[[], int]) -> None:
-        """``version``: the newest, which is the one that is judged."""
+        """``version``: the newest, which is evaluated."""
         self._version = version
 
     async def initial(self) -> Blobs:
@@ -67,7 +67,7 @@ class GatedJobs:
         return await self._inner.initial() if self._light is None else jobs.load_state(self._light)
 
     async def evaluate(self, state: Blobs) -> Evaluation:
-        """Judge the newest version."""
+        """Evaluate the newest version."""
         await asyncio.to_thread(gate, f"evaluate-{self._version()}")
         if self._light is None:
             return await self._inner.evaluate(state)
@@ -88,12 +88,12 @@ class GatedJobs:
     async def view(
         self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
     ) -> tuple[dict[str, Tensors], dict[str, Refused]]:
-        """Look at a guided round's updates."""
+        """Make the views of a guided round's updates."""
         await asyncio.to_thread(gate, f"view-{self._version() + 1}")
         return await self._inner.view(state, entries, limits)
 
     async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
-        """Train what devices do not."""
+        """Do the coordinator's training of a guided round."""
         await asyncio.to_thread(gate, f"finish-{round_}")
         return await self._inner.finish(round_, seed, state)
 

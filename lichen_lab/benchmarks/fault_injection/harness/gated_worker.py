@@ -1,7 +1,7 @@
 """The agent's worker with a gate before training: ``python -P -m ...harness.gated_worker --serve``.
 
 Without ``LIGHT`` in the environment it is ``models.worker``. With it no torch is loaded: the update is small
-numbers, different for each device and round, which is enough to tell updates apart.
+numbers, different for each device and round, so that updates can be told apart.
 """
 
 import os
@@ -21,7 +21,7 @@ LIGHT: Final = "LICHEN_TRIAL_LIGHT"
 
 
 def do(job_dir: Path) -> None:
-    """Do the job; a training one waits at ``train-<round>-<device>``."""
+    """Do the job; training waits at ``train-<round>-<device>``."""
     job = job_folder.read_job(job_dir)
     if isinstance(job, job_folder.TrainJob):
         gate(f"train-{job.round}-{job.device}")

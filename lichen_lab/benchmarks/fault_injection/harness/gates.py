@@ -1,8 +1,8 @@
-"""Hold a real process at a step until the trial has done there what it came for.
+"""Holds a real process at a step until the trial has injected its fault there.
 
-A step passes a gate by name. Where ``<folder>/<name>.hold`` lies, it writes ``<name>.at`` and waits until the
-hold is gone. The folder is named by an environment variable, so that a daemon's children find it too; without
-the variable a gate is nothing.
+A step passes a gate by name. If ``<folder>/<name>.hold`` exists, it writes ``<name>.at`` and waits until the
+hold is removed. The folder is named by an environment variable, which a daemon's children inherit; without
+the variable a gate does nothing.
 """
 
 import os
@@ -32,7 +32,7 @@ class StepGates:
     """The trial's side.
 
     Args:
-        folder: made where it is not there.
+        folder: created if missing.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""A small fleet for trials: its data is synthetic and a round takes a second: many faults fit into a minute.
+"""A small fleet for trials on synthetic data: a round takes a second, so many faults fit into a minute.
 
-What runs is real: the agents train with torch in their worker, the coordinator folds, judges and (where
+The processes are real: the agents train with torch in their worker, the coordinator folds, evaluates and (if
 asked) exports.
 """
 
@@ -35,9 +35,9 @@ _LINK: Final = {
     "backoff_min_s": 0.05,
     "backoff_max_s": 0.5,
 }
-"""Short waits, so that what is cut off is soon back."""
+"""Short waits, so that lost connections are soon back."""
 GATED_AGENTS: Final = {"learn": {"module": "lichen_lab.benchmarks.fault_injection.harness.gated_worker"}}
-"""Tables of agents that train behind gates, and without torch where they are told."""
+"""Tables of agents that train behind gates, and without torch if ``LIGHT`` is set."""
 _GATED_COORDINATOR: Final = "lichen_lab.benchmarks.fault_injection.harness.gated_coordinator"
 
 
@@ -45,7 +45,7 @@ def task(rounds: int, devices: int, seed: int, **changes: Any) -> Task:
     """Three kinds of motion from two sensors.
 
     Args:
-        rounds: how many.
+        rounds: number of rounds.
         devices: in the fleet; all but one are enough for a round.
         seed: of the initial model and all training.
         **changes: of ``rounds``.
@@ -74,7 +74,7 @@ def task(rounds: int, devices: int, seed: int, **changes: Any) -> Task:
 
 
 def recording(seconds: float, seed: int) -> Recording:
-    """Sines whose speed says the class, which changes every few seconds; gyr is gone for a tenth of it."""
+    """Sines whose speed shows the class, which changes every few seconds; gyr is missing for a tenth."""
     rng = np.random.default_rng(seed)
     label_t = np.arange(0.0, seconds, _LABEL_S)
     label = rng.permutation(np.arange(len(label_t)) % _CLASSES).astype(np.int64)
@@ -94,17 +94,17 @@ def recording(seconds: float, seed: int) -> Recording:
 def files(
     root: Path, port: int, devices: Sequence[str], ports: Mapping[str, int] | None = None
 ) -> FleetFiles:
-    """Where a trial's files lie; ``ports`` of those processes that reach the broker through a proxy."""
+    """The files of a trial; ``ports`` of the processes that reach the broker through a proxy."""
     return FleetFiles(root, port, FLEET, tuple(devices), ports or {}, _LINK)
 
 
 def trial_bed(places: FleetFiles, env: Mapping[str, str], *, gated: bool) -> Testbed:
-    """A trial's processes, over Mosquitto; what dies by itself is started again, whatever it says.
+    """A trial's processes, over Mosquitto; one that ends by itself is started again, whatever its status.
 
     Args:
         places: of the trial.
         env: added to every process's environment.
-        gated: the coordinator runs behind gates, and without torch where it is told.
+        gated: the coordinator runs behind gates, and without torch if ``LIGHT`` is set.
 
     Raises:
         Misconfigured: Mosquitto is not installed.
@@ -121,7 +121,7 @@ def write(places: FleetFiles, chosen: Task, seed: int, changes: Mapping[str, Tab
     """Write recordings, task and configurations.
 
     Args:
-        places: where to.
+        places: of the trial.
         chosen: the task.
         seed: of the recordings.
         changes: tables of ``agent.toml`` or ``coordinator.toml`` by process (``agents``: for all of them).
@@ -159,8 +159,8 @@ def _coordinator(places: FleetFiles, chosen: Task) -> dict[str, Any]:
         "export": {"enabled": False},
         "offer_every_s": 1.0,
         "spread_s": 0.0,
-        "away_grace_s": 600.0,  # who is killed here is started again, and counts in the same round
-        # every version stays, to be compared
+        "away_grace_s": 600.0,  # a killed device is started again, and counts in the same round
+        # every version is kept, for the comparison
         "keep_versions": chosen.rounds.count + 1,
         "exit_when_done": True,
         "exit_linger_s": 0.0,

@@ -1,4 +1,4 @@
-"""What every trial of faults has: a small fleet, its disks, and the observer of its wire."""
+"""The base of every fault trial: a small fleet, its disks, and the observer of its wire."""
 
 import asyncio
 import shutil
@@ -24,7 +24,7 @@ from runtime.settings.load import LogSettings, MqttSettings
 
 
 class FaultTrial:
-    """A fleet that a trial does harm to.
+    """A fleet under faults.
 
     Args:
         layout: where its files lie, in an empty folder.
@@ -37,7 +37,7 @@ class FaultTrial:
         disks: processes whose state is on a disk that can fail.
 
     Raises:
-        Misconfigured: Mosquitto, or what the disks need, is not here.
+        Misconfigured: Mosquitto, or a requirement of the disks, is missing.
     """
 
     def __init__(
@@ -83,25 +83,25 @@ class FaultTrial:
         return self.stage.ended(COORDINATOR)
 
     async def verdict(self) -> Verdict:
-        """Judge the whole run."""
+        """Check the whole run."""
         return await asyncio.to_thread(judge, self.layout, self.task, self.witness, self._initial)
 
     def _initial(self, task: Task, folder: Path) -> Blobs:
-        """The initial model, as it must be."""
+        """The expected initial model."""
         return refold.initial(task, folder) if self._light is None else job_folder.load_state(self._light)
 
     def close(self) -> None:
-        """Let the disks go."""
+        """Remove the disks."""
         for disk in self.disks.values():
             disk.close()
 
 
 class TrialOutcome(Protocol):
-    """What a trial has found."""
+    """The result of a trial."""
 
     @property
     def sound(self) -> bool:
-        """Every promise held."""
+        """Whether every promise held."""
 
 
 TrialOutcomeT = TypeVar("TrialOutcomeT", bound=TrialOutcome)
@@ -110,14 +110,14 @@ TrialOutcomeT = TypeVar("TrialOutcomeT", bound=TrialOutcome)
 def run_in_folder(
     name: str, keep: Path | None, trial: Callable[[Path], Coroutine[Any, Any, TrialOutcomeT]]
 ) -> tuple[TrialOutcomeT, Path | None]:
-    """Run a trial in a folder of its own; returns its outcome, and the folder where it is kept.
+    """Run a trial in a folder of its own; returns its outcome, and the folder if it is kept.
 
     Args:
         name: of the folder.
-        keep: where the folder of a run that failed or was not sound is kept; None: nowhere.
+        keep: parent of the folder if the run failed or was not sound; None: it is removed.
         trial: runs in that folder.
     """
-    configure(LogSettings(level="error"))  # the witness's own link; the processes have their logs
+    configure(LogSettings(level="error"))  # the observer's own link; the processes have their logs
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
     root, kept = Path(tempfile.mkdtemp(prefix=f"lichen-{name}-", dir=keep)), keep is not None
