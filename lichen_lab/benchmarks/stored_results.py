@@ -58,8 +58,8 @@ def read(path: Path) -> list[Stored]:
         Misconfigured: it holds neither.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        runs: list[Stored] = found if isinstance(found, list) else [found]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        runs: list[Stored] = content if isinstance(content, list) else [content]
         for run in runs:
             _ = run["bench"], run["commit"], [as_row(row) for row in run["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -188,14 +188,14 @@ class _Table:
         own = {name: value.format(**known) for name, value in column.items() if isinstance(value, str)}
         wanted = {**known, **column, **own}
         several = [self._figure({**wanted, "metric": metric}) for metric in wanted.get("metrics", ())]
-        found = several or [self._figure(wanted)]
-        return " / ".join(one or "-" for one in found) if any(found) else ""
+        figures = several or [self._figure(wanted)]
+        return " / ".join(one or "-" for one in figures) if any(figures) else ""
 
     def _figure(self, wanted: Mapping[str, Any]) -> str:
-        found = [row for row in self.rows if _selects(wanted, row)]
-        if len(found) > 1:
-            raise Misconfigured(f"table {self.name}: {len(found)} figures for a cell: {found[:2]}")
-        return figure(found[0], wanted) if found else ""
+        rows = [row for row in self.rows if _selects(wanted, row)]
+        if len(rows) > 1:
+            raise Misconfigured(f"table {self.name}: {len(rows)} figures for a cell: {rows[:2]}")
+        return figure(rows[0], wanted) if rows else ""
 
 
 def _selects(wanted: Mapping[str, Any], row: ResultRow) -> bool:

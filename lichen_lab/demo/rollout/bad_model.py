@@ -31,7 +31,7 @@ def shuffled(state: Blobs, seed: int) -> Blobs:
 
 
 def spoil(blobs: Path, newest: str, folder: Path, seed: int) -> tuple[Path, Path, int]:
-    """Write a version that follows the newest one and is no good.
+    """Write a bad version that follows the newest one.
 
     Args:
         blobs: the coordinator's store; only read.

@@ -72,7 +72,7 @@ def predictions_of(rows: Iterable[dict[str, Any]], start_wall: float) -> list[Wa
 
     Args:
         rows: of one watch.
-        start_wall: the demo's second 0, unix seconds.
+        start_wall: the demo's second 0, Unix seconds.
     """
     return [
         WatchPrediction(

@@ -22,9 +22,9 @@ def board(results: RolloutResults, moves: Sequence[Move], words: str) -> Rendera
     """A table.
 
     Args:
-        results: who takes part.
-        moves: what was heard of the watches so far.
-        words: how the rollout stands.
+        results: names the devices that take part.
+        moves: the watches' moves so far.
+        words: the state of the rollout.
     """
     table = Table(expand=False, header_style="bold", box=None, padding=(0, 2, 0, 0))
     for column in ("watch", "person", "where", "version", "it", "windows", "figures"):

@@ -30,8 +30,8 @@ def create_words(config: Path, plan: DemoPlan, which: Sequence[str]) -> tuple[st
 
     Args:
         config: the coordinator's.
-        plan: how it goes.
-        which: what is rolled out: ``--version N`` or ``--bundle FILE``.
+        plan: of the rollout.
+        which: the version to roll out: ``--version N`` or ``--bundle FILE``.
     """
     trial = plan.trial.model_dump(exclude_defaults=True)
     options = [word for key, value in trial.items() for word in (f"--{key.replace('_', '-')}", f"{value:g}")]

@@ -1,7 +1,7 @@
-"""The study of DisentAFL: fleets whose devices differ in sensors and targets, every method on the same ones.
+"""The study of DisentAFL: fleets whose devices differ in sensors and targets; all methods on each fleet.
 
 Chen and Zhang, On Disentanglement of Asymmetrical Knowledge Transfer for Modality-Task Agnostic Federated
-Learning, AAAI 2024: their simulations, made from data that is at hand.
+Learning, AAAI 2024: their simulations, on public data.
 """
 
 from typing import Final

@@ -100,12 +100,12 @@ class TargetFederation(study.Federation):
 
     def aggregate(self) -> Scores:
         """Scores of the model that each device gets before it trains again."""
-        blended, found = method(NAME).blended, {}
+        blended, scores = method(NAME).blended, {}
         for name, device in self.everybody.items():
             context = self.site.context(device, self.task.rounds.count + 1)
             route = self.site.routed(device, context, self.state)
-            found[name] = self.judged(name, blended(self.task, route, device.private))
-        return found
+            scores[name] = self.judged(name, blended(self.task, route, device.private))
+        return scores
 
 
 def after(route: Blobs, result: LocalResult) -> Blobs:
@@ -131,8 +131,8 @@ def predicted(model: torch.nn.Module, windows: WindowSet, task: Task) -> dict[st
     present_BM = torch.from_numpy(windows.present_BM[:, columns].astype(np.float32))
     with torch.no_grad():
         made = model.eval()(present_BM, *(torch.from_numpy(windows.x[name]) for name in names))
-    told = dict(zip(outputs(targets), made, strict=True))
-    return {target.name: told[output_names(target)[0]].numpy() for target in targets}
+    by_output = dict(zip(outputs(targets), made, strict=True))
+    return {target.name: by_output[output_names(target)[0]].numpy() for target in targets}
 
 
 @study.timed_run

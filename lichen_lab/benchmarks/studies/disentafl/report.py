@@ -1,4 +1,4 @@
-"""The study's page: its words, figures and tables."""
+"""The study's page: its text, figures and tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
@@ -26,13 +26,13 @@ def by_kind(row: ResultRow) -> tuple[str, str]:
 
 
 def by_size(row: ResultRow) -> tuple[str, str]:
-    """Conditions down; across, the method's figures and, named, those of what it is compared with."""
+    """Conditions down; across, the method's figures and, by name, those of the methods compared with it."""
     ours = row.method in {n.AVG, cost.DEVICE}
     return row.setting, row.metric if ours else f"{row.method}: {row.metric}"
 
 
 _PIVOTS: Final[Mapping[str, Pivot]] = {"bytes": by_kind, "cost": by_size}
-"""Parts whose many conditions are read down one table."""
+"""Parts with many conditions, which are the rows of one table."""
 
 
 def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
@@ -47,14 +47,14 @@ def _fleet(results: Results, rows: Sequence[ResultRow], name: str) -> ReportGrou
     if part in _PIVOTS:
         return ReportGroup(figures, (), (pivot(rows, _PIVOTS[part]),), name, wide=part == "cost")
     sheet = kinds(results, name) if part == "table" else None
-    # a kind's difference from Local stands in the sheet of kinds
+    # a kind's difference from Local is in the sheet of kinds
     of_a_kind = f"above {n.TITLES[n.LOCAL]}, points: "
     shown = rows if sheet is None else [row for row in rows if not row.metric.startswith(of_a_kind)]
     return ReportGroup(figures, tables(shown), () if sheet is None else (sheet,), name)
 
 
 def _figures(results: Results, rows: Sequence[ResultRow], fleet: str) -> Iterable[tuple[str, str]]:
-    """What suits the rows: growth of cost, traffic by kind, curves and margins."""
+    """Figures by the kind of rows: growth of cost, traffic by kind, curves and margins."""
     part = f"{results.part.name}-{fleet}"
     if fleet == cost.DATASET:
         for place, metric in enumerate((cost.DOWN, cost.HOLDS)):
@@ -77,15 +77,15 @@ def _curve(outcome: DisentAflOutcome) -> dict[int, float]:
 
 
 def kinds(results: Results, fleet: str) -> Sheet | None:
-    """Own models by kind of device, mean over seeds and devices, in %; None where nothing was run."""
-    told = [(v.method, runs) for v, runs in results.pairs() if v.spec.fleet == fleet]
-    if not told:
+    """Personal models by kind of device, mean over seeds and devices, in %; None without any."""
+    by_method = [(v.method, runs) for v, runs in results.pairs() if v.spec.fleet == fleet]
+    if not by_method:
         return None
-    names = dict.fromkeys(next(iter(told[0][1].values())).kinds.values())
+    names = dict.fromkeys(next(iter(by_method[0][1].values())).kinds.values())
     lines = tuple(
-        (kind, tuple(fmean(map(of_kind(kind), runs.values())) for _, runs in told)) for kind in names
+        (kind, tuple(fmean(map(of_kind(kind), runs.values())) for _, runs in by_method)) for kind in names
     )
-    methods, local = tuple(method for method, _ in told), n.TITLES[n.LOCAL]
+    methods, local = tuple(method for method, _ in by_method), n.TITLES[n.LOCAL]
     return Sheet(
         "own models by kind of device, mean over seeds, %; green: above Local, red: below",
         methods,
@@ -95,16 +95,16 @@ def kinds(results: Results, fleet: str) -> Sheet | None:
 
 
 def growth(rows: Sequence[ResultRow], metric: str, name: str) -> str:
-    """What a device moves or holds as each of the four numbers grows, beside the supernet and FedAvg."""
-    found = {(row.method, row.setting): row.mean for row in rows if row.metric == metric}
-    methods = tuple(dict.fromkeys(method for method, _ in found))
+    """A device's bytes as each of the four numbers grows, beside the supernet and FedAvg."""
+    means = {(row.method, row.setting): row.mean for row in rows if row.metric == metric}
+    methods = tuple(dict.fromkeys(method for method, _ in means))
     made, panels = style.figure(9.2, 3.9, columns=len(cost.SWEEPS))
-    top = max(found.values())
+    top = max(means.values())
     for axes, (field, values) in zip(panels, cost.SWEEPS.items(), strict=True):
         sizes = {value: cost.usual_but(field, value).words for value in values}
         for place, method in enumerate(methods):
             points = [
-                (v, found[method, words] / 1e3) for v, words in sizes.items() if (method, words) in found
+                (v, means[method, words] / 1e3) for v, words in sizes.items() if (method, words) in means
             ]
             colour, dash = look(place)
             axes.plot(*zip(*points, strict=True), dash, color=colour, lw=2, marker="o", ms=4, label=method)
@@ -125,12 +125,12 @@ def growth(rows: Sequence[ResultRow], metric: str, name: str) -> str:
 
 def traffic(results: Results, fleet: str, name: str) -> str:
     """Bytes of a device and round, both ways together, by kind: one mark a method."""
-    told = [(v.method, runs) for v, runs in results.pairs() if v.spec.fleet == fleet]
+    by_method = [(v.method, runs) for v, runs in results.pairs() if v.spec.fleet == fleet]
     kinds = list(
-        dict.fromkeys(kind for _, runs in told for one in runs.values() for kind in one.kinds.values())
+        dict.fromkeys(kind for _, runs in by_method for one in runs.values() for kind in one.kinds.values())
     )
     made, (axes,) = style.figure(6.8, 1.5 + 0.42 * len(kinds))
-    for place, (method, runs) in enumerate(told):
+    for place, (method, runs) in enumerate(by_method):
         moved = [np.mean([_moved(one, kind) for one in runs.values()]) / 1e3 for kind in kinds]
         axes.plot(moved, range(len(kinds)), "o", color=look(place)[0], ms=8, alpha=0.85, label=method)
     axes.set_yticks(range(len(kinds)), kinds, fontsize=9)

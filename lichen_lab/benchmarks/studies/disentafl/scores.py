@@ -14,14 +14,14 @@ def score(fleet: TargetFleet, member: TargetDevice, outputs: Mapping[str, FloatA
     """Scores by target of the device's profile, in its order.
 
     Args:
-        fleet: whose judges look at what is generated.
-        member: on whose test windows the outputs were made.
+        fleet: its judges classify generated windows.
+        member: the device whose test windows were predicted.
         outputs: target -> classification: (B, K) logits or probabilities; regression: (B,) in the target's
             unit; generation: (B, C, T) in the modality's unit.
 
     Returns:
-        Classification: accuracy in %. Regression: 100 times R^2, 0 where that is negative. Generation: share
-        of the windows in which the fleet's judge recognises the right class, in %; without a judge, 100 times
+        Classification: accuracy in %. Regression: 100 times R^2, 0 if that is negative. Generation: share of
+        the windows in which the fleet's judge recognises the right class, in %; without a judge, 100 times
         R^2 as a regression.
 
     Raises:

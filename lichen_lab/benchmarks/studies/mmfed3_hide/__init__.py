@@ -1,4 +1,4 @@
-"""The study of MMFeD3-HidE: private graphs that share entities, features that are absent, fleets and bounds.
+"""The study of MMFeD3-HidE: private graphs with shared entities, missing features, fleets and bounds.
 
 Zhang et al., Hyper-modal Imputation Diffusion Embedding with Dual-Distillation for Federated Multimodal
 Knowledge Graph Completion: the order of its methods, on FB15K-237 with other features than the paper's.
@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.study.study import Study
 
 
 def _order(one: MmFed3Run) -> tuple[int, str, str, str]:
-    """Runs that go on from the same warm start follow each other."""
+    """Runs with the same warm start follow each other."""
     return one.seed, one.fleet, one.conditions.who, repr(one.setting.start())
 
 

@@ -1,4 +1,4 @@
-"""The study's methods: what tables call them, and where each stands in the matrix. Torch-free."""
+"""The study's methods: their titles in tables, and their places in the matrix. Torch-free."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -14,7 +14,7 @@ MMFEDPROX: Final = "MMFedProx"
 MMFEDLU: Final = "MMFedLU"
 MMFED3: Final = "MMFeD3"
 FLEETS: Final = (MMFEDE, MMFEDEC, MMFEDPROX, MMFEDLU, MMFED3)
-"""Ways to learn as a fleet that read features; :data:`FEDE` reads none, so that no imputer changes it."""
+"""Ways to learn as a fleet that read features; :data:`FEDE` reads none, so no imputer changes it."""
 
 NONE: Final = "none"
 IMPUTERS: Final[Mapping[str, str]] = {
@@ -24,11 +24,11 @@ IMPUTERS: Final[Mapping[str, str]] = {
     "mmin": "MMIN",
     "hide": "HidE",
 }
-"""What stands in for absent features -> its title."""
+"""Replacement of missing features -> its title."""
 
 
 def titled(fleet: str, imputer: str = NONE) -> str:
-    """A way to learn and an imputer, as the paper writes them."""
+    """Title of a way to learn and an imputer, in the paper's form."""
     return fleet if imputer == NONE else f"{fleet}-{IMPUTERS[imputer]}"
 
 
@@ -39,6 +39,6 @@ MATRIX: Final[Mapping[str, tuple[str, str]]] = {
     FEDE: (FEDE, NONE),
     **{titled(fleet, imputer): (fleet, imputer) for fleet, imputer in product(FLEETS, IMPUTERS)},
 }
-"""Title -> its line and its column in the matrix: a way to learn and what stands in for absent features."""
+"""Title -> its row and column in the matrix: a way to learn and a replacement of missing features."""
 PLACES: Final = {**MATRIX, **{title: (title, NONE) for title in BOUNDS}}
-"""The same of all methods."""
+"""The same for all methods."""

@@ -14,7 +14,7 @@ Line = StudyLine[MmFed3Run, MmFed3Outcome]
 
 
 def best(name: str, outcome: MmFed3Outcome) -> float:
-    """A figure on test facts at the round that answers validation facts best, in %."""
+    """A figure on test facts in the round with the best validation figure, in %."""
     return 100 * outcome.best.test[name]
 
 

@@ -1,4 +1,4 @@
-"""RotatE as PyKEEN trains it, where it is installed (extra ``pykeen``). Imports torch when it runs.
+"""RotatE as PyKEEN trains it, if it is installed (extra ``pykeen``). Imports torch when it runs.
 
 M. Ali et al., PyKEEN 1.0: A Python Library for Training and Evaluating Knowledge Graph Embeddings, JMLR 22
 (2021). Both of its ways to train: sLCWA, each fact with negatives of its own, and LCWA, each question with
@@ -17,11 +17,11 @@ from models.knowledge_graph.data.graph import IntArray
 SLCWA: Final = "sLCWA"
 LCWA: Final = "LCWA"
 _INVERSE: Final[Mapping[str, bool]] = MappingProxyType({SLCWA: False, LCWA: True})
-"""Whether both questions of a fact are asked by inverse relations; sLCWA corrupts heads and tails."""
+"""Whether inverse relations ask both questions of a fact; sLCWA corrupts heads and tails."""
 
 
 def here() -> bool:
-    """Whether PyKEEN is installed; it is not imported for that."""
+    """Whether PyKEEN is installed; does not import it."""
     return find_spec("pykeen") is not None
 
 
@@ -32,7 +32,7 @@ def triples_a_second(
 
     Args:
         way: :data:`SLCWA` or :data:`LCWA`.
-        triples_N3: to train on.
+        triples_N3: training facts.
         shape: entities and relations.
         dim: D; PyKEEN counts complex numbers, half as many.
         batch: facts in a batch.
@@ -61,7 +61,7 @@ def triples_a_second(
     for epochs in (1, 2):  # in all: the second call trains one more
         began = time.perf_counter()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pinned memory, where there is no accelerator
+            warnings.simplefilter("ignore")  # about pinned memory, without an accelerator
             loop.train(
                 triples_factory=factory,
                 num_epochs=epochs,

@@ -1,4 +1,4 @@
-"""The study's page: its words, figures and tables."""
+"""The study's page: its text, figures and tables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -15,9 +15,9 @@ from lichen_lab.benchmarks.tables import tables
 from lichen_lab.simulation.reporting import style
 
 _BY_ROUND: Final = frozenset({"table", "fusions", "scores", "bytes"})
-"""Parts whose versions are shown as they come."""
+"""Parts whose versions are shown by round."""
 _SHOWN: Final = frozenset({n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS, *n.BOUNDS})
-"""Of the matrix, methods whose curves are drawn: of all they would hide each other."""
+"""Methods of the matrix with a drawn curve: curves of all would hide each other."""
 
 
 def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
@@ -36,21 +36,21 @@ def _group(results: Results, rows: Sequence[ResultRow], graph: str, drawing: str
 
 
 def matrix(rows: Sequence[ResultRow]) -> tuple[Sheet, ...]:
-    """MRR of ways to learn (down) with ways to fill absent features (across); none without such rows."""
-    found = [row for row in rows if row.metric == MRR and row.method in n.MATRIX]
+    """MRR by way to learn (down) and replacement of missing features (across); none without such rows."""
+    shown = [row for row in rows if row.metric == MRR and row.method in n.MATRIX]
     title = "MRR, mean over seeds, %: ways to learn, and what fills absent features"
 
     def place(row: ResultRow) -> tuple[str, str]:
         fleet, imputer = n.MATRIX[row.method]
         return fleet, n.IMPUTERS[imputer]
 
-    return (pivot(found, place, title, digits=2),) if found else ()
+    return (pivot(shown, place, title, digits=2),) if shown else ()
 
 
 def _figures(
     results: Results, rows: Sequence[ResultRow], graph: str, drawing: str
 ) -> Iterable[tuple[str, str]]:
-    """What suits the part: rates side by side, versions by round or by minutes of CPU, speeds."""
+    """Figures by part: rates side by side, versions by round or by minutes of CPU, speeds."""
     name = results.part.name
     if name == "rates":
         yield "MRR by share of features that are there", conditions(rows, MRR, MRR, f"{drawing}-rates")
@@ -77,7 +77,7 @@ def _curve(outcome: MmFed3Outcome) -> dict[int, float]:
 
 
 def by_minutes(results: Results, graph: str, name: str) -> str:
-    """MRR by CPU that was spent, a line a method and seed."""
+    """MRR by CPU minutes spent, a line for each method and seed."""
     made, (axes,) = style.figure(6.4, 4.3)
     for place, (variant, runs) in enumerate(results.pairs()):
         colour, dash = look(place)

@@ -60,7 +60,7 @@ def valid_mrr(task: Task, judges: Sequence[HeldOutFacts], private: Private) -> f
 
 def test_figures(task: Task, judges: Sequence[HeldOutFacts], private: Private) -> dict[str, float]:
     """Figures on all clients' test facts, by name of ``settings.FIGURES``."""
-    found: Ranking = pooled(
+    ranking: Ranking = pooled(
         [ranked(task, private[j.holder], j.graph, j.test_N3, (j.known_N3,)) for j in judges]
     )
-    return dict(zip(FIGURES, (found.mrr, found.hits_1, found.hits_3, found.hits_10), strict=True))
+    return dict(zip(FIGURES, (ranking.mrr, ranking.hits_1, ranking.hits_3, ranking.hits_10), strict=True))

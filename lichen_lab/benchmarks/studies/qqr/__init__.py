@@ -1,8 +1,8 @@
-"""``lichen bench qqr``: the study of the QQR paper, its baselines, and what goes beyond it.
+"""``lichen bench qqr``: the study of the QQR paper, its baselines, and experiments beyond it.
 
-One run (:mod:`one`) is a seeded fleet on one setting (:mod:`setting`). A part (:mod:`parts`) is a table:
-variants as data, rows from their runs. Runs that several parts want are made once, with every probe that one
-of them asks. What is compared, with which options, stands in :mod:`variants`.
+One run (:mod:`run_spec`) is a seeded fleet on one setting (:mod:`settings`). A part (:mod:`parts`) is a
+table: variants as data, rows from their runs. Runs that several parts need are made once, with all probes
+that the parts need. The methods and their options are in :mod:`variants`.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.study.study import Study
 
 
 def run(one: QqrRun) -> QqrOutcome:
-    """A run, in whatever process this is."""
+    """Make a run in this process."""
     from lichen_lab.benchmarks.studies.qqr.run_spec import run  # noqa: PLC0415 - torch, only where runs are made
 
     return run(one)

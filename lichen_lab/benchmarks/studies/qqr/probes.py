@@ -164,18 +164,18 @@ def unseen_class(trained: Trained) -> dict[str, float]:
     ``with``: as configured. ``without``: the same state without the nearest-prototype head.
     """
     hidden = trained.spec.conditions.unseen_class
-    found = {}
+    figures = {}
     for words, novel in (("with", True), ("without", False)):
         task = trained.with_options(novel_classes=novel)
         confusion_KK = np.array(
             trained.client.evaluate(task, trained.test, trained.state).confusion_KK, float
         )
         others = [k for k in range(len(confusion_KK)) if k != hidden]
-        found[f"others, {words}"] = _share(confusion_KK[others, others].sum(), confusion_KK[others].sum())
+        figures[f"others, {words}"] = _share(confusion_KK[others, others].sum(), confusion_KK[others].sum())
         if hidden is not None:
             row_K = confusion_KK[hidden]
-            found[f"recall, {words}"] = _share(row_K[hidden], row_K.sum())
-    return found
+            figures[f"recall, {words}"] = _share(row_K[hidden], row_K.sum())
+    return figures
 
 
 def _share(part: float, whole: float) -> float:

@@ -1,4 +1,4 @@
-"""The study's page: its words, figures and tables."""
+"""The study's page: its text, figures and tables."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -15,7 +15,7 @@ from lichen_lab.benchmarks.tables import is_margin, tables
 from lichen_lab.simulation.reporting import style
 
 ROOM: Final = 3.0
-"""Percentage points left free around what is shown."""
+"""Percentage points left free around the shown values."""
 
 
 def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
@@ -25,7 +25,7 @@ def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ..
 
 
 def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str, str]]:
-    """What suits the part: accuracy by round, over bytes, or figures by condition."""
+    """Figures by part: accuracy by round, over bytes, or by condition."""
     name = results.part.name
     if name == "bytes":
         yield "accuracy (mean over seeds, smoothed) over bytes", against_bytes(results, name)

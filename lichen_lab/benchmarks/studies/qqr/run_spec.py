@@ -47,9 +47,9 @@ def run(one: QqrRun) -> QqrOutcome:
     for round_ in range(1, rounds + 1):
         bytes_up.update(federation.round(round_).bytes_up)
         if evaluated(round_, rounds):
-            found = client.evaluate(task, test, federation.state)
-            curve[round_], bytes_at[round_] = found.metrics["accuracy"], bytes_up.total()
-            confusion_KK = np.array(found.confusion_KK, float)
+            evaluation = client.evaluate(task, test, federation.state)
+            curve[round_], bytes_at[round_] = evaluation.metrics["accuracy"], bytes_up.total()
+            confusion_KK = np.array(evaluation.confusion_KK, float)
     trained = Trained(one, task, client, federation.state, test, studies.split(one, "test"))
     return QqrOutcome(
         curve=curve,

@@ -1,7 +1,7 @@
-"""The study of TACTFL: fleets without labels, a coordinator with a few, every method on the same ones.
+"""The study of TACTFL: devices without labels, a coordinator with a few; all methods on each fleet.
 
 Sun et al., TACTFL: Temporal Contrastive Training for Multi-modal Federated Learning with Similarity-guided
-Model Aggregation, BMVC: its figures on UCI-HAR, and what goes beyond them.
+Model Aggregation, BMVC: its figures on UCI-HAR, and experiments beyond them.
 """
 
 from typing import Final

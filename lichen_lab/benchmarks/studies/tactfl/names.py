@@ -1,4 +1,4 @@
-"""The study's methods: what commands and files call them, and what tables do. Torch-free."""
+"""The study's methods: their names in commands and files, and their titles in tables. Torch-free."""
 
 from collections.abc import Mapping
 from typing import Final

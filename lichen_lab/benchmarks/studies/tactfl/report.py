@@ -1,4 +1,4 @@
-"""The study's page: its words, figures and tables."""
+"""The study's page: its text, figures and tables."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -17,9 +17,9 @@ from lichen_lab.benchmarks.tables import tables
 from lichen_lab.simulation.reporting import style
 
 _BY_ROUND: Final = frozenset({"table", "encoders", "aggregators"})
-"""Parts whose versions are shown as they come."""
+"""Parts whose versions are shown by round."""
 _WEIGHTS: Final = frozenset({"broken"})
-"""Parts in which devices differ in what they weigh."""
+"""Parts in which the devices' weights differ."""
 TRAINED: Final = frozenset(title for title, line in v.LINES.items() if line.end == settings.TRAINED)
 """Titles of lines that show versions as trained."""
 
@@ -30,7 +30,7 @@ def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ..
 
 
 def _figures(results: Results, rows: Sequence[ResultRow]) -> Iterable[tuple[str, str]]:
-    """What suits the part: conditions side by side, versions by round, weights by device."""
+    """Figures by part: conditions side by side, versions by round, weights by device."""
     name = results.part.name
     if len({row.setting for row in rows}) > 1:
         yield "F1 by condition", conditions(rows, F1, "F1, %", f"{name}-conditions")
@@ -48,19 +48,19 @@ def _curve(outcome: TactflOutcome) -> dict[int, float]:
 
 
 def shares(results: Results, under: str, name: str) -> str:
-    """What each device weighs, mean over rounds, encoders and seeds; 1 is as much as any other."""
+    """Each device's weight, mean over rounds, encoders and seeds; 1 is an equal share."""
     made, (axes,) = style.figure(6.4, 3.6)
     place = 0
     for variant, runs in results.pairs():
-        told = [one for one in runs.values() if one.shares]
-        if variant.under != under or variant.method not in TRAINED or not told:
+        outcomes = [one for one in runs.values() if one.shares]
+        if variant.under != under or variant.method not in TRAINED or not outcomes:
             continue
-        names = sorted(set().union(*(one.shares for one in told)))
-        mean = [np.mean([one.shares[name] for one in told if name in one.shares]) for name in names]
+        names = sorted(set().union(*(one.shares for one in outcomes)))
+        mean = [np.mean([one.shares[name] for one in outcomes if name in one.shares]) for name in names]
         colour, dash = look(place)
         place += 1
         axes.plot(range(len(names)), mean, dash, color=colour, marker="o", ms=6, label=variant.method)
-        kinds = told[0].kinds
+        kinds = outcomes[0].kinds
         words = [f"{device}\n{kinds[device]}" if kinds.get(device) else device for device in names]
         axes.set_xticks(range(len(names)), words, fontsize=8.5)
     axes.axhline(1, color=style.GREY, lw=1)

@@ -139,11 +139,11 @@ class StudyCoordinator:
 
     def judged(self, state: Blobs) -> Scores:
         """Evaluate a version: scores by test set, in %."""
-        found = {}
+        scores = {}
         for name, windows in self.fleet.tests.items():
             metrics = self.client.evaluate(self.task, windows, model_of(state)).metrics
-            found[name] = {"f1": 100 * metrics["macro_f1"], "accuracy": 100 * metrics["accuracy"]}
-        return found
+            scores[name] = {"f1": 100 * metrics["macro_f1"], "accuracy": 100 * metrics["accuracy"]}
+        return scores
 
     def play_rounds(
         self, tell: Say, play: Callable[[int], None], model: Callable[[], Blobs], *, tuned: bool

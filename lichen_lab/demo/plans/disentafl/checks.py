@@ -149,7 +149,7 @@ def _above_chance(results: DisentaflResults) -> Check:
     ]
     unjudged = [device.name for device in results.devices if set(device.scores) != set(device.targets)]
     if unjudged:
-        return Check(what, ok=False, detail=f"not judged: {', '.join(unjudged)}")
+        return Check(what, ok=False, detail=f"not evaluated: {', '.join(unjudged)}")
     detail = "; ".join(low) or f"{len(list(_pairs(results)))} scores of {len(results.devices)} devices"
     return Check(what, not low, detail)
 
@@ -162,7 +162,7 @@ def _above_alone(results: DisentaflResults) -> Check:
     what = "the fleet is above its devices alone, over devices and targets"
     margins = [margin for device in results.trained for margin in _margins(device)]
     if not margins:
-        return Check(what, ok=False, detail="one of them was not judged")
+        return Check(what, ok=False, detail="one of them was not evaluated")
     mean = sum(margins) / len(margins)
     better = sum(margin > 0 for margin in margins)
     detail = f"{100 * mean:+.1f} points (r2 counted in hundredths), better in {better} of {len(margins)}"
@@ -180,4 +180,4 @@ def _each_alone(results: DisentaflResults) -> Iterator[Check]:
             if name in device.scores
         )
         what = f"{device.name} ({device.kind}) gains by sharing"
-        yield Check(what, mean is not None and mean > 0, shown or "it was not judged", must=False)
+        yield Check(what, mean is not None and mean > 0, shown or "it was not evaluated", must=False)

@@ -154,7 +154,7 @@ def _duel(axes: Axes, rows: list[WatchResults], target: str) -> None:
 
 
 def by_round(results: DisentaflResults) -> str:
-    """The whole supernet, judged after every round with both sensors."""
+    """The whole supernet, evaluated after every round with both sensors."""
     made, (axes,) = style.figure(7.4, 3.4)
     for (metric, target), colour in zip(
         _METRICS.items(), (style.GREEN, style.BLUE, style.OCHRE), strict=True

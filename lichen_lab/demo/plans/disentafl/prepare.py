@@ -70,7 +70,7 @@ def initial_results(task: Task, options: Options, version: str) -> DisentaflResu
 
 
 def unseen(task: Task, series: tuple[spar.Series, ...], layout: Layout) -> WindowSet:
-    """Windows that judge the fleet: whole sensors, all targets, unseen people."""
+    """Windows to evaluate the fleet on: whole sensors, all targets, unseen people."""
     path = Path(layout.recording("unseen"))
     parts = []
     for person in spar_fleet.UNSEEN:

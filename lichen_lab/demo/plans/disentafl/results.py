@@ -99,7 +99,7 @@ class RoutedObserver(ObserverResults):
 
 @dataclass(kw_only=True)
 class DisentaflResults(WindowResults):
-    """All results. Versions are judged on the whole supernet with all sensors; metrics are of all targets."""
+    """All results. Versions are evaluated on the whole supernet with all sensors; metrics: all targets."""
 
     targets: dict[str, tuple[str, ...]]
     """Target -> its classes; none for a regression."""

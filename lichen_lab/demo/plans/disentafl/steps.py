@@ -97,7 +97,7 @@ async def _judged(fleet: DemoFleet[PreparedDemo[DisentaflResults]]) -> list[dict
         if device.moves
     }
     job = fleet.job(max_windows=devices.MAX_WINDOWS, bundles=bundles, alone=alone)
-    what = "the bundles and each device alone to be judged"
+    what = "the bundles and each device alone to be evaluated"
     found = await side_jobs.run(fleet, "judged", "lichen_lab.demo.plans.disentafl.evaluation", job, what)
-    fleet.screen.say("every bundle is judged on the unseen people, and what each device reaches by itself")
+    fleet.screen.say("every bundle, and each device alone, is evaluated on the unseen people")
     return found

@@ -131,7 +131,7 @@ def _torch_free(results: GraphResults) -> Check:
 def _above_alone(results: GraphResults) -> Check:
     what = "the fleet is above its gateways alone, on held-out facts"
     if results.mrr is None or results.mrr_alone is None:
-        return Check(what, ok=False, detail="one of them was not judged")
+        return Check(what, ok=False, detail="one of them was not evaluated")
     margin = results.mrr - results.mrr_alone
     alone = f"{results.mrr_alone:.3f} with structure alone and nobody"
     detail = f"MRR {results.mrr:.3f} against {alone}: {margin:+.3f}"
@@ -144,7 +144,7 @@ def _each_alone(results: GraphResults) -> Iterator[Check]:
         fleet, alone = one.scores, one.scores_alone
         what = f"{one.name} gains by sharing"
         if fleet is None or alone is None:
-            yield Check(what, ok=False, detail="it was not judged", must=False)
+            yield Check(what, ok=False, detail="it was not evaluated", must=False)
             continue
         detail = (
             f"MRR {fleet.mrr:.3f} against {alone.mrr:.3f}, hits@1 {percent(fleet.hits1)} against "

@@ -95,7 +95,7 @@ def gateway_config(layout: Layout, name: str) -> dict[str, Any]:
 
 
 def coordinator_config(layout: Layout, rounds: int) -> dict[str, Any]:
-    """Configuration of the coordinator, which has no graph to judge versions on."""
+    """Configuration of the coordinator, which has no graph to evaluate versions on."""
     # A version before the site gets more facts, so that it answers before and after.
     table = scenario.coordinator_config(layout, export={"every_rounds": cast.grow_round(rounds)})
     del table["evaluation"]

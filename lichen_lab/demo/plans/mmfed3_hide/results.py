@@ -137,7 +137,7 @@ class GraphResults(Results):
         return _share([turn for one in self.gateways for turn in one.turns], part)
 
     def mean(self, scores: Callable[[Gateway], Scores | None]) -> float | None:
-        """MRR over gateways, weighted by questions; None if one was not judged."""
+        """MRR over gateways, weighted by questions; None if one was not evaluated."""
         return weighted((one.mrr, one.questions) if one else None for one in map(scores, self.gateways))
 
     @property

@@ -148,7 +148,7 @@ async def _judged(fleet: DemoFleet[GraphStage]) -> list[dict[str, Any]]:
         for one in stage.results.gateways
     }
     job = fleet.job(secret=secret.strip(), gateways=gateways)
-    what = "the gateways' models and each gateway alone to be judged"
+    what = "the gateways' models and each gateway alone to be evaluated"
     found = await side_jobs.run(fleet, "judged", "lichen_lab.demo.plans.mmfed3_hide.evaluation", job, what)
     fleet.screen.say("what each gateway reaches with the fleet and by itself is known")
     return found

@@ -29,7 +29,7 @@ def checks(results: QqrResults, options: Options) -> list[Check]:
 def _above_alone(results: QqrResults) -> Check:
     what = "the fleet is above its devices alone"
     if results.accuracy is None or not results.alone:
-        return Check(what, ok=False, detail="one of them was not judged")
+        return Check(what, ok=False, detail="one of them was not evaluated")
     mean, sd = spread(results.alone)
     margin = results.accuracy - mean
     detail = (

@@ -73,7 +73,7 @@ def _above(results: TactflResults, name: str, *, must: bool = True) -> Check:
     what = f"the fleet's model is above {name}"
     rival: Rival = results.rival(name)
     if results.accuracy is None or rival.mean is None:
-        return Check(what, ok=False, detail="one of them was not judged", must=must)
+        return Check(what, ok=False, detail="one of them was not evaluated", must=must)
     margin = 100 * (results.accuracy - rival.mean)
     seeds = ", ".join(percent(one) for one in rival.accuracies)
     detail = f"{percent(results.accuracy)} against {seeds}: {margin:+.1f} points on average"
@@ -83,7 +83,7 @@ def _above(results: TactflResults, name: str, *, must: bool = True) -> Check:
 def _fine_tuned(results: TactflResults) -> Check:
     what = "fine-tuning on the labelled windows adds to what the fleet has learned"
     if results.accuracy is None or results.frozen is None:
-        return Check(what, ok=False, detail="one of them was not judged", must=False)
+        return Check(what, ok=False, detail="one of them was not evaluated", must=False)
     margin = 100 * (results.accuracy - results.frozen)
     before, after = percent(results.frozen), percent(results.accuracy)
     detail = f"{before} in the round before, {after} after: {margin:+.1f} points"

@@ -40,7 +40,7 @@ class Rival:
 
     @property
     def mean(self) -> float | None:
-        """None if it was not judged."""
+        """None if it was not evaluated."""
         return fmean(self.accuracies) if self.accuracies else None
 
 
@@ -81,7 +81,7 @@ class TactflResults(WindowResults):
         )
 
     def rival(self, name: str) -> Rival:
-        """The rival with that name; without accuracies if it was not judged."""
+        """The rival with that name; without accuracies if it was not evaluated."""
         return next((rival for rival in self.rivals if rival.name == name), Rival(name))
 
 

@@ -53,8 +53,8 @@ async def _look_back(fleet: DemoFleet[PreparedDemo[TactflResults]]) -> None:
 
 
 async def _rivals(fleet: DemoFleet[PreparedDemo[TactflResults]]) -> list[dict[str, Any]]:
-    """Train and judge them."""
+    """Train and evaluate them."""
     seeds = [fleet.options.seed + number for number in range(SEEDS)]
     job = fleet.job(labelled=str(labelled_file(fleet.layout)), seeds=seeds)
-    what = "models without a fleet to be trained and judged"
+    what = "models without a fleet to be trained and evaluated"
     return await side_jobs.run(fleet, "rivals", "lichen_lab.demo.plans.tactfl.comparison", job, what)

@@ -96,8 +96,8 @@ class SharingRun:
         for name, blocks in made.items():
             self.devices[name].take(blocks)
         if self.baseline.distils is not None:
-            told = distil.exchanged(self.sums, self.profiles, self.baseline.distils)
-            for name, rows in told.items():
+            means = distil.exchanged(self.sums, self.profiles, self.baseline.distils)
+            for name, rows in means.items():
                 self.devices[name].rows = rows
 
     def scores(self) -> Scores:
@@ -115,12 +115,12 @@ class SharingRun:
             return 0.0, 0.0
         device = self.devices[name]
         parts = [p.detach().numpy() for block in device.blocks.values() for p in block]
-        told, heard = (
+        sums_up, means_down = (
             sum(sum_KF.numel() * 4 for sum_KF, _ in self.sums[name].values()) if self.baseline.distils else 0,
             sum(row_KF.numel() * 4 for row_KF in device.rows.values()),
         )
         up = sum(encode(part, Codec.INT8, per_channel=True).nbytes for part in parts)
-        return float(up + told), float(sum(part.nbytes for part in parts) + heard)
+        return float(up + sums_up), float(sum(part.nbytes for part in parts) + means_down)
 
 
 def options_of(

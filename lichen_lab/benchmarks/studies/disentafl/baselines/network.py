@@ -98,15 +98,15 @@ class BaselineNetwork(nn.Module):
 
     def blocks(self) -> dict[str, list[nn.Parameter]]:
         """The parts that devices share or keep, by name: encoders without their last layer, and so on."""
-        found = {}
+        parts = {}
         for m, encoder in cast("Iterable[tuple[str, AttentionEncoder]]", self.encoders.items()):
             last = [*cast("Layer", encoder.layers[-1]).down.parameters(), *encoder.norm.parameters()]
             ids = {id(parameter) for parameter in last}
-            found[f"encoder/{m}"] = [p for p in encoder.parameters() if id(p) not in ids]
-            found[f"{GROUP_ONLY}encoder/{m}"] = last
+            parts[f"encoder/{m}"] = [p for p in encoder.parameters() if id(p) not in ids]
+            parts[f"{GROUP_ONLY}encoder/{m}"] = last
         for o, decoder in self.decoders.items():
-            found[f"decoder/{o}"] = [*decoder.parameters(), *self.lasts[o].parameters()]
-        return found
+            parts[f"decoder/{o}"] = [*decoder.parameters(), *self.lasts[o].parameters()]
+        return parts
 
 
 def mean_over(h_BMD: Tensor, present_BM: Tensor) -> Tensor:

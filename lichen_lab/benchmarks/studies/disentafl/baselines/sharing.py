@@ -1,7 +1,7 @@
-"""Who shares what, and how it is put together: the rules in which the baselines differ.
+"""The sharing rules of the baselines: which devices share a block, and how it is mixed.
 
 A block is a part of a device's network that is shared or kept as a whole, here one vector ``w_N`` of its
-parameters. P devices that hold it, N values.
+parameters. P devices hold it, N values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,13 +18,13 @@ Blocks = dict[str, Tensor]
 Linked = Callable[[str, Profile, Profile], bool]
 """Whether devices of two profiles share a block that both of them hold."""
 Mix = Callable[[Tensor, Tensor], Tensor]
-"""``w_PN`` and ``weight_P`` of linked devices to what each gets back, (P, N)."""
+"""``w_PN`` and ``weight_P`` of linked devices -> the block of each, (P, N)."""
 GROUP_ONLY: Final = "group."
-"""Begins the name of a block that Cross-FedAvg shares within a group alone."""
+"""Prefix of the name of a block that Cross-FedAvg shares only within a group."""
 
 
 def everyone(block: str, mine: Profile, theirs: Profile) -> bool:
-    """With all that hold the block."""
+    """With all devices that have the block."""
     del block, mine, theirs
     return True
 
@@ -60,7 +60,7 @@ def mean(w_PN: Tensor, weight_P: Tensor) -> Tensor:
 
 
 def pull(share: float) -> Mix:
-    """Each goes that share of the way from its own to the mean."""
+    """Each moves that share of the way from its own block to the mean."""
 
     def mix(w_PN: Tensor, weight_P: Tensor) -> Tensor:
         return w_PN.lerp(mean(w_PN, weight_P), share)
@@ -69,10 +69,10 @@ def pull(share: float) -> Mix:
 
 
 def attention(temperature: float) -> Mix:
-    """Each gets a mean of its own, weighted by how its block correlates with the others'.
+    """Each gets a mean of its own, weighted by the correlation of its block with the others'.
 
-    The weight of p' for p is ``weight_p' * exp(corr(w_p, w_p') / temperature)``, normalised, where the
-    correlation is that of what is left of the blocks without the mean over the devices: all began as one.
+    The weight of p' for p is ``weight_p' * exp(corr(w_p, w_p') / temperature)``, normalised. The correlation
+    is that of the blocks minus the mean over the devices, because all have the same initial values.
     """
 
     def mix(w_PN: Tensor, weight_P: Tensor) -> Tensor:
@@ -90,12 +90,12 @@ def mixed(
     linked: Linked,
     mix: Mix,
 ) -> dict[str, Blocks]:
-    """What every device gets back.
+    """The mixed blocks of every device.
 
     Args:
         held: device -> its blocks after training.
         profiles: of the same devices.
-        weights: likewise, above 0: their windows.
+        weights: likewise, above 0: numbers of their windows.
         linked: symmetrical, and true of a device and itself.
         mix: makes blocks from those of linked devices.
     """
@@ -113,10 +113,10 @@ def mixed(
 def cliques(
     holders: Iterable[str], profiles: Mapping[str, Profile], block: str, linked: Linked
 ) -> dict[tuple[str, ...], list[str]]:
-    """Linked devices -> those of the holders that are linked with exactly these."""
+    """Linked devices -> the holders that are linked with exactly these."""
     holders = list(holders)
-    found: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for name in holders:
         peers = tuple(o for o in holders if linked(block, profiles[name], profiles[o]))
-        found.setdefault(peers, []).append(name)
-    return found
+        groups.setdefault(peers, []).append(name)
+    return groups

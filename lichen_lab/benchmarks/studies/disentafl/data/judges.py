@@ -1,8 +1,8 @@
-"""Judges of generated windows: small networks that have seen other real windows of the same modality.
+"""Classifiers of generated windows: small networks, trained on other real windows of the same modality.
 
 One hidden layer of random weights with ReLU, and a last layer solved by ridge regression on the classes (an
 extreme learning machine; G.-B. Huang, Q.-Y. Zhu, C.-K. Siew, Neurocomputing 70, 2006): the same seed gives
-the same judge, in a second, without torch. Its accuracy on real windows bounds what a generation can score.
+the same judge, in a second, without torch. Its accuracy on real windows bounds the score of a generation.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class RandomFeatureJudge:
     last_HK: FloatArray
 
     def __call__(self, x_BCT: FloatArray) -> NDArray[np.int64]:
-        """(B,) class of each window; of one with values that are no numbers, -1."""
+        """(B,) class of each window; -1 if some of its values are not finite."""
         score_BK = self._features(np.nan_to_num(x_BCT, posinf=0.0, neginf=0.0)) @ self.last_HK
         found_B = score_BK.argmax(axis=1).astype(np.int64)
         return np.where(np.isfinite(x_BCT).all(axis=(1, 2)), found_B, -1)
@@ -50,12 +50,12 @@ class RandomFeatureJudge:
     def fitted(
         cls, x_BCT: FloatArray, y_B: NDArray[np.int64], classes: int, seed: int, hidden: int | None = None
     ) -> Self:
-        """Trained on real windows.
+        """Train a judge on real windows.
 
         Args:
             x_BCT: float32, raw units.
             y_B: class of each.
-            classes: how many there are.
+            classes: number of classes.
             seed: of the hidden layer.
             hidden: units of it; None: :data:`HIDDEN`.
         """

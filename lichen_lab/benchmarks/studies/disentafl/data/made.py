@@ -1,9 +1,9 @@
-"""A fleet of made data with any number of inputs, targets and devices: for cost, quick runs and tests.
+"""A fleet of synthetic data with any number of inputs, targets and devices: for cost, quick runs and tests.
 
-A window shows a class by a wave of that class's frequency in every modality, with a strength of its own and
+A window shows its class in every modality as a wave of that class's frequency, with a strength of its own and
 noise. Targets take turns: classification (``label`` first), the strength (regression), and the clean wave
-(generation). Device i reads one input and learns one target, i modulo those there are, and every third device
-the next ones too.
+(generation). Device i reads one input and learns one target, i modulo their numbers, and every third device
+also the next ones.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ _LABELS: Final = tuple(f"wave {number}" for number in range(CLASSES))
 
 
 def task(inputs: int = 2, targets: int = 3) -> Task:
-    """Of so many inputs and targets."""
+    """A task with that number of inputs and targets."""
     kinds = [_target(number) for number in range(1, targets)]
     clean = [_modality(_CLEAN, reads=False)] if any(t.kind == "generation" for t in kinds) else []
     return Task(
@@ -58,7 +58,7 @@ def _target(number: int) -> Target:
 
 
 def profile(task: Task, device: int) -> Profile:
-    """What the device of that number reads and predicts."""
+    """The inputs and targets of the device with that number."""
     both = device % _BOTH == _BOTH - 1
     chosen = [
         {names[device % len(names)], names[(device + both) % len(names)]}
@@ -73,22 +73,22 @@ def profile(task: Task, device: int) -> Profile:
 def build(
     seed: int, *, inputs: int = 2, targets: int = 3, devices: int = 6, train: int = 24, test: int = 24
 ) -> TargetFleet:
-    """The fleet.
+    """Build the fleet.
 
     Args:
         seed: of noise, strengths and the judge.
         inputs: modalities that can be read.
         targets: ``label`` and others.
-        devices: how many.
-        train: windows of a device to train on.
-        test: to be judged on.
+        devices: number of devices.
+        train: a device's training windows.
+        test: its test windows.
     """
     rng = np.random.default_rng([seed, 6])
     learned = task(inputs, targets)
     members = []
     for at in range(devices):
         own, windows = profile(learned, at), _windows(learned, train + test, rng)
-        told = truths(learned, own, {_CLEAN: windows.y_B})
+        truth = truths(learned, own, {_CLEAN: windows.y_B})
         mine, first, last = seen_by(learned, own, windows), np.arange(train), np.arange(train, train + test)
         members.append(
             TargetDevice(
@@ -97,8 +97,8 @@ def build(
                 own,
                 select(mine, first),
                 select(mine, last),
-                {name: y_B[last] for name, y_B in told.items()},
-                {name: y_B[first] for name, y_B in told.items()},
+                {name: y_B[last] for name, y_B in truth.items()},
+                {name: y_B[first] for name, y_B in truth.items()},
             )
         )
     return TargetFleet(NAME, learned, tuple(members), _judges(learned, seed))
@@ -112,18 +112,18 @@ def _windows(task: Task, count: int, rng: np.random.Generator) -> WindowSet:
     for at, name in enumerate(task.modality_names):
         noise_BCT = rng.standard_normal(clean_BCT.shape).astype(np.float32)
         x[name] = clean_BCT if name == _CLEAN else np.roll(clean_BCT, at, axis=2) + _NOISE * noise_BCT
-    told = {"classification": y_B.astype(np.float32), "regression": strength_B}
+    values = {"classification": y_B.astype(np.float32), "regression": strength_B}
     return WindowSet(
         x=x,
         present_BM=np.ones((count, len(x)), np.bool_),
         quality_BM=np.ones((count, len(x)), np.float32),
         y_B=y_B,
-        targets={t.name: told[t.kind] for t in task.targets if t.kind in told and t.name != LABEL},
+        targets={t.name: values[t.kind] for t in task.targets if t.kind in values and t.name != LABEL},
     )
 
 
 def _waves(y_B: NDArray[np.int64]) -> FloatArray:
-    """(B, C, T): class k makes k + 1 turns; the second channel is a quarter turn behind."""
+    """(B, C, T): class k has k + 1 periods; the second channel is a quarter period behind."""
     turn_T = 2 * np.pi * np.arange(SAMPLES) / SAMPLES
     behind_C = np.pi / 2 * np.arange(CHANNELS)
     wave_BCT: FloatArray = np.sin((y_B[:, None, None] + 1) * turn_T - behind_C[:, None]).astype(np.float32)

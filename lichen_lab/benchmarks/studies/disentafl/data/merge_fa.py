@@ -3,15 +3,15 @@
 Written digits (MNIST), clothing (Fashion-MNIST) and spoken digits (FSDD). Inputs: ``image``, 28 x 28, row by
 row; ``audio``, a spoken digit's log-mel spectrum, its bands and frames averaged by twos. Targets: ``label``,
 the digit; ``objects``, the clothing; ``gen_image``, the digit's image alone, 14 x 14 (the modality ``digit``,
-which nobody reads); ``gen_audio``, the spectrum of the spoken digit.
+which no device reads); ``gen_audio``, the spectrum of the spoken digit.
 
-Two domains: where clothing is to be classified, an image shows the digit at the top left and the clothing at
-the bottom right, each at half size; elsewhere it shows the digit alone, at full size. A device has seen 5 of
-the 10 classes of each target, its own 5 (the concept drift). Its windows pair an image and a recording of the
+Two domains: if clothing is to be classified, an image shows the digit at the top left and the clothing at the
+bottom right, each at half size; otherwise it shows the digit alone, at full size. A device has seen 5 of the
+10 classes of each target, its own 5 (the concept drift). Its windows pair an image and a recording of the
 same digit.
 
 Members have MNIST's and Fashion-MNIST's official test images, the first half for training, and FSDD's
-recordings 0 to 24 (0 to 4, the official test part, to be judged on); the judges MNIST's official training
+recordings 0 to 24 (0 to 4, the official test part, for evaluation); the judges have MNIST's official training
 images and FSDD's recordings from 25 on.
 """
 
@@ -37,7 +37,7 @@ EACH: Final = 3
 TRAIN: Final = 120
 TEST: Final = 60
 CLASSES: Final = 5
-"""Of the 10 that a device has seen, of each target."""
+"""Number of classes of each target, of 10, that a device has seen."""
 _PARTS: Final[tuple[Part, ...]] = ("train", "test")
 PROFILES: Final = (
     Profile(("image",), (LABEL,)),
@@ -54,7 +54,7 @@ PROFILES: Final = (
 
 
 def task() -> Task:
-    """What is learned."""
+    """The task; a run sets its network and options."""
     window_s = av_mnist.WINDOW_S
     audio = av_mnist.AUDIO
     return Task(
@@ -92,7 +92,7 @@ def task() -> Task:
 
 @dataclass(frozen=True)
 class _Pools:
-    """What one part of the windows is drawn from."""
+    """The sources of one part of the windows."""
 
     digits: Pool
     clothes: Pool
@@ -102,14 +102,14 @@ class _Pools:
 def build(
     seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST, classes: int = CLASSES
 ) -> TargetFleet:
-    """The fleet.
+    """Build the fleet.
 
     Args:
-        seed: of the classes that devices have seen, of what is paired, and of the judges.
+        seed: of the classes that devices have seen, of the pairs, and of the judges.
         each: devices of a kind.
-        train: windows of a device to train on.
-        test: to be judged on.
-        classes: of the 10 that a device has seen, of each target; 10: no concept drift.
+        train: a device's training windows.
+        test: its test windows.
+        classes: of the 10 of each target, those that a device has seen; 10: no concept drift.
 
     Raises:
         Misconfigured: MNIST, Fashion-MNIST or FSDD is not here.
@@ -124,15 +124,15 @@ def build(
         two = "objects" in profile.targets
         both = [_windows(pools[part], count, two, seen, rng) for part, count in counts]
         mine = [seen_by(learned, profile, windows) for windows in both]
-        told = [truths(learned, profile, {"digit": w.y_B, "audio": w.y_B}) for w in both]
+        truth = [truths(learned, profile, {"digit": w.y_B, "audio": w.y_B}) for w in both]
         members.append(
-            TargetDevice(f"d{at:02d}", words(profile), profile, mine[0], mine[1], told[1], told[0])
+            TargetDevice(f"d{at:02d}", words(profile), profile, mine[0], mine[1], truth[1], truth[0])
         )
     return TargetFleet(NAME, learned, tuple(members), pictures.judges(seed, sounds))
 
 
 def _pools(sounds: Sounds, part: Part) -> _Pools:
-    """Of the members' windows: halves of the official test images, other recordings."""
+    """The members' sources: halves of the official test images, and their recordings."""
     return _Pools(
         pictures.half(av_mnist.images("test"), part),
         pictures.half(fashion_mnist.images("test"), part),
@@ -147,7 +147,7 @@ def _windows(
     seen: tuple[NDArray[np.int64], ...],
     rng: np.random.Generator,
 ) -> WindowSet:
-    """As many windows of the classes that were seen, with everything there is."""
+    """That number of windows of the classes seen, with all modalities and targets."""
     digit_B, object_B = (rng.permutation(np.resize(classes, count)) for classes in seen)
     written_BHW = pools.digits.drawn(digit_B, rng)
     worn_BHW = pools.clothes.drawn(object_B, rng)

@@ -1,4 +1,4 @@
-"""Images and sounds that MERGE-FA's windows are put together from, and its judges. NumPy only."""
+"""Images and sounds for MERGE-FA's windows, and its judges. NumPy only."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,15 +16,15 @@ from models.contract import FloatArray
 POOL: Final = 2
 HALF: Final = av_mnist.ROWS // POOL
 JUDGED_ON: Final = 10_000
-"""Images that the judge of written digits learns from."""
+"""Training images of the judge of written digits."""
 _TESTS: Final = 5
 _OURS: Final = 25
-"""FSDD's recordings from here on are the judge's."""
+"""FSDD's recordings from this one on are for the judge."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What windows are drawn from.
+    """Samples from which windows are drawn.
 
     Attributes:
         x_NCT: float32.
@@ -35,7 +35,7 @@ class Pool:
     y_N: NDArray[np.int64]
 
     def drawn(self, y_B: NDArray[np.int64], rng: np.random.Generator) -> FloatArray:
-        """One of each class that is asked for; none twice while there are others of the class."""
+        """One sample of each class in the list; none twice while the class has others."""
         place_B = np.zeros(len(y_B), np.int64)
         for value in np.unique(y_B):
             asked_B = y_B == value
@@ -52,14 +52,14 @@ def half(images: tuple[NDArray[np.uint8], NDArray[np.int64]], part: Part) -> Poo
 
 
 def spoken(sounds: Sounds, part: Part | None) -> Pool:
-    """Spectra of spoken digits, dB above silence; None: those that only the judge hears."""
+    """Spectra of spoken digits, dB above silence; None: those of the judge."""
     low, high = {"test": (0, _TESTS), "train": (_TESTS, _OURS), None: (_OURS, 1 << 30)}[part]
     chosen = (sounds.index >= low) & (sounds.index < high)
     return Pool(pooled(sounds.mel[chosen]), sounds.digit[chosen])
 
 
 def judges(seed: int, sounds: Sounds) -> dict[str, WindowJudge]:
-    """By generation: who recognises its windows.
+    """By generation, the classifier of its windows.
 
     Raises:
         Misconfigured: MNIST is not here.

@@ -1,10 +1,10 @@
 """UCI-HAR xM: three sensor groups, three targets, eight kinds of device, a person each.
 
-Inputs: the data set's signals ``body_acc`` (g, gravity taken out by its authors), ``body_gyro`` (rad/s) and
+Inputs: the data set's signals ``body_acc`` (g, gravity removed by its authors), ``body_gyro`` (rad/s) and
 ``total_acc`` (g). Targets: ``label``, the six activities; ``gait``, four classes (sitting, standing and
 laying count as still); ``intensity``, a regression: log10 of the root mean square, over a window's samples,
 of the length of the angular velocity in rad/s (:func:`intensity`), which a device without gyroscope has to
-tell from its other sensors. A device's windows are one person's, so domains differ; kinds differ in inputs
+infer from its other sensors. A device's windows are one person's, so domains differ; kinds differ in inputs
 and targets.
 """
 
@@ -48,7 +48,7 @@ PROFILES: Final = (
 
 
 def task() -> Task:
-    """What is learned."""
+    """The task; a run sets its network and options."""
     return Task(
         name=NAME,
         method="disentafl",
@@ -74,13 +74,13 @@ def intensity(gyro_BCT: FloatArray) -> FloatArray:
 
 
 def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) -> TargetFleet:
-    """The fleet: ``each`` devices of a kind, no two of them the same person's.
+    """Build the fleet: ``each`` devices of a kind, each with a person of its own.
 
     Args:
-        seed: of which person's each device is, and which windows it has.
+        seed: of the persons of devices, and of their windows.
         each: devices of a kind; at most 3, there are 30 people.
         train: windows of a device, from the first half of a person's windows of each class.
-        test: at most so many, from the second half. None shares samples with a window that trains.
+        test: maximum, from the second half. None shares samples with a training window.
 
     Raises:
         Misconfigured: the data set is not here, or there are too few people.
@@ -105,7 +105,7 @@ def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) 
 
 
 def _halves(y_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places of the first and of the last windows of each class, one left out between: neighbours overlap."""
+    """Indices of the first and the last windows of each class, one left out between: neighbours overlap."""
     first: list[int] = []
     last: list[int] = []
     for value in np.unique(y_B):

@@ -1,9 +1,8 @@
 """Vehicle-xM: one classification, two sensors; devices have one of them or both (the paper's Table 4).
 
-The samples at hand are a subset (:mod:`lichen_lab.simulation.data.sets.vehicle`), so a device has about 93
-of them instead of
-1,000. They are dealt node after node in a seeded order, so a device holds few nodes, and the larger nodes are
-shared by several devices.
+The available samples are a subset (:mod:`lichen_lab.simulation.data.sets.vehicle`), so a device has about 93
+of them instead of 1,000. They are dealt node by node in a seeded order: a device holds few nodes, and the
+larger nodes are shared by several devices.
 """
 
 from typing import Final
@@ -24,13 +23,13 @@ KINDS: Final = (
     (Profile(("seismic",)), 7),
     (Profile(("acoustic", "seismic")), 6),
 )
-"""The kinds of device, and how many there are of each."""
+"""The kinds of device, and the number of devices of each."""
 TRAIN: Final = 0.6
-"""Of a device's samples; the rest judge it."""
+"""Share of a device's samples for training; the rest are its test samples."""
 
 
 def task() -> Task:
-    """What is learned."""
+    """The task; a run sets its network and options."""
     return Task(
         name=NAME,
         method="disentafl",
@@ -44,10 +43,10 @@ def task() -> Task:
 def build(
     seed: int, *, each: int | None = None, samples: int | None = None, train: float = TRAIN
 ) -> TargetFleet:
-    """The fleet.
+    """Build the fleet.
 
     Args:
-        seed: of who has which samples and which sensors.
+        seed: of the devices' samples and sensors.
         each: devices of a kind; None: as the paper, 7, 7 and 6.
         samples: of a device; None: as many as there are.
         train: share of a device's samples, of each class.

@@ -14,7 +14,7 @@ def seen_by(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
     """Remove modalities that a device neither reads nor generates, and targets that it does not have.
 
     Args:
-        task: what the windows are of.
+        task: of the windows.
         profile: of the device.
         windows: with everything.
 
@@ -50,7 +50,7 @@ def truths(
 
 
 def stratified(y_B: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A mask that holds about ``share`` of every class, of each at least one on both sides where it can."""
+    """A mask with about ``share`` of every class, at least one window of each on both sides if possible."""
     chosen_B = np.zeros(len(y_B), np.bool_)
     for value in np.unique(y_B):
         members = rng.permutation(np.flatnonzero(y_B == value))

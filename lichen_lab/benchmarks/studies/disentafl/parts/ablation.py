@@ -1,4 +1,4 @@
-"""What each piece of the method is worth: the auxiliary losses, the expert families, the bandit."""
+"""The contribution of each piece of the method: the auxiliary losses, the expert families, the bandit."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -17,15 +17,15 @@ WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
     "task experts (MoTE)": {"families": ["mode", "mome"]},
     "modality experts (MoME)": {"families": ["mode", "mote"]},
 }
-"""What is left out -> the options that leave it out."""
+"""Piece -> the options that leave it out."""
 LIKE: Final[Mapping[str, Mapping[str, Any]]] = {
     "last layer interpolated": {"last_layer": "interpolated"},
     "last layer shared": {"last_layer": "shared"},
     "keeping 0.4 of its own weights": {"own_share": 0.4},
 }
-"""What is done otherwise -> the options. The last is not in the paper."""
+"""Replacement of a piece -> its options. The last is not in the paper."""
 SOME: Final = 9
-"""Devices in a round, where they are chosen: a third of MERGE-FA's."""
+"""Devices in a round, if they are selected: a third of MERGE-FA's."""
 _CHOSEN: Final = f"{SOME} devices in a round"
 BANDIT: Final = f"{n.AVG}, chosen by the bandit"
 COVERAGE: Final = f"{n.AVG}, chosen by coverage"

@@ -12,12 +12,12 @@ _METHODS: Final = (n.TITLES[n.FEDAVG], n.AVG, n.KD)
 
 
 def up(kind: str) -> str:
-    """The metric of what a kind of device sends."""
+    """The metric of the bytes that a kind of device sends."""
     return f"bytes up a round: {kind}"
 
 
 def down(kind: str) -> str:
-    """The metric of what it receives."""
+    """The metric of the bytes that it receives."""
     return f"bytes down a round: {kind}"
 
 

@@ -1,8 +1,8 @@
-"""What a device moves and holds as modalities, targets, domains and devices grow. Imports torch when it runs.
+"""A device's bytes as modalities, targets, domains and devices grow. Imports torch when it runs.
 
 Bytes are counted where the study counts them (:mod:`lichen_lab.benchmarks.studies.disentafl.federation`):
-frames of the blobs that a device fetched and of the update that it sent, in a round that ran on made data.
-What a device holds is counted from its parameters: their values, their gradients and Adam's two moments.
+frames of the blobs that a device fetched and of the update that it sent, in a round on synthetic data. The
+bytes held are those of its parameters: their values, their gradients and Adam's two moments.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ _QUICK: Final = 2
 
 @dataclass(frozen=True)
 class Size:
-    """How large a fleet's task is.
+    """The size of a fleet's task.
 
     Attributes:
         inputs: M.
@@ -62,12 +62,12 @@ class Size:
 
     @property
     def words(self) -> str:
-        """A row's setting."""
+        """The setting of its rows."""
         return f"M = {self.inputs}, O = {self.targets}, D = {self.domains}, N = {self.devices}"
 
 
 USUAL: Final = Size()
-"""At which the goal is set."""
+"""The size of the goal."""
 SWEEPS: Final = {
     "inputs": (1, 2, 4, 8),
     "targets": (1, 2, 4, 8),
@@ -79,14 +79,14 @@ GOALS: Final = (Goal(SHARE, 100 / 3, setting=USUAL.words, method=DEVICE),)
 
 @dataclass(frozen=True)
 class Cost:
-    """What was counted, in bytes.
+    """Counts in bytes.
 
     Attributes:
         down: of the blobs that the first device fetched.
         up: of the update that it sent.
         holds: while it trains.
         supernet: of all blobs of the global state.
-        whole: of the parameters of one model with all inputs and targets: what FedAvg moves without routes.
+        whole: of the parameters of one model with all inputs and targets: FedAvg's traffic without routes.
         group: of the parameters of FedAvg's model for the first device's kind.
     """
 
@@ -99,7 +99,7 @@ class Cost:
 
 
 def sizes() -> list[Size]:
-    """All that are measured: one of the four numbers moves at a time, each size once."""
+    """All measured sizes: one of the four numbers varies at a time, each size once."""
     return list(dict.fromkeys(usual_but(name, value) for name, values in SWEEPS.items() for value in values))
 
 
@@ -109,7 +109,7 @@ def usual_but(field: str, value: int) -> Size:
 
 
 def measured(size: Size, setting: DisentAflSetting, seed: int = 0) -> Cost:
-    """One round of a made fleet of that size; its first device reads one input and learns ``label``."""
+    """Measure one round of a synthetic fleet; its first device reads one input and learns ``label``."""
     from lichen_lab.benchmarks.studies.disentafl import federation  # noqa: PLC0415 - torch
 
     fleet = build(seed, inputs=size.inputs, targets=size.targets, devices=size.devices, train=16, test=6)
@@ -131,14 +131,14 @@ def measured(size: Size, setting: DisentAflSetting, seed: int = 0) -> Cost:
 
 
 def initial(learned: Task) -> Blobs:
-    """The supernet as it begins."""
+    """The initial supernet."""
     from models.registry import method  # noqa: PLC0415 - the client imports torch
 
     return method(n.OURS).client().initial(learned, 0)
 
 
 def framed(state: Blobs) -> dict[str, int]:
-    """Bytes of each blob as it travels down."""
+    """Bytes of each blob on its way down."""
     return {
         name: len(
             encode_frame(BlobHeader(name=name), {key: encode(x, Codec.FLOAT32) for key, x in tensors.items()})
@@ -166,17 +166,17 @@ def _fedavg(learned: Task, profile: Profile) -> int:
 
 
 def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-    """All sizes, and the kinds of device of every fleet; quick: a small size and the usual one."""
+    """Rows of all sizes, and of the kinds of device of every fleet; quick: a small size and the usual one."""
     wanted = [Size(_QUICK, _QUICK, _QUICK, _QUICK), USUAL] if quick else sizes()
-    found = []
+    results = []
     for place, size in enumerate(wanted):
         say(f"cost at {size.words} ({place + 1} of {len(wanted)})")
-        found += rows_of(size, measured(size, DisentAflSetting()))
-    return found + [one for fleet in TASKS for one in rows_of_kinds(fleet)]
+        results += rows_of(size, measured(size, DisentAflSetting()))
+    return results + [one for fleet in TASKS for one in rows_of_kinds(fleet)]
 
 
 def rows_of_kinds(fleet: str) -> list[ResultRow]:
-    """What each kind of device of a fleet fetches of the supernet in its first round. Needs no data."""
+    """Share of the supernet that each kind of device fetches in its first round. Needs no data."""
     from lichen_lab.benchmarks.studies.disentafl.federation import task_of  # noqa: PLC0415 - torch
     from models.methods.disentafl.routing.blob_names import route  # noqa: PLC0415 - only where it is measured
 
@@ -184,17 +184,21 @@ def rows_of_kinds(fleet: str) -> list[ResultRow]:
     learned = task_of(TargetFleet(fleet, make_task(), ()), DisentAflSetting(), 0)
     sizes_of = framed(initial(learned))
     whole = sum(sizes_of.values())
-    found = [row(fleet, SUPERNET, EVERYTHING, DOWN, [whole])]
+    results = [row(fleet, SUPERNET, EVERYTHING, DOWN, [whole])]
     for profile in profiles:
         down = sum(sizes_of[name] for name in route(learned, profile, (0,)))
-        told = ((DOWN, down), (SHARE, 100 * down / whole), (HOLDS, held(learned, initial(learned), profile)))
-        found += [row(fleet, n.AVG, words(profile), metric, [value]) for metric, value in told]
-    return found
+        figures = (
+            (DOWN, down),
+            (SHARE, 100 * down / whole),
+            (HOLDS, held(learned, initial(learned), profile)),
+        )
+        results += [row(fleet, n.AVG, words(profile), metric, [value]) for metric, value in figures]
+    return results
 
 
 def rows_of(size: Size, cost: Cost) -> list[ResultRow]:
-    """A size's."""
-    told: tuple[tuple[str, str, float], ...] = (
+    """Rows of a size."""
+    figures: tuple[tuple[str, str, float], ...] = (
         (DEVICE, DOWN, cost.down),
         (DEVICE, UP, cost.up),
         (DEVICE, HOLDS, cost.holds),
@@ -204,7 +208,7 @@ def rows_of(size: Size, cost: Cost) -> list[ResultRow]:
         (WHOLE, HOLDS, _COPIES * cost.whole),
         (GROUP, DOWN, cost.group),
     )
-    return [row(DATASET, method, size.words, metric, [value]) for method, metric, value in told]
+    return [row(DATASET, method, size.words, metric, [value]) for method, metric, value in figures]
 
 
 PART: Final = Part(

@@ -39,7 +39,7 @@ def _rows(results: Results) -> list[ResultRow]:
 
 
 def _beside_all(results: Results, ours: str) -> list[ResultRow]:
-    """Against the best baseline of each fleet, and against Local kind by kind."""
+    """Against the best baseline of each fleet, and against Local by kind."""
     rows = []
     for variant, runs in results.pairs():
         if variant.method != ours:

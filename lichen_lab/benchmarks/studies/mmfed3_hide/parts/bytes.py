@@ -1,4 +1,4 @@
-"""What travels: rows by the size of their change, and their numbers' codec, beside everything in float32."""
+"""The traffic: rows by the size of their change, and their numbers' codec, beside all rows in float32."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -20,9 +20,9 @@ LINES: Final[Mapping[str, Mapping[str, Any]]] = {
     "int4, all rows": {"setting": {"codec": "int4"}},
     "int4, half of the rows": {"setting": {"codec": "int4"}, "rows_share": 0.5},
 }
-"""Words -> codec, and share of the rows with the largest change."""
+"""Text -> codec, and share of the rows with the largest change."""
 CHOSEN: Final = "int8, half of the rows"
-"""The one that the goals speak about."""
+"""The setting of the goals."""
 UP: Final = "bytes up of a device and round"
 DOWN: Final = "bytes down of a device and round"
 SHARE: Final = "bytes up over all rows in float32"
@@ -36,10 +36,10 @@ def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
     whole = results.of(n.OURS, WHOLE)
     for variant, runs in results.pairs():
-        told = list(runs.values())
-        rows += results.row(variant, UP, [one.bytes_up for one in told])
-        rows += results.row(variant, DOWN, [one.bytes_down for one in told])
-        rows += results.row(variant, SHARE, [one.bytes_up / one.bytes_whole for one in told])
+        outcomes = list(runs.values())
+        rows += results.row(variant, UP, [one.bytes_up for one in outcomes])
+        rows += results.row(variant, DOWN, [one.bytes_down for one in outcomes])
+        rows += results.row(variant, SHARE, [one.bytes_up / one.bytes_whole for one in outcomes])
         rows += results.row(variant, LOST, paired(whole, runs, partial(best, "mrr")))
     return rows
 

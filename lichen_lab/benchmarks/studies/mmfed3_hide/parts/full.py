@@ -1,4 +1,4 @@
-"""FB15K-237 in full, three clients, 128 numbers an entity: as far as so many minutes of CPU go."""
+"""FB15K-237 in full, three clients, 128 numbers an entity: within a limit of CPU minutes."""
 
 from typing import Final
 

@@ -64,4 +64,4 @@ FUSIONS: Final = Part(
     rows=_fusion_rows,
     goals=tuple(Goal(metric, 0.0, above=True, dataset=BUSY) for metric in ABOVE.values()),
 )
-"""Gated from zero is the fusion that begins as the structure alone."""
+""""Gated from zero" is the fusion that starts as the structure alone."""

@@ -1,4 +1,4 @@
-"""The main table: every way to learn with every way to fill absent features."""
+"""The main table: every way to learn with every replacement of missing features."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""How fast a device trains: the product's client and PyKEEN's RotatE on the same graph, and what that means.
+"""A device's training speed: the product's client and PyKEEN's RotatE on the same graph; time of a run.
 
 All of it on one thread, one after another, in one process. Imports torch when it runs.
 """
@@ -27,7 +27,7 @@ EPOCH: Final = "s for one epoch of the first client"
 WHOLE_RUN: Final = "minutes of CPU, extrapolated: 30 rounds, 3 epochs, all clients"
 METHODS: Final = (n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS)
 OURS: Final = n.FEDE
-"""The one that is compared with PyKEEN: structure alone, as there."""
+"""The method that is compared with PyKEEN: structure alone, as there."""
 ROUNDS: Final = 30
 EPOCHS: Final = 3
 _MINUTE_S: Final = 60.0
@@ -40,8 +40,8 @@ class SpeedCase:
     Attributes:
         graph: a key of :data:`lichen_lab.benchmarks.studies.mmfed3_hide.fleets.ENTITIES`.
         dim: D.
-        theirs: PyKEEN's way to train -> facts of the graph that it is timed on; it takes as long for each
-            of them, however many there are.
+        theirs: PyKEEN's way to train -> number of the graph's facts that it is timed on; the time per fact
+            does not depend on it.
     """
 
     graph: str
@@ -50,7 +50,7 @@ class SpeedCase:
 
     @property
     def words(self) -> str:
-        """Of its rows."""
+        """The setting of its rows."""
         return f"one client, {self.dim}/{self.dim // 2}"
 
 
@@ -62,7 +62,7 @@ _QUICK: Final = SpeedCase(fleets.BUSY, 16, {pykeen_side.SLCWA: 512, pykeen_side.
 
 
 def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-    """Of every graph.
+    """Rows of every graph.
 
     Raises:
         Misconfigured: the data set is not here.
@@ -81,12 +81,12 @@ def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benc
 
 
 def of(case: SpeedCase, fleet: KnowledgeGraphFleet, say: Say, *, quick: bool = False) -> list[ResultRow]:
-    """Of one graph: the product's methods, then PyKEEN, then one beside the other."""
+    """Rows of one graph: the product's methods, then PyKEEN, then the comparison."""
     under = case.words + (", quick" if quick else "")
-    found: list[ResultRow] = []
+    results: list[ResultRow] = []
 
-    def told(name: str, metric: str, value: float) -> None:
-        found.append(row(case.graph, name, under, metric, [value]))
+    def add(name: str, metric: str, value: float) -> None:
+        results.append(row(case.graph, name, under, metric, [value]))
 
     own: dict[str, float] = {}
     graphs = list(fleet.devices.values())
@@ -94,20 +94,20 @@ def of(case: SpeedCase, fleet: KnowledgeGraphFleet, say: Say, *, quick: bool = F
         say(f"{case.graph}, {title}: one epoch")
         seconds = epoch_s(fleet, title, case.dim)
         own[title] = len(graphs[0]) / seconds
-        told(title, SPEED, own[title])
-        told(title, EPOCH, seconds)
+        add(title, SPEED, own[title])
+        add(title, EPOCH, seconds)
         all_s = seconds * EPOCHS * ROUNDS * sum(map(len, graphs)) / len(graphs[0])
-        told(title, WHOLE_RUN, all_s / _MINUTE_S)
+        add(title, WHOLE_RUN, all_s / _MINUTE_S)
     theirs = _theirs(case, fleet, say)
     for way, speed in theirs.items():
-        told(f"PyKEEN's RotatE, {way}", SPEED, speed)
+        add(f"PyKEEN's RotatE, {way}", SPEED, speed)
     if theirs:
-        told(OURS, TIMES, own[OURS] / max(theirs.values()))
-    return found
+        add(OURS, TIMES, own[OURS] / max(theirs.values()))
+    return results
 
 
 def epoch_s(fleet: KnowledgeGraphFleet, title: str, dim: int) -> float:
-    """Seconds of a round of one epoch, all that a device does in it, after one that is not counted.
+    """Seconds of a whole one-epoch round of a device, after one that is not counted.
 
     Args:
         fleet: its first device trains.
@@ -128,24 +128,24 @@ def epoch_s(fleet: KnowledgeGraphFleet, title: str, dim: int) -> float:
 
 
 def _theirs(case: SpeedCase, fleet: KnowledgeGraphFleet, say: Say) -> dict[str, float]:
-    """PyKEEN's triples/s by way; empty where it is not installed."""
+    """PyKEEN's triples/s by way; empty if it is not installed."""
     if not pykeen_side.here():
         return {}
-    graph, found = next(iter(fleet.devices.values())), {}
+    graph, speeds = next(iter(fleet.devices.values())), {}
     shape = len(graph.entity_keys_E16), len(graph.relation_keys_R16)
     base = v.BASE[case.graph]
     for way, most in case.theirs.items():
         say(f"{case.graph}, PyKEEN's RotatE, {way}")
         order = np.random.default_rng(0).permutation(len(graph))[:most]
-        found[way] = pykeen_side.triples_a_second(
+        speeds[way] = pykeen_side.triples_a_second(
             way,
             graph.triples_N3[order],
             shape,
             dim=case.dim,
-            batch=base.batch // 2,  # facts: each asks two questions
+            batch=base.batch // 2,  # facts: each gives two questions
             negatives=base.negatives,
         )
-    return found
+    return speeds
 
 
 PART: Final = Part(

@@ -1,4 +1,4 @@
-"""Options and learning rates of every method, on seeds that no table uses, judged on validation facts."""
+"""Options and learning rates of every method, on seeds that no table uses, with validation facts."""
 
 from functools import partial
 from typing import Final

@@ -1,4 +1,4 @@
-"""Bits of the prototypes: what they cost in accuracy and save in bytes."""
+"""Bits of the prototypes: their cost in accuracy and saving in bytes."""
 
 from typing import Final
 

@@ -17,7 +17,7 @@ FLOAT32: Final[Mapping[str, str]] = {
 }
 """Whole models in float32, one kind of padding each."""
 _SMOOTH: Final = 3
-"""Evaluations that a point of the smoothed curve is the mean of."""
+"""Number of evaluations whose mean is a point of the smoothed curve."""
 
 
 def _ours(codec: str, every: int = 1) -> Line:

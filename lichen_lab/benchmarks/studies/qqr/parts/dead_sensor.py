@@ -67,7 +67,7 @@ def _single(sensor: str) -> str:
 
 
 def under(training: str, dead: str) -> str:
-    """The conditions in words."""
+    """The conditions as text."""
     return f"{dead} dead; trained on {training}"
 
 

@@ -22,7 +22,7 @@ _ROUNDS: Final = 20
 
 
 def under(label: str) -> str:
-    """The conditions in words."""
+    """The conditions as text."""
     return f"no training device holds {label!r}"
 
 

@@ -23,12 +23,12 @@ def _rows(results: Results) -> list[ResultRow]:
     rows = []
     for variant in results.part.variants:
         runs = results.of(variant.method, variant.under).values()
-        told = [one.probes["personal"] for one in runs]
+        probes = [one.probes["personal"] for one in runs]
         for sensors in (WHOLE, ONE_DEAD):
-            base = [one[figure(GLOBAL, sensors)] for one in told]
+            base = [one[figure(GLOBAL, sensors)] for one in probes]
             for kind in (GLOBAL, *PERSONAL):
                 shown = Line(kind, variant.spec, f"{variant.under}; {sensors}")
-                own = [one[figure(kind, sensors)] for one in told]
+                own = [one[figure(kind, sensors)] for one in probes]
                 rows += results.row(shown, ACCURACY, own)
                 if kind != GLOBAL:
                     margins = [a - b for a, b in zip(own, base, strict=True)]

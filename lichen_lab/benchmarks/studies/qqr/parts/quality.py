@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.study.part import above
 
 
 def under(snr_db: float, rule: str) -> str:
-    """The conditions in words."""
+    """The conditions as text."""
     return f"noise at {snr_db:g} dB in half of the rounds, {rule}"
 
 
@@ -49,4 +49,4 @@ ATTRIBUTION: Final = Part(
     ),
     by_default=False,
 )
-"""Takes the method apart, also at the paper's noise under its literal rule."""
+"""The ablation of the method, also at the paper's noise under its literal rule."""

@@ -1,7 +1,7 @@
 """Quantity imbalance, the paper's setting: in half of the rounds 90 % of the windows lack a modality.
 
-Also in every round, on a second data set (handwritten digits beside spoken ones), and with each method at the
-learning rate that is best for it in the part ``tune``.
+Also in every round, on a second data set (handwritten digits beside spoken ones), and with each method at its
+best learning rate of the part ``tune``.
 """
 
 from typing import Final
@@ -17,12 +17,12 @@ EVERY: Final = "90 % missing in every round"
 
 
 def under(rule: str) -> str:
-    """The conditions in words."""
+    """The conditions as text."""
     return f"{HALF}, {rule}"
 
 
 def flow_of(method: str, imbalanced: StreamConditions = v.HALF) -> StreamConditions:
-    """The stream of a method; ``FC`` is the one that lacks nothing."""
+    """The stream of a method; ``FC`` is the one without missing windows."""
     return v.CLEAN if method == v.FC else imbalanced
 
 
@@ -31,7 +31,7 @@ def _against(ours: str, methods: tuple[str, ...]) -> tuple[tuple[str, str], ...]
 
 
 def _variant(method: str, rule: str) -> Line:
-    # Asked here too, so that the part `dead_sensor` finds its runs made.
+    # Added here, so that the part `dead_sensor` finds its runs in the cache.
     probes = (("fillings",) if method == v.FC else ("dead_sensor",)) if rule == v.NORMALISED else ()
     return line(method, under(rule), flow_of(method), v.quantity(method, rule), *probes)
 
@@ -63,7 +63,7 @@ EVERY_ROUND: Final = Part(
     versus=_against(v.PNR, _IN_EVERY),
     goals=(Goal(above(v.ZP_INPUT), 0.0, above=True, setting=EVERY, method=v.PNR),),
 )
-"""No round shows whole windows to more than a tenth."""
+"""In no round are more than a tenth of the windows whole."""
 _DIGITS: Final = (v.FC, v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.IS)
 AV_MNIST: Final = Part(
     name="av_mnist",

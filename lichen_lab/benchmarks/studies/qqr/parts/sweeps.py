@@ -1,4 +1,4 @@
-"""How much is missing, in how many rounds, and how many rounds are noisy. Long: only when it is asked for."""
+"""Sweeps over the missing share, the affected rounds and the noisy rounds. Long: only on request."""
 
 from dataclasses import replace
 from typing import Final

@@ -33,7 +33,7 @@ class AutoencoderReconstruction:
         self._hidden = int(options["decoder_dim"])
 
     def begin(self, state: Blobs) -> Blobs:
-        """With fresh decoders."""
+        """Add fresh decoders."""
         local.start_deterministic(derive_seed(self._seed, "decoders"))
         made = {f"decoder/{name}": _tensors(name, self._decoder(name)) for name in self._task.modality_names}
         return state | made
@@ -64,14 +64,14 @@ class AutoencoderReconstruction:
         net = build(self._task)
         load_blobs(net, state)
         net.eval()
-        found = {}
+        errors = {}
         for m, name in enumerate(net.names):
             decoder = self._decoder(name)
             _load(name, decoder, state[f"decoder/{name}"])
             x_BCT = torch.from_numpy(member.windows.x[name][member.windows.present_BM[:, m]])
             with torch.no_grad():
-                found[name] = float(_error(net, name, decoder, x_BCT))
-        return found
+                errors[name] = float(_error(net, name, decoder, x_BCT))
+        return errors
 
     def _descend(
         self, net: MultimodalNetwork, name: str, x_BCT: Tensor, state: Blobs, order: torch.Generator
@@ -88,7 +88,7 @@ class AutoencoderReconstruction:
 
 
 def _error(net: MultimodalNetwork, name: str, decoder: nn.Module, x_BCT: Tensor) -> Tensor:
-    """Mean squared error of reconstructed values, as the encoder sees them."""
+    """Mean squared error of reconstructed values, in the encoder's units."""
     offset, scale = net.affine[name]
     wanted_BN = ((x_BCT - offset) / scale).flatten(start_dim=1)
     error: Tensor = (decoder(net.encode(name, x_BCT)) - wanted_BN).square().mean()

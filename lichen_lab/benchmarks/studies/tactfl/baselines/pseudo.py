@@ -1,4 +1,4 @@
-"""Devices that take the global model's confident predictions for labels. Imports torch.
+"""Devices that use the global model's confident predictions as labels. Imports torch.
 
 FedProx and MOON add to the loss of FedAvg and FedOpt; see
 :mod:`lichen_lab.benchmarks.studies.tactfl.baselines`.
@@ -25,12 +25,12 @@ from protocol.tasks.task import Task
 
 _BATCH: Final = 256
 _FEWEST: Final = 2
-"""Confident windows that a device trains on at least: BatchNorm learns nothing of one."""
+"""Minimum of confident windows for training: BatchNorm cannot learn from one."""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What a device's loss looks at.
+    """The inputs of a device's loss.
 
     Attributes:
         net: in training.
@@ -51,7 +51,7 @@ class PseudoLabels:
     Args:
         task: network and options of the features.
         setting: training of the devices.
-        options: ``confidence``; ``prox``, or ``moon`` and ``moon_tau``, where the method has them.
+        options: ``confidence``; ``prox``, or ``moon`` and ``moon_tau``, if the method has them.
         seed: of the order of windows.
     """
 
@@ -65,7 +65,7 @@ class PseudoLabels:
         return state
 
     def train(self, member: UnlabelledDevice, state: Blobs, round_: int) -> Trained | None:
-        """All epochs on the windows that the global model is confident about."""
+        """All epochs on the windows with a confident prediction of the global model."""
         order = local.start_deterministic(derive_seed(self._seed, member.name, round_))
         whole, every = self._loaded(state).eval(), FinetuneBatch.of(self._task, member.windows)
         y_B, sure_B = self._labels(whole, every)
@@ -89,7 +89,7 @@ class PseudoLabels:
         return net
 
     def _labels(self, whole: MultimodalNetwork, every: FinetuneBatch) -> tuple[Tensor, Tensor]:
-        """The global model's classes, and where it is confident."""
+        """The global model's classes, and a mask of confident ones."""
         parts = [torch.zeros(0, len(self._task.labels))]
         with torch.no_grad():
             for index_B in torch.split(torch.arange(len(every)), _BATCH):
@@ -120,7 +120,7 @@ class PseudoLabels:
 
 
 def joined(z: Mapping[str, Tensor]) -> Tensor:
-    """``z_BF`` of all modalities after each other, F = M * D."""
+    """``z_BF`` of all modalities, concatenated, F = M * D."""
     return torch.cat(list(z.values()), dim=1)
 
 

@@ -1,7 +1,7 @@
 """Windows of broken devices. NumPy, seeded.
 
-A fault changes what is measured, and nothing says so: the device trains on it as on anything else, and its
-quality scores stay 1.
+A fault changes the measurements without any sign: the device trains on them as usual, and its quality scores
+stay 1.
 """
 
 from collections.abc import Callable, Mapping

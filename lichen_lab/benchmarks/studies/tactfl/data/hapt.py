@@ -105,10 +105,10 @@ def build(
         if not lacks_M.all():
             kind = f"{BROKEN}: {fault}" if fault else ""
             members.append(UnlabelledDevice(f"p{person:02d}", kind, dealing.without(own, lacks_M)))
-    found = {HERE: _judged(learned, judged, seed, (), tests)}
+    tests_by_name = {HERE: _judged(learned, judged, seed, (), tests)}
     if conditions.shift:
-        found[WORN] = _judged(learned, judged, seed, conditions.shift, tests)
-    return UnlabelledFleet(NAME, learned, tuple(members), ours, found)
+        tests_by_name[WORN] = _judged(learned, judged, seed, conditions.shift, tests)
+    return UnlabelledFleet(NAME, learned, tuple(members), ours, tests_by_name)
 
 
 def _people(seed: int, *, tuning: bool) -> tuple[list[int], list[int]]:
@@ -196,23 +196,23 @@ def _windows(learned: Task, person: int, how: Worn | None = None) -> tuple[Windo
     """All windows of a person, and what names each whatever is done to the streams: recording and start."""
     sets, keys = [], []
     for session in _sessions(person):
-        told = session.recorded
+        arrays = session.recorded
         streams = {}
         for name in learned.modality_names:
-            t, values_NC = told[f"{name}/t"], told[f"{name}/values"]
+            t, values_NC = arrays[f"{name}/t"], arrays[f"{name}/values"]
             if how is not None:
                 t, values_NC = t[:: how.step], _as_worn(name, values_NC, how)
             streams[name] = Stream(t, values_NC)
-        for found in cut(learned, Recording(streams, told["label/t"], told["label/values"])):
-            index_B = np.rint(found.start_B / learned.window.stride_s).astype(np.int64)
+        for windows in cut(learned, Recording(streams, arrays["label/t"], arrays["label/values"])):
+            index_B = np.rint(windows.start_B / learned.window.stride_s).astype(np.int64)
             keys.append(session.number * _MANY + index_B)
-            sets.append(_of(found))
+            sets.append(_of(windows))
     return concat(sets), np.concatenate(keys)
 
 
-def _of(found: Windows) -> WindowSet:
-    quality_BM = np.ones(found.present_BM.shape, np.float32)
-    return WindowSet(found.x, found.present_BM, quality_BM, found.y_B, context=found.context)
+def _of(windows: Windows) -> WindowSet:
+    quality_BM = np.ones(windows.present_BM.shape, np.float32)
+    return WindowSet(windows.x, windows.present_BM, quality_BM, windows.y_B, context=windows.context)
 
 
 @cache

@@ -1,7 +1,7 @@
-"""UCI-HAR without labels on the devices: accelerometer (gravity taken out) and gyroscope, six activities.
+"""UCI-HAR without labels on the devices: accelerometer (gravity removed) and gyroscope, six activities.
 
 The coordinator holds a random tenth of the official training people's windows, with labels; the devices
-divide the others by Dirichlet. Judged on the official test people, whose windows have both modalities. The
+divide the others by Dirichlet. Evaluated on the official test people, whose windows have both modalities. The
 paper names neither the number of clients nor alpha:
 :class:`lichen_lab.benchmarks.studies.tactfl.settings.DealConditions` has ours.
 """
@@ -57,11 +57,11 @@ def task(context_s: float | None = None) -> Task:
 def build(
     seed: int, conditions: DealConditions, *, tuning: bool = False, tests: int | None = None
 ) -> UnlabelledFleet:
-    """The fleet.
+    """Build the fleet.
 
     Args:
-        seed: of which windows are labelled, of who has which, and of who lacks what.
-        conditions: how many, how uneven, what is missing or broken.
+        seed: of the labelled windows, the deal, and missing modalities.
+        conditions: number of devices, alpha, missing modalities and faults.
         tuning: evaluate on some training people, who then do not train, instead of the test people.
         tests: number of test windows; None: all.
 
@@ -111,8 +111,8 @@ def _before() -> NDArray[np.int64]:
     arrays: dict[str, NDArray[Any]] = read_arrays(uci_har.packed("train"), "UCI-HAR")
     if "continues_previous" not in arrays:
         raise Misconfigured(
-            f"{uci_har.packed('train')}: key 'continues_previous' is not in it, without which no stream can "
-            "be joined; fetch the data set anew"
+            f"{uci_har.packed('train')}: key 'continues_previous' is missing, without which no stream can "
+            "be joined; fetch the data set again"
         )
     runs_B = np.zeros(len(arrays["y"]), np.int64)
     for at in np.flatnonzero(arrays["continues_previous"]).tolist():

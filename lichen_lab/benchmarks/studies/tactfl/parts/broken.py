@@ -1,4 +1,4 @@
-"""One of five devices is broken: what it weighs, and what it costs."""
+"""One of five devices is broken: its weight, and the loss of F1."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -17,14 +17,14 @@ FAULTS: Final[Mapping[str, str]] = {
     "1 of 5 broken: noise": "noise",
     "1 of 5 broken: axes with the wrong sign": "flipped",
 }
-"""In words -> a name of :mod:`lichen_lab.benchmarks.studies.tactfl.data.faults`."""
+"""Text -> a name of :mod:`lichen_lab.benchmarks.studies.tactfl.data.faults`."""
 WEIGHT: Final = "weight of the broken device, shares of an equal one"
 COST: Final = "F1 lost to the broken device, points"
 _SOUND: Final = next(iter(FAULTS))
 
 
 def weight(outcome: TactflOutcome) -> float:
-    """Mean share of the broken devices over rounds and encoders; 0 where their updates were refused."""
+    """Mean share of the broken devices over rounds and encoders; 0 if their updates were refused."""
     broken = [name for name, kind in outcome.kinds.items() if kind]
     return fmean(outcome.shares.get(name, 0.0) for name in broken)
 

@@ -12,11 +12,11 @@ SCARCE: Final = (0.02, 0.05)
 _TABLE: Final = 0.1
 _FEWEST: Final = 15
 _MOST: Final = 3
-"""Times the table's passes: where labels are fewest, more passes help no method."""
+"""Times the table's passes: with the fewest labels, more passes help no method."""
 
 
 def passes(share: float) -> int:
-    """Passes over the labelled windows that give as many steps as in the table, or some more."""
+    """Passes over the labelled windows for at least as many steps as in the table."""
     usual = v.BASE[v.UCI_HAR].tune_epochs
     return max(min(usual, _FEWEST), min(_MOST * usual, round(usual * _TABLE / share)))
 

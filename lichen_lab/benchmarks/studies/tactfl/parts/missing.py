@@ -25,16 +25,18 @@ BESIDE: Final = "more than the paper's figure, points"
 
 
 def under(rate: float) -> str:
-    """A rate in words."""
+    """A rate as text."""
     return f"missing {rate:g}"
 
 
 def _rows(results: Results) -> list[ResultRow]:
     rows = usual(results)
     for variant, runs in results.pairs():
-        told = dict(zip(map(under, RATES), PAPER.get(variant.method, ()), strict=False)).get(variant.under)
-        if told is not None:
-            rows += results.row(variant, BESIDE, [one.f1() - told for one in runs.values()])
+        published = dict(zip(map(under, RATES), PAPER.get(variant.method, ()), strict=False)).get(
+            variant.under
+        )
+        if published is not None:
+            rows += results.row(variant, BESIDE, [one.f1() - published for one in runs.values()])
     return rows
 
 

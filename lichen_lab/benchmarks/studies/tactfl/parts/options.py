@@ -1,4 +1,4 @@
-"""The method's options, one at a time: encoders, aggregators, and where segments are cut from."""
+"""The method's options, one at a time: encoders, aggregators, and the source of segments."""
 
 from typing import Final
 

@@ -10,7 +10,7 @@ from lichen_lab.benchmarks.study.part import least, lines
 
 UNDER: Final = "10 % labelled"
 FINE_TUNED: Final = 81.6
-"""What contrast and then fine-tuning reached in an independent reference; also the goal here."""
+"""The F1 of contrast with fine-tuning in an independent reference; also the goal here."""
 
 PART: Final = Part(
     name="table",
