@@ -187,7 +187,7 @@ def test_a_device_alone_learns_with_the_same_coordinator() -> None:
 
 
 def test_labelled_windows_that_lack_or_do_not_fit_are_named() -> None:
-    with pytest.raises(Misconfigured, match=r"'tactfl' learns from labelled windows.*there are none"):
+    with pytest.raises(Misconfigured, match=r"'tactfl' needs labelled windows.*none are given"):
         simulate(task(), FLEET, None, 0)
     with pytest.raises(Misconfigured, match="'qqr' learns nothing at the coordinator"):
         simulate(any_task(), FLEET, None, 0, labelled=KNOWN)
