@@ -294,5 +294,6 @@ class BundleDelivery:
         self, course: RolloutState, pointer: ModelPointer, device: str | None = None
     ) -> ModelPointer:
         """The pointer with signatures of all bundles that may run."""
-        signed = targets(self._task, course.running)
-        return await asyncio.to_thread(self._pointer_signer.vouched, pointer, signed, device)
+        return await asyncio.to_thread(
+            lambda: self._pointer_signer.vouched(pointer, targets(self._task, course.running), device)
+        )
