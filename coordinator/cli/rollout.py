@@ -81,7 +81,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
     ] = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Start the rollout of a version. Defaults come from [rollout] of coordinator.toml.
+    """Start the rollout of a version. Defaults come from `rollout` in coordinator.toml.
 
     Exit status 65: a rollout is open, the version has no bundle, or the canary matches no known device;
     78: rollout.mode is "newest".

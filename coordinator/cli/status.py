@@ -91,7 +91,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     found = {
         "coordinator": "running"
         if running
-        else f"not running since {stamp(said_at)}; what follows is how it stood then",
+        else f"not running; its last entry is of {stamp(said_at)}, and what follows is how it stood then",
         "running": running,
         "now": now,
         "fleet": settings.fleet,

@@ -55,7 +55,9 @@ def is_damage(error: DatabaseError) -> bool:
 def _sorted(error: DatabaseError, path: Path, *, opening: bool = False) -> LichenError:
     """As :func:`runtime.storage.sqlite.sorted_error`; damage found at the opening leads to a rebuild."""
     if opening and is_damage(error):
-        return DatabaseDamaged(f"{path}: cannot be used as the coordinator's database: {error.orig}")
+        return DatabaseDamaged(
+            f"{path}: cannot be used as the coordinator's database: {error.orig}; the start of the coordinator rebuilds it"
+        )
     found = error.orig
     if not isinstance(found, sqlite3.Error):
         return Transient(f"{path}: {found}")
@@ -105,7 +107,7 @@ class Database:
             checked = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
             if checked != "ok":
                 raise DatabaseDamaged(f"{self.path}: the coordinator's database is damaged: {checked}")
-        tables = TableVersion.of(self._raw.execute)
+        tables = TableVersion.of(connection.exec_driver_sql)
         require_readable(self.path, tables, schema.VERSION)
         found = tables.version
         if read_only and 0 < found < schema.VERSION:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from coordinator.storage.backup import copy_checked
 from protocol.errors import Misconfigured
@@ -35,7 +35,7 @@ class TableVersion:
     readable_from: int
 
     @classmethod
-    def of(cls, run: Callable[[str], sqlite3.Cursor]) -> "TableVersion":
+    def of(cls, run: Callable[[str], Any]) -> "TableVersion":
         """Read a file's header; ``run`` runs a statement."""
         version, since = (
             int(run(f"PRAGMA {name}").fetchone()[0]) for name in ("user_version", "application_id")

@@ -32,7 +32,11 @@ from runtime.mqtt.tls import tls_context
 from runtime.waits import lines, span
 
 _COMMAND: Final = "lichen agent"
-app = typer.Typer(no_args_is_help=True, help="The daemon of a device: collects, learns, sends, predicts.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="The daemon of a device: collects, learns, sends, predicts.",
+)
 app.command()(enroll)
 app.command()(secret)
 app.command()(ask)

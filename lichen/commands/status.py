@@ -118,9 +118,9 @@ def status(
         Path | None,
         typer.Option("--config", "-c", help="agent.toml or coordinator.toml: fleet, broker, TLS, account"),
     ] = None,
-    host: Annotated[str | None, typer.Option(help="the broker's host  [default: 127.0.0.1]")] = None,
+    host: Annotated[str | None, typer.Option(help="the broker's host", show_default="127.0.0.1")] = None,
     port: Annotated[
-        int | None, typer.Option(help="the broker's port  [default: 1883]", min=1, max=65535)
+        int | None, typer.Option(help="the broker's port", show_default="1883", min=1, max=65535)
     ] = None,
     listen_s: Annotated[float, typer.Option(help="seconds to listen", min=0.1, max=60)] = 1.5,
     why: Annotated[bool, typer.Option("--why", help="show what the round waits for")] = False,

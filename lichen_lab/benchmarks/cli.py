@@ -38,7 +38,9 @@ AnyCode = Annotated[
 Report = Annotated[Path | None, typer.Option(help="Write a page with the curves and tables.")]
 
 app = typer.Typer(
-    no_args_is_help=True, help="Measure what lichen promises; each command prints a table or JSON."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Measure what lichen promises; each command prints a table or JSON.",
 )
 _ERRORS = Console(stderr=True)
 

@@ -37,6 +37,21 @@ def test_every_part_mounts_and_has_help(name: str, capsys: pytest.CaptureFixture
     code, out, _ = run(capsys, name, "--help")
     assert code == 0
     assert f"lichen {name}" in out
+    assert "--install-completion" not in out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("rollout create", "Defaults come from `rollout` in coordinator.toml."),
+        ("status", "127.0.0.1"),
+        ("status", "1883"),
+    ],
+)
+def test_the_help_names_where_defaults_come_from(
+    command: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in run(capsys, *command.split(), "--help")[1]
 
 
 def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:

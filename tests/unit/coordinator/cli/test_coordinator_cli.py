@@ -14,6 +14,7 @@ from coordinator.recovery.folder_owner import DATABASE, own_task
 from coordinator.recovery.state_folder import open_storage
 from coordinator.storage.database import Database
 from coordinator.task import load_task
+from lichen import cli
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
 from runtime import exit_codes
@@ -167,3 +168,19 @@ def test_the_example_is_sound_and_the_docs_name_every_key() -> None:
         )
         for key in [f"{name}.*"] if name in ("mqtt", "log") else inner:
             assert f"`{key}`" in page, f"docs/coordinator-settings.md does not name {key}"
+
+
+@pytest.mark.parametrize("command", ["status", "history"])
+def test_a_command_that_reads_a_damaged_database_names_it_and_says_what_mends_it(
+    tmp_path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write(tmp_path)
+    folder = load_settings(config).state_dir
+    folder.mkdir()
+    (folder / DATABASE).write_bytes(b"this is not a database" * 1000)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["coordinator", command, "--config", str(config)])
+    err = capsys.readouterr().err
+    assert left.value.code == exit_codes.CONFIG
+    assert DATABASE in err
+    assert "the start of the coordinator rebuilds it" in err
