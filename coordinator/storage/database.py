@@ -56,7 +56,8 @@ def _sorted(error: DatabaseError, path: Path, *, opening: bool = False) -> Liche
     """As :func:`runtime.storage.sqlite.sorted_error`; damage found at the opening leads to a rebuild."""
     if opening and is_damage(error):
         return DatabaseDamaged(
-            f"{path}: cannot be used as the coordinator's database: {error.orig}; the start of the coordinator rebuilds it"
+            f"{path}: cannot be used as the coordinator's database: {error.orig}; the start of the "
+            "coordinator rebuilds it"
         )
     found = error.orig
     if not isinstance(found, sqlite3.Error):
