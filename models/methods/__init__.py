@@ -1,1 +1,1 @@
-"""One folder per federated method; ``models.registry`` finds them, nothing else names one."""
+"""One folder for each federated method; ``models.registry`` finds them, no other module names one."""

@@ -13,7 +13,7 @@ from protocol.tasks.task import Encoder
 _KERNEL: Final = 5
 _MOMENTUM: Final = 0.3
 _MIN_SAMPLES: Final = 8
-"""Pooling stops before the time axis gets shorter than this."""
+"""Pooling stops before the time axis is shorter than this."""
 
 
 def widths_of(width: int, depth: int) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ def widths_of(width: int, depth: int) -> tuple[int, ...]:
 def poolings_of(samples: int, depth: int) -> int:
     """How many of the first layers halve the time axis: as many as leave eight samples or more.
 
-    16 samples are halved once, 128 four times, 1024 seven times where there are as many layers.
+    16 samples are halved once, 128 four times, 1024 seven times if there are as many layers.
     """
     return max(0, min(depth, (samples // _MIN_SAMPLES).bit_length() - 1))
 
@@ -40,8 +40,8 @@ class BatchNorm(nn.BatchNorm1d):
     some four steps a round, and with .1 they lag so far behind the weights that after eight rounds of five
     devices on UCI-HAR the evaluated accuracy was .38 and .56 (two seeds) instead of .55 and .74.
 
-    A single value per channel (a batch may be one window) is normalised by the running statistics, where
-    torch's raises.
+    A single value per channel (a batch may be one window) is normalised by the running statistics; torch's
+    raises.
     """
 
     def __init__(self, channels: int) -> None:
@@ -117,7 +117,7 @@ class Lstm(nn.Module):
 
 
 def make_encoder(encoder: Encoder, channels: int, samples: int, feature_dim: int) -> nn.Module:
-    """The encoder that a task asks for, with torch's own initial values (set the seed before)."""
+    """The encoder of a task's modality, with torch's own initial values (set the seed before)."""
     if encoder.kind == "cnn1d":
         return Cnn1d(channels, samples, encoder.width, encoder.depth, feature_dim)
     return Lstm(channels, encoder.width, encoder.depth, feature_dim)

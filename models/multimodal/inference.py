@@ -1,4 +1,4 @@
-"""The network as a device runs it: any set of modalities present, no label."""
+"""The network for inference: any set of modalities present, no label."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -15,27 +15,28 @@ from models.multimodal.network import MultimodalNetwork
 Impute = Literal["prototype", "mean_feature", "zero_feature", "zero_input"]
 Array = NDArray[Any] | Tensor
 Table = tuple[Array, Array]
-"""``values_KD`` and ``rounds_K``: how many rounds the prototype of a class has seen, 0 where it has none."""
+"""``values_KD`` and ``rounds_K``: in how many rounds the prototype of a class was updated, 0 if it has none.
+"""
 _BATCH: Final = 256
 
 
 class InferenceModel(nn.Module):
-    """Network and prototypes in one graph: what the coordinator evaluates and what is exported to ONNX.
+    """Network and prototypes in one module: the coordinator evaluates it and exports it to ONNX.
 
-    The tables are buffers as they travel, ``values_<m>`` (K, D) and ``rounds_<m>`` (K,) for the m-th
+    The tables are buffers in their wire form, ``values_<m>`` (K, D) and ``rounds_<m>`` (K,) for the m-th
     modality, and are scaled and masked on every call: an ONNX model can take them, and the head, as inputs
-    (``torch.func.functional_call``), and need not know what they will hold.
+    (``torch.func.functional_call``), without knowing their values.
 
     Args:
-        net: kept, not copied; put in evaluation mode.
-        prototypes: a table for each modality. One that is absent counts as a table without any prototype.
-        normalise: scale features and prototypes to the length ``feature_scale`` before they meet.
+        net: not copied; put in evaluation mode.
+        prototypes: a table for each modality. An absent one counts as a table without any prototype.
+        normalise: scale features and prototypes to the length ``feature_scale`` before comparing them.
         feature_scale: that length.
-        impute: what stands for a missing modality: its posterior-weighted prototype; the plain mean of its
+        impute: the value of a missing modality: its posterior-weighted prototype; the plain mean of its
             prototypes; a feature of zeros; or the encoder's feature of an input of zeros (in the raw unit).
             All but the first are baselines.
-        trained: ``(K,)``, above 0 where the head has been trained on the class. A class that has a prototype
-            and was never trained is novel: the nearest prototype answers for it
+        trained: ``(K,)``, above 0 if the head has been trained on the class. A class that has a prototype and
+            was never trained is novel: the nearest prototype answers for it
             (:func:`models.multimodal.prototypes.with_novel`). None: all are trained.
     """
 
@@ -65,31 +66,32 @@ class InferenceModel(nn.Module):
         trained_K = torch.ones(shape[0]) if trained is None else _float(trained).reshape(shape[0])
         self.register_buffer("untrained", trained_K <= 0)
         self.may_be_novel = bool((trained_K <= 0).any())
-        """Some class is untrained: fixed when made, so that an ONNX model without one does not pay for it."""
+        """Whether some class is untrained: fixed at creation, so that an ONNX model without one saves the
+        work."""
         self.eval()
 
     def _scaled(self, z: Tensor) -> Tensor:
         return pt.normalise(z, self.feature_scale) if self.normalise else z
 
     def tables(self) -> tuple[list[Tensor], list[Tensor]]:
-        """By modality, prototypes ``values_KD`` as features meet them (zeros where none), and ``seen_K``."""
+        """By modality, prototypes ``values_KD`` in the features' scale (zeros if none), and ``seen_K``."""
         count = len(self.net.names)
         seen = [self.get_buffer(f"rounds_{m}") > 0 for m in range(count)]
         values = [self._scaled(self.get_buffer(f"values_{m}")) for m in range(count)]
-        # not a product: what a class without prototype holds does not matter, NaN included
+        # not a product: the row of a class without prototype may hold NaN
         return [torch.where(s.unsqueeze(1), v, 0.0) for v, s in zip(values, seen, strict=True)], seen
 
     def encoded(self, present_BM: Tensor, x: tuple[Tensor, ...]) -> list[Tensor]:
-        """The M features ``z_BD``; of an input of zeros where a modality is missing."""
+        """The M features ``z_BD``; of an input of zeros for a missing modality."""
         z = []
         for m, (name, x_BCT) in enumerate(zip(self.net.names, x, strict=True)):
-            # Replaced before anything is computed: NaN times zero would still be NaN.
+            # Replaced before any computation: NaN times zero would still be NaN.
             clean_BCT = torch.where(present_BM[:, m, None, None], x_BCT, 0.0)
             z.append(self._scaled(self.net.encode(name, clean_BCT)))
         return z
 
     def features(self, present_BM: Tensor, x: tuple[Tensor, ...]) -> list[Tensor]:
-        """The M features ``z_BD`` that the head sees, missing ones filled in. ``present_BM`` is bool."""
+        """The M features ``z_BD`` for the head, missing ones filled in. ``present_BM`` is bool."""
         values, seen = self.tables()
         z = self.encoded(present_BM, x)
         return self._filled(z, present_BM, values, seen, pt.posterior(z, present_BM, values, seen))
@@ -119,13 +121,13 @@ class InferenceModel(nn.Module):
         """Class probabilities and scores.
 
         Args:
-            present_BM: float32, above one half where the modality is there; columns in the task's order.
-            *x: one ``x_BCT`` for each modality in the task's order, in raw units; what a missing one holds
-                does not matter, NaN included.
+            present_BM: float32, above one half if the modality is present; columns in the task's order.
+            *x: one ``x_BCT`` for each modality in the task's order, in raw units; values of a missing one do
+                not matter, NaN included.
 
         Returns:
-            ``probabilities_BK`` and ``logits_BK``. The scores are the head's and say nothing of a novel
-            class. With nothing present: scores zero, all classes equal.
+            ``probabilities_BK`` and ``logits_BK``. The scores are the head's and do not cover a novel class.
+            With no modality present: scores zero, all classes equal.
         """
         here_BM = present_BM > 0.5  # noqa: PLR2004 - ONNX callers feed 0 or 1 as float
         values, seen = self.tables()
@@ -141,7 +143,7 @@ class InferenceModel(nn.Module):
 
 
 def probabilities(model: InferenceModel, windows: WindowSet) -> FloatArray:
-    """``probabilities_BK`` of all windows, in batches; missing modalities as the module fills them."""
+    """``probabilities_BK`` of all windows, in batches; missing modalities as the module imputes them."""
     x = [torch.from_numpy(windows.x[name]) for name in model.net.names]
     present_BM = torch.from_numpy(windows.present_BM.astype(np.float32))
     parts = [np.zeros((0, len(model.get_buffer("untrained"))), np.float32)]

@@ -1,4 +1,4 @@
-"""The network of a task, and its way to and from the blobs of a global version."""
+"""The network of a task, and its conversion to and from the blobs of a global version."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,7 +13,7 @@ from protocol.errors import Reason, Refused
 from protocol.tasks.task import Encoder, Modality, Network, Task
 
 _NOT_SENT: Final = "num_batches_tracked"
-"""BatchNorm's step counter: an integer that nothing reads while its momentum is fixed."""
+"""BatchNorm's step counter: an integer that is not read while its momentum is fixed."""
 
 
 class MultimodalNetwork(nn.Module):
@@ -62,7 +62,7 @@ def build(task: Task) -> MultimodalNetwork:
 
 
 def _named(net: MultimodalNetwork) -> dict[str, Tensor]:
-    """The tensors that travel, by full name. They share memory with the network."""
+    """The tensors that are sent, by full name. They share memory with the network."""
     parts: dict[str, nn.Module] = {f"encoder/{name}": encoder for name, encoder in net.encoders.items()}
     parts["head"] = net.head
     return {
@@ -82,15 +82,15 @@ def to_blobs(net: MultimodalNetwork) -> Blobs:
 
 
 def load_blobs(net: MultimodalNetwork, blobs: Blobs, *, partial: bool = False) -> None:
-    """Copy blobs into the network. Blobs of other parts (prototypes) are passed over.
+    """Copy blobs into the network. Blobs of other parts (prototypes) are ignored.
 
     Args:
         net: changed in place.
-        blobs: as :func:`to_blobs` makes them.
-        partial: leave encoders alone whose blob is not there (a device that lacks the modality).
+        blobs: as :func:`to_blobs` returns them.
+        partial: leave encoders without a blob unchanged (a device that lacks the modality).
 
     Raises:
-        Refused: a tensor is not there, has another shape, or belongs to the network's parts but not to it.
+        Refused: a tensor is missing, has another shape, or belongs to the network's parts but not to it.
     """
     own = _named(net)
     given = {
@@ -116,7 +116,7 @@ def load_blobs(net: MultimodalNetwork, blobs: Blobs, *, partial: bool = False) -
 
 
 def parameter_count(net: nn.Module) -> int:
-    """Trainable numbers (BatchNorm statistics are not among them)."""
+    """Number of trainable values (BatchNorm statistics are not among them)."""
     return sum(p.numel() for p in net.parameters())
 
 

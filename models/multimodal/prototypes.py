@@ -1,10 +1,10 @@
-"""Class prototypes as a stand-in for a missing modality when there is no label.
+"""Class prototypes as imputation of a missing modality without a label.
 
-The posterior over classes comes from the modalities that are present, the missing feature is the
-posterior-weighted prototype (methods/qqr, "beyond the paper"). Written for ``torch.onnx``: no branch depends
-on data, so the same functions serve evaluation and the exported ONNX model.
+The posterior over classes comes from the present modalities, the missing feature is the posterior-weighted
+prototype (methods/qqr, "beyond the paper"). Written for ``torch.onnx``: no branch depends on data, so the
+same functions serve evaluation and the exported ONNX model.
 
-Shapes: B windows, M modalities, K classes, D features. ``seen_K`` is true where a class has a prototype.
+Shapes: B windows, M modalities, K classes, D features. ``seen_K`` is true for a class with a prototype.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 
 _EPSILON: Final = 1e-12
 _EXCLUDED: Final = -1e9
-"""Stands for minus infinity: it survives a difference of itself, where the true one gives NaN."""
+"""In place of minus infinity: its difference with itself is 0, not NaN."""
 
 
 def normalise(z: Tensor, scale: float) -> Tensor:
@@ -32,8 +32,7 @@ def negative_distances(z_BD: Tensor, values_KD: Tensor) -> Tensor:
 def log_votes(z_BD: Tensor, values_KD: Tensor, seen_K: Tensor) -> Tensor:
     """One modality's log softmax over the classes that have a prototype in it, (B, K).
 
-    A class without one gets the vote of indifference, ``-log`` of the number of classes that have one:
-    the modality knows nothing about it, for or against.
+    A class without one gets a neutral vote, ``-log`` of the number of classes that have one.
     """
     scores_BK = torch.where(seen_K, negative_distances(z_BD, values_KD), _EXCLUDED)
     count = seen_K.to(z_BD.dtype).sum().clamp(min=1.0)
@@ -43,13 +42,13 @@ def log_votes(z_BD: Tensor, values_KD: Tensor, seen_K: Tensor) -> Tensor:
 def posterior(
     z: Sequence[Tensor], present_BM: Tensor, values: Sequence[Tensor], seen: Sequence[Tensor]
 ) -> Tensor:
-    """Class probabilities ``p_BK`` from the prototypes of the modalities that are present.
+    """Class probabilities ``p_BK`` from the prototypes of the present modalities.
 
-    The log votes of the present modalities are summed. Classes that no present modality has a prototype of
-    get probability zero, unless that holds for all of them (nothing is present): then all are equal.
+    The log votes of the present modalities are summed. A class without a prototype in any present modality
+    gets probability zero, unless that holds for all classes (nothing is present): then all are equal.
 
     Args:
-        z: M features ``z_BD``; those of missing modalities must be finite, and count for nothing.
+        z: M features ``z_BD``; those of missing modalities must be finite, and do not count.
         present_BM: bool.
         values: M prototype tables ``values_KD``.
         seen: M bool vectors ``seen_K``.
@@ -66,7 +65,7 @@ def posterior(
 def expected(p_BK: Tensor, values_KD: Tensor, seen_K: Tensor) -> Tensor:
     """The posterior-weighted prototype ``z_BD`` of one modality, over the classes that have one in it.
 
-    Where none of the probable classes has one: the plain mean of those there are; zero if there are none.
+    If none of the probable classes has one: the plain mean of all prototypes; zero if there are none.
     """
     seen = seen_K.to(p_BK.dtype)
     # The floor spreads a vanishing weight evenly and is far below any probability that matters.
@@ -100,9 +99,9 @@ def complete(
 def with_novel(logits_BK: Tensor, q_BK: Tensor, novel_K: Tensor) -> Tensor:
     """Class probabilities of a trained head and a nearest-prototype head beside it, (B, K).
 
-    The head has never been shown a novel class, so what it says of one means nothing. Novel classes get their
-    posterior from the prototypes; the others share what is left as the head says. Where no class is novel,
-    this is the head's softmax to the bit; where all are, the posterior.
+    The head was never trained on a novel class, so its score of one means nothing. Novel classes get their
+    posterior from the prototypes; the others share the rest by the head's softmax. If no class is novel, this
+    is the head's softmax to the bit; if all are, the posterior.
 
     Args:
         logits_BK: the head's.

@@ -1,6 +1,6 @@
-"""The account of differential privacy: what a device's releases have cost so far. Pure; NumPy alone.
+"""The account of differential privacy: the cost of a device's releases so far. Pure; NumPy alone.
 
-A method adds noise to what it sends and charges each release here, in zero-concentrated differential privacy
+A method adds noise to its updates and charges each release here, in zero-concentrated differential privacy
 (Bun and Steinke 2016): the rhos of releases add (lemma 1.7). :class:`Account` is of one window store (one way
 of cutting the streams), by modality and by window; a method gets it with its private tensors and gives it
 back. :class:`DeviceAccount` is of all window stores of a device, over all tasks: they are cut from the same
@@ -12,8 +12,8 @@ There are two units:
 - A *moment*: neighbouring data differ in all samples of one instant of the streams. An instant is in the
   content of ``k = ceil(span / stride)`` windows of a store (:func:`span_of`). Replacing k windows costs up to
   ``k^2`` times the rho of one (group privacy, proposition 1.9): of releases that each hold at most k of them,
-  the sum of the squares of those numbers is at most k times their sum, which is at most k times what one
-  window is in.
+  the sum of the squares of those numbers is at most k times their sum, which is at most k times the number
+  of one window.
 
 A release without noise has no bound: epsilon is infinite from then on.
 """
@@ -31,10 +31,10 @@ from models.data.streams.track import Track
 from protocol.tasks.task import Task
 
 PREFIX: Final = "privacy/"
-"""How the names of an account's tensors begin, among a method's private tensors."""
+"""Prefix of an account's tensors among a method's private tensors."""
 LIMIT: Final = "privacy/limit"
 _REMEMBERED: Final = 4096
-"""So many signals of a modality are remembered besides those in use: they may come back."""
+"""Limit of signals of a modality that are stored besides those in use: they may come back."""
 _EPSILON: Final = 1e-9
 
 
@@ -55,11 +55,10 @@ def rho_within(epsilon: float, delta: float) -> float:
 
 
 def span_of(task: Task) -> float:
-    """Seconds of stream whose samples are in one window's content; 0 where a task has no windows.
+    """Seconds of stream whose samples are in one window's content; 0 for a task without windows.
 
     A point of the grid takes its value from the samples around it (``models/data/streams/track.py``), which
-    may
-    lie beside the window: as far as a gap is bridged, or, where the window has no sample at its edge, as far
+    may lie beside the window: as far as a gap is bridged, or, if the window has no sample at its edge, as far
     as ``min_coverage`` leaves points that hold the nearest sample.
     """
     if task.graph is not None:
@@ -71,24 +70,24 @@ def span_of(task: Task) -> float:
 
 
 def overlap(span_s: float, stride_s: float, stretch_s: float = 0.0) -> int:
-    """In how many windows something that lasts ``stretch_s`` lies at most; 0: a moment."""
+    """The largest number of windows that a stretch of ``stretch_s`` lies in; 0: a moment."""
     return max(1, math.ceil((span_s + stretch_s) / stride_s - _EPSILON)) if span_s and stride_s else 1
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a device's releases have cost each signal (a window's samples) of one modality so far.
+    """The rho that a device's releases have spent for each signal (a window's samples) of one modality.
 
     Attributes:
-        rho: by signal, the one used last at the end.
-        gone: the largest rho of those that were forgotten.
+        rho: by signal, the last used at the end.
+        gone: the largest rho of dropped signals.
     """
 
     rho: Mapping[int, float]
     gone: float = 0.0
 
     def after(self, used: Iterable[int], rho: float) -> "Ledger":
-        """After one release with these signals."""
+        """The ledger after one more release with these signals."""
         new = dict(self.rho)
         spent = {signal: new.pop(signal, 0.0) + rho for signal in used}
         forgotten = [new.pop(signal) for signal in list(new)[: max(0, len(new) - _REMEMBERED)]]
@@ -100,7 +99,7 @@ class Ledger:
         return max([self.gone, *self.rho.values()])
 
     def arrays(self) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-        """Signals (N,) and rhos (1 + N,), first that of those forgotten; rounded up: the bound stays one."""
+        """Signals (N,) and rhos (1 + N,), first that of dropped signals; rounded up as bounds."""
         rho_N = np.array([self.gone, *self.rho.values()])
         near_N = rho_N.astype(np.float32)
         up_N = np.where(near_N < rho_N, np.nextafter(near_N, np.float32(np.inf)), near_N)
@@ -111,7 +110,7 @@ class Ledger:
         """The inverse of :meth:`arrays`.
 
         Raises:
-            ValueError: they do not belong together.
+            ValueError: they do not match.
         """
         gone, *rho = rho_N.astype(float).tolist()
         if min([gone, *rho]) < 0 or not math.isfinite(max([gone, *rho])):
@@ -120,14 +119,14 @@ class Ledger:
 
 
 class Account:
-    """A device's ledgers by modality, of one window store."""
+    """A device's ledgers by modality, for one window store."""
 
     def __init__(self, ledgers: Mapping[str, Ledger]) -> None:
         self._ledgers = dict(ledgers)
 
     @classmethod
     def of(cls, private: Mapping[str, FloatArray], modalities: Sequence[str]) -> "Account":
-        """The one kept in ``private``; nothing spent where there is none."""
+        """The account in ``private``; nothing spent if there is none."""
         return cls({name: _read(private, name) for name in modalities if _rho_name(name) in private})
 
     @property
@@ -136,7 +135,7 @@ class Account:
         return dict(self._ledgers)
 
     def rho(self, modality: str, ids: Sequence[int]) -> NDArray[np.float64]:
-        """What each of these signals has spent."""
+        """The rho that each of these signals has spent."""
         spent = self._ledgers.get(modality, Ledger({})).rho
         return np.array([spent.get(signal, 0.0) for signal in ids], np.float64)
 
@@ -147,7 +146,7 @@ class Account:
 
     @property
     def most(self) -> float:
-        """The rho of the dearest window at most: the dearest signal of each modality, added up."""
+        """An upper bound of any window's rho: the largest rho of each modality's signals, added up."""
         return sum(ledger.most for ledger in self._ledgers.values())
 
     def epsilon(self, delta: float) -> float:
@@ -165,7 +164,7 @@ class Account:
 
 
 def limit_in(private: Mapping[str, FloatArray]) -> float:
-    """The rho that the device lets one window of this store spend in all; infinite where it sets none."""
+    """The rho that the device lets one window of this store spend in all; infinite without a limit."""
     return float(private[LIMIT].ravel()[0]) if LIMIT in private else math.inf
 
 

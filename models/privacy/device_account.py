@@ -1,6 +1,6 @@
 """The account of differential privacy of a whole device, over all tasks and window stores. Pure.
 
-All of them are cut from the same streams, so what they cost adds up (:mod:`models.privacy.account`).
+All of them are cut from the same streams, so their costs add up (:mod:`models.privacy.account`).
 """
 
 import base64
@@ -16,19 +16,19 @@ from models.privacy.account import LIMIT, Account, Ledger, overlap, rho_within, 
 from protocol.tasks.task import Task
 
 MAX_STORES: Final = 16
-"""Of so many window stores single windows are remembered; of older ones, what the dearest has spent."""
+"""Window stores whose single windows are stored; of older ones, only the largest rho."""
 MAX_TASKS: Final = 32
 
 
 @dataclass(frozen=True)
 class StoreAccount:
-    """One window store's.
+    """The account of one window store.
 
     Attributes:
-        account: what releases with noise have cost.
+        account: the cost of releases with noise.
         span_s: seconds of stream of one window, with its context.
         stride_s: between windows.
-        tasks: that released anything, the newest last.
+        tasks: tasks that released anything, the newest last.
         without_noise: those of them that released something without noise.
     """
 
@@ -44,13 +44,13 @@ class StoreAccount:
         return math.inf if self.without_noise else self.account.most
 
     def over(self, stretch_s: float) -> float:
-        """The rho of all its windows that something of this length lies in."""
+        """The rho of all its windows that overlap a stretch of this length."""
         return self.rho * overlap(self.span_s, self.stride_s, stretch_s) ** 2 if self.rho else 0.0
 
 
 @dataclass(frozen=True)
 class DeviceAccount:
-    """All window stores of a device, by the digest that names them; the one used last at the end."""
+    """All window stores of a device, by the digest that names them; the last used at the end."""
 
     stores: Mapping[str, StoreAccount] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class DeviceAccount:
 
     @property
     def rho_of_window(self) -> float:
-        """A bound for every window: what its own store charged, and other stores' windows that touch it."""
+        """A bound for every window: charges of its own store, and of other stores' windows that touch it."""
         every = self.stores.items()
         return max(
             (
@@ -73,16 +73,16 @@ class DeviceAccount:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Those that released anything."""
+        """The tasks that released anything."""
         return tuple(dict.fromkeys(task for one in self.stores.values() for task in one.tasks))
 
     @property
     def without_noise(self) -> tuple[str, ...]:
-        """Those that released something without noise."""
+        """The tasks that released something without noise."""
         return tuple(dict.fromkeys(task for one in self.stores.values() for task in one.without_noise))
 
     def given(self, store: str, task: Task, epsilon: float | None, delta: float) -> Tensors:
-        """For a method's private tensors: its store's account, and what a window of it may spend in all.
+        """For a method's private tensors: its store's account, and the limit of a window's rho in all.
 
         Args:
             store: the window store's digest.
@@ -100,12 +100,12 @@ class DeviceAccount:
         return tensors
 
     def after(self, store: str, task: Task, private: Tensors, *, noised: bool) -> "DeviceAccount":
-        """After one release.
+        """The account after one release.
 
         Args:
             store: the window store's digest.
-            task: that released.
-            private: the method's, with what it charged; without that the release counts as one without noise.
+            task: the task of the release.
+            private: the method's, with its charges; without them the release counts as one without noise.
             noised: whether the method adds noise under this task.
         """
         before = self.stores.get(store, StoreAccount())
@@ -129,7 +129,7 @@ def _newest(names: tuple[str, ...], new: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _summed(store: StoreAccount) -> StoreAccount:
-    """Without its single windows."""
+    """The account without its single windows."""
     spent = {name: Ledger({}, ledger.most) for name, ledger in store.account.ledgers.items()}
     return replace(store, account=Account(spent))
 
@@ -143,7 +143,7 @@ def from_json(content: Mapping[str, Any]) -> DeviceAccount:
     """The inverse of :func:`to_json`.
 
     Raises:
-        ValueError, TypeError, KeyError: it is not what that wrote.
+        ValueError, TypeError, KeyError: it is not an output of that.
     """
     return DeviceAccount({name: _store_of(one) for name, one in content.items()})
 

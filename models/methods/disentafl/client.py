@@ -1,7 +1,7 @@
-"""A device's half of DisentAFL: training on its route, its domain gate, its own model. Imports torch.
+"""The client half of DisentAFL: training on its route, its domain gate, its own model. Imports torch.
 
 Order within a round (Algorithm 1): the agent has chosen a domain and fetched the route (``router.py``). Here
-the route is trained, the domain judged on windows that did not train, and the gate fitted to what was seen.
+the route is trained, the domain evaluated on windows that did not train, and the gate fitted to the results.
 """
 
 from dataclasses import dataclass
@@ -61,10 +61,10 @@ class DisentAflClient:
     def train(
         self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
     ) -> LocalResult:
-        """Train the route that ``state`` holds; of several domains, the one that the gate would choose.
+        """Train the route that ``state`` holds; of several domains, the gate's choice.
 
-        What the device has no data for is left out of the update, whatever its profile says. Private are the
-        gate's memory, and what the device keeps for its own predictions (``personal.py``).
+        Parts that the device has no data for are left out of the update, whatever its profile says. Private
+        are the gate's memory, and the device's personal tensors (``personal.py``).
 
         Raises:
             Transient: no window has one of the route's modalities and a label of one of its targets.
@@ -88,7 +88,7 @@ class DisentAflClient:
         return _result(work, state, private, _Trained(net.tensors(), rows, metrics, found, steps.kept))
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
-        """Judge a global state on labelled windows, with all inputs that they have; see ``evaluation.py``.
+        """Evaluate a global state on labelled windows, with all their inputs; see ``evaluation.py``.
 
         Raises:
             Misconfigured: no window is labelled, or the fleet shares no whole model (``last_layer`` private,
@@ -103,7 +103,7 @@ class DisentAflClient:
 
 @dataclass(frozen=True)
 class _Trained:
-    """What training came to: parameters by wire name, own features, metrics, accuracy, Adam's moments."""
+    """Result of training: parameters by wire name, own features, metrics, accuracy, Adam's moments."""
 
     tensors: Tensors
     rows: Rows
@@ -113,7 +113,7 @@ class _Trained:
 
 
 def _result(work: Work, state: Blobs, private: Tensors, done: _Trained) -> LocalResult:
-    """What travels and what stays."""
+    """The tensors to send and those to keep."""
     task, config = work.context.task, work.config
     psi, keeps, best = _gate(work, state, private, done.accuracy)
     new = done.tensors | psi
@@ -153,5 +153,5 @@ def _gate(work: Work, state: Blobs, private: Tensors, found: float | None) -> tu
 
 
 def make_client() -> DisentAflClient:
-    """The device's half."""
+    """The client half."""
     return DisentAflClient()

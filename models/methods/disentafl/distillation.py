@@ -1,10 +1,10 @@
-"""DisentAFL-KD on a device: the fleet's features that it distils towards, and its own. Imports torch.
+"""DisentAFL-KD on a device: the fleet's features as distillation targets, and its own. Imports torch.
 
-A window's feature ``Z[m, o]`` meets the fleet's mean of its class of target o; ``Z[m, shared]`` that of each
-target's class in turn.
+A window's feature ``Z[m, o]`` is compared with the fleet's mean of its class of target o; ``Z[m, shared]``
+with that of each target's class in turn.
 
-Shapes: B windows, M modalities of the route and, last, the shared one; J the columns of Z that a target has a
-say in, its own and the shared one; K rows of a target, F latent.
+Shapes: B windows, M modalities of the route and, last, the shared one; J the columns of Z that a target uses,
+its own and the shared one; K rows of a target, F latent.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ Rows = dict[str, dict[int, FloatArray]]
 
 
 def _columns(net: Subnet, o: int) -> dict[int, str]:
-    """Columns of Z that target number o has a say in, and the name of each."""
+    """Columns of Z that target number o uses, and the name of each."""
     shared = {len(net.targets): SHARED}
     return {o: net.targets[o].name} | shared if "mote" in net.families else shared
 
@@ -40,10 +40,10 @@ def _class(target: Target, truth: Truth) -> Tensor:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the fleet has seen.
+    """The fleet's mean features.
 
     Attributes:
-        net: whose features meet it.
+        net: the device's network.
         tables: by target of the route, ``values_MJKF`` and which rows there are, ``seen_MJK``.
     """
 

@@ -1,4 +1,4 @@
-"""How well a global version does on labelled windows: the supernet through one domain. Imports torch."""
+"""Evaluation of a global version on labelled windows: the supernet through one domain. Imports torch."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def _main(task: Task, windows: WindowSet) -> Target:
 
 
 def _metric(task: Task, target: Target, windows: WindowSet, made: dict[str, FloatArray]) -> dict[str, float]:
-    """One target's number; none where no window says what it is."""
+    """One target's metric; none if no window is labelled for it."""
     guess = made[output_names(target)[0]]
     if target.modality is not None:
         m = task.modality_names.index(target.modality)

@@ -1,4 +1,4 @@
-"""What travels besides weights: whose route the update is, its domain and, with kd, its rows. Torch-free."""
+"""Data sent besides weights: the device's profile, its domain and, with kd, its rows. Torch-free."""
 
 from itertools import pairwise
 from typing import Annotated
@@ -45,5 +45,5 @@ class DisentMessage(ExtraMessage):
 
     @property
     def profile(self) -> Profile:
-        """Whose route it is."""
+        """The device's profile."""
         return Profile(self.modalities, self.targets)

@@ -1,4 +1,4 @@
-"""Adam's moments of a route's knowledge types, which a device keeps (``training.adam_state``). Imports torch.
+"""Adam's moments of a route's knowledge types, stored on the device (``training.adam_state``). Imports torch.
 
 By blob, so that a domain or target that comes back finds its own again.
 """
@@ -13,7 +13,7 @@ from models.training import adam_state, local
 
 
 def begun(net: Subnet, config: DisentAflConfig, lr: float, private: Mapping[str, FloatArray]) -> local.Adam:
-    """An optimizer of the network that goes on with the moments that the device kept, if it keeps any."""
+    """An optimizer of the network that continues with the device's stored moments, if any."""
     own = dict(net.named_parameters())
     adam = local.Adam([own[path] for path in net.wire().values()], lr, config.weight_decay)
     if config.keep_moments:

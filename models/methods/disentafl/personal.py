@@ -1,7 +1,7 @@
-"""What a device keeps for itself, and how its own predictions use it. NumPy only.
+"""The tensors that a device keeps for itself, and their use in its own predictions. NumPy only.
 
 ``last_layer = "private"``: each decoder's last layer is the device's own, and never leaves it.
-``"interpolated"``: it travels, and the device predicts with a blend. ``own_share``: likewise all the other
+``"interpolated"``: it is sent, and the device predicts with a blend. ``own_share``: likewise all the other
 weights. ``aggregate = "kd"``: all weights are its own; the fleet shares features alone.
 """
 

@@ -1,4 +1,4 @@
-"""What a device trains in a round: on which windows, for what, through which domain. NumPy only."""
+"""Plan of a device's round: windows, profile, domain. NumPy only."""
 
 import zlib
 from collections.abc import Sequence

@@ -37,5 +37,5 @@ class DisentAflRouter:
 
 
 def make_router() -> DisentAflRouter:
-    """The device's gate."""
+    """The router."""
     return DisentAflRouter()

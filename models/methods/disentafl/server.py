@@ -1,7 +1,7 @@
-"""The coordinator's half of DisentAFL: each knowledge type over the devices that hold it (11). NumPy only.
+"""The coordinator half of DisentAFL: each knowledge type over the devices that hold it (11). NumPy only.
 
-It never needs the supernet of one device, and it trusts no message: what an update may hold follows from the
-task, the profile and the domain that it says, and it must hold exactly that.
+It never needs the supernet of one device, and it trusts no message: the task and the reported profile and
+domain determine the content of an update, and it must be exactly that.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
 
 _GATE_BOUND: Final = 2 * domain_gate.MAX_STEP
-"""With room for what earlier rounds' quantization carried over."""
+"""Room for the error carry of earlier rounds' quantization."""
 
 
 def part(name: str) -> str:
@@ -33,7 +33,7 @@ def part(name: str) -> str:
 
 
 def averaged(config: DisentAflConfig) -> frozenset[str]:
-    """The parts of the state whose deltas travel."""
+    """The parts of the state whose deltas are sent."""
     if config.aggregate == "kd":
         return frozenset({"gate"})
     private = {"last"} if config.last_layer == "private" else set()
@@ -118,7 +118,7 @@ class DisentAflFold:
                 self._features[blob] = row_fold(task.robust, rows, columns, MAX_ABS)
 
     def fold(self, update: Update) -> None:
-        """Take one update that :meth:`DisentAflServer.check` has passed."""
+        """Add one update that :meth:`DisentAflServer.check` has accepted."""
         deltas = {name: tensor for name, tensor in update.tensors.items() if part(name) != features.PART}
         self._deltas.add(deltas, update.header.weight)
         for blob, rows in DisentMessage.read(update.header.extra).rows.items():
@@ -126,7 +126,7 @@ class DisentAflFold:
             self._features[blob].add(name, np.array(rows), update.tensors[name])
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same round."""
+        """Merge another fold of the same round."""
         self._deltas.merge(other._deltas)
         for blob, rows in self._features.items():
             rows.merge(other._features[blob])
@@ -206,5 +206,5 @@ def _rows_of(task: Task, blob: str, targets: tuple[str, ...]) -> set[int]:
 
 
 def make_server() -> DisentAflServer:
-    """The coordinator's half."""
+    """The coordinator half."""
     return DisentAflServer()

@@ -1,4 +1,4 @@
-"""A device's half of MMFeD3-HidE: completes its knowledge graph, trains its rows. Imports torch."""
+"""The client half of MMFeD3-HidE: completes its knowledge graph, trains its rows. Imports torch."""
 
 import torch
 
@@ -17,7 +17,7 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.tasks.task import Task
 
 _FEWEST = 2
-"""Entities: one alone has nothing to be told apart from."""
+"""Entities that training needs: one alone has no other to compare with."""
 
 
 class MmFed3Client:
@@ -76,5 +76,5 @@ class MmFed3Client:
 
 
 def make_client() -> MmFed3Client:
-    """The device's half."""
+    """The client half."""
     return MmFed3Client()

@@ -1,10 +1,9 @@
-"""What a device keeps from round to round, found again by key in a knowledge graph that grew. NumPy only.
+"""The device's stored state, matched by key to a knowledge graph that grew. NumPy only.
 
 Private tensors besides those of :mod:`models.knowledge_graph.data.embedding_tables`, all in the order of its
-keys: ``own/structure``
-(E, D), the device's own rows where it has a copy of the fleet's beside them; ``carry/rows`` (E, D), changes
-that did not travel yet; ``table/<name>/mean``, ``.../square`` and ``.../steps``, Adam's moments by row; and
-``dense/<name>``, projections, fusion and imputer.
+keys: ``own/structure`` (E, D), the device's own rows if it has a copy of the fleet's beside them;
+``carry/rows`` (E, D), changes that were not sent yet; ``table/<name>/mean``, ``.../square`` and
+``.../steps``, Adam's moments by row; and ``dense/<name>``, projections, fusion and imputer.
 
 Shapes: E entities (or rows of another table), D columns; old ones are those of the round before.
 """
@@ -35,7 +34,7 @@ _TABLE: Final = "table/"
 
 
 def places(old_E16: Keys, new_E16: Keys) -> IntArray:
-    """For each new key its row among the old ones, -1 where it was not there."""
+    """For each new key its row among the old ones, -1 if it is new."""
     if np.array_equal(old_E16, new_E16):
         return np.arange(len(new_E16))
     at = rows_by_key(old_E16)

@@ -1,4 +1,4 @@
-"""How well a device's own model completes its graph: filtered ranks of triples that did not train. Torch.
+"""Evaluation of a device's own model: filtered ranks of triples that did not train. Imports torch.
 
 Shapes: N triples, E entities, R relations (X is 2 R), V views, D and C their dims.
 """
@@ -23,9 +23,9 @@ from protocol.tasks.task import Task
 
 
 def set_aside(graph: KeyedGraph, share: float) -> BoolArray:
-    """Which triples judge and do not train, (N,): always the same ones, however the knowledge graph grows.
+    """Triples that evaluate and do not train, (N,): always the same, however the knowledge graph grows.
 
-    None where all of them would be.
+    None if all of them would be.
     """
     aside_N: BoolArray = _drawn(graph) < share
     return np.zeros_like(aside_N) if aside_N.all() else aside_N

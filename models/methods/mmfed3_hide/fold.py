@@ -1,4 +1,4 @@
-"""Rows of all devices put together by entity: integer sums that know no order. NumPy only.
+"""Rows of all devices aggregated by entity: integer sums that do not depend on order. NumPy only.
 
 Shapes: U entities of the fleet, n of a device, D entity dim.
 """
@@ -22,7 +22,7 @@ _LARGEST: Final = 32752.0
 
 
 def devices_of(state: Blobs) -> list[str]:
-    """Who has rows in a state, sorted."""
+    """Devices with rows in a state, sorted."""
     start = f"{ROWS}/"
     return sorted(name.removeprefix(start) for name in state if name.startswith(start))
 
@@ -83,10 +83,10 @@ class RowsFold:
         self._known, self._fresh = _Sums(self._base_U16, dim), _Sums(self._base_U16[:0], dim)
 
     def fold(self, device: str, tensors: Tensors, most: int) -> None:
-        """Take the rows of an update that was checked.
+        """Add the rows of an update that was checked.
 
         Args:
-            device: whose.
+            device: the sender.
             tensors: the update's.
             most: entities that a device may have.
         """
@@ -103,7 +103,7 @@ class RowsFold:
         self._now[device] = sent.keys_n16
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same round."""
+        """Merge another fold of the same round."""
         self._known.add(other._known.keys_U16, other._known.total_UD, other._known.count_U)
         self._fresh.grow(other._fresh.keys_U16)
         self._fresh.add(other._fresh.keys_U16, other._fresh.total_UD, other._fresh.count_U)

@@ -1,8 +1,7 @@
-"""What equation (12) adds to a device's own loss, and what its baselines add. Imports torch.
+"""The terms of equation (12) beside a device's own loss, and those of its baselines. Imports torch.
 
 The terms themselves are in :mod:`models.knowledge_graph`. Shapes: B questions, L candidates (the answer
-first, then
-negatives), U entities of a batch, V views, D numbers of an embedding.
+first, then negatives), U entities of a batch, V views, D numbers of an embedding.
 """
 
 import torch

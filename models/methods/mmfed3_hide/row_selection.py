@@ -1,6 +1,6 @@
-"""Which rows travel, and what is left for later. NumPy only.
+"""Selection of the rows to send, and of the rest for later rounds. NumPy only.
 
-Shapes: E entities of the device's knowledge graph (n in the order of their keys), m that travel, D columns.
+Shapes: E entities of the device's knowledge graph (n in the order of their keys), m that are sent, D columns.
 """
 
 import math

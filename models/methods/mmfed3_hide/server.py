@@ -1,6 +1,6 @@
-"""The coordinator's half of MMFeD3-HidE: rows folded by existence, projections by triples. NumPy only.
+"""The coordinator half of MMFeD3-HidE: rows folded by existence, projections by triples. NumPy only.
 
-It learns no name, relation or feature: rows are known by keyed hashes.
+It learns no name, relation or feature: rows are identified by keyed hashes.
 """
 
 from collections.abc import Iterable
@@ -121,13 +121,13 @@ class MmFed3Fold:
         self._rows = RowsFold(state, task.seed, config.dim, config.span)
 
     def fold(self, update: Update) -> None:
-        """Take one update that :meth:`MmFed3Server.check` has passed."""
+        """Add one update that :meth:`MmFed3Server.check` has accepted."""
         moved = {name: t for name, t in update.tensors.items() if name in self._projections}
         self._deltas.add(moved, update.header.weight)
         self._rows.fold(update.header.device, update.tensors, self._most)
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same round."""
+        """Merge another fold of the same round."""
         self._deltas.merge(other._deltas)
         self._rows.merge(other._rows)
 
@@ -137,5 +137,5 @@ class MmFed3Fold:
 
 
 def make_server() -> MmFed3Server:
-    """The coordinator's half."""
+    """The coordinator half."""
     return MmFed3Server()

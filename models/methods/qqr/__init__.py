@@ -1,6 +1,6 @@
 """QQR: class prototypes against missing and noisy modalities, learned online (Wang et al.). Torch-free.
 
-OGPC builds global prototypes per (modality, class), PNR puts them where a modality is missing, PLR pulls the
+OGPC builds global prototypes per (modality, class), PNR imputes missing modalities by them, PLR pulls the
 features of a noisy modality towards them. Where the paper leaves a choice:
 
 - (13) divides by the number of contributing windows of that class; (15) is a mean over the devices that hold
@@ -8,7 +8,7 @@ features of a noisy modality towards them. Where the paper leaves a choice:
 - q is one per window and modality, from the stream's quality indicator.
 - One update carries model and prototypes: training uses the global prototypes of earlier rounds, and those
   sent come from the encoders just trained, with BatchNorm's running statistics.
-- (5) is a plain mean, so every weight is 1. BatchNorm statistics travel and are averaged like parameters. A
+- (5) is a plain mean, so every weight is 1. BatchNorm statistics are sent and averaged like parameters. A
   device without a modality sends no encoder of it, and the whole head, trained on completed features.
 """
 
@@ -29,28 +29,28 @@ class QqrConfig(Frozen):
     """Options of the task's ``config`` table."""
 
     impute: Impute = "pnr"
-    """What stands for a missing modality while training: ``pnr``, the paper's literal rule, the prototype of
-    the sample's true class (18, 19); ``pnr_posterior``, the prototypes weighted by the posterior of the
-    modalities that are there, which is what both do at inference and shows the head no label;
-    ``mean_feature``, the plain mean of the modality's prototypes, the same whatever the class, at inference
-    too (mean imputation); an input of zeros; a feature of zeros; or nothing, and only samples with all
-    modalities train. The last three are the paper's baselines."""
+    """The value of a missing modality in training: ``pnr``, the paper's literal rule, the prototype of the
+    sample's true class (18, 19); ``pnr_posterior``, the prototypes weighted by the posterior of the present
+    modalities, as both do at inference, which shows the head no label; ``mean_feature``, the plain mean of
+    the modality's prototypes for every class, at inference too (mean imputation); an input of zeros; a
+    feature of zeros; or nothing, and only samples with all modalities train. The last three are the paper's
+    baselines."""
     modality_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Not in the paper: at each step a training window loses each modality that it has with this probability,
+    """Not in the paper: at each step a training window loses each of its modalities with this probability,
     never the last one, and ``impute`` fills it. With ``zero_feature`` it is FedAvg with modality dropout."""
     pce_on_incomplete: bool = False
-    """Not in the paper: (22) pulls the modalities that are there towards their prototypes also where another
-    is missing, whatever the quality. The head can read the class from an imputed prototype; this makes the
-    encoders learn from such samples too. ``False`` is literal; what it gains is in docs/methods/qqr.md."""
+    """Not in the paper: (22) pulls the present modalities towards their prototypes also if another is
+    missing, whatever the quality. The head can read the class from an imputed prototype; this makes the
+    encoders learn from such samples too. ``False`` is literal; the gain is in docs/methods/qqr.md."""
     missing_prototype: Literal["wait", "zero_feature"] = "zero_feature"
     """PNR, a class (by posterior: every class) without prototype: a feature of zeros, or the sample waits for
-    a later round (it is counted; and waits for ever where no device has the modality)."""
+    a later round (it is counted; and waits for ever if no device has the modality)."""
     quality: Literal["plr", "none"] = "plr"
-    """``plr``: windows of low quality make no prototypes (14) and get the loss of (22). ``none``: quality is
+    """``plr``: windows of low quality give no prototypes (14) and get the loss of (22). ``none``: quality is
     not read."""
     quality_threshold: Share = 0.5
     """q of a (window, modality) is 1 from this quality on, else 0. The paper has one q for a modality and
-    round; a stream's noise comes and goes within one, and where it does not, both are the same."""
+    round; the noise of a stream may change within a round, and if it does not, both are the same."""
     beta: Annotated[float, Field(ge=0, le=100)] = 0.5
     """Weight of PLR's term in (22)."""
     normalise: bool = True
@@ -58,8 +58,8 @@ class QqrConfig(Frozen):
     magnitudes)."""
     feature_scale: Rate | Annotated[float, Field(gt=10, le=1000)] = 8.0
     forgetting: Literal["cumulative", "exponential"] = "cumulative"
-    """How rounds enter a global prototype: the paper's mean of all (16), or with exponentially fading
-    weights."""
+    """The weights of rounds in a global prototype: the paper's equal ones (16), or exponentially fading ones.
+    """
     forgetting_rate: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Exponential forgetting: the newest round's share."""
     prototype_bits: Literal[2, 3, 4, 8, 32] = 4
@@ -73,28 +73,29 @@ class QqrConfig(Frozen):
     coordinate-wise median of the class's features, is left out of the mean (13). 0 is the paper's mean."""
     prototype_clip: Annotated[float, Field(ge=0, le=1e6)] = 0.0
     """Features longer than this are scaled down to it before the mean (13); 0 clips nothing. Not for
-    ``normalise``, where all have one length."""
+    ``normalise``, which gives all one length."""
     upload: Literal["model+prototypes", "prototypes"] = "model+prototypes"
-    """``prototypes``: nothing is trained, features come from the global encoders, and only prototypes
-    travel."""
+    """``prototypes``: nothing is trained, features come from the global encoders, and only prototypes are
+    sent."""
     model_every: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """Model deltas travel in every round whose number this divides, and in the task's last one. In the rounds
-    between, a device trains on from its own weights and only its prototypes travel. 1 is the paper."""
+    """Model deltas are sent in every round that is a multiple of this, and in the task's last one. In the
+    other rounds a device trains on from its own weights and sends only its prototypes. 1 is the paper."""
     novel_classes: bool = True
-    """At inference: a class that has a prototype and was never trained (``classes/trained``) is told by its
-    prototype alone, beside the trained head."""
+    """At inference: a class that has a prototype and was never trained (``classes/trained``) is recognised by
+    its prototype alone, beside the trained head."""
     personal: Personal = "none"
-    """What a device keeps for itself of its training: the head, its prototypes, or both. Its own predictions
-    use them, blended with the global ones; what it sends, and where it starts the next round, do not."""
+    """What a device stores for itself after training: the head, its prototypes, or both. Its own predictions
+    use them, blended with the global ones; its updates, and the start of its next round, do not."""
     personal_share: Share = 0.5
     """Weight of a device's own head and prototypes in that blend."""
     dp_noise: Noise = 0.0
-    """Differential privacy of prototypes (``privacy.py``): Gaussian noise on each class mean, its standard
-    deviation so many times the mean's sensitivity. 0 is off. Only where nothing but prototypes travels."""
+    """Differential privacy of prototypes (``privacy.py``): Gaussian noise on each class mean, with a standard
+    deviation of this many times the mean's sensitivity. 0 is off. Only if nothing but prototypes is sent."""
     dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """delta of the (epsilon, delta) that is reported."""
+    """delta of the reported (epsilon, delta)."""
     dp_epsilon_max: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """A window makes no more prototypes once another would take its epsilon beyond this; None goes on."""
+    """A window gives no more prototypes once another would take its epsilon beyond this; None sets no limit.
+    """
     lr: Rate = 0.08
     """SGD's step in round 1; later ``max(lr_min, lr * lr_decay ** (round - 1))``."""
     lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
@@ -104,14 +105,14 @@ class QqrConfig(Frozen):
     batch: Annotated[int, Field(ge=2, le=65536)] = 128
     epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     remeasure_norms: bool = True
-    """After training, BatchNorm's statistics are measured anew on the round's windows (a forward pass)."""
+    """After training, BatchNorm's statistics are measured again on the round's windows (a forward pass)."""
     clean_norms: bool = True
-    """Not in the paper, which has no BatchNorm: windows of low quality take no part in that measurement, and
-    where hardly any other is left the statistics of the base stay. Noise in a round would else shift the
+    """Not in the paper, which has no BatchNorm: windows of low quality are left out of that measurement, and
+    if hardly any other is left the statistics of the base stay. Otherwise noise in a round would shift the
     features of every window at inference (docs/methods/qqr.md)."""
     rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
-    """Augmentation: each training window is turned about a random axis by up to this angle, its three-channel
-    modalities together (sensors in one housing). 0 is off."""
+    """Augmentation: each training window is rotated about a random axis by up to this angle, its
+    three-channel modalities together (sensors in one housing). 0 is off."""
     gain: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Augmentation: each training window and modality is multiplied by a factor from ``1 - gain`` to ``1 +
     gain``."""
@@ -120,7 +121,7 @@ class QqrConfig(Frozen):
 
     @model_validator(mode="after")
     def _private_means(self) -> Self:
-        """Noise protects only what it is added to, and only where one window's share is bounded."""
+        """Noise protects only the values it is added to, and only if one window's share is bounded."""
         if self.prototype_clip and self.normalise:
             raise ValueError(
                 "prototype_clip: with normalise = true every feature has the length feature_scale"

@@ -1,8 +1,8 @@
-"""A device's half of QQR: local training with PNR and PLR, then its prototypes (OGPC). Imports torch.
+"""The client half of QQR: local training with PNR and PLR, then its prototypes (OGPC). Imports torch.
 
 Order within a round: the paper sends prototypes, waits for the global ones and then trains. Here one update
-carries both: training uses the global prototypes of the rounds before, and the prototypes sent are those of
-the encoders just trained, so they fit the model that the coordinator makes of them.
+carries both: training uses the global prototypes of earlier rounds, and the prototypes sent are those of the
+encoders just trained, so they fit the model that the coordinator aggregates from them.
 """
 
 from dataclasses import replace
@@ -51,14 +51,14 @@ class QqrClient:
     """See :class:`models.contract.Client`.
 
     Args:
-        prototyper: how prototypes are made where nothing else is sent.
+        prototyper: computes prototypes if nothing else is sent.
     """
 
     def __init__(self, prototyper: QqrPrototyper | None = None) -> None:
         self._prototyper = prototyper or QqrPrototyper()
 
     def initial(self, task: Task, seed: int) -> Blobs:
-        """A fresh network, and prototypes that have seen no round."""
+        """A fresh network, and prototypes of no round."""
         local.start_deterministic(derive_seed(seed, "initial"))
         shape = (len(task.labels), task.network.feature_dim)
         prototypes = {
@@ -73,13 +73,13 @@ class QqrClient:
     def train(
         self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
     ) -> LocalResult:
-        """Train on the labelled windows, make prototypes of them.
+        """Train on the labelled windows, compute prototypes of them.
 
-        Where every window waits for a prototype, and in the rounds between those in which models travel
+        If every window waits for a prototype, and in the rounds between those in which models are sent
         (``model_every``), only prototypes are sent.
 
-        Private are: the device's own weights in the rounds between (``between.py``), what it keeps for its
-        own predictions (``personal.py``), and its privacy account (``models/privacy/account.py``).
+        Private are: the device's own weights in the rounds between (``local_rounds.py``), its personal
+        tensors (``personal.py``), and its privacy account (``models/privacy/account.py``).
 
         Raises:
             Transient: there is nothing to send: no window is labelled and has a modality that the device has
@@ -123,14 +123,14 @@ class QqrClient:
         known: Globals,
         private: Tensors,
     ) -> LocalResult:
-        """What a device without torch does too, with the features of this network."""
+        """The result of a device without torch, with the features of this network."""
         seen, _, metrics = _usable(context, windows, known, known.config)
         result = self._prototyper.summarise(context, seen, _raw_features(net, known, seen), private)
         result.metrics = metrics | {k: v for k, v in result.metrics.items() if k not in metrics}
         return result
 
     def inference_model(self, task: Task, state: Blobs) -> InferenceModel:
-        """The module that evaluation runs and that export turns into ONNX."""
+        """The module for evaluation and ONNX export."""
         config = METHOD.configure(task)
         net = build(task)
         load_blobs(net, state)
@@ -146,19 +146,19 @@ class QqrClient:
         )
 
     def personal_model(self, task: Task, state: Blobs, private: Tensors) -> InferenceModel:
-        """The module that a device predicts with that keeps a head or prototypes of its own (``personal``).
+        """The module for predictions of a device that has its own head or prototypes (``personal``).
 
         Args:
             task: names, shapes and options.
             state: the global state.
-            private: what the device's last :attr:`LocalResult.private` was; where it lacks something, the
-                global state's stands.
+            private: the device's last :attr:`LocalResult.private`; tensors that it lacks are taken from the
+                global state.
         """
         config = METHOD.configure(task)
         return self.inference_model(task, blended(config, state, private))
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
-        """Judge a global state on labelled windows, missing modalities handled as at inference.
+        """Evaluate a global state on labelled windows, missing modalities handled as at inference.
 
         Raises:
             Misconfigured: no window is labelled.
@@ -174,10 +174,10 @@ def _globals(task: Task, state: Blobs, config: QqrConfig) -> Globals:
 def _usable(
     context: ClientContext, windows: WindowSet, known: Globals, config: QqrConfig
 ) -> tuple[WindowSet, NDArray[np.bool_], dict[str, float]]:
-    """The windows that are used this round, which of them train, and what became of the others, counted.
+    """The windows of this round, which of them train, and counts of the others.
 
-    What the device has no encoder for counts as missing, whatever its windows say. A window that waits for a
-    prototype (PNR) does not train, but makes prototypes of what it has.
+    A modality without an encoder on the device counts as missing in all windows. A window that waits for a
+    prototype (PNR) does not train, but its present modalities give prototypes.
     """
     names = context.task.modality_names
     present_BM = windows.present_BM & np.array([name in known.encoders for name in names])
@@ -202,7 +202,7 @@ def _usable(
 def _waiting(
     known: Globals, names: tuple[str, ...], windows: WindowSet, config: QqrConfig
 ) -> NDArray[np.bool_]:
-    """PNR: which windows lack a modality that has no prototype to stand for it, and wait if so configured."""
+    """PNR: the windows that lack a modality without a prototype to impute it, and wait if so configured."""
     waits_B = np.zeros(len(windows), np.bool_)
     if config.missing_prototype == "wait":
         for m, name in enumerate(names):
@@ -228,7 +228,7 @@ def _parts(net: MultimodalNetwork, trained: frozenset[str]) -> Tensors:
 
 
 def _raw_features(net: MultimodalNetwork, known: Globals, windows: WindowSet) -> dict[str, FloatArray]:
-    """``z_BD`` by modality, before normalisation, of what makes prototypes (14); zeros elsewhere."""
+    """``z_BD`` by modality, before normalisation, of windows that give prototypes (14); zeros elsewhere."""
     good_BM = windows.present_BM & known.high_quality(windows.quality_BM)
     made: dict[str, FloatArray] = {}
     for m, name in enumerate(net.names):
@@ -243,7 +243,7 @@ def _raw_features(net: MultimodalNetwork, known: Globals, windows: WindowSet) ->
 def _kept(
     context: ClientContext, state: Blobs, private: Tensors, own: OwnWeights, made: LocalPrototypes
 ) -> Tensors:
-    """What stays on the device until the next round."""
+    """The tensors that stay on the device until the next round."""
     config, task = METHOD.configure(context.task), context.task
     kept = Account.of(private, task.modality_names).tensors()
     if config.model_every > 1:
@@ -252,5 +252,5 @@ def _kept(
 
 
 def make_client() -> QqrClient:
-    """The device's half."""
+    """The client half."""
     return QqrClient()

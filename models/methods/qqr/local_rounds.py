@@ -1,18 +1,18 @@
-"""``model_every``: a device's own weights between the rounds in which model deltas travel. Torch-free.
+"""``model_every``: a device's own weights between the rounds in which model deltas are sent. Torch-free.
 
 In a round between, the fleet's model does not move, only its prototypes do. So a device that goes on from its
-own weights has, after n such rounds, a delta against a base that is still the fleet's: what it sends in the
-next sending round is ``own - base`` of that round, n rounds of work in one delta, quantized once. The error
-carry stays what it was in the rounds between (its tensors do not travel) and is added to that one delta.
+own weights has, after n such rounds, a delta against a base that is still the fleet's: in the next
+sending round it sends ``own - base`` of that round, n rounds of work in one delta, quantized once. The error
+carry stays what it was in the rounds between (its tensors are not sent) and is added to that one delta.
 
-Own weights are good for one base only, so its fingerprint is kept with them:
+Own weights are good for one base only, so its fingerprint is stored with them:
 
 - the base has moved (a sending round closed, with or without this device's delta; it was away for some
-  rounds): they are dropped, and the device begins from the base, like one that came new;
-- the base has not moved (a round between; a sending round that was given up, or that nobody's model reached):
-  it goes on from them;
+  rounds): they are dropped, and the device begins from the base, like a new one;
+- the base has not moved (a round between; a sending round that was abandoned, or that no model reached):
+  it continues from them;
 - the same round trained twice (its update was lost before it was spooled): a device cut off before its own
-  weights were written begins from the former ones and makes the same bytes; later, it trains one round more.
+  weights were written begins from the former ones and gives the same bytes; later, it trains one round more.
   Either way the delta is against the base that it was trained from.
 
 A device that lost them (a damaged file), or whose training diverged, begins from the base: its work since the
@@ -37,13 +37,13 @@ _ROUNDS: Final = f"{_PREFIX}rounds"
 
 
 def model_travels(task: Task, config: QqrConfig, round_: int) -> bool:
-    """Whether model deltas travel in this round: every ``model_every``-th, and the task's last."""
+    """Whether model deltas are sent in this round: every ``model_every``-th, and the task's last."""
     return round_ % config.model_every == 0 or round_ == task.rounds.count
 
 
 @dataclass(frozen=True)
 class OwnWeights:
-    """What a device has trained since the fleet's model last moved.
+    """The weights that a device has trained since the fleet's model last moved.
 
     Attributes:
         tensors: by wire name, the head and the encoders trained since; empty: nothing yet.
@@ -55,7 +55,7 @@ class OwnWeights:
 
     @classmethod
     def of(cls, state: Blobs, private: Mapping[str, FloatArray]) -> "OwnWeights":
-        """Those kept in ``private``, if they were trained from this base, fit it and are finite."""
+        """The weights in ``private``, if they were trained from this base, fit it and are finite."""
         base = private.get(_BASE)
         if base is None or not np.array_equal(base, _fingerprint(state)):
             return cls({})

@@ -32,14 +32,14 @@ from protocol.tasks.task import Task
 
 _FEATURE_BATCH = 256
 _FEW = 16
-"""Windows that BatchNorm's statistics need at least, where others of low quality are at hand."""
+"""Windows that BatchNorm's statistics need at least, if others of low quality are available."""
 WHATEVER_THE_CLASS: Final = frozenset({"pnr_posterior", "mean_feature"})
-"""Ways to impute by prototypes that need one of any class, not that of the window's."""
+"""Ways to impute that need a prototype of any class, not that of the window's."""
 
 
 @dataclass(frozen=True)
 class Globals:
-    """What a device knows of the fleet besides the network.
+    """The device's knowledge of the fleet besides the network.
 
     Attributes:
         encoders: modalities that this device has an encoder for.
@@ -76,13 +76,13 @@ class Globals:
         return high_quality(quality_BM, self.config)
 
     def q(self, windows: WindowSet) -> NDArray[np.bool_]:
-        """The q of (22), (B, M): false where a feature is pulled towards its prototype."""
+        """The q of (22), (B, M): false for a feature that is pulled towards its prototype."""
         high_BM = self.high_quality(windows.quality_BM)
         complete_B1 = windows.present_BM.all(axis=1, keepdims=True)
         return high_BM & complete_B1 if self.config.pce_on_incomplete else high_BM
 
     def replaceable(self, y_B: Tensor) -> Tensor:
-        """Whether something can stand for each (window, modality) if it is missing, (B, M)."""
+        """Whether each (window, modality) could be imputed if it is missing, (B, M)."""
         if self.config.impute == "pnr":
             return torch.stack([seen_K[y_B] for seen_K in self.seen.values()], dim=1)
         if self.config.impute in WHATEVER_THE_CLASS:
@@ -146,10 +146,10 @@ class LocalTraining:
         }
 
     def _remeasure(self, everything: _Batch, good_BM: Tensor, before: Mapping[str, list[Tensor]]) -> None:
-        """BatchNorm statistics of the trained encoders, on the windows as inference will see them.
+        """BatchNorm statistics of the trained encoders, on the windows in the form of inference.
 
-        Noise would shift them for all windows, so windows of low quality have no part in them; where hardly
-        any other is left, those of the base stay (``clean_norms``).
+        Noise would shift them for all windows, so windows of low quality are left out; if hardly any other is
+        left, those of the base stay (``clean_norms``).
         """
         for m, name in enumerate(self._net.names):
             if name not in self.trained:
@@ -164,7 +164,7 @@ class LocalTraining:
             local.remeasure_norms(encoder, (partial(self._net.encode, name, part) for part in parts))
 
     def _encoded(self, name: str, here_B: Tensor) -> Tensor:
-        """Which windows go through an encoder: with ``zero_input``, where the device has it, all."""
+        """The windows that go through an encoder: with ``zero_input``, all, if the device has it."""
         everywhere = self._config.impute == "zero_input" and name in self._known.encoders
         return torch.ones_like(here_B) if everywhere else here_B
 
@@ -180,7 +180,7 @@ class LocalTraining:
         return self._dropped(batch) if config.modality_dropout else batch
 
     def _dropped(self, batch: _Batch) -> _Batch:
-        """The batch after modality dropout, which never takes what a window would have to wait for."""
+        """The batch after modality dropout, which never takes a modality without a replacement."""
         droppable_BM = batch.present_BM
         if self._config.missing_prototype == "wait":
             droppable_BM = droppable_BM & self._known.replaceable(batch.y_B)
@@ -207,7 +207,7 @@ class LocalTraining:
         return float(loss.detach()), int((logits_BK.argmax(dim=1) == batch.y_B).sum())
 
     def _completed(self, batch: _Batch) -> dict[str, Tensor]:
-        """Each modality's ``z_BD``: encoded where it is there, else what ``impute`` says."""
+        """Each modality's ``z_BD``: encoded if it is present, else imputed by ``impute``."""
         config, known = self._config, self._known
         z: dict[str, Tensor] = {}
         for m, name in enumerate(self._net.names):
@@ -230,7 +230,7 @@ class LocalTraining:
         return z
 
     def _pce(self, z: Mapping[str, Tensor], batch: _Batch) -> Tensor:
-        """Equation (21) as ``pce_MB``; 0 where a modality is missing. Computed only where q is false."""
+        """Equation (21) as ``pce_MB``; 0 for a missing modality. Computed only for false q."""
         pce_MB = torch.zeros(len(self._net.names), len(batch.y_B))
         for m, name in enumerate(self._net.names):
             low_B = batch.present_BM[:, m] & ~batch.q_BM[:, m]
@@ -255,7 +255,7 @@ def _whole(windows: WindowSet, known: Globals) -> _Batch:
 
 
 def features(net: MultimodalNetwork, name: str, x_BCT: Tensor) -> Tensor:
-    """``z_BD`` as prototypes and inference see it, before normalisation: BatchNorm's running statistics."""
+    """``z_BD`` for prototypes and inference, before normalisation: BatchNorm's running statistics."""
     net.eval()
     with torch.no_grad():
         return torch.cat([net.encode(name, part) for part in torch.split(x_BCT, _FEATURE_BATCH)])

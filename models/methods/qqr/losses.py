@@ -57,13 +57,13 @@ def cross_entropy(logits_BK: Tensor, y_B: Tensor) -> Tensor:
 def prototype_cross_entropy(z_BD: Tensor, y_B: Tensor, vbar_KD: Tensor, seen_K: Tensor) -> Tensor:
     """PCE, equation (21), for each window: ``-log softmax_c(-||z - vbar_c||_2)`` at the true class, (B,).
 
-    Only classes with a prototype take part; a window whose class has none gets 0.
+    Only classes with a prototype count; a window whose class has none gets 0.
     """
     scores_BK = negative_distances(z_BD, vbar_KD.detach()).masked_fill(~seen_K, -torch.inf)
     seen_B = seen_K[y_B]
     if not bool(seen_B.any()):
         return z_BD.new_zeros(len(z_BD))
-    # rows without a prototype of their class are taken out before the softmax: 0 * inf would be NaN
+    # rows without a prototype of their class are removed before the softmax: 0 * inf would be NaN
     loss_S = functional.cross_entropy(scores_BK[seen_B], y_B[seen_B], reduction="none")
     return z_BD.new_zeros(len(z_BD)).masked_scatter(seen_B, loss_S)
 

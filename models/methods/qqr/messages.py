@@ -1,4 +1,4 @@
-"""What travels besides weights: the classes an update has prototypes of, and their counts. Torch-free."""
+"""Data sent besides weights: the classes of an update's prototypes, and their counts. Torch-free."""
 
 from typing import Annotated, Self
 
@@ -16,7 +16,7 @@ class PrototypeRows(Wire):
     classes: _PerRow
     """Class indices, strictly increasing; one for each row of the tensor."""
     counts: _PerRow
-    """Windows that made the row: present, of good quality, of this class (14)."""
+    """Windows in the row's mean: present, of good quality, of this class (14)."""
 
     @model_validator(mode="after")
     def _rows_agree(self) -> Self:

@@ -1,8 +1,8 @@
-"""What a device keeps of its training for itself, and how its own predictions use it. Torch-free.
+"""The tensors that a device keeps for itself, and their use in its own predictions. Torch-free.
 
-The paper has one model for all. Here a device may keep, under their wire names, the head as its training left
-it and its own prototypes; at inference they are blended with the global ones. What it sends, and where its
-next round begins, are the same as without: personalisation costs the fleet nothing.
+The paper has one model for all. Here a device may store, under their wire names, its trained head and its own
+prototypes; at inference they are blended with the global ones. Its updates, and the start of its next round,
+are the same as without: personalisation costs the fleet nothing.
 """
 
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ def keeps_prototypes(config: QqrConfig) -> bool:
 
 
 def kept_head(config: QqrConfig, private: Mapping[str, FloatArray], trained: Tensors) -> Tensors:
-    """The head as this round's training left it; the one kept before where nothing trained.
+    """The head after this round's training; the stored one if nothing trained.
 
     Args:
-        config: the task's options; nothing is kept unless they say so.
-        private: what was kept before.
-        trained: by wire name, what was trained.
+        config: the task's options; nothing is stored unless they say so.
+        private: the stored tensors of earlier rounds.
+        trained: by wire name, the trained tensors.
     """
     if not keeps_head(config):
         return {}
@@ -54,7 +54,7 @@ def kept_prototypes(
         task: names and shapes.
         config: the task's options.
         private: those of the rounds before, if any; of other shapes (the task has changed) they are dropped.
-        means: as this round's windows give them: neither quantized nor noised, they stay here.
+        means: of this round's windows: neither quantized nor noised, they stay here.
     """
     if not keeps_prototypes(config):
         return {}
@@ -73,11 +73,11 @@ def kept_prototypes(
 
 
 def blended(config: QqrConfig, state: Blobs, private: Mapping[str, FloatArray]) -> Blobs:
-    """The state that the device's own predictions use.
+    """The state for the device's own predictions.
 
     ``own' = personal_share * own + (1 - personal_share) * global``, tensor by tensor for the head, class by
-    class for prototypes: where only one of the two has a prototype, that one counts alone. What the device
-    does not have, or has in another shape (the network has changed), stays global.
+    class for prototypes: if only one of the two has a prototype, that one counts alone. Tensors that the
+    device lacks, or has in another shape (the network has changed), stay global.
     """
     new = dict(state)
     share = np.float32(config.personal_share)

@@ -1,30 +1,30 @@
 """Differential privacy of a device's prototypes: the Gaussian mechanism. NumPy, torch-free.
 
-What is protected here: the content of one window of one device; of a moment, which lies in several windows,
-see ``models/privacy/account.py``, where the account is. Neighbouring data differ in one window's samples;
-its class, the modalities it has and whether they are good enough to be used are the same (replace-one). A
-release is the mean (13) of n features, each of length L at most, so replacing one moves it by ``2 L / n`` at
-most; noise of ``dp_noise`` times that is added to every coordinate, and the release satisfies
-zero-concentrated differential privacy with ``rho = 1 / (2 dp_noise^2)`` (Bun and Steinke 2016, proposition
-1.6). A window is in the means of one class, one for each modality it has, in every round in which it is used:
-the rhos add (lemma 1.7). What is done to the noised mean (length, quantizer, fold) costs nothing.
+Protected: the content of one window of one device; for a moment, which lies in several windows, see
+``models/privacy/account.py``, where the account is. Neighbouring data differ in one window's samples; its
+class, the modalities it has and whether they are good enough to be used are the same (replace-one). A release
+is the mean (13) of n features, each of length L at most, so replacing one moves it by ``2 L / n`` at most;
+noise of ``dp_noise`` times that is added to every coordinate, and the release satisfies zero-concentrated
+differential privacy with ``rho = 1 / (2 dp_noise^2)`` (Bun and Steinke 2016, proposition 1.6). A window is in
+the means of one class, one for each modality it has, in every round in which it is used: the rhos add (lemma
+1.7). Later steps on the noised mean (length, quantizer, fold) cost nothing.
 
-What is *not* protected, and travels in the clear: how many windows of each class and modality there are (the
-message and the header say it, exactly), how many are missing or of low quality, the mean quality, and other
-counts among the metrics. Where it is a secret *that* a class occurs on a device, this does not keep it.
+*Not* protected, and sent in the clear: how many windows of each class and modality there are (exactly, in the
+message and the header), how many are missing or of low quality, the mean quality, and other counts among the
+metrics. *That* a class occurs on a device is not kept secret.
 
-The account knows each signal (a window's samples of one modality) by a hash of its content, and counts the
-releases that it was in, so a window that has left costs no more and new ones begin at zero. What is reported
-is a bound for every window since the device began: the dearest signal of each modality, added up. Where a
-budget is set, a signal that has spent its modality's part of it makes no prototypes any more, and the others
-do. Signals that are equal to the last bit count as one. Those long gone are forgotten, but for the most that
-one of them had spent; one that comes back after so long begins at nothing, and the bound does not cover it.
+The account identifies each signal (a window's samples of one modality) by a hash of its content, and counts
+the releases that it was in, so a window that has left costs no more and new ones begin at zero. The report is
+a bound for every window since the device began: the largest rho of each modality, added up. If a budget is
+set, a signal that has spent its modality's part of it gives no prototypes any more, and the others do.
+Signals that are equal to the last bit count as one. Old ones are dropped, except for the largest rho of them;
+one that comes back later begins at zero, and the bound does not cover it.
 
 The noise comes from the operating system's source of randomness and is different every time. This gives up,
 on purpose, that the same seed gives the same bytes: the round's seed is known to the coordinator, which could
-take away any noise made from it. It is drawn in floating point: the last bits of a float could tell more than
-the theory allows, so do not send privately made prototypes as float32 (``prototype_bits = 32``) to somebody
-whom you do not trust with that.
+remove any noise derived from it. It is drawn in floating point: the last bits of a float could reveal more
+than the theory allows, so do not send noised prototypes as float32 (``prototype_bits = 32``) to an untrusted
+coordinator.
 
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
@@ -77,7 +77,7 @@ def noised(
 
 
 def signals(x_BCT: FloatArray) -> list[int]:
-    """What each window's samples are known by: 64 bits of a hash of their bytes."""
+    """The key of each window's samples: 64 bits of a hash of their bytes."""
     rows = np.ascontiguousarray(x_BCT, np.float32)
     return [
         int.from_bytes(hashlib.blake2b(row.tobytes(), digest_size=_ID_BYTES).digest(), "little")
@@ -86,9 +86,9 @@ def signals(x_BCT: FloatArray) -> list[int]:
 
 
 class Guard:
-    """Stands between a device's windows and the wire for one round.
+    """Limits and noises a device's prototypes of one round.
 
-    Without ``dp_noise`` it lets everything through and spends nothing.
+    Without ``dp_noise`` it changes nothing and spends nothing.
 
     Args:
         task: how windows are cut, and its modalities.
@@ -97,8 +97,8 @@ class Guard:
         draw: source of noise.
 
     Attributes:
-        account: after what was let through.
-        withheld: signals that were not used, for their budget is spent.
+        account: after the admitted signals.
+        withheld: signals that were not used, because their budget is spent.
     """
 
     def __init__(self, task: Task, config: QqrConfig, private: Tensors, draw: Draw = system_noise) -> None:
@@ -113,7 +113,7 @@ class Guard:
     def admitted(
         self, windows: WindowSet, modalities: Sequence[str], good_BM: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Which signals may make prototypes, (B, M): those of ``good_BM`` that have budget left."""
+        """The signals that may give prototypes, (B, M): those of ``good_BM`` that have budget left."""
         config = self._config
         if not config.dp_noise:
             return good_BM
@@ -133,7 +133,7 @@ class Guard:
         return admitted_BM
 
     def protect(self, means: Means) -> Means:
-        """The means as they may leave the device, with noise; their windows are charged for it."""
+        """The means with noise, as they may leave the device; their windows are charged for it."""
         config = self._config
         if not config.dp_noise:
             return means
@@ -155,7 +155,7 @@ class Guard:
         return {**bounds, "withheld": float(self.withheld)}
 
     def why_nothing(self) -> str:
-        """Why a device sends no prototype at all."""
+        """The reason why a device sends no prototype at all."""
         if not self.withheld:
             return "no labelled windows that can make prototypes"
         most, config = self._config.dp_epsilon_max, self._config

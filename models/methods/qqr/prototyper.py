@@ -1,7 +1,7 @@
-"""A device's class prototypes (OGPC), equations (13) and (14). NumPy only: every device makes them here.
+"""A device's class prototypes (OGPC), equations (13) and (14). NumPy only: every device computes them here.
 
 A device that trains calls :func:`local_prototypes` with the features of the encoders it has just trained; one
-without torch calls :class:`QqrPrototyper` with those that the base version's ONNX models give.
+without torch calls :class:`QqrPrototyper` with those of the base version's ONNX models.
 
 Shapes: B windows, M modalities, D features, K classes, N windows of one class, R rows that are sent.
 """
@@ -29,20 +29,20 @@ _EPSILON: Final = 1e-6
 
 
 Protect = Callable[[Means], Means]
-"""All means to those that may leave the device (differential privacy); a count of 0 sends none."""
+"""Maps all means to those that may leave the device (differential privacy); a count of 0 sends none."""
 
 
 @dataclass(frozen=True)
 class LocalPrototypes:
-    """What a device's prototypes add to its :class:`models.contract.LocalResult`.
+    """The prototypes' part of a device's :class:`models.contract.LocalResult`.
 
     Attributes:
         message: which classes there are rows of, and from how many windows.
         tensors: ``values_RD`` by wire name.
         codecs: by wire name.
-        metrics: ``prototypes`` (rows), ``prototype_windows`` (that made them), ``left_out`` (windows of good
-            quality that did not: too few of their class, too far from the others, not finite).
-        means: as they are before any protection, at their length; they stay on the device.
+        metrics: ``prototypes`` (rows), ``prototype_windows`` (windows in them), ``left_out`` (windows of good
+            quality that are not: too few of their class, too far from the others, not finite).
+        means: before any protection, at their length; they stay on the device.
     """
 
     message: QqrMessage
@@ -59,7 +59,7 @@ def normalise(z: FloatArray, scale: float) -> FloatArray:
 
 
 def bounded(z_BD: FloatArray, config: QqrConfig) -> FloatArray:
-    """Features as prototypes take them: all of one length, or none longer than ``prototype_clip``."""
+    """Features for prototypes: all of one length, or none longer than ``prototype_clip``."""
     if config.normalise:
         return normalise(z_BD, config.feature_scale)
     if not config.prototype_clip:
@@ -85,7 +85,7 @@ def high_quality(quality: FloatArray, config: QqrConfig) -> NDArray[np.bool_]:
 def class_means(
     z_BD: FloatArray, y_B: NDArray[np.int64], classes: int, *, trim: float = 0.0, least: int = 1
 ) -> tuple[FloatArray, NDArray[np.int64]]:
-    """Local prototypes, equation (13), of windows that (14) has let through.
+    """Local prototypes, equation (13), of windows that (14) admits.
 
     The denominator is the number of contributing windows *of that class*. Sums are in float64.
 
@@ -98,7 +98,7 @@ def class_means(
         least: a class with fewer windows (before any is left out) gets no prototype. Not in the paper.
 
     Returns:
-        ``v_KD`` (zeros where a class has no prototype) and ``count_K``, the windows that made it.
+        ``v_KD`` (zeros for a class without prototype) and ``count_K``, the windows in each.
     """
     v_KD = np.zeros((classes, z_BD.shape[1]), np.float32)
     count_K = np.zeros(classes, np.int64)
@@ -131,7 +131,7 @@ def local_prototypes(
     Args:
         task: names and classes.
         config: the task's options.
-        windows: rows without a label are passed over.
+        windows: rows without a label are ignored.
         features: by modality, ``z_BD`` for all rows of ``windows``, before normalisation.
         protect: changes the means before they are scaled to one length, rounded and sent.
     """
@@ -184,7 +184,7 @@ def local_means(
 
 
 def _coarse(v_RD: FloatArray, bits: int) -> FloatArray:
-    """Three bits have no codec of their own: 8 levels first, which int4 then carries nearly exactly."""
+    """Three bits have no codec of their own: first 8 levels, which int4 then represents nearly exactly."""
     return decode(encode(v_RD, Codec.INT4, levels=BITS_3_LEVELS)) if bits == 3 else v_RD  # noqa: PLR2004 - as above
 
 
@@ -192,14 +192,14 @@ class QqrPrototyper:
     """See :class:`models.contract.Prototyper`.
 
     Args:
-        draw: where the noise of differential privacy comes from; tests give another.
+        draw: source of the noise of differential privacy; tests use another.
     """
 
     def __init__(self, draw: Draw = system_noise) -> None:
         self._draw = draw
 
     def modalities(self, task: Task, windows: WindowSet) -> tuple[str, ...]:
-        """Those of the task's modalities that some labelled window has."""
+        """The task's modalities that some labelled window has."""
         labelled_BM = windows.present_BM[windows.y_B >= 0]
         return tuple(name for m, name in enumerate(task.modality_names) if labelled_BM[:, m].any())
 
@@ -250,5 +250,5 @@ class QqrPrototyper:
 
 
 def make_prototyper() -> QqrPrototyper:
-    """The half of a device that only sends prototypes."""
+    """The prototyper, for a device that sends only prototypes."""
     return QqrPrototyper()

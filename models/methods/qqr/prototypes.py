@@ -16,12 +16,12 @@ from protocol.tasks.task import Task
 
 BITS_3_LEVELS: Final = 8
 CLASSES_BLOB: Final = "classes"
-"""The blob of what the fleet's training has met; the coordinator's, on no device's route."""
+"""The blob of the classes that the fleet has trained on; the coordinator's, on no device's route."""
 TRAINED_NAME: Final = f"{CLASSES_BLOB}/trained"
 """The tensor (K,): in how many rounds devices that train had labelled windows of the class."""
 
 _ROUNDING: Final = 1e-9
-"""A tenth of 30 windows is three, whatever float64 makes of 0.1."""
+"""A tenth of 30 windows is three, despite float64's rounding of 0.1."""
 
 
 def blob_name(modality: str) -> str:
@@ -45,12 +45,12 @@ def fresh_classes(task: Task) -> Blobs:
 
 
 def trained(state: Blobs) -> FloatArray | None:
-    """``rounds_K`` of training that met each class; None where the state does not say (an older version)."""
+    """``rounds_K`` of training with each class; None if the state lacks it (an older version)."""
     return state[CLASSES_BLOB][TRAINED_NAME] if CLASSES_BLOB in state else None
 
 
 def left_after(count: int, trim: float) -> int:
-    """How many of a class's windows make its prototype where a share of them, rounded down, is left out."""
+    """A class's windows in its prototype, after a share of them, rounded down, is left out."""
     return count - math.floor(trim * count + _ROUNDING)
 
 

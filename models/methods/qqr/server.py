@@ -1,4 +1,4 @@
-"""The coordinator's half of QQR: plain mean of the models (5), global prototypes (15, 16). NumPy only."""
+"""The coordinator half of QQR: plain mean of the models (5), global prototypes (15, 16). NumPy only."""
 
 import math
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ _ROUNDING: Final = 1.001
 
 
 def _model(state: Blobs) -> Tensors:
-    """The tensors that travel as deltas."""
+    """The tensors that are sent as deltas."""
     return {
         name: tensor
         for name, tensor in flatten(state).items()
@@ -47,14 +47,14 @@ class QqrServer:
     """See :class:`models.contract.Server`."""
 
     def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
-        """The device's encoders, the head, and all prototypes: they stand in for modalities it lacks."""
+        """The device's encoders, the head, and all prototypes: they impute modalities that it lacks."""
         zero_input = METHOD.configure(task).impute == "zero_input"
         own = set(task.modality_names if zero_input else profile.modalities)
         encoders = [f"encoder/{name}" for name in task.modality_names if name in own]
         return (*encoders, "head", *(blob_name(name) for name in task.modality_names))
 
     def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
-        """Only the device's encoders: nothing else is needed to make features."""
+        """Only the device's encoders: features need nothing else."""
         own = set(modalities)
         return tuple(f"encoder/{name}" for name in task.modality_names if name in own)
 
@@ -105,7 +105,7 @@ class QqrFold:
         self._trained_K = np.zeros(len(task.labels), np.bool_)
 
     def fold(self, update: Update) -> None:
-        """Take one update that :meth:`QqrServer.check` has passed."""
+        """Add one update that :meth:`QqrServer.check` has accepted."""
         message = QqrMessage.read(update.header.extra)
         model = {n: t for n, t in update.tensors.items() if not n.startswith("prototypes/")}
         self._deltas.add(model, update.header.weight)
@@ -117,7 +117,7 @@ class QqrFold:
             self._prototypes[modality].add(name, np.array(rows.classes), update.tensors[name])
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same round."""
+        """Merge another fold of the same round."""
         self._deltas.merge(other._deltas)
         self._trained_K |= other._trained_K
         for name, rows in self._prototypes.items():
@@ -147,7 +147,7 @@ def _check_model(base: Tensors, deltas: Tensors, bound: float) -> None:
 
 
 def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, rows: PrototypeRows) -> None:
-    """Rows of known classes, made from no more windows than the header counts, of possible size."""
+    """Rows of known classes, from no more windows than the header counts, with possible values."""
     if modality not in task.modality_names:
         raise Refused(Reason.WRONG_MODALITY, f"extra.prototypes: the task has no modality {modality!r}")
     config = METHOD.configure(task)
@@ -177,10 +177,10 @@ def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, r
 
 
 def _check_lengths(name: str, values_RD: FloatArray, length: float, bits: int) -> None:
-    """A prototype that was brought to at most ``length`` is no longer, but for the quantizer's steps.
+    """A prototype that was scaled to at most ``length`` is no longer, except for the quantizer's steps.
 
-    One step is at most ``2 * length / (levels - 1)``, and each of D values may be off by one (half a step
-    where it is rounded once, to the nearest).
+    One step is at most ``2 * length / (levels - 1)``, and each of D values may be off by one (half a step if
+    it is rounded once, to the nearest).
     """
     steps = 0 if bits == FLOAT_BITS else 2 / (2**bits - 1)
     off = steps * math.sqrt(values_RD.shape[1])
@@ -193,7 +193,7 @@ def _check_lengths(name: str, values_RD: FloatArray, length: float, bits: int) -
 
 
 def make_server() -> QqrServer:
-    """The coordinator's half."""
+    """The coordinator half."""
     return QqrServer()
 
 

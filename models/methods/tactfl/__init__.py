@@ -1,20 +1,20 @@
 """TACTFL: devices learn without labels, the coordinator with a few (Sun et al., BMVC). Torch-free.
 
-Devices train their encoders by temporal contrast between modalities, (1) and (2). The coordinator looks at
-every update through its labelled windows, weighs devices by how alike what they see is (3), trains the head
-on those windows, and fine-tunes at the end if asked to. Where the paper leaves a choice:
+Devices train their encoders by temporal contrast between modalities, (1) and (2). The coordinator applies
+every update to its labelled windows, weights devices by the similarity of their features (3), trains the head
+on those windows, and fine-tunes at the end if configured. Where the paper leaves a choice:
 
 - A window's two segments lie at the same times in all modalities, whatever their rates; tIoU is that of the
-  grid points that were really taken. Segments of different windows have tIoU 0.
+  grid points that were used. Segments of different windows have tIoU 0.
 - (1) is the mean over segments, of both directions, and of all pairs of modalities that a window has, each
   pair by its segments. A window with one modality is paired with itself.
-- Where a longer stretch of stream is kept with a window, a window's length is drawn from it and the segments
-  are cut from that: segments overlap as they do in a window.
+- If a context is stored with a window, a window's length is drawn from it and the segments are cut from that:
+  segments overlap as they do in a window.
 - A missing modality is a feature of zeros, while the head is trained and at inference.
 - Each encoder's devices are compared by their own feature of that modality: a device without the modality
-  has no part in its encoder. The formula (3) is not in the text at hand: ``rule`` names the readings.
-- The fold moves each value by the weighted mean of what the devices sent; BatchNorm statistics travel and
-  are averaged like parameters.
+  does not count in its encoder. The formula (3) is not in the available text: ``rule`` names the readings.
+- The fold moves each value by the weighted mean of the devices' deltas; BatchNorm statistics are sent and
+  averaged like parameters.
 """
 
 from typing import Annotated, Literal
@@ -38,29 +38,28 @@ class TactflConfig(Frozen):
     """w: a segment's length, as a share of a window's. Below an eighth an encoder that halves the time axis
     would have nothing left."""
     segments: Literal["random", "ends"] = "random"
-    """Where a window's two segments lie: drawn anew at each step, or the first and the last w of it (the
-    paper's figure). With ``ends`` and w up to one half they share nothing."""
+    """Position of a window's two segments: random at each step, or the first and the last w of it (the
+    paper's figure). With ``ends`` and w up to one half they do not overlap."""
     use_context: bool = True
-    """Segments are cut from the stretch of stream that was kept with the window (``window.context_s``), where
-    there is one."""
+    """Segments are cut from the context stored with the window (``window.context_s``), if there is one."""
     temperature: Annotated[float, Field(gt=0, le=100)] = 0.1
-    """tau of (1); the text at hand names no value."""
+    """tau of (1); the available text gives no value."""
     self_pairs: Literal["skip_same", "literal"] = "skip_same"
     """A window with one modality, paired with itself: ``literal``, a segment is also its own counterpart,
-    which draws nothing together (its cosine is 1 whatever the encoder); ``skip_same``, it is not."""
+    which has no effect (its cosine is 1 whatever the encoder); ``skip_same``, it is not."""
     self_weight: Annotated[float, Field(ge=0, le=100)] = 0.0
-    """Not in the paper: where a window has several modalities, each is paired with itself, too, and such a
-    pair weighs so many times one of two modalities. 0 is the paper's; what it gains, with augmentation, is in
+    """Not in the paper: if a window has several modalities, each is paired with itself, too, and such a pair
+    weighs this many times one of two modalities. 0 is the paper's; the gain, with augmentation, is in
     docs/methods/tactfl.md."""
     rotate_deg: Degrees = 0.0
-    """Augmentation, not in the paper: each segment is turned about a random axis by up to this angle, its
+    """Augmentation, not in the paper: each segment is rotated about a random axis by up to this angle, its
     three-channel modalities together (sensors in one housing)."""
     gain: Relative = 0.0
     """Augmentation, not in the paper: each segment and modality is multiplied by a factor from ``1 - gain``
     to ``1 + gain``."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """Augmentation, not in the paper: Gaussian noise on each value, its standard deviation so many times the
-    modality's ``scale``."""
+    """Augmentation, not in the paper: Gaussian noise on each value, with a standard deviation of this many
+    times the modality's ``scale``."""
     optimizer: Literal["adam", "sgd"] = "adam"
     """Of the device."""
     keep_moments: bool = True
@@ -76,31 +75,32 @@ class TactflConfig(Frozen):
     epochs: Annotated[int, Field(ge=1, le=1000)] = 1
     feature_scale: Annotated[float, Field(gt=0, le=1000)] = 8.0
     normalise: bool = True
-    """The head sees features of the length ``feature_scale``."""
+    """The head gets features of the length ``feature_scale``."""
     remeasure_norms: bool = True
-    """After training, BatchNorm's statistics are measured anew on the round's whole windows: training sees
+    """After training, BatchNorm's statistics are measured again on the round's whole windows: training uses
     segments only."""
     weighting: Literal["similarity", "equal", "windows"] = "similarity"
-    """Of devices in the fold: the paper's (3); one vote each; by the windows that they say they trained on
-    (none counts for more than four times the median)."""
+    """Weights of devices in the fold: the paper's (3); one vote each; by their reported windows (none counts
+    for more than four times the median)."""
     rule: Literal["softmax", "clamp", "literal"] = "softmax"
-    """How similarities become weights: ``softmax``, in proportion to ``exp(sharpness * mean similarity to the
+    """Weights from similarities: ``softmax``, in proportion to ``exp(sharpness * mean similarity to the
     others)``; ``clamp``, in proportion to that mean where it is positive; ``literal``, the row sums of S
-    without its diagonal over their total, which gives equal weights where that is not positive."""
+    without its diagonal over their total, which gives equal weights if that is not positive."""
     sharpness: Annotated[float, Field(ge=0, le=1000)] = 5.0
     summary: Literal["mean", "classes"] = "mean"
-    """r_k, what a device's model makes of the labelled windows: the mean feature (the paper's), or the mean
-    features of the classes after each other."""
+    """r_k, a device's features of the labelled windows: the mean feature (the paper's), or the mean features
+    of the classes, concatenated."""
     centre: bool = False
-    """Not in the paper: the devices' median view is taken away before the cosine. Models that began the round
-    as one give similarities near 1, and this lets them differ."""
+    """Not in the paper: the devices' median view is subtracted before the cosine. Models with the same start
+    of the round give similarities near 1, and this separates them."""
     floor: Share = 0.1
     """Against exclusion, not in the paper: no device's weight is below this share of an equal one."""
     head_epochs: Annotated[int, Field(ge=1, le=10_000)] = 20
     head_lr: Rate = 0.005
     head_batch: Batch = 64
     head_every: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """The head is trained in the rounds that this divides, and in the last: no encoder depends on it."""
+    """The head is trained in every round that is a multiple of this, and in the last: no encoder depends on
+    it."""
     head_dropout: Relative = 0.2
     """While the head is trained, each labelled window loses each modality with this probability, never the
     last one."""
@@ -108,8 +108,8 @@ class TactflConfig(Frozen):
     """Not in the paper: at the end of the last round, encoders and head are trained together on the labelled
     windows."""
     finetune_head: Literal["fresh", "warm"] = "fresh"
-    """What the head begins from then: fresh values, or those that fit the frozen encoders, which keep the
-    encoders from moving far (docs/methods/tactfl.md)."""
+    """The head's start for that: fresh values, or those that fit the frozen encoders, which keep the encoders
+    from moving far (docs/methods/tactfl.md)."""
     finetune_lr: Rate = 0.001
     finetune_batch: Batch = 64
     finetune_rotate_deg: Degrees = 0.0

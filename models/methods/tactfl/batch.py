@@ -1,7 +1,7 @@
-"""A device's windows as tensors, with the stream before them where it was kept. Imports torch.
+"""A device's windows as tensors, with their stored context. Imports torch.
 
-Shapes: B windows, M modalities, C channels, T samples of a window, L of a stretch of stream that ends with
-it (L = T where no context was kept).
+Shapes: B windows, M modalities, C channels, T samples of a window, L of a stretch of stream that ends with it
+(L = T without a context).
 """
 
 from collections.abc import Collection
@@ -20,7 +20,7 @@ class StreamBatch:
 
     Attributes:
         x_BCL: in the modality's unit; the last T points are the window.
-        points_B: int64, how many points, counted back from the end, are there without a gap; at least T where
+        points_B: int64, how many points, counted back from the end, are there without a gap; at least T if
             the window has the modality, else 0.
         samples: T.
         rate_hz: of the grid.
@@ -48,7 +48,7 @@ class Streams:
     Attributes:
         names: in the task's order, that of the columns of ``present_BM``.
         each: by name.
-        present_BM: bool; what the device has windows and an encoder of.
+        present_BM: bool; modalities with windows and an encoder on the device.
     """
 
     names: tuple[str, ...]
@@ -63,7 +63,7 @@ class Streams:
             task: names, rates and lengths.
             windows: labelled or not.
             encoders: modalities that the device has an encoder of; others count as missing.
-            use_context: read the windows' context, where they have one.
+            use_context: read the windows' context, if they have one.
         """
         names = task.modality_names
         present_BM = torch.from_numpy(windows.present_BM) & torch.tensor([n in encoders for n in names])
@@ -98,7 +98,7 @@ class Streams:
         return stream.x_BCL[self.here(name)][:, :, stream.first :]
 
     def back_s(self) -> Tensor:
-        """``(B,)`` float64: since when all modalities of a window are there, in seconds from its start."""
+        """``(B,)`` float64: start of all modalities of a window together, in seconds from its start."""
         since_BM = torch.stack([self.each[name].back_s() for name in self.names], dim=1)
         since_B: Tensor = torch.where(self.present_BM, since_BM, -torch.inf).amax(dim=1)
         return torch.where(self.present_BM.any(dim=1), since_B, 0.0)

@@ -1,4 +1,4 @@
-"""A device's half of TACTFL: encoders trained without labels, and nothing else sent. Imports torch."""
+"""The client half of TACTFL: trains encoders without labels, and sends only these. Imports torch."""
 
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Tensors, WindowSet
 from models.methods.tactfl import METHOD
@@ -26,12 +26,12 @@ class TactflClient:
     def train(
         self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
     ) -> LocalResult:
-        """Train the encoders on all windows, whatever their labels; send those that had some.
+        """Train the encoders on all windows, whatever their labels; send those that had windows.
 
         Private are Adam's moments, by encoder (``keep_moments``). Metrics, of the last epoch: ``loss`` (1),
-        and ``matched``, the share of segments whose most similar one in the modality that they are paired
-        with shares time with them; of the windows: ``windows`` that trained, ``set_aside`` that have no
-        modality, ``alone`` that have one, ``context`` that have stream before them.
+        and ``matched``, the share of segments whose most similar one in the paired modality overlaps them in
+        time; of the windows: ``windows`` that trained, ``set_aside`` without a modality, ``alone`` with one,
+        ``context`` with a context.
 
         Raises:
             Transient: there is nothing to send: fewer than two windows have a modality that the device has an
@@ -65,14 +65,14 @@ class TactflClient:
         )
 
     def inference_model(self, task: Task, state: Blobs) -> InferenceModel:
-        """The module that evaluation runs and that export turns into ONNX; a missing feature is zero."""
+        """The module for evaluation and ONNX export; a missing feature is zero."""
         config = METHOD.configure(task)
         net = build(task)
         load_blobs(net, state)
         return InferenceModel(net, {}, config.normalise, config.feature_scale, impute="zero_feature")
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
-        """Judge a global state on labelled windows, missing modalities handled as at inference.
+        """Evaluate a global state on labelled windows, missing modalities handled as at inference.
 
         Raises:
             Misconfigured: no window is labelled.
@@ -89,5 +89,5 @@ def _nothing_to_learn(context: ClientContext, metrics: dict[str, float]) -> Tran
 
 
 def make_client() -> TactflClient:
-    """The device's half."""
+    """The client half."""
     return TactflClient()

@@ -1,4 +1,4 @@
-"""From all devices' views to their weights, encoder by encoder, and words for the operator. NumPy only."""
+"""From all devices' views to their weights, encoder by encoder, and warnings for the operator. NumPy only."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -20,13 +20,13 @@ from models.methods.tactfl.similarity import (
 from protocol.tasks.task import Task
 
 ENCODER: Final = "encoder/"
-"""How the names of the blobs begin that devices train, and of the views through them."""
+"""Prefix of the blobs that devices train, and of the views through them."""
 WINDOWS: Final = "windows/"
-"""How a view names the windows that an encoder was trained on, (1,)."""
+"""Name in a view of the number of windows that an encoder was trained on, (1,)."""
 _MOST: Final = 4
-"""Devices count their windows themselves: none counts for more than so many times the (lower) median."""
+"""Devices count their windows themselves: none counts for more than this many times the (lower) median."""
 _NAMED: Final = 20
-"""A warning names so many devices."""
+"""Devices that a warning names."""
 
 
 def weighed(task: Task, config: TactflConfig, views: Mapping[str, Tensors]) -> DeviceWeights:
@@ -51,12 +51,12 @@ def weighed(task: Task, config: TactflConfig, views: Mapping[str, Tensors]) -> D
 
 
 class _Part:
-    """One encoder's devices, sorted by name, and how alike their views are.
+    """One encoder's devices, sorted by name, and the similarity of their views.
 
     Attributes:
-        devices: those that sent it, and whose view is finite.
-        alike: None where the labelled windows have none of the modality.
-        warnings: in words.
+        devices: those that sent it, and have a finite view.
+        alike: None if the labelled windows have none of the modality.
+        warnings: as text.
     """
 
     def __init__(self, blob: str, views: Mapping[str, Tensors]) -> None:
@@ -70,7 +70,7 @@ class _Part:
         self.warnings: list[str] = []
 
     def weights(self, config: TactflConfig) -> dict[str, float]:
-        """Device -> weight; says in :attr:`warnings` what there is to say."""
+        """Device -> weight; adds to :attr:`warnings`."""
         if self._wrong:
             self.warnings.append(
                 f"{self._blob}: {_named(self._wrong)}: the labelled windows give no finite numbers there; "
@@ -92,7 +92,7 @@ class _Part:
         return dict(zip(self.devices, share_K.tolist(), strict=True)) | dict.fromkeys(self._wrong, 0.0)
 
     def _by_windows(self) -> Array | None:
-        """Shares of the windows that they say they trained on; None: nobody says any."""
+        """Shares of the windows that they reported; None: no device reported any."""
         windows_K = np.array([float(self._views[device][self._windows][0]) for device in self.devices])
         most = _MOST * np.sort(windows_K)[(len(windows_K) - 1) // 2]
         over = [device for device, said in zip(self.devices, windows_K, strict=True) if said > most]
@@ -115,7 +115,7 @@ class _Part:
         return Likeness.of(np.stack(rows), centre=config.centre)
 
     def _similar(self, config: TactflConfig) -> Array | None:
-        """Weights (3) before the floor; None: equal ones, and a warning says why."""
+        """Weights (3) before the floor; None: equal ones, and a warning gives the reason."""
         if self.alike is None:
             name = self._blob.removeprefix(ENCODER)
             why = f"no labelled window has {name!r}, so devices cannot be compared: equal weights"
@@ -138,7 +138,7 @@ def _named(devices: Sequence[str]) -> str:
 
 
 def _words(blob: str, devices: Sequence[str], group: Group, config: TactflConfig) -> str:
-    # names last: whoever keeps so many characters of it keeps the figures
+    # names last: a log that cuts the text keeps the numbers
     return (
         f"{blob}: {len(group.devices)} devices weigh {group.weight:.3f} together, where equal shares make "
         f"{group.equal:.3f}: they agree among themselves (similarity {group.within:.3f}) and less with the "

@@ -24,7 +24,7 @@ from protocol.tasks.task import Task
 
 _FEATURE_BATCH: Final = 256
 _FEWEST: Final = 2
-"""Windows that are contrasted: one alone has nothing to be told apart from."""
+"""Windows that contrast needs: one alone has no other to compare with."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class _Pair:
 
 
 def _pairs(streams: Streams, self_weight: float) -> Iterator[_Pair]:
-    """Every pair of modalities, with the windows that have both; each modality with itself, where alone.
+    """Every pair of modalities, with the windows that have both; each modality with itself, if alone.
 
-    With a ``self_weight``, each modality is paired with itself where it is not alone, too.
+    With a ``self_weight``, each modality is paired with itself also if it is not alone.
     """
     alone_B = streams.present_BM.sum(dim=1) == 1
     for one, other in combinations(streams.names, 2):
@@ -58,14 +58,14 @@ def _pairs(streams: Streams, self_weight: float) -> Iterator[_Pair]:
 
 @dataclass
 class _Epoch:
-    """What became of the windows of an epoch, summed over batches.
+    """Sums over the batches of an epoch.
 
     Attributes:
         trained: windows that each encoder was contrasted on.
         pairs: windows, once for each pair of modalities that they were contrasted in, by its weight.
         loss: by ``pairs``.
         segments: of those.
-        matched: segments whose most similar one (but itself) shares time with it.
+        matched: segments whose most similar one (but itself) overlaps it in time.
     """
 
     trained: dict[str, int] = field(default_factory=dict)
@@ -79,8 +79,8 @@ class LocalTraining:
     """One device's training in one round, on the encoders of ``net`` in place.
 
     Attributes:
-        trained: windows that each encoder was contrasted on, in the epoch that had most; encoders that never
-            were are not named.
+        trained: windows that each encoder was contrasted on, in the epoch that had most; other encoders are
+            not named.
         kept: Adam's moments, for the device's next round.
     """
 
@@ -142,7 +142,7 @@ class LocalTraining:
         return adam, sizes
 
     def _loss(self, streams: Streams, epoch: _Epoch) -> Tensor | None:
-        """Equation (1) over all pairs of modalities, each by its windows; None: nothing is contrasted."""
+        """Equation (1) over all pairs of modalities, weighted by windows; None: nothing is contrasted."""
         pairs = [pair for pair in _pairs(streams, self._config.self_weight) if pair.count >= _FEWEST]
         names = {name for pair in pairs for name in (pair.one, pair.other)}
         if not names:
@@ -160,7 +160,7 @@ class LocalTraining:
         return total / sum(pair.weight * pair.count for pair, _ in made)
 
     def _segments(self, streams: Streams, names: list[str]) -> dict[str, Segments]:
-        """Both segments of every window, at the same times in all modalities, augmented each by itself."""
+        """Both segments of every window, at the same times in all modalities, each augmented separately."""
         config = self._config
         start_BG = starts(
             streams.back_s(), self._length_s, config.segment_share, config.segments, self._generator
@@ -183,7 +183,7 @@ class LocalTraining:
         return x_SCN + self._config.jitter * scale * torch.randn(x_SCN.shape, generator=self._generator)
 
     def _encoded(self, name: str, cuts: Segments) -> Tensor:
-        """``z_SD``; zeros where the window lacks the modality, which is not encoded."""
+        """``z_SD``; zeros if the window lacks the modality, which is not encoded."""
         z_HD = self._net.encode(name, cuts.x_SCN[cuts.here_S])
         return z_HD.new_zeros(len(cuts.here_S), z_HD.shape[1]).index_copy(
             0, cuts.here_S.nonzero().squeeze(1), z_HD
@@ -192,7 +192,7 @@ class LocalTraining:
     def _pair(
         self, pair: _Pair, segments: Mapping[str, Segments], z: Mapping[str, Tensor], epoch: _Epoch
     ) -> Tensor | None:
-        """Equation (1) of one pair, both directions; None where no segment has a counterpart."""
+        """Equation (1) of one pair, both directions; None if no segment has a counterpart."""
         one, other = segments[pair.one], segments[pair.other]
         rows_S = pair.rows_B[one.window_S]
         cos_SR = cosines(z[pair.one][rows_S], z[pair.other][rows_S])
@@ -212,7 +212,7 @@ class LocalTraining:
         return loss
 
     def _remeasure(self, streams: Streams) -> None:
-        """BatchNorm statistics of the trained encoders, on whole windows: as inference will see them."""
+        """BatchNorm statistics of the trained encoders, on whole windows, as at inference."""
         for name in self.trained:
             x_BCT = streams.windows(name)
             parts = torch.tensor_split(x_BCT, math.ceil(len(x_BCT) / _FEATURE_BATCH))

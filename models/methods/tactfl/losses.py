@@ -10,12 +10,12 @@ from torch.nn import functional
 
 
 def overlaps(span_S2: Tensor, span_R2: Tensor, window_S: Tensor, window_R: Tensor) -> Tensor:
-    """Temporal intersection over union (section 3.2): time shared over time covered, ``tiou_SR``.
+    """Temporal intersection over union (section 3.2): shared time over covered time, ``tiou_SR``.
 
     Args:
         span_S2: start and end, in seconds from the start of the segment's window; no segment is empty.
         span_R2: likewise.
-        window_S: the window that a segment is of; segments of different windows share nothing.
+        window_S: the segment's window; segments of different windows share nothing.
         window_R: likewise.
     """
     start_SR = torch.maximum(span_S2[:, None, 0], span_R2[None, :, 0])
@@ -33,16 +33,16 @@ def soft_targets(tiou_SR: Tensor) -> Tensor:
 
 
 def cosines(z_SD: Tensor, z_RD: Tensor) -> Tensor:
-    """Equation (2), ``cos_SR``; 0 where a feature is zero."""
+    """Equation (2), ``cos_SR``; 0 for a feature of zeros."""
     return functional.normalize(z_SD, dim=1) @ functional.normalize(z_RD, dim=1).T
 
 
 def contrast(cos_SR: Tensor, target_SR: Tensor, temperature: float, apart_SR: Tensor | None = None) -> Tensor:
-    """Equation (1), mean over the segments that have a counterpart; 0 where none has.
+    """Equation (1), mean over the segments that have a counterpart; 0 if none has.
 
     Args:
         cos_SR: equation (2).
-        target_SR: P; rows of zeros have no counterpart, and no part in the mean.
+        target_SR: P; rows of zeros have no counterpart, and do not count in the mean.
         temperature: tau.
         apart_SR: bool; pairs that are not compared: in no softmax, with a target of 0. At least one of each
             row is.

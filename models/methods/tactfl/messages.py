@@ -1,4 +1,4 @@
-"""What travels besides weights: how many windows each encoder was trained on. Torch-free."""
+"""Data sent besides weights: how many windows each encoder was trained on. Torch-free."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Where a window's two segments lie, and cutting them from the stream. Imports torch.
+"""Positions of a window's two segments, and cutting them from the stream. Imports torch.
 
 Shapes: B windows, G = 2 segments of each, S = G * B segments (all first ones, then all second ones), C
 channels, L points of a stretch, N points of a segment.
@@ -20,9 +20,9 @@ class Segments:
     """One modality's segments of a batch.
 
     Attributes:
-        x_SCN: in the modality's unit; of no meaning where the window lacks the modality.
-        span_S2: float64, start and end, in seconds from the window's start: of the points that were taken.
-        window_S: int64, the window (place in the batch) that each is of.
+        x_SCN: in the modality's unit; of no meaning if the window lacks the modality.
+        span_S2: float64, start and end, in seconds from the window's start: of the points used.
+        window_S: int64, each segment's window (place in the batch).
         here_S: bool; whether the window has the modality.
     """
 
@@ -33,7 +33,7 @@ class Segments:
 
 
 def points(samples: int, share: float) -> int:
-    """N of a window of so many samples: the share of it, rounded, and at least one."""
+    """N for a window of this many samples: the share of it, rounded, and at least one."""
     return max(1, round(share * samples))
 
 
@@ -44,17 +44,17 @@ def starts(
     where: Literal["random", "ends"],
     generator: torch.Generator,
 ) -> Tensor:
-    """``start_BG`` float64, in seconds from each window's start: when its two segments begin.
+    """``start_BG`` float64, in seconds from each window's start: the starts of its two segments.
 
-    A window's length is drawn anywhere from the stretch of stream, and the segments lie within it: so they
-    overlap as they do where no more than the window was kept.
+    A window's length is placed at random in the stretch of stream, and the segments lie within it: so they
+    overlap as they do without a context.
 
     Args:
-        back_B: when the stretch begins, in seconds from the window's start; 0: the window is all there is.
+        back_B: the start of the stretch, in seconds from the window's start; 0: there is only the window.
         length_s: of a window.
         share: w, a segment's part of it.
         where: ``random``, each anywhere in that length; ``ends``, the first and the last w of it.
-        generator: source of chance.
+        generator: random source.
     """
     room_s = (1 - share) * length_s
     base_B = back_B * torch.rand(len(back_B), generator=generator, dtype=torch.float64)
@@ -70,7 +70,7 @@ def cut(stream: StreamBatch, start_BG: Tensor, share: float) -> Segments:
 
     Args:
         stream: of B windows.
-        start_BG: as :func:`starts` gives it; what lies outside of the stretch is moved into it.
+        start_BG: of :func:`starts`; segments that cross the end of the stretch are moved into it.
         share: w.
     """
     count, length = points(stream.samples, share), stream.x_BCL.shape[2]
@@ -79,7 +79,7 @@ def cut(stream: StreamBatch, start_BG: Tensor, share: float) -> Segments:
     first_S = torch.minimum(torch.maximum(nearest_BG, low_B1), torch.tensor(length - count)).T.reshape(-1)
     window_S = torch.arange(len(start_BG)).repeat(_COUNT)
     at_SN = first_S[:, None] + torch.arange(count)
-    # each end from its own point: what is added up differs in the last bit from where the next one begins
+    # each end from its own point: a sum of start and length differs from the next start in the last bit
     ends_S2 = torch.stack([first_S, first_S + count], dim=1) - stream.first
     return Segments(
         x_SCN=stream.x_BCL[window_S[:, None], :, at_SN].transpose(1, 2),

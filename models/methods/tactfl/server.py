@@ -1,4 +1,4 @@
-"""The coordinator's half of TACTFL: who weighs how much (3), and encoders folded by it. NumPy only."""
+"""The coordinator half of TACTFL: device weights (3), and encoders folded by them. NumPy only."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Self
@@ -16,11 +16,11 @@ from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
 
 _WHOLE: Final = 1 << 20
-"""Weights as integers: those of all devices together are about this, so a fold's sum has room to spare."""
+"""Sum of the integer weights of all devices, about; it leaves room in a fold's sum."""
 
 
 def _encoders(state: Blobs) -> Tensors:
-    """The tensors that travel as deltas."""
+    """The tensors that are sent as deltas."""
     return flatten({blob: tensors for blob, tensors in state.items() if blob.startswith(ENCODER)})
 
 
@@ -28,7 +28,7 @@ class TactflServer:
     """See :class:`models.guided.GuidedServer`."""
 
     def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
-        """The device's encoders. Contrast does not read the head: predictions come from bundles."""
+        """The device's encoders. Contrast does not use the head: predictions come from bundles."""
         own = set(profile.modalities)
         return tuple(f"{ENCODER}{name}" for name in task.modality_names if name in own)
 
@@ -55,14 +55,14 @@ class TactflServer:
         _check_windows(update, [blob.removeprefix(ENCODER) for blob in sent])
 
     def open(self, task: Task, round_: int, state: Blobs) -> "TactflFold":
-        """Begin a round in which every device weighs the same; ``round_`` is not read."""
+        """Begin a round with equal weights; ``round_`` is not read."""
         del round_
         return TactflFold(task, state, None)
 
     def weigh(self, task: Task, views: Mapping[str, Tensors]) -> DeviceWeights:
         """Weights of devices, encoder by encoder; see :class:`models.guided.GuidedServer`.
 
-        A device whose view is not finite weighs nothing, and the warnings name it. Robust folds
+        A device with a view that is not finite has weight zero, and the warnings name it. Robust folds
         (``task.robust.fold``) give every device one vote, so weights are equal there.
 
         Args:
@@ -75,7 +75,7 @@ class TactflServer:
         return weighed(task, METHOD.configure(task), views)
 
     def open_guided(self, task: Task, round_: int, state: Blobs, weighing: DeviceWeights) -> "TactflFold":
-        """Begin a round in which :meth:`weigh` says how much each device moves each encoder."""
+        """Begin a round with the weights of :meth:`weigh`."""
         del round_
         return TactflFold(task, state, weighing.weights)
 
@@ -89,10 +89,10 @@ class TactflFold:
         self._shares = None if weights is None else {b: _integers(share) for b, share in weights.items()}
 
     def fold(self, update: Update) -> None:
-        """Take one update that :meth:`TactflServer.check` has passed.
+        """Add one update that :meth:`TactflServer.check` has accepted.
 
         Raises:
-            ValueError: the weighing does not know the device (a fault of ours).
+            ValueError: the device has no weight (a fault of ours).
         """
         for blob in blobs_of(update.tensors):
             share = self._share(blob, update.header.device)
@@ -109,11 +109,11 @@ class TactflFold:
         return share
 
     def merge(self, other: Self) -> None:
-        """Take another fold of the same round and weighing."""
+        """Merge another fold of the same round and weights."""
         self._deltas.merge(other._deltas)
 
     def close(self) -> Blobs:
-        """The next global state: base + weighted mean delta; what nobody sent is the same to the bit."""
+        """The next global state: base + weighted mean delta; what was not sent is the same to the bit."""
         return unflatten(apply(flatten(self._state), self._deltas.mean()))
 
 
@@ -140,5 +140,5 @@ def _check_windows(update: Update, modalities: Sequence[str]) -> None:
 
 
 def make_server() -> TactflServer:
-    """The coordinator's half."""
+    """The coordinator half."""
     return TactflServer()

@@ -1,7 +1,7 @@
-"""How alike the devices' views are, what weights that makes (3), and whom it pushes out. NumPy only, pure.
+"""Similarity of the devices' views, the weights from it (3), and groups excluded by these. NumPy only, pure.
 
-A view r_k is a small vector: what the labelled windows look like through one device's encoder. Nothing here
-is O(devices squared) in memory but what is shown of small fleets.
+A view r_k is a small vector: the labelled windows' features from one device's encoder. Memory is O(devices
+squared) only for the matrix of small fleets.
 
 Shapes: K devices, D values of a view, G devices of a group.
 """
@@ -17,31 +17,31 @@ from models.methods.tactfl import TactflConfig
 
 Array = NDArray[np.float64]
 _DECIMALS: Final = 9
-"""Similarities are rounded, so that machines whose sums differ in the last bits make the same weights."""
+"""Similarities are rounded, so that machines whose sums differ in the last bits compute the same weights."""
 SHOWN: Final = 256
-"""Up to so many devices their similarities are one matrix, which memory holds once; beyond, each row is
-computed when it is asked for."""
+"""Up to this many devices, similarities are one matrix in memory; beyond, each row is computed when it is
+read."""
 _LOOKED_AT: Final = 1024
-"""Of a larger fleet so many of the lightest devices are searched for groups."""
+"""Of a larger fleet this many of the lightest devices are searched for groups."""
 _LIGHT: Final = 0.75
-"""A device under this share of an equal weight may belong to a group that is pushed out."""
+"""A device under this share of an equal weight may belong to an excluded group."""
 _PUSHED_OUT: Final = 0.5
-"""A group whose weights are together under this share of equal ones is."""
+"""A group is excluded if its total weight is under this share of equal weights."""
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """Cosines between views, of which no more is computed than is asked for.
+    """Cosines between views, computed on demand.
 
     Attributes:
-        unit_KD: views of length 1, float64; a view of zeros stays zeros, and is like no other.
+        unit_KD: views of length 1, float64; a view of zeros stays zeros, and has similarity 0 to all.
     """
 
     unit_KD: Array
 
     @classmethod
     def of(cls, views_KD: NDArray[np.floating], *, centre: bool = False) -> "Likeness":
-        """From views; ``centre`` takes the devices' median view away before.
+        """From views; ``centre`` subtracts the devices' median view first.
 
         Raises:
             ValueError: a view is not finite (the caller leaves such devices out).
@@ -51,7 +51,7 @@ class Likeness:
             raise ValueError("views must be finite")
         if centre and len(wide_KD):
             wide_KD = wide_KD - np.median(wide_KD, axis=0)
-        # by the largest value first: its square neither overflows nor vanishes
+        # divide by the largest value first: its square neither overflows nor vanishes
         wide_KD = wide_KD / _positive(np.abs(wide_KD).max(axis=1, initial=0.0, keepdims=True))
         return cls(wide_KD / _positive(np.sqrt(np.square(wide_KD).sum(axis=1, keepdims=True))))
 
@@ -66,7 +66,7 @@ class Likeness:
         return s_GK
 
     def mean_to_others(self) -> Array:
-        """Each device's mean similarity to the others, (K,); 1 where there is no other."""
+        """Each device's mean similarity to the others, (K,); 1 if there is no other."""
         count = len(self)
         if count <= 1:
             return np.ones(count)
@@ -117,16 +117,16 @@ def softmax(mean_K: Array, sharpness: float) -> Array:
 
 
 def clamp(mean_K: Array) -> Array | None:
-    """In proportion to the mean similarity where it is positive; None where it nowhere is."""
+    """In proportion to the mean similarity where it is positive; None if it is positive nowhere."""
     positive_K = np.maximum(mean_K, 0.0)
     total = positive_K.sum()
     return positive_K / total if total > 0 else None
 
 
 def literal(mean_K: Array) -> Array | None:
-    """Row sums of S without its diagonal over their total (a reading of (3)); None where it is not positive.
+    """Row sums of S without its diagonal over their total (a reading of (3)); None if it is not positive.
 
-    A row whose sum is negative weighs nothing: no model is subtracted.
+    A row with a negative sum has weight zero: no model is subtracted.
     """
     return clamp(mean_K) if mean_K.sum() > 0 else None
 
@@ -144,19 +144,19 @@ def by_similarity(mean_K: Array, config: TactflConfig) -> Array | None:
 
 
 def floored(share_K: Array, floor: float) -> Array:
-    """Weights of which none is below ``floor / K``, and that still sum to 1: some of each is given to all."""
+    """Weights with none below ``floor / K``, and still a sum of 1: each gives some to all."""
     kept_K: Array = floor / max(1, len(share_K)) + (1.0 - floor) * share_K
     return kept_K
 
 
 @dataclass(frozen=True)
 class Group:
-    """Devices that agree among themselves and not with the rest, and weigh little.
+    """Devices that agree with each other and not with the rest, and have little weight.
 
     Attributes:
         devices: indices, ascending; two at least.
-        weight: theirs together.
-        equal: what equal weights would give them.
+        weight: their sum.
+        equal: the sum with equal weights.
         within: mean similarity of two of them.
         between: mean similarity of one of them and one of the rest.
     """
@@ -169,11 +169,12 @@ class Group:
 
 
 def pushed_out(alike: Likeness, share_K: Array) -> list[Group]:
-    """The groups that such weights push out.
+    """The groups that such weights exclude.
 
-    Two light devices belong together where they are more like each other than either is like the rest, and
-    nearer than halfway from that to how alike the rest are: measures of the round's own, since models that
-    began it as one may all have similarities near 1. A single device is no group: its weight is on show.
+    Two light devices belong together if they are more similar to each other than either is to the rest, and
+    nearer than halfway from that to the similarity within the rest: relative measures, since models with the
+    same start of the round may all have similarities near 1. A single device is no group: its weight is
+    visible.
     """
     count = len(alike)
     light_K = share_K * count < _LIGHT
@@ -200,7 +201,7 @@ def pushed_out(alike: Likeness, share_K: Array) -> list[Group]:
             within=float(pairs.mean()),
             between=float(between_G[members].mean()),
         )
-        # a chain of likes may hold together what as a whole is no group
+        # a chain of similar pairs may connect devices that as a whole are no group
         if group.weight < _PUSHED_OUT * group.equal and group.within > group.between:
             groups.append(group)
     return groups

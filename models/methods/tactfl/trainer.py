@@ -1,4 +1,4 @@
-"""What TACTFL does at the coordinator with the labelled windows: look, train the head, fine-tune.
+"""The work of TACTFL's coordinator on the labelled windows: view updates, train the head, fine-tune.
 
 Imports torch; runs in the worker; see :class:`models.guided.ServerTrainer`.
 
@@ -30,9 +30,9 @@ class TactflTrainer:
     def view(self, task: Task, labelled: WindowSet, state: Blobs, update: Update) -> Tensors:
         """r_k of each encoder that a device sent: ``encoder/<modality>``, (D,) or, by classes, (K' * D,).
 
-        K' are the classes of which a labelled window has the modality, the same for all devices. Features are
-        as the head sees them. Besides, ``windows/<modality>``, (1,): those that it was trained on. A modality
-        that no labelled window has gets this alone.
+        K' are the classes with a labelled window of the modality, the same for all devices. Features are as
+        the head gets them. Besides, ``windows/<modality>``, (1,): the windows it was trained on. A modality
+        that no labelled window has gets only this.
 
         Raises:
             Refused: NON_FINITE: the device's model gives no finite numbers.
@@ -75,13 +75,14 @@ class TactflTrainer:
             task: its options, and which round is the last.
             round_: from 1.
             seed: the same gives the same bytes.
-            labelled: windows without a label or any modality are passed over.
-            state: what the fold made; blobs of other parts come back as they are.
+            labelled: windows without a label or any modality are ignored.
+            state: of the fold; blobs of other parts are returned unchanged.
 
         Returns:
-            The version, and ``head_loss``, ``finetune_loss`` (of the last epoch, where they were trained) and
-            how the version does on these windows: ``labelled_accuracy``, ``labelled_macro_f1``,
-            ``labelled_loss``, ``labelled_windows``. It was trained on them, so they are no judge of it.
+            The version, and ``head_loss``, ``finetune_loss`` (of the last epoch, if they were trained) and
+            scores of the version on these windows: ``labelled_accuracy``, ``labelled_macro_f1``,
+            ``labelled_loss``, ``labelled_windows``. It was trained on them, so they do not measure its
+            quality.
 
         Raises:
             Misconfigured: no labelled window has a label and a modality, or training diverges.
@@ -102,12 +103,12 @@ def _seen(
     """r_k of one encoder."""
     with torch.inference_mode():
         z_BD = HeadRecipe.of_head(config).scaled(encoded(net, name, x_BCT))
-    with np.errstate(over="ignore", invalid="ignore"):  # not finite: for the caller to see
+    with np.errstate(over="ignore", invalid="ignore"):  # not finite: the caller checks it
         return _summary(config, z_BD.numpy(), y_B)
 
 
 def _summary(config: TactflConfig, z_BD: FloatArray, y_B: NDArray[np.int64]) -> FloatArray:
-    """The mean feature, or those of the classes after each other; sums in float64."""
+    """The mean feature, or those of the classes, concatenated; sums in float64."""
     parts = [z_BD]
     if config.summary == "classes":
         parts = [z_BD[y_B == k] for k in np.unique(y_B)]
@@ -115,5 +116,5 @@ def _summary(config: TactflConfig, z_BD: FloatArray, y_B: NDArray[np.int64]) -> 
 
 
 def make_trainer() -> TactflTrainer:
-    """What the coordinator's worker trains."""
+    """The training of the coordinator's worker."""
     return TactflTrainer()

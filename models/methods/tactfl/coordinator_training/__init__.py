@@ -1,1 +1,1 @@
-"""What the coordinator of TACTFL trains itself."""
+"""The training on the coordinator of TACTFL."""

@@ -1,7 +1,7 @@
 """Supervised training on the labelled windows: the head alone, or encoders and head together. Imports torch.
 
-Plain functions, from a state to a state: the trainer's two steps, and the baseline that knows nothing but the
-labelled windows, are the same code. A window's missing modality is a feature of zeros, here as at inference.
+Plain functions, from a state to a state: the trainer's two steps, and the baseline with labelled windows
+only, use the same code. A window's missing modality is a feature of zeros, here as at inference.
 
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
@@ -35,16 +35,16 @@ _MEASURABLE: Final = 2
 def head_trained(
     task: Task, windows: WindowSet, state: Blobs, recipe: HeadRecipe, seed: int
 ) -> tuple[Blobs, dict[str, float]]:
-    """The head trained on frozen encoders, from where it is; BatchNorm as at inference.
+    """The head trained on frozen encoders, from its current values; BatchNorm as at inference.
 
     It is trained in standard coordinates of the features
     (:mod:`models.methods.tactfl.coordinator_training.standardization`).
 
     Args:
         task: names and shapes.
-        windows: those without a label or any modality are passed over.
-        state: encoders and head; other blobs come back as they are.
-        recipe: its augmentation is not read; with no epochs the state comes back as it is.
+        windows: those without a label or any modality are ignored.
+        state: encoders and head; other blobs are returned unchanged.
+        recipe: its augmentation is not read; with no epochs the state is returned unchanged.
         seed: the same gives the same bytes.
 
     Returns:
@@ -76,16 +76,16 @@ def head_trained(
 def whole_trained(
     task: Task, windows: WindowSet, state: Blobs, recipe: HeadRecipe, seed: int
 ) -> tuple[Blobs, dict[str, float]]:
-    """Encoders and head trained together from where they are; then BatchNorm's statistics are measured anew.
+    """Train encoders and head together from their current values; then measure BatchNorm's statistics again.
 
-    The head may begin from fresh values (``recipe.fresh_head``). The statistics are measured on whole windows
-    as they are, without augmentation and dropout: what inference sees.
+    The head may begin from fresh values (``recipe.fresh_head``). The statistics are measured on whole
+    windows, without augmentation and dropout, as at inference.
 
     Args:
         task: names and shapes.
-        windows: those without a label or any modality are passed over.
-        state: encoders and head; other blobs, and encoders that no window trains, come back as they are.
-        recipe: how; with no epochs the state comes back as it is.
+        windows: those without a label or any modality are ignored.
+        state: encoders and head; other blobs, and encoders that no window trains, are returned unchanged.
+        recipe: how; with no epochs the state is returned unchanged.
         seed: the same gives the same bytes.
 
     Returns:
@@ -131,7 +131,7 @@ def labelled_only(
 
 
 def scores(task: Task, windows: WindowSet, state: Blobs, recipe: HeadRecipe) -> dict[str, float]:
-    """How a state does at inference: ``labelled_accuracy``, ``_macro_f1``, ``_loss`` and ``_windows``."""
+    """Scores of a state at inference: ``labelled_accuracy``, ``_macro_f1``, ``_loss`` and ``_windows``."""
     model = InferenceModel(
         _loaded(task, state), {}, recipe.normalise, recipe.feature_scale, impute="zero_feature"
     )
@@ -167,7 +167,7 @@ class FinetuneBatch:
 
 
 def features(net: MultimodalNetwork, batch: FinetuneBatch, recipe: HeadRecipe) -> dict[str, Tensor]:
-    """``z_BD`` by modality as the head sees them: zeros where missing, which is not encoded."""
+    """``z_BD`` by modality as the head gets them: zeros for a missing one, which is not encoded."""
     z = {}
     for m, name in enumerate(net.names):
         here_B = batch.present_BM[:, m]
@@ -179,7 +179,7 @@ def features(net: MultimodalNetwork, batch: FinetuneBatch, recipe: HeadRecipe) -
 
 
 def encoded(net: MultimodalNetwork, name: str, x_BCT: Tensor) -> Tensor:
-    """``z_BD``, in pieces where nothing is learned, so that memory does not grow with the labelled set."""
+    """``z_BD``, in pieces if nothing is trained, so that memory does not grow with the labelled set."""
     if net.training:
         return net.encode(name, x_BCT)
     return torch.cat([net.encode(name, part) for part in torch.split(x_BCT, _FEATURE_BATCH)])
@@ -192,7 +192,7 @@ def _loaded(task: Task, state: Blobs) -> MultimodalNetwork:
 
 
 def _with_fresh_head(task: Task, state: Blobs) -> MultimodalNetwork:
-    """Its encoders; the head as ``build`` makes it, from torch's own generator."""
+    """The state's encoders; the head as ``build`` creates it, from torch's own generator."""
     net = build(task)
     kept = to_blobs(net)["head"]
     load_blobs(net, {**state, "head": kept})
@@ -206,10 +206,10 @@ def _kept(present_BM: Tensor, recipe: HeadRecipe, generator: torch.Generator) ->
 
 
 class _FadingAdam(local.Adam):
-    """Adam with a step that can be made smaller on the way."""
+    """Adam with a decreasing step."""
 
     def fade(self, lr: float) -> None:
-        """Go on with steps of this size."""
+        """Continue with steps of this size."""
         self._lr = lr
 
 

@@ -1,4 +1,4 @@
-"""How the coordinator trains on its labelled windows, and on which of them. Imports torch."""
+"""Recipes of the coordinator's training on its labelled windows, and the choice of these. Imports torch."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,20 +15,19 @@ from protocol.tasks.task import Task
 
 @dataclass(frozen=True)
 class HeadRecipe:
-    """How to train on labelled windows: Adam, whose step falls to nothing along half a cosine.
+    """How to train on labelled windows: Adam, whose step falls to zero along half a cosine.
 
     Attributes:
-        epochs: passes over the windows, shuffled anew; 0 trains nothing.
+        epochs: passes over the windows, shuffled again each time; 0 trains nothing.
         lr: the first step.
         batch: windows a step, at most.
         dropout: the probability with which a window loses each of its modalities for a step, never the last.
-        rotate_deg: augmentation, see :func:`models.training.local.augmented`; it changes no feature that is
-        frozen.
+        rotate_deg: augmentation, see :func:`models.training.local.augmented`; it changes no frozen feature.
         gain: likewise.
         weight_decay: pull towards zero, times the step.
-        feature_scale: the length of features that the head sees.
-        normalise: whether they have it.
-        fresh_head: the head begins from fresh values, whatever the state has; not for a head alone.
+        feature_scale: the length of features for the head.
+        normalise: whether features are scaled to it.
+        fresh_head: the head begins from fresh values, not from the state's; not for a head alone.
     """
 
     epochs: int
@@ -71,7 +70,7 @@ class HeadRecipe:
         )
 
     def scaled(self, z: Tensor) -> Tensor:
-        """A feature as the head sees it."""
+        """A feature as the head gets it."""
         return normalise(z, self.feature_scale) if self.normalise else z
 
 

@@ -1,10 +1,10 @@
 """Standard coordinates of frozen features, for training a head on them. Imports torch.
 
-Features of one network share most of what they are: they differ little beside their mean, and along some axes
-far more than along others. Gradient steps on them crawl. In coordinates of mean 0 and spread 1 they do not,
-and a linear layer can be carried into them and back: the function it computes stays the same.
+Features of one network differ little compared with their mean, and along some axes far more than along
+others. Gradient descent on them is slow. In coordinates of mean 0 and spread 1 it is not, and a linear layer
+can be converted to them and back: the function it computes stays the same.
 
-Shapes: B windows, M modalities, F features of all modalities after each other (M * D).
+Shapes: B windows, M modalities, F features of all modalities, concatenated (M * D).
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 _FLAT: Final = 0.1
-"""Spreads count as at least this share of their root mean square, so that noise is not blown up."""
+"""Spreads count as at least this share of their root mean square, so that noise is not amplified."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Standard:
     """The coordinates ``(z - mean) / spread``.
 
     Attributes:
-        mean_F: of each feature, over the windows that have its modality; 0 where none has.
-        spread_F: standard deviation, likewise; 1 where none has, or where nothing spreads.
+        mean_F: of each feature, over the windows that have its modality; 0 if none has.
+        spread_F: standard deviation, likewise; 1 if none has, or if nothing spreads.
     """
 
     mean_F: Tensor
@@ -45,14 +45,14 @@ class Standard:
         return cls(torch.cat(means), torch.cat(spreads))
 
     def enter(self, layer: nn.Linear) -> None:
-        """Carry a layer from features to these coordinates."""
+        """Convert a layer from features to these coordinates."""
         with torch.no_grad():
             weight_HF = layer.weight.to(torch.float64)
             layer.bias.copy_(layer.bias + weight_HF @ self.mean_F)
             layer.weight.copy_(weight_HF * self.spread_F)
 
     def leave(self, layer: nn.Linear) -> None:
-        """Carry a layer back."""
+        """Convert a layer back."""
         with torch.no_grad():
             weight_HF = layer.weight.to(torch.float64) / self.spread_F
             layer.bias.copy_(layer.bias - weight_HF @ self.mean_F)
