@@ -1,4 +1,4 @@
-"""All checks, one group after the other; a group that cannot look says so and the others go on."""
+"""All checks, one group after the other; a group whose probe fails reports it, and the others go on."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,18 +27,18 @@ from runtime import exit_codes
 from runtime.clock import SystemClock
 
 LOCAL_S: Final = 20.0
-"""For a look at folders, device files, clock or processor."""
+"""Limit for probes of folders, device files, clock or processor."""
 
 
 @dataclass(frozen=True)
 class Checkup:
-    """What to look at.
+    """What to check.
 
     Attributes:
         config: agent.toml.
-        user: whose eyes; None: the service's for root, else one's own.
+        user: whose permissions count; None: the service's user for root, else one's own.
         offline: whether the broker is left out.
-        limit_s: for each step of the broker's.
+        limit_s: for each step of the broker check.
     """
 
     config: Path
@@ -47,7 +47,7 @@ class Checkup:
     limit_s: float = 5.0
 
     def groups(self) -> dict[str, Callable[[], list[Finding]]]:
-        """Name -> look, in order; the first one reads the configuration, on which others depend."""
+        """Name -> probe, in order; the first one reads the configuration, on which others depend."""
         found = configuration.probe(self.config)
         settings, roles = found.settings, () if found.settings is None else found.settings.roles
         looks: dict[str, Callable[[], list[Finding]]] = {
@@ -67,7 +67,7 @@ class Checkup:
         return looks
 
     def findings(self) -> Iterator[Finding]:
-        """One after the other, as they are found."""
+        """Run them one after the other, and yield findings as they come."""
         for name, look in self.groups().items():
             try:
                 yield from look()

@@ -1,4 +1,4 @@
-"""What a check has to say: how bad it is, what was seen, what to do."""
+"""Findings of a check: severity, observation, remedy."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -12,14 +12,14 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's.
+    """One line of the doctor's output.
 
     Attributes:
         check: its stable name, as ``disk.space``.
         level: ``warn``: the agent runs, with less than it could; ``fail``: it does not, or not as configured.
-        seen: in words.
-        todo: in words; empty where all is well.
-        code: of a failure: 78 where a file of the configuration is to be changed, else 69.
+        seen: the observation.
+        todo: the remedy; empty if there is no problem.
+        code: of a failure: 78 if a file of the configuration is to be changed, else 69.
     """
 
     check: str
@@ -37,22 +37,22 @@ class Finding:
 
 
 def ok(check: str, seen: str) -> Finding:
-    """All is well."""
+    """No problem."""
     return Finding(check, "ok", seen)
 
 
 def warn(check: str, seen: str, todo: str) -> Finding:
-    """It works, with less."""
+    """A limitation."""
     return Finding(check, "warn", seen, todo)
 
 
 def fail(check: str, seen: str, todo: str, code: int = exit_codes.UNAVAILABLE) -> Finding:
-    """It does not work."""
+    """A failure."""
     return Finding(check, "fail", seen, todo, code)
 
 
 def status_of(findings: Iterable[Finding]) -> int:
-    """The exit status: 0 where nothing failed, 78 where the configuration is wrong, else 69."""
+    """The exit status: 0 if nothing failed, 78 if the configuration is wrong, else 69."""
     codes = {finding.code for finding in findings if finding.level == "fail"}
     if exit_codes.CONFIG in codes:
         return exit_codes.CONFIG

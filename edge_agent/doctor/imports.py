@@ -1,4 +1,4 @@
-"""Do the libraries work here? Each is imported and tried in a child process: a wheel may die of SIGILL."""
+"""Whether the libraries work here: each is imported and tried in a child process, as a wheel may crash."""
 
 import signal
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from edge_agent.doctor.findings import Finding, fail, ok, warn
 from runtime.process.worker import status_words
 
 TIMEOUT_S: Final = 60.0
-"""torch takes half a minute on a slow card."""
+"""torch takes half a minute on a slow SD card."""
 _BASE: Final = "numpy, cbor2, paho.mqtt.client, psutil, pydantic, pydantic_settings, structlog"
 _TRIALS: Final = {
     "base": f"import {_BASE}; numpy.ones((64, 64), numpy.float32) @ numpy.ones((64, 64), numpy.float32)",
@@ -25,12 +25,12 @@ _TRIALS: Final = {
         "torch.nn.Conv1d(3, 8, 5)(x).sum().backward(); torch.nn.Linear(32, 4)(x)"
     ),
 }
-"""What shows that a library works, and not only that it can be imported."""
+"""Programs that show that a library works, beyond its import."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """How a trial ended.
+    """Result of a trial.
 
     Attributes:
         name: of :data:`_TRIALS`.
@@ -65,7 +65,7 @@ def names(settings: AgentSettings | None) -> dict[str, bool]:
 
 
 def probe(wanted: dict[str, bool]) -> list[Imported]:
-    """Try each."""
+    """Try each library."""
     found = []
     for name, is_wanted in wanted.items():
         status, said = time_limit.child(_TRIALS[name], TIMEOUT_S)

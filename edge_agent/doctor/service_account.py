@@ -1,4 +1,4 @@
-"""The user that the service runs as, and the groups and devices that its installed unit gives it."""
+"""The service's user, and the groups and devices that its installed unit grants."""
 
 import grp
 import os
@@ -17,19 +17,19 @@ _FOLDERS: Final = (
     "/run/systemd/system",
     "/etc/systemd/system",
 )
-"""Later wins."""
+"""Later folders win."""
 
 
 @dataclass(frozen=True)
 class ServiceUser:
-    """A user as the kernel knows it. ``groups``: with the main one, and what the unit adds."""
+    """A user as the kernel knows it. ``groups``: with the main one, and those that the unit adds."""
 
     name: str
     uid: int
     groups: frozenset[int]
 
     def may(self, wanted: int, status: os.stat_result) -> bool:
-        """Whether the mode bits give this user access; ``wanted``: of ``os.R_OK``, ``W_OK`` and ``X_OK``."""
+        """Whether the mode bits grant this user access; ``wanted``: of ``os.R_OK``, ``W_OK`` and ``X_OK``."""
         mode = stat.S_IMODE(status.st_mode)
         if self.uid == 0:
             return True
@@ -41,11 +41,11 @@ class ServiceUser:
 
 
 def service_user(name: str | None = None, added: frozenset[str] = frozenset()) -> ServiceUser:
-    """The user called ``name``; None: who runs this, or the service's user where root does.
+    """The user called ``name``; None: the current user, or the service's user for root.
 
     Args:
         name: of a user.
-        added: groups that the unit gives besides.
+        added: further groups from the unit.
 
     Raises:
         KeyError: there is no such user.
@@ -71,7 +71,7 @@ def _gid(group: str) -> int | None:
 
 
 def group_name(gid: int) -> str:
-    """Of a group, or its number."""
+    """Name of a group, or its number."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

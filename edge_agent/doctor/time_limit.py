@@ -13,7 +13,7 @@ SAID_BYTES: Final = 4000
 
 
 class TookTooLong(Exception):  # noqa: N818 - reads as what happened
-    """A probe gave no answer in its time."""
+    """A probe gave no answer in time."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def child(code: str, seconds: float) -> tuple[int | None, str]:
 
     Returns:
         Its exit status (negative: the signal; None: it took longer than ``seconds`` and was killed), and the
-        end of what it said.
+        end of its output.
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code],

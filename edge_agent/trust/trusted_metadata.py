@@ -1,13 +1,12 @@
-"""What is trusted now, and one new piece of metadata: what is trusted then, or why it is not.
+"""Trusted metadata: applies a new piece of metadata, or refuses it.
 
 Pure. The order is TUF's (specification 1.0, section 5): roots one after the other, then timestamp, snapshot,
-targets, each verified by what came before. An object never changes: what is refused leaves nothing behind.
+targets, each verified by the one before. An object never changes: refused metadata has no effect.
 
-What each check stops. *Arbitrary content, wrong key*: signatures by a threshold of the role's keys.
+Attacks that each check stops. *Arbitrary content, wrong key*: signatures by a threshold of the role's keys.
 *Rollback*: versions of timestamp and snapshot, and the version of targets that a snapshot names, never fall.
-*Freeze*: nothing that has expired counts. *Mix and match*: each names the next by digest. *Fast-forward*:
-where a root exchanges keys, what the old ones had signed is forgotten, versions too. *Endless data*: sizes
-are bounded.
+*Freeze*: expired metadata is refused. *Mix and match*: each names the next by digest. *Fast-forward*: if a
+root exchanges keys, metadata of the old ones is forgotten, versions too. *Endless data*: sizes are bounded.
 """
 
 from dataclasses import dataclass, replace
@@ -194,7 +193,7 @@ class TrustedMetadata:
         return max(0.0, *(unix(p.said.issued) for p in pieces if p is not None and p.said.issued is not None))
 
     def encode(self) -> bytes:
-        """For the disk."""
+        """The trusted metadata as bytes, for the disk."""
         texts = {
             name: None if piece is None else piece.data.decode()
             for name, piece in (

@@ -28,15 +28,16 @@ class TrustedTime:
 
 
 def time_known(wall: float, latest: float, elapsed: float) -> TrustedTime:
-    """A Pi without a clock of its own may begin in the past: it is not earlier than what was signed says.
+    """The time: a Pi without a clock may begin in the past, but not earlier than signed times.
 
     A clock that is *ahead* cannot be told from a fleet that nobody signs for: metadata seems to have expired,
-    nothing new is taken, what runs goes on. Nothing is kept of that time, so it passes when the clock is set.
+    nothing new is accepted, and the present model goes on. That time is not stored, so the error ends when
+    the clock is set.
 
     Args:
-        wall: what the clock says, unix seconds.
+        wall: the clock, Unix seconds.
         latest: :attr:`edge_agent.trust.trusted_metadata.TrustedMetadata.latest`.
-        elapsed: seconds, by a clock that nobody sets, for which ``latest`` has been known to this process.
+        elapsed: monotonic seconds for which ``latest`` has been known to this process.
     """
     least = latest + max(0.0, elapsed)
     return TrustedTime(max(wall, least), max(0.0, least - wall))

@@ -1,7 +1,7 @@
-"""Trust kept on disk and fed from pointers: the thin side of :mod:`edge_agent.trust.trusted_metadata`.
+"""Updates trusted metadata from pointers, and stores it: the I/O of :mod:`edge_agent.trust.trusted_metadata`.
 
-Which root a device begins with: ``trust_file`` in ``agent.toml``, else ``root.json`` that came when it
-enrolled. With neither, bundles are taken unsigned, and ``lichen agent status`` says so.
+The device's first root is ``trust_file`` in ``agent.toml``, else the ``root.json`` that came with its
+enrolment. Without either, unsigned bundles are accepted, and ``lichen agent status`` says so.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 FOLDER: Final = "trust"
 FILE: Final = "trusted.json"
 _DECISIONS: Final = 4
-"""So many that were verified are remembered: of ``b/model`` and ``down/model``, and those before."""
+"""Number of verified decisions that are remembered: of ``b/model`` and ``down/model``, and earlier ones."""
 Step = Callable[[TrustedMetadata, Role, bytes, float], Awaitable[TrustedMetadata]]
 UNSIGNED: Final = (
     "no root: bundles are taken unsigned; name the fleet's root.json as trust_file (lichen coordinator trust "
@@ -39,7 +39,7 @@ UNSIGNED: Final = (
 
 
 def root_file(state_dir: Path, trust_file: Path | None) -> Path | None:
-    """Where this device's first root is; None: nowhere."""
+    """Path of this device's first root; None: it has none."""
     enrolled = folder_of(state_dir).root
     return trust_file or (enrolled if enrolled.is_file() else None)
 
@@ -48,7 +48,7 @@ def begin(state_dir: Path, trust_file: Path | None, *, verified: bool = True) ->
     """The first root; None: none was given.
 
     Raises:
-        Misconfigured: there is no such file, or no root in it.
+        Misconfigured: the file is missing, or not a root.
     """
     path = root_file(state_dir, trust_file)
     if path is None:
@@ -63,10 +63,10 @@ def begin(state_dir: Path, trust_file: Path | None, *, verified: bool = True) ->
 
 
 def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "MetadataUpdater":
-    """This agent's.
+    """The updater of this agent.
 
     Raises:
-        Misconfigured: ``trust_file`` is not there, or no root.
+        Misconfigured: ``trust_file`` is missing, or not a root.
     """
     first = begin(settings.state_dir, settings.trust_file, verified=False)
     me = (settings.fleet, settings.device)
@@ -74,7 +74,7 @@ def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "Metada
 
 
 class MetadataUpdater:
-    """One device's. ``first``: None where no root was given; ``me``: the names of its fleet and of itself."""
+    """Of one device. ``first``: None if it has no root; ``me``: the names of its fleet and of itself."""
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
@@ -94,14 +94,14 @@ class MetadataUpdater:
         self._said = ""
         self._step = step
         self._one_at_a_time = asyncio.Lock()
-        """Pieces follow one from the other: two services take them."""
+        """Pieces depend on each other, and two services update them."""
         self._verified: deque[tuple[int, str]] = deque(maxlen=_DECISIONS)
-        """Epoch and text of decisions."""
+        """Epoch and text of verified decisions."""
         self.now = first if first is None else self._kept(first)
         self._known_at = clock.now()
 
     def _kept(self, first: TrustedMetadata) -> TrustedMetadata:
-        """What was trusted before this start, if it began with the same root."""
+        """The stored metadata, if it began with the same root."""
         try:
             kept = TrustedMetadata.decode(self._file.read_bytes())
         except FileNotFoundError:
@@ -113,21 +113,21 @@ class MetadataUpdater:
 
     @property
     def fleet(self) -> str:
-        """For which it must be signed."""
+        """The names for which a decision must be signed."""
         return self._me[0]
 
     @property
     def epoch(self) -> int | None:
-        """Since which root the online keys speak; None: nothing is verified."""
+        """Version of the root that introduced the online keys; None: nothing is verified."""
         return None if self.now is None else self.now.epoch
 
     def time(self) -> TrustedTime:
-        """What is known of the time."""
+        """The device's knowledge of the time."""
         latest = 0.0 if self.now is None else self.now.latest
         return time_known(self._clock.wall(), latest, self._clock.now() - self._known_at)
 
     def is_decided(self, pointer: ModelPointer) -> bool:
-        """Whether who decides said so, as far as is known by now; without a root anybody does."""
+        """Whether a decision is verified, as far as known now; without a root always."""
         if self.now is None:
             return True
         try:
@@ -138,12 +138,12 @@ class MetadataUpdater:
         return (epoch, text) in self._verified and read_decision(text)[0].root >= epoch
 
     async def require(self, pointer: ModelPointer) -> None:
-        """Take over what its metadata says, and find decision and bundle there; without a root: nothing.
+        """Apply a pointer's metadata, and check decision and bundle; without a root: nothing.
 
-        The decision comes first: for one that nobody signed, no list is pulled.
+        The decision comes first: for an unsigned one no list is pulled.
 
         Raises:
-            Refused: the decision, the bundle, or what should vouch for it.
+            Refused: the decision, the bundle, or its metadata.
             Transient: a piece is not here yet, or the disk is full.
         """
         if self.now is None:
@@ -165,13 +165,13 @@ class MetadataUpdater:
         self._said = ""
 
     async def follow(self, roots: Sequence[BlobRef]) -> None:
-        """Go to the newest of these roots; without a root: nothing.
+        """Update to the newest of these roots; without a root: nothing.
 
         Args:
             roots: versions 2, 3, ... in this order.
 
         Raises:
-            Refused: one is not signed as it must be.
+            Refused: one is not signed correctly.
             Transient: one is not here yet, or the disk is full.
         """
         async with self._one_at_a_time:
@@ -179,11 +179,11 @@ class MetadataUpdater:
                 await self._follow(self.now, roots)
 
     async def step(self, trusted: TrustedMetadata, role: Role, data: bytes) -> None:
-        """Verify what is no metadata, by ``trusted``.
+        """Verify a statement that is not metadata, by ``trusted``.
 
         Raises:
-            Refused: it is not signed as it must be.
-            Transient: the child process that verifies did not end as it should.
+            Refused: it is not signed correctly.
+            Transient: the child process that verifies it failed.
         """
         await self._step(trusted, role, data, self.time().now)
 
@@ -192,13 +192,13 @@ class MetadataUpdater:
             trusted = await self._next(trusted, "root", ref, MAX_ROOT_BYTES)
 
     async def _require_decided(self, trusted: TrustedMetadata, pointer: ModelPointer) -> None:
-        """Its text is verified once, and compared with the pointer each time."""
+        """Check a decision: its text is verified once, and compared with the pointer each time."""
         text = self._decision_of(trusted, pointer)
         if (trusted.epoch, text) not in self._verified:
             await self._step(trusted, "decision", text.encode(), self.time().now)
             self._verified.append((trusted.epoch, text))
         signed_under = read_decision(text)[0].root
-        if signed_under < trusted.epoch:  # the key was taken back and came again; or this device is new
+        if signed_under < trusted.epoch:  # the key was revoked and came again; or this device is new
             raise Refused(
                 Reason.EXPIRED,
                 f"decision: it was signed under root {signed_under}, and what counts begins with root "
@@ -206,7 +206,7 @@ class MetadataUpdater:
             )
 
     def _decision_of(self, trusted: TrustedMetadata, pointer: ModelPointer) -> str:
-        """Its text: for this device, and what the pointer says; its signature is not verified here."""
+        """The decision's text: for this device, and equal to the pointer; the signature is not verified."""
         if pointer.decision is None:
             raise Refused(
                 Reason.UNTRUSTED,
@@ -234,7 +234,7 @@ class MetadataUpdater:
             await self._next(trusted, "targets", vouchers.targets, MAX_TARGETS_BYTES)
 
     async def _next(self, trusted: TrustedMetadata, role: Role, ref: BlobRef, most: int) -> TrustedMetadata:
-        """One step: pulled, verified, on the disk, and only then believed."""
+        """One step: pull, verify, write to disk, and only then use."""
         data = await self._pull(ref, most, role)
         new = await self._step(trusted, role, data, self.time().now)
         if role != "root" and (piece := new.piece(role)) is not None:
@@ -247,12 +247,12 @@ class MetadataUpdater:
         return new
 
     async def _pull(self, ref: BlobRef, most: int, what: str) -> bytes:
-        """A small blob, by its digest; what it says is not believed yet."""
+        """A small blob, by its digest; not verified yet."""
         if ref.size > most:
             raise Refused(Reason.TOO_LARGE, f"{what}: {ref.size} bytes are announced, at most {most}")
         path = await self._fetcher.fetch(ref, self._timeout_s)
         try:
-            with disk_errors(path):  # where the disk is full, blobs are given up for others
+            with disk_errors(path):  # if the disk is full, other blobs are removed for these
                 return await asyncio.to_thread(path.read_bytes)
         finally:
             await asyncio.to_thread(self._fetcher.forget, ref.digest)

@@ -1,9 +1,8 @@
-"""Tasks and offers are verified before the agent acts on them: with a root, on those alone that are signed.
+"""Verifies tasks and offers before the agent acts on them: with a root, only signed ones count.
 
-The newest task and the newest offer wait here, one of each. What can be seen without a key is looked at
-first (``signed_work``); then one child process at a time verifies the signature, and what it said is
-remembered by the digest of the text. So a flood of forged ones costs one child at a time, and nothing is
-written.
+The newest task and the newest offer wait here, one of each. Checks without a key come first
+(``signed_work``); then one child process at a time verifies the signature, and the result is remembered by
+the digest of the text. So a flood of forged messages costs one child at a time, and nothing is written.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from runtime.waits import StatusPart, Wait
 _log = structlog.get_logger(__name__)
 FILE: Final = "work.json"
 RETRY_S: Final = 15.0
-"""What could not be verified now (a root is not here yet, the disk is full) is tried again so soon."""
+"""Delay before a message that could not be verified (a missing root, a full disk) is tried again."""
 _REMEMBERED: Final = 64
 UNSIGNED: Final = (
     "it is not signed, and this device has a root: lichen coordinator trust init, or no trust_file; a "
@@ -42,21 +41,21 @@ Work = TaskAnnouncement | Offer
 
 
 class Serials(Frozen):
-    """``trust/work.json``: the serials of the task and the offer that the device went by last."""
+    """``trust/work.json``: the serials of the last task and the last offer that the device acted on."""
 
     epoch: Count
-    """Since which root their signer speaks; those of another signer say nothing."""
+    """Version of the root behind their signer; serials of another signer do not count."""
     task: Count = 0
     offer: Count = 0
 
 
 class WorkVerifier(StatusPart):
-    """One device's.
+    """The verifier of one device.
 
     Args:
-        trust: what is trusted now; without a root nothing is verified.
-        state_dir: of the agent; the serials lie in its folder ``trust``.
-        clock: tells since when something is refused.
+        trust: the trusted metadata; without a root nothing is verified.
+        state_dir: of the agent; the serials are stored in its folder ``trust``.
+        clock: the time since which a message is refused.
     """
 
     def __init__(self, trust: MetadataUpdater, state_dir: Path, clock: Clock) -> None:
@@ -66,18 +65,18 @@ class WorkVerifier(StatusPart):
         self._serials = _read(self._file)
         self._waiting: dict[WorkKind, Work] = {}
         self._later: dict[WorkKind, Work] = {}
-        """What could not be verified yet."""
+        """The message that could not be verified yet."""
         self._last: WorkKind = "task"
         self._again = 0.0
-        """When it is tried again, by the event loop's clock."""
+        """Time of the next attempt, by the event loop's clock."""
         self._news = asyncio.Event()
         self._why: dict[WorkKind, str] = {"task": "", "offer": ""}
         self._verified: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
-        """Epoch and digest of texts whose signature is right."""
+        """Epoch and digest of texts with a valid signature."""
         self._forged: deque[tuple[int, str]] = deque(maxlen=_REMEMBERED)
-        """And of those where it is not."""
+        """The same of those with an invalid one."""
         self.since: float | None = None
-        """Since when something is refused, unix seconds; None: nothing is."""
+        """Since when messages are refused, Unix seconds; None: none is."""
 
     @property
     def active(self) -> bool:
@@ -86,20 +85,20 @@ class WorkVerifier(StatusPart):
 
     @property
     def why(self) -> str:
-        """Why the device does not act on the task or the offer that came last, in words; empty: it does."""
+        """Why the device does not act on the last task or offer; empty: it does."""
         return "; ".join(words for words in self._why.values() if words)
 
     def status(self) -> dict[str, Any]:
-        """What is trusted, and what is not acted on."""
+        """The trust state, and the refused message."""
         return {"trust": self._trust.status(), "work_refused": self.why}
 
     def waits(self) -> Iterator[Wait]:
-        """A task or an offer that is not signed as it must be."""
+        """A task or an offer that is not signed correctly."""
         if self.why:
             yield Wait("signatures", self.why, self.since, None, "until one comes that is signed")
 
     def give(self, work: Work) -> None:
-        """A task or an offer came; it takes the place of the one that waits."""
+        """Add a task or an offer; it replaces the one that waits."""
         self._waiting[_kind(work)] = work
         self._later.pop(_kind(work), None)
         self._news.set()
@@ -108,14 +107,14 @@ class WorkVerifier(StatusPart):
         """Wait for a task or an offer, and verify it.
 
         Returns:
-            One to act on.
+            A verified one.
 
         Raises:
-            Refused: it is not to be acted on; :attr:`why` says why.
+            Refused: it must not be acted on; :attr:`why` says why.
             Transient: it cannot be verified now, and waits.
         """
         await self._wait()
-        kind: WorkKind = "task" if self._last == "offer" else "offer"  # in turn, where both wait
+        kind: WorkKind = "task" if self._last == "offer" else "offer"  # in turn, if both wait
         if kind not in self._waiting:
             kind = self._last
         self._last, work = kind, self._waiting.pop(kind)
@@ -131,7 +130,7 @@ class WorkVerifier(StatusPart):
         return work
 
     async def _wait(self) -> None:
-        """Until there is something to verify; what could not be is tried again, whatever else comes."""
+        """Wait until there is something to verify; failed attempts are repeated, whatever else comes."""
         loop = asyncio.get_running_loop()
         while True:
             if self._later and loop.time() >= self._again:

@@ -1,4 +1,4 @@
-"""The broker, as this device sees it: name, port, TLS, admission, access list, packet limit."""
+"""The broker from this device: name, port, TLS, admission, access list, packet limit."""
 
 import ipaddress
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from runtime import exit_codes
 from runtime.mqtt.tls import utc
 
 SOON_S: Final = 14 * 86400.0
-"""A certificate that runs out within this is worth a word."""
+"""A certificate that expires within this time gets a warning."""
 _LEFT: Final = "not asked, because of what is said above"
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Attributes: ``trouble`` in words, empty where all went well; until when each certificate holds."""
+    """Attributes: ``trouble``: the error, empty if there is none; until when each certificate is valid."""
 
     trouble: str = ""
     broker_until: float | None = None
@@ -25,19 +25,19 @@ class Tls:
 
 @dataclass(frozen=True)
 class BrokerReply:
-    """What the broker answered.
+    """The broker's answers.
 
     Attributes:
-        addresses: of the host; empty: the name is not known.
-        reach: why no TCP connection came about; empty: it did.
+        addresses: of the host; empty: the name is unknown.
+        reach: why there is no TCP connection; empty: there is one.
         tls: None: not configured, or not reached.
-        admission: why CONNECT failed; empty: it was taken; None: not asked.
+        admission: why CONNECT failed; empty: it was accepted; None: not tried.
         limit_bytes: the packet limit in force.
-        chunk_trouble: why a chunk of the configured size did not pass; empty: it did.
+        chunk_trouble: why a chunk of the configured size failed; empty: it arrived.
         refused_filters: of those that the agent subscribes to.
         own_topic: why the device may not write on its own topic; empty: it may.
-        foreign_topic: whether it may write on another device's topic; None: it cannot be told.
-        running: what the running agent says of its link, where it was looked at instead; None: it was not.
+        foreign_topic: whether it may write on another device's topic; None: unknown.
+        running: the running agent's report on its link, if it was used instead; None: it was not.
     """
 
     addresses: tuple[str, ...] = ()
@@ -53,12 +53,12 @@ class BrokerReply:
 
 
 def judge(asked: BrokerReply, settings: AgentSettings, now: float) -> list[Finding]:
-    """In the order in which a connection comes about; what could not be asked is said as such.
+    """Findings in the order in which a connection is made; what was not tried is named as such.
 
     Args:
         asked: the answers.
         settings: of the agent.
-        now: unix seconds.
+        now: Unix seconds.
     """
     where = settings.mqtt.where
     if not asked.addresses:

@@ -1,4 +1,4 @@
-"""Asks the broker, under a client id of its own, and only where a running agent keeps its session.
+"""Tests the broker under a client id of its own, and only if no running agent would lose its session.
 
 Nothing is retained.
 """
@@ -26,11 +26,12 @@ from runtime.mqtt.tls import tls_context
 from runtime.settings.load import MqttSettings
 
 NOBODY: Final = "lichen-doctor"
-"""A device that there is not: the topic that this one must not write on. Nobody subscribes to pings."""
+"""Name of a device that does not exist: this device must not be able to write its topic. Pings have no
+subscriber."""
 
 
 def probe(settings: AgentSettings, limit_s: float) -> BrokerReply:
-    """Look up, connect, shake hands, speak MQTT; stops at the first that fails.
+    """Look up, connect, shake hands, speak MQTT; stops at the first failure.
 
     Args:
         settings: of the agent.
@@ -73,20 +74,20 @@ def _shake(settings: AgentSettings, limit_s: float) -> Tls:
             context.wrap_socket(sock, server_hostname=mqtt.host) as shaken,
         ):
             shown = shaken.getpeercert() or {}
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; ValueError: no host name
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError; ValueError: not a host name
         return Tls(dial_words(_short(mqtt, limit_s), error), own_until=own)
     until = shown.get("notAfter")
     return Tls("", float(ssl.cert_time_to_seconds(until)) if isinstance(until, str) else None, own)
 
 
 def _own_until(settings: AgentSettings) -> float | None:
-    """Of the enrolled certificate, where that is the one that is shown."""
+    """Validity of the enrolled certificate, if that is the one in use."""
     tls, folder = settings.mqtt.tls, folder_of(settings.state_dir)
     if tls is None or tls.cert_file is None or Path(tls.cert_file) != folder.pair:
         return None
     try:
         identity = folder.read()
-    except Misconfigured:  # said by the checks of the configuration
+    except Misconfigured:  # reported by the checks of the configuration
         return None
     return None if identity is None else identity.not_after
 
@@ -113,7 +114,7 @@ async def _speak(settings: AgentSettings, asked: BrokerReply, limit_s: float) ->
             else await _publish(session, ping_topic(settings.fleet, settings.device), chunk, limit_s)
         )
         foreign: bool | None = None
-        if mqtt.protocol == "5" and not big:  # before, a broker could not say no
+        if mqtt.protocol == "5" and not big:  # MQTT 3.1.1 has no way to refuse
             foreign = not await _publish(session, ping_topic(settings.fleet, NOBODY), 0, limit_s)
     except ConnectFailed as error:
         return replace(asked, admission=str(error))
@@ -131,7 +132,7 @@ async def _speak(settings: AgentSettings, asked: BrokerReply, limit_s: float) ->
 
 
 async def _publish(session: Session, topic: str, size: int, limit_s: float) -> str:
-    """Why it was not taken; empty: it was."""
+    """Why it was not accepted; empty: it was."""
     try:
         await session.publish(topic, bytes(size), qos=1, retain=False, timeout_s=limit_s)
     except (Refused, Transient) as error:

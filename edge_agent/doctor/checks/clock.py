@@ -1,4 +1,4 @@
-"""The clock: windows are cut by it, and certificates are judged by it."""
+"""The clock: windows are cut by it, and certificates are checked against it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,9 @@ _SET: Final = (
 class ClockTime:
     """Attributes.
 
-    wall: unix seconds.
-    since: a time that has passed for certain, from certificates that are here; 0: nothing is known.
-    synchronised: whether the kernel's clock is kept right by a time service; None: it cannot be told.
-    battery: whether there is a clock that runs while the machine is off.
+    wall: Unix seconds. since: a time that has certainly passed, from certificates on this device; 0: unknown.
+    synchronised: whether a time service keeps the kernel's clock right; None: unknown. battery: whether there
+    is a clock that runs while the machine is off.
     """
 
     wall: float
@@ -35,7 +34,7 @@ class ClockTime:
 
 
 def probe(settings: AgentSettings | None) -> ClockTime:
-    """Of this machine."""
+    """The clock of this machine."""
     cert = None
     if settings is not None:
         tls = settings.mqtt.tls
@@ -46,7 +45,7 @@ def probe(settings: AgentSettings | None) -> ClockTime:
 
 
 def judge(time: ClockTime) -> list[Finding]:
-    """Is it right, who keeps it right, and where does it stand after a power cut?"""
+    """Whether it is right, what keeps it right, and where it stands after a power cut."""
     now = utc(time.wall)
     if time.wall < time.since:
         return [

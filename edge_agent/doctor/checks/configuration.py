@@ -1,4 +1,4 @@
-"""The files: are they sound, and do sources and task fit together?"""
+"""The configuration files: whether they are valid, and whether sources and task fit together."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ _SOURCES_S = 30.0
 
 @dataclass(frozen=True)
 class Configured:
-    """Attributes: ``settings`` where the file could be read; what is ``wrong``, and what is ``doubtful``."""
+    """Attributes: ``settings`` if the file could be read; ``wrong``: errors; ``doubtful``: warnings."""
 
     settings: AgentSettings | None = None
     wrong: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Configured:
 
 
 def probe(config: Path) -> Configured:
-    """Read all that the agent reads at its start."""
+    """Read everything that the agent reads at its start."""
     try:
         settings = read(config)
     except Misconfigured as error:
@@ -70,7 +70,7 @@ def _sources(settings: AgentSettings, config: Path) -> tuple[tuple[str, ...], tu
 
 
 def judge(found: Configured, config: Path) -> list[Finding]:
-    """One finding for each mistake and doubt."""
+    """One finding for each error and warning."""
     todo = "write it as the message says; lichen agent check --config FILE reads it again"
     findings = [fail("config.files", words, todo, exit_codes.CONFIG) for words in found.wrong]
     findings += [

@@ -1,4 +1,7 @@
-"""Can models' processes give up what a model does not need (``edge_agent.inference.serving.confinement``)?"""
+"""Whether models' processes can give up rights that a model does not need.
+
+See ``edge_agent.inference.serving.confinement``.
+"""
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.findings import Finding, ok, warn
@@ -8,12 +11,12 @@ _CHECK = "models.landlock"
 
 
 def probe() -> int:
-    """The kernel's version of Landlock; 0: it has none."""
+    """The kernel's version of Landlock; 0: none."""
     return landlock.version()
 
 
 def judge(version: int, settings: AgentSettings) -> list[Finding]:
-    """One finding, where models run at all."""
+    """One finding, if models run at all."""
     if not settings.infer.enabled and "prototype" not in settings.roles:
         return []
     if not version:

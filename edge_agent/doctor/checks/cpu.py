@@ -1,4 +1,4 @@
-"""The processor: wheels are built for some, and have died on others."""
+"""The processor: wheels are built for some processors, and crash on others."""
 
 import os
 import platform
@@ -30,7 +30,7 @@ class Processor:
 
 
 def probe() -> Processor:
-    """Of this machine."""
+    """The processor of this machine."""
     return Processor(
         platform.machine(),
         64 if sys.maxsize > 2**32 else 32,
@@ -47,7 +47,7 @@ def probe() -> Processor:
 def flags_of(cpuinfo: str, machine: str) -> frozenset[str]:
     """``Features`` (ARM) or ``flags`` (others) of the first processor.
 
-    None where they are another architecture's: an emulator may show the file of the machine that it runs on.
+    None if they are another architecture's: an emulator may show the file of the machine that it runs on.
     """
     wanted = "Features" if machine in ("aarch64", "armv7l", "armv6l") else "flags"
     for line in cpuinfo.splitlines():

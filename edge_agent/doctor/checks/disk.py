@@ -1,4 +1,4 @@
-"""Folders: whether they are there and whose, what they lie on, and whether what may be kept has room."""
+"""Folders: existence, owner, file system, and room for what the configuration allows."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ _VOLATILE: Final = ("tmpfs", "ramfs")
 _NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
 _WITHOUT_MODES: Final = ("vfat", "exfat", "msdos", "ntfs", "ntfs3")
 _SPARE_BYTES: Final = 64 * MIB
-"""Less than this free, and nothing goes on for long."""
+"""With less free space nothing works for long."""
 _SPARE_INODES: Final = 1000
 
 
@@ -32,13 +32,13 @@ class FolderUsage:
         path: as configured.
         there: the nearest folder that exists: itself, or one above it.
         mode, owner: of ``there``; owner is a user's id.
-        writable: for the user that is asked about.
-        kind: of the file system, as mount says; empty: not known.
+        writable: for the user in question.
+        kind: of the file system, as mount names it; empty: unknown.
         read_only: how it is mounted.
         free_bytes: for ordinary users.
         used_bytes: in ``path`` already.
         free_inodes: -1: the file system has no such number.
-        budget_bytes: what the configuration lets the agent keep below ``path``.
+        budget_bytes: limit of what the agent stores below ``path``, by its configuration.
     """
 
     key: str
@@ -59,7 +59,7 @@ def probe(settings: AgentSettings, person: ServiceUser) -> list[FolderUsage]:
     """State and cache.
 
     Raises:
-        OSError: a folder cannot be looked at.
+        OSError: a folder cannot be read.
     """
     state = settings.store.budget_bytes + settings.outbox.budget_bytes
     budgets = {"state_dir": state, "cache_dir": settings.blob_budget_bytes}
@@ -91,7 +91,7 @@ def _look(key: str, path: Path, budget_bytes: int, person: ServiceUser) -> Folde
 def _size(file: Path) -> int:
     try:
         return 0 if file.is_symlink() else file.stat().st_size
-    except OSError:  # gone meanwhile, or closed to us
+    except OSError:  # removed meanwhile, or access is denied
         return 0
 
 
@@ -111,7 +111,7 @@ def mount_of(path: Path, mountinfo: str) -> tuple[str, frozenset[str]]:
 
 
 def judge(folders: Iterable[FolderUsage], person: ServiceUser, exposed: Iterable[str]) -> list[Finding]:
-    """Each folder, and ``exposed``: words for each secret that others may read."""
+    """Findings for each folder, and for ``exposed``: messages on secrets that other users may read."""
     found: list[Finding] = []
     for folder in folders:
         found += [*_access(folder, person), *_kind(folder), *_room(folder)]
@@ -120,7 +120,7 @@ def judge(folders: Iterable[FolderUsage], person: ServiceUser, exposed: Iterable
 
 
 def secrets_of(settings: AgentSettings) -> list[str]:
-    """Words for each secret that others may read, with what to do."""
+    """A message for each secret that other users may read, with what to do."""
     found = [
         *folder_of(settings.state_dir).exposed(),
         *fleet_secret.exposed(fleet_secret.secret_path(settings)),
@@ -131,7 +131,7 @@ def secrets_of(settings: AgentSettings) -> list[str]:
             continue
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
-        except OSError:  # said by the checks of the configuration
+        except OSError:  # reported by the checks of the configuration
             continue
         if mode & stat.S_IRWXO:
             found.append(f"{path} is a secret and everybody may read it (mode {mode:04o}): chmod o= it")

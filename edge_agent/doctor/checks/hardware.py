@@ -1,4 +1,4 @@
-"""Device files: whether those that sources name are there, and open to the service."""
+"""Device files: whether those that sources name exist, and whether the service may read them."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,19 +16,19 @@ _KINDS: Final = {
     "serial": ("ttyUSB*", "ttyACM*", "ttyAMA*", "serial[0-9]*"),
     "iio": ("iio:device*",),
 }
-"""What is looked for, and the name of the drop-in in systemd/examples."""
+"""Kinds of device files, and the name of the drop-in in systemd/examples."""
 
 
 @dataclass(frozen=True)
 class HardwareNode:
-    """A device file. ``group``: its name; ``readable``: for the user that is asked about; None: not there."""
+    """A device file. ``group``: its name; ``readable``: for the user in question; None: it does not exist."""
 
     path: str
     kind: str
     readable: bool | None
     group: str = ""
     named_by: str = ""
-    """``source[2]``, or empty where no source names it."""
+    """``source[2]``, or empty if no source names it."""
 
 
 def probe(
@@ -43,7 +43,7 @@ def probe(
 
 
 def _paths(value: object, dev: Path) -> Iterator[str]:
-    """Strings in a table that name something below ``dev``, as written."""
+    """Strings in a table that name a file below ``dev``, as written."""
     if isinstance(value, str) and value.startswith(f"{dev}/"):
         yield value
     elif isinstance(value, Mapping):
@@ -55,7 +55,7 @@ def _paths(value: object, dev: Path) -> Iterator[str]:
 
 
 def kind_of(path: str, dev: Path = Path("/dev")) -> str:
-    """Of :data:`_KINDS`, or empty; a link of by-id or by-path is a serial line's."""
+    """One of :data:`_KINDS`, or empty; a link of by-id or by-path is a serial line's."""
     relative = Path(path).relative_to(dev)
     if relative.parts[0] == "serial":
         return "serial"

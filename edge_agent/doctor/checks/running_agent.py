@@ -1,6 +1,6 @@
-"""What a running agent says of its connection, where the doctor must not connect beside it.
+"""The connection of a running agent, as it reports it, if the doctor must not connect beside it.
 
-A broker that makes the certificate's name the client id (docs/identity.md) takes one connection for each
+A broker that makes the certificate's name the client id (docs/identity.md) accepts one connection for each
 certificate: the doctor's would end the agent's, and with it what the broker has queued for the agent.
 """
 
@@ -15,7 +15,7 @@ _UNKNOWN: Final = "its status cannot be read"
 
 
 def link_of(settings: AgentSettings) -> str | None:
-    """A running agent's own words of its link, where it shows a certificate; None: connect."""
+    """A running agent's report on its link, if it uses a certificate; None: connect."""
     if settings.mqtt.tls is None or settings.mqtt.tls.cert_file is None:
         return None
     owned = is_locked(settings.state_dir / LOCK_FILE)

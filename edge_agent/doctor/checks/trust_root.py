@@ -1,6 +1,6 @@
-"""Which models does this device run: is there a root of the fleet's signatures, and is it sound?
+"""Whether bundles must be signed on this device, and whether the fleet's root is valid.
 
-The root is verified in a child process: the library that does it may die of a signal here (``imports``).
+The root is verified in a child process: the library that does it may crash here (``imports``).
 """
 
 import json
@@ -33,15 +33,15 @@ else:
 
 @dataclass(frozen=True)
 class Rooted:
-    """What was seen of the root.
+    """Result of the probe.
 
     Attributes:
-        path: where it lies; None: there is none.
-        version: of the root, where it is sound.
-        threshold: so many of its keys signed it.
-        expires: as it says.
-        wrong: what is the matter with the file.
-        status: of the process that looked, where it died; None with ``died``: it took too long.
+        path: of the root; None: there is none.
+        version: of the root, if it is valid.
+        threshold: how many of its keys signed it.
+        expires: its date.
+        wrong: what is wrong with the file.
+        status: exit status of the process that verified it, if it crashed; None with ``died``: it timed out.
         died: whether that process gave no answer.
     """
 
@@ -74,7 +74,7 @@ def judge(found: Rooted, *, infers: bool, wall: float) -> list[Finding]:
     Args:
         found: by :func:`probe`.
         infers: whether this agent runs models at all.
-        wall: now, unix seconds.
+        wall: now, Unix seconds.
     """
     check = "trust.root"
     if found.path is None and not infers:
