@@ -131,7 +131,7 @@ async def test_a_broker_that_comes_later_and_goes_and_comes_again(any_broker):
             assert await _payloads(link, 1) == [b"x"]
             assert link.counters.reconnects == 1
     words = [e["event"] for e in logs if e["log_level"] != "debug"]
-    assert words.count(f"connected to 127.0.0.1:{process.port}") == 2
+    assert words.count("connected") == 2
     assert len(words) <= 6, words  # once per change of state, however many attempts
 
 

@@ -124,10 +124,10 @@ LIES = {
     "bytes of no kind": (lambda sock: sock.send(b"\xff" * 64), "at most"),
     "a header that is none": (
         lambda sock: sock.send(struct.pack("<II", 3, 0) + b"\xff\xff\xff"),
-        "no message",
+        "invalid message",
     ),
-    "no header": (lambda sock: sock.send(struct.pack("<II", 0, 0)), "no message"),
-    "half a message and the end": (lambda sock: (sock.send(b"\x10\0\0\0"), sock.shutdown(1)), "gone"),
+    "no header": (lambda sock: sock.send(struct.pack("<II", 0, 0)), "invalid message"),
+    "half a message and the end": (lambda sock: (sock.send(b"\x10\0\0\0"), sock.shutdown(1)), "has ended"),
     "an array of another shape": (say({}, {"label": np.zeros((3, 2), np.float32)}), "nonsense"),
     "another type": (say({}, {"label": np.zeros((3, 3), np.int64)}), "at most"),
     "flat bytes": (say({}, {"label": np.zeros((3, 3), np.uint8)}), "nonsense"),

@@ -66,7 +66,7 @@ def test_an_older_book_takes_newer_certificates_over_and_none_that_it_knows_as_e
         with pytest.raises(Refused, match="exchanged before"):
             renew(desk, *oldest)
         newest = renew(desk, *held)
-        assert [one["device"] for one in logs if "put back from a backup" in one["event"]] == ["pi-1"]
+        assert [one["device"] for one in logs if "after a restore" in one["event"]] == ["pi-1"]
         with pytest.raises(Refused, match="exchanged before"):
             renew(desk, *old)  # whoever has an old image is not the device any more
         assert renew(desk, *newest)[1]
@@ -163,7 +163,7 @@ def test_without_the_authority_that_was_here_it_does_not_start(tmp_path) -> None
     with make_desk(tmp_path) as desk:
         enrol(desk)
         shutil.rmtree(desk.places.authority)
-    with pytest.raises(Misconfigured, match=r"knows 1 certificate.*put the state_dir back from a backup"):
+    with pytest.raises(Misconfigured, match=r"knows 1 certificate.*restore the state_dir from a backup"):
         OperatorDecisions(chosen, SystemClock()).open()
     (chosen.state_dir / FILE).unlink()
     pair = IdentityPaths.of(chosen).coordinator

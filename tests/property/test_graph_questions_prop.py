@@ -28,8 +28,8 @@ def test_questions_do_not_depend_on_when_the_file_is_looked_at(
                 out.write(piece)
             # a carriage return may be half of a line's end: the other half comes with the next piece
             if look and piece and not piece.endswith(b"\r"):
-                found += piecewise.fresh()
+                found += piecewise.read_new()
         with path.open("ab") as out:
             out.write(b"\n")
-        found += piecewise.fresh()
-        assert found == QuestionFile(path).fresh()
+        found += piecewise.read_new()
+        assert found == QuestionFile(path).read_new()

@@ -57,7 +57,7 @@ def test_the_roster_survives_a_restart_and_a_will_erases_nothing(store) -> None:
     assert again.online() == ("poor", "watcher")
     assert again.counts("a") == {"acc": (3, 0)}
     assert again.update(state_of("a"))
-    assert again.able(Requirements(2)) == ("a",)
+    assert again.eligible(Requirements(2)) == ("a",)
     assert again.coverage(("acc", "gyro"), 2) == {"acc": [3, 0], "gyro": [0, 0]}
 
 
