@@ -20,8 +20,8 @@ else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif
 
-test-long: $(VENV)/dev.stamp mosquitto chromium ## whole demos, and faults at every step of a round
-	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests/e2e tests/faults
+test-long: $(VENV)/dev.stamp mosquitto chromium ## whole demos, faults at every step of a round, releases, exports, types
+	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests
 
 mutants: $(VENV)/dev.stamp ## small faults in the decision modules; lists those that no test notices (ARGS="--seed 1 --count 300")
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -50,7 +50,7 @@ async def exit_when_done(  # noqa: PLR0917 - each of another type: no two can be
     deadline = clock.now() + _FINAL_WAIT_S
     while not (await announcer.publish_round() and await delivery.announce()):
         if clock.now() > deadline:
-            log.warning("the end could not be announced", waited_s=_FINAL_WAIT_S)
+            log.warning("end_not_announced", waited_s=_FINAL_WAIT_S)
             break
         await clock.sleep(_POLL_S)
     await _linger(blobs, linger_s, clock)

@@ -213,7 +213,7 @@ class OperatorDecisions:
                 self._said = ""
             except LichenError as error:  # earlier decisions stay in force
                 if str(error) != self._said:
-                    log.warning("the identity store cannot be read now", why=str(error))
+                    log.warning("identity_store_not_read", why=str(error))
                 self._said = str(error)
 
     def close(self) -> None:

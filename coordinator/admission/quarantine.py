@@ -188,7 +188,7 @@ def _record(text: str) -> OffenceRecord | None:
         known: dict[str, Any] = json.loads(text)
         return OffenceRecord(**{**known, "times": tuple(known["times"])})
     except (ValueError, TypeError, KeyError) as error:
-        log.warning("an offence record cannot be read and is dropped", why=str(error))
+        log.warning("offence_record_dropped", why=str(error))
         return None
 
 

@@ -169,8 +169,8 @@ class IdentityStore:
                 "INSERT INTO certificates VALUES (?, ?, ?, ?, NULL)", (new, device, now, issued.not_after)
             )
         if restored:
-            words = "the identity store is older than a certificate, after a restore: certificate accepted"
-            log.warning(words, device=device, certificate=old)
+            why = "the identity store was restored from a backup that is older than the certificate"
+            log.warning("newer_certificate_accepted", device=device, certificate=old, why=why)
         return issued.certificate_pem
 
     # ---- the operator

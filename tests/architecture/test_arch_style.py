@@ -1,4 +1,4 @@
-"""Style and types are tests: CI runs `make test` alone."""
+"""Style and types are tests: CI runs `make test` and `make test-long`, and no other check."""
 
 from pathlib import Path
 
@@ -11,7 +11,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "tool",
-    [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]],
+    [
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        pytest.param(["mypy"], marks=pytest.mark.long),
+    ],
     ids=["ruff-check", "ruff-format", "mypy"],
 )
 def test_the_tree_is_clean(tool: list[str]) -> None:

@@ -53,6 +53,7 @@ async def test_a_release_and_today_s_are_one_fleet(tmp_path: Path, release: Rele
         broker.stop()
 
 
+@pytest.mark.long
 async def test_a_made_up_next_release_and_today_s_are_one_fleet_or_say_why_not(tmp_path: Path) -> None:
     other, one = made_up(tmp_path / "next"), today()
     broker = mosquitto_process(tmp_path / "broker").start()

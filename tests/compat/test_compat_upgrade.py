@@ -90,6 +90,7 @@ def settled_in(fleet: Fleet, machine: Machine) -> Path:
     return config
 
 
+@pytest.mark.long
 async def test_an_upgrade_over_a_step_of_the_tables_and_back_on_a_state_folder_in_use(tmp_path: Path) -> None:
     machine, now = Machine(tmp_path / "machine"), today()
     later = made_up(tmp_path / "next", readable_from=schema.VERSION + 1)

@@ -21,6 +21,8 @@ from protocol.frames.headers import BlobHeader, Manifest
 from protocol.frames.tensors import Codec, encode
 from runtime.storage.blob_store import BlobStore
 
+pytestmark = pytest.mark.long
+
 TASK = two_branch_task()
 REAL = "windows.npz"
 BASE, PARENT = "ab" * 32, "cd" * 32

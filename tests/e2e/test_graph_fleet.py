@@ -110,6 +110,7 @@ def forms(table: np.ndarray) -> Iterator[bytes]:
                 yield encode(row, codec).data[: CODES * size]
 
 
+@pytest.mark.long
 def test_devices_complete_their_graphs_through_restarts_and_nothing_private_passes(
     fleet: tuple[ProcessFleet, Tap],
 ) -> None:

@@ -204,6 +204,7 @@ def test_a_device_without_torch_teaches_the_fleet_a_class_that_no_training_devic
     )
 
 
+@pytest.mark.long
 def test_graphs_that_were_made_are_found_after_a_kill_and_a_stranger_takes_no_part(fleet: Gestures) -> None:
     """The device has a modality of the task and one that it lacks; a second one has none of them."""
     fleet.coordinator(spread_s=0.5)

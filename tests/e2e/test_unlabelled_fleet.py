@@ -86,6 +86,7 @@ def manifest_of(state_dir: Path, version: int) -> str:
     return found(state_dir)["versions"][version]["manifest"]
 
 
+@pytest.mark.long
 def test_a_fleet_learns_without_a_label_and_a_coordinator_cut_off_before_it_publishes_does_the_same_again(
     fleet: ProcessFleet,
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from lichen_lab.simulation.deterministic.scenario.scenario import (
 from lichen_lab.simulation.deterministic.world import run_seed
 
 ROOT = Path(__file__).parents[2]
-FEW = settings(
+SEEDS = settings(
     max_examples=60,
     derandomize=True,
     deadline=None,
@@ -31,9 +32,17 @@ FEW = settings(
 )
 
 
-@FEW
+@settings(SEEDS, max_examples=12)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_world_no_promise_is_broken(seed: int) -> None:
+    outcome = run_seed(seed)
+    assert not outcome.violation, "\n".join([outcome.violation, *outcome.trace])
+
+
+@pytest.mark.long
+@SEEDS
+@given(seed=st.integers(0, 2**31 - 1))
+def test_world_no_promise_is_broken_in_many_seeds(seed: int) -> None:
     outcome = run_seed(seed)
     assert not outcome.violation, "\n".join([outcome.violation, *outcome.trace])
 

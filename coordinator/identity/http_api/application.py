@@ -147,7 +147,7 @@ class EnrolmentApp:
 
     async def _on_trouble(self, request: Request, error: Exception) -> Response:
         """A full disk or a damaged store: ours to mend; the device tries again."""
-        log.error("a device could not be answered", why=str(error), path=request.url.path[:64])
+        log.error("device_not_answered", why=str(error), path=request.url.path[:64])
         return _busy()
 
     async def _on_http(self, request: Request, error: Exception) -> Response:  # noqa: ARG002 - starlette's signature
@@ -158,7 +158,7 @@ class EnrolmentApp:
 
     async def _on_fault(self, request: Request, error: Exception) -> Response:
         """An internal error: details are logged, and not sent to the stranger."""
-        log.error("internal error", path=request.url.path[:64], error=repr(error))
+        log.error("internal_error", path=request.url.path[:64], error=repr(error))
         return _busy()
 
 

@@ -128,7 +128,7 @@ class BoundedListener:
                     raise
                 if str(error) != self._said:
                     self._said = str(error)
-                    log.warning("no connection can be accepted now", why=self._said)
+                    log.warning("connection_not_accepted", why=self._said)
                 await asyncio.sleep(_PAUSE_S)
                 continue
             self._said = ""
@@ -158,7 +158,7 @@ class BoundedListener:
                 )
                 await protocol.over
         except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
-            log.debug("a connection was cut", why=str(error) or type(error).__name__)
+            log.debug("connection_closed", why=str(error) or type(error).__name__)
         finally:
             if transport is not None:
                 transport.abort()

@@ -64,7 +64,7 @@ class EnrolmentServer:
 
     async def serve(self) -> None:
         """Answer devices until cancelled."""
-        log.info("enrolment is open", url=self._desk.url, port=self.door.port)
+        log.info("enrolment_open", url=self._desk.url, port=self.door.port)
         await self.door.run()
 
     async def keep(self) -> None:
@@ -82,17 +82,18 @@ class EnrolmentServer:
             OSError,
         ) as error:  # an error with the broker's files must not end the coordinator
             if str(error) != self._said:
-                log.warning("the broker may not know who is revoked", why=str(error), again_in_s=LOOK_S)
+                log.warning("broker_not_updated", why=str(error), again_in_s=LOOK_S)
             self._said = str(error)
             return
         self._said = ""
         if done.changed and not done.reloaded:
             log.warning(
-                "the broker's files were written; make it read them (systemctl reload mosquitto)",
+                "broker_files_written",
                 folder=str(self._desk.places.broker.folder),
+                todo="make the broker read them (systemctl reload mosquitto)",
             )
         elif done.reloaded:
-            log.info("the broker acts on the newest revocation list")
+            log.info("broker_uses_revocation_list")
 
     def close(self) -> None:
         """Stop listening. Idempotent."""

@@ -17,6 +17,8 @@ from protocol.errors import Reason, Refused
 from protocol.tasks.task import Encoder, Modality
 from tests.support.tasks import sensors, small_network, small_task
 
+pytestmark = pytest.mark.long
+
 TASK = small_task(
     (Modality(name="acc", channels=3, rate_hz=10, offset=9.8, scale=4.0), *sensors(gyro=(2, 10))),
     "abcd",

@@ -88,11 +88,11 @@ def test_wrong_lines_are_told_and_passed_over(tmp_path: Path) -> None:
     path.write_bytes(b"a\tr\nnonsense\n\xff\xfe\tr\n" + b"x" * 9000 + b"\tr\nb\tr\n")
     file = QuestionFile(path)
     assert abouts(file) == ["a", "b"]
-    assert "9002 bytes" in file.trouble
+    assert "9002 bytes" in file.problem
     path.unlink()
     path.mkdir()
     assert abouts(file) == []
-    assert "cannot be read: Is a directory" in file.trouble
+    assert "cannot be read: Is a directory" in file.problem
 
 
 def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_of_a_large_file_the_end_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     found = abouts(file)
     assert found[-1] == "e099"
     assert 10 <= len(found) <= 15
-    assert "only its last 100 are read" in file.trouble
+    assert "only its last 100 are read" in file.problem
     with path.open("a") as out:
         out.write("last\tr\n")
     assert abouts(file) == ["last"]
@@ -121,9 +121,9 @@ def test_a_file_that_was_closed_for_a_while_is_no_trouble_any_more(tmp_path: Pat
     with monkeypatch.context() as patch:
         patch.setattr(type(path), "open", closed)
         assert questions.read_new() == []
-    assert "cannot be read: Permission denied" in questions.trouble
+    assert "cannot be read: Permission denied" in questions.problem
     assert questions.read_new() == [], "the same file, and nothing new in it"
-    assert not questions.trouble
+    assert not questions.problem
 
 
 def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(path)
     questions = QuestionFile(path)
     assert questions.read_new() == []
-    assert questions.trouble == f"{path} cannot be read: it is a pipe"
+    assert questions.problem == f"{path} cannot be read: it is a pipe"
     path.unlink()
     path.write_text("pump\tfeeds\n")
     assert questions.read_new() == [Question("pump", "feeds")]
-    assert not questions.trouble
+    assert not questions.problem

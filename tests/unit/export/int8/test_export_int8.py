@@ -30,6 +30,8 @@ from tests.support.methods.contract_cases import learnt, next_state, task_of, wi
 from tests.support.methods.several_targets import TASK as SEVERAL
 from tests.support.methods.several_targets import Several
 
+pytestmark = pytest.mark.long
+
 LINEAGE = Lineage(2, 2, "0" * 64, None, {})
 
 

@@ -113,7 +113,7 @@ class _Answering:
         self.watch: Any = None
         self._seen = seen
 
-    def offer(self, judged: ScoredWindows) -> None:
+    def enqueue(self, judged: ScoredWindows) -> None:
         self.taken.append(judged)
         self.watch(self._seen)
 

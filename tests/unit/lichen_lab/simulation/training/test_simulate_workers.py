@@ -23,6 +23,8 @@ from protocol.errors import Misconfigured, Transient
 from tests.support.lab.simulated import Breaking, Counted, Unlabelled, task, windows
 from tests.support.tasks import stream, task_toml
 
+pytestmark = pytest.mark.long
+
 LONG_S = 120.0
 
 
