@@ -283,3 +283,13 @@ async def test_a_run_that_looks_for_own_tensors_is_in_a_thread(tmp_path, monkeyp
         await running.model.use(TASK)  # as for each batch, where a model has tensors to be replaced
         await answered(running, seen)
     assert made.threads == ["lichen-model", "lichen-model"]
+
+
+async def test_a_process_that_is_being_started_when_the_agent_ends_is_not_left_behind():
+    before = set(psutil.Process().children(recursive=True))
+    zygote = ZygoteClient()
+    asking = asyncio.create_task(zygote.ready())
+    await until(zygote._starting.locked)
+    asking.cancel()
+    await zygote.aclose()
+    assert not set(psutil.Process().children(recursive=True)) - before

@@ -65,6 +65,7 @@ class ZygoteClient:
         self._process: asyncio.subprocess.Process | None = None
         """Process, if it was started."""
         self._one_at_a_time = asyncio.Lock()
+        self._starting = asyncio.Lock()
         self._is_told = False
         """Whether the missing confinement of model processes was logged."""
         self._closed = False
@@ -174,6 +175,8 @@ class ZygoteClient:
     async def aclose(self) -> None:
         """As :meth:`close`, and wait for a process that was started."""
         self.close()
+        async with self._starting:  # a process that is being started ends itself
+            pass
         if self._resting is not None:
             await asyncio.wait([self._resting])
         process, self._process = self._process, None
@@ -240,26 +243,30 @@ class ZygoteClient:
 
     async def _start(self) -> socket.socket:
         """Start it as a process of its own. Raises Transient."""
-        if self._closed:
-            raise Transient("the agent ends: no more models are started")
-        ours, theirs = _pair()
-        arguments = ["-P", "-m", "edge_agent.inference.serving.zygote", str(theirs.fileno())]
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                self._python,
-                *arguments,
-                self._log.model_dump_json(),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-            )
-        except OSError as error:
-            ours.close()
-            raise Transient(f"no process can be started for models: {error}") from None
-        finally:
-            theirs.close()
-        self._sock = ours
-        ours.setblocking(False)
-        return ours
+        async with self._starting:
+            if self._closed:
+                raise Transient("the agent ends: no more models are started")
+            ours, theirs = _pair()
+            arguments = ["-P", "-m", "edge_agent.inference.serving.zygote", str(theirs.fileno())]
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    self._python,
+                    *arguments,
+                    self._log.model_dump_json(),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                )
+            except OSError as error:
+                ours.close()
+                raise Transient(f"no process can be started for models: {error}") from None
+            finally:
+                theirs.close()
+            if self._closed:  # meanwhile: nobody else knows of this process
+                ours.close()
+                await ended(process)
+                raise Transient("the agent ends: no more models are started")
+            self._sock, self._process = ours, process
+            return ours
 
     async def _lost(self, asked: dict[str, Any], why: str) -> str:
         """Text on how it ended; it is killed if it has not."""
