@@ -26,7 +26,7 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     Raises:
         Misconfigured: the message names the task file, and each wrong key in a line.
     """
-    task = load_toml(Task, settings.task)
+    task = load_toml(Task, settings.task, named_by="task in coordinator.toml")
     wrong = problems(task)
     if wrong:
         raise Misconfigured("\n".join(f"{settings.task}: {words}" for words in wrong))

@@ -92,7 +92,8 @@ def _why_waiting(rules: Rules, state: RoundState, now: float, seen: FleetStatus)
     if state.enough_since is not None:
         left = max(0.0, state.enough_since + rules.spread_s - now)
         return f"{where}: enough devices are able, {of}{present}; selecting in {left:.0f} s"
-    return f"{where}: waiting until {least} devices are online with data enough, {of}{present}"
+    wanted = "1 device is" if least == 1 else f"{least} devices are"
+    return f"{where}: waiting until {wanted} online with data enough, {of}{present}"
 
 
 def _why_collecting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
