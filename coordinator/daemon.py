@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from coordinator.admission.access import AccessControl
 from coordinator.admission.operator_decisions import OperatorDecisions
 from coordinator.admission.quarantine import Quarantine
+from coordinator.aggregation.current_model import CurrentModel
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.delivery.rollout_service import RolloutService
@@ -56,6 +57,7 @@ class Coordinator:
     fleet: RoundView
     forgetting: Forgetting
     encoder_models: EncoderModels
+    model: CurrentModel
     access: AccessControl
     receiver: UpdateReceiver
     state_requester: StateRequester

@@ -10,6 +10,7 @@ from functools import partial
 from coordinator.admission.access import AccessControl
 from coordinator.admission.operator_decisions import OperatorDecisions
 from coordinator.admission.quarantine import Quarantine
+from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.config.coordinator import CoordinatorSettings
@@ -158,6 +159,7 @@ def build(
             clock=clock,
         )
     registry, weighings = ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store)
+    model = CurrentModel(task, registry, lambda: driver.state.manifest, settings.max_update_bytes)
     round_worker = RoundWorker(
         driver=driver,
         server=server,
@@ -168,7 +170,7 @@ def build(
         receipts=receipts,
         traffic=traffic,
         clock=clock,
-        max_update_bytes=settings.max_update_bytes,
+        model=model,
         keep_versions=settings.keep_versions,
         keep_updates=settings.keep_updates,
         budget_bytes=settings.history_bytes,
@@ -203,7 +205,8 @@ def build(
         task=task,
         server=server,
         driver=driver,
-        round_worker=round_worker,
+        model=model,
+        note=round_worker.note,
         journal=journal,
         roster=roster,
         uploads=Uploads(storage.root / "uploads", quota.per_device_bytes, quota.total_bytes, clock.now),
@@ -314,6 +317,7 @@ def build(
         driver=driver,
         fleet=fleet,
         forgetting=forgetting,
+        model=model,
         encoder_models=encoder_models,
         access=access,
         receiver=receiver,

@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
 
 from coordinator.admission.access import AccessControl
+from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.fold import update_norms
 from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.errors import contain_faults
@@ -18,7 +19,6 @@ from coordinator.ingest.header_checks import check_header
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.round_machine.queries import check_acceptable
 from coordinator.rounds.driver import RoundDriver
-from coordinator.rounds.worker import RoundWorker
 from coordinator.storage.update_journal import Journal
 from models.contract import Blobs, Server, Update
 from models.tensors import blobs_of
@@ -39,7 +39,7 @@ DECODED: Final = 2
 
 
 class UpdateReceiver:
-    """Handles the payloads of ``up/update`` and ``up/blob``."""
+    """Handles the payloads of ``up/update`` and ``up/blob``; ``note`` gets the norms of checked updates."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class UpdateReceiver:
         task: Task,
         server: Server,
         driver: RoundDriver,
-        round_worker: RoundWorker,
+        model: CurrentModel,
+        note: Callable[[str, Magnitudes], None],
         journal: Journal,
         roster: DeviceRegistry,
         uploads: Uploads,
@@ -57,7 +58,8 @@ class UpdateReceiver:
         self._task = task
         self._server = server
         self._driver = driver
-        self._worker = round_worker
+        self._model = model
+        self._note = note
         self._journal = journal
         self._roster = roster
         self._uploads = uploads
@@ -121,7 +123,7 @@ class UpdateReceiver:
             if self._is_here(device, mark):
                 return
             self._check_pointer(device, pointer)
-            limits = self._worker.limits(await self._worker.state())
+            limits = self._model.limits(await self._model.state())
             answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
         except Refused as refused:
             if not await self._again(device, mark):
@@ -179,14 +181,14 @@ class UpdateReceiver:
             if self._is_here(device, mark):
                 return
             self._check_known(device)
-            state = await self._worker.state()
-            limits = self._worker.limits(state)
+            state = await self._model.state()
+            limits = self._model.limits(state)
             header, encoded = await asyncio.to_thread(self._open, payload, limits)
             round_ = header.round
             await self._check_header(device, header)  # before it takes a place below
             async with self._decoding:
                 update = await asyncio.to_thread(self._decode, header, encoded)
-                self._worker.note(mark, await asyncio.to_thread(self._check_tensors, state, update))
+                self._note(mark, await asyncio.to_thread(self._check_tensors, state, update))
                 blobs = blobs_of(update.tensors)
                 del update
             await self.commits.accept(header, mark, payload, blobs)

@@ -11,8 +11,9 @@ from typing import Final
 import structlog
 
 from coordinator.admission.quarantine import OFFENCES
+from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.device_weight_store import DeviceWeightStore
-from coordinator.aggregation.fold import UnusableUpdates, limits_for
+from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.aggregation.reported_metrics import reported_metric_names, sound, weighted_mean
 from coordinator.aggregation.round_fold import FoldResult, RoundFold
@@ -41,10 +42,8 @@ from coordinator.storage.private_blobs import without_private_blobs
 from coordinator.storage.update_journal import Journal
 from coordinator.trust.signer import PointerSigner
 from coordinator.workers.jobs import ExportLineage, Jobs
-from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server
-from protocol.errors import LichenError, Misconfigured, Refused, Transient
-from protocol.frames.frame import Limits
+from protocol.errors import LichenError, Misconfigured, Transient
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 
@@ -55,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 
 class RoundWorker:
-    """The global state in memory, and the work on it. ``current`` is what updates are checked against.
+    """The work on the newest version: ``model`` reads it.
 
     ``back_up`` copies the databases, in a thread; ``held`` returns further blobs to retain.
     """
@@ -72,7 +71,7 @@ class RoundWorker:
         receipts: ReceiptSender,
         traffic: Traffic,
         clock: Clock,
-        max_update_bytes: int,
+        model: CurrentModel,
         keep_versions: int,
         keep_updates: int,
         budget_bytes: int,
@@ -89,44 +88,16 @@ class RoundWorker:
         self._deployment = deployment
         self._receipts = receipts
         self._traffic, self._clock = traffic, clock
-        self._max_update_bytes, self._keep_versions = max_update_bytes, keep_versions
+        self._model, self._keep_versions = model, keep_versions
         self._keep_updates, self._budget_bytes = keep_updates, budget_bytes
         self._references, self._weighings = references, weighings
         self._measures: dict[str, Magnitudes] = {}
-        self._loading = asyncio.Lock()
-        self._loaded: tuple[str, Blobs] | None = None
         self._secured, self._backed_up_at = -1, -inf
         self._back_up, self._held = back_up, held
 
-    async def state(self) -> Blobs:
-        """The newest version's model, as methods and devices know it; raises as :meth:`_whole`."""
-        return model_of(await self._whole())
-
     async def _shared(self) -> Blobs:
-        """The same for jobs: without blobs of single devices."""
-        return without_private_blobs(self._driver.task, await self.state())
-
-    async def _whole(self) -> Blobs:
-        """The newest version's tensors, with the optimizer's moments; read once a version.
-
-        Raises:
-            Transient: the registry cannot read them; the message says which blob is gone or damaged.
-        """
-        async with self._loading:
-            manifest = self._driver.state.manifest
-            if self._loaded is None or self._loaded[0] != manifest:
-                self._loaded = None  # before the next one is read: never two whole models in memory
-                try:
-                    self._loaded = (manifest, await asyncio.to_thread(self._registry.state, manifest))
-                except (KeyError, Refused) as error:
-                    raise Transient(
-                        f"version {manifest[:12]} cannot be read from the registry: {error}"
-                    ) from error
-            return self._loaded[1]
-
-    def limits(self, state: Blobs) -> Limits:
-        """Limits of an update of this model."""
-        return limits_for(state, self._max_update_bytes, self._driver.task)
+        """The model as devices know it, for jobs: without blobs of single devices."""
+        return without_private_blobs(self._driver.task, await self._model.state())
 
     async def run(self) -> None:
         """Execute commands, for ever."""
@@ -226,9 +197,9 @@ class RoundWorker:
         return sound(weighted_mean(names, self._journal.told(round_, devices))) if names else {}
 
     async def _aggregate(self, command: Aggregate) -> None:
-        state, round_ = await self._whole(), command.round
+        state, round_ = await self._model.whole(), command.round
         entries = await asyncio.to_thread(self._journal.entries, round_, command.devices)
-        limits, known = self.limits(state), dict(self._measures)
+        limits, known = self._model.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self._references.read)
         try:
             made = await self._folding.fold(round_, state, entries, limits, before, known)

@@ -111,7 +111,7 @@ async def ends_well(root: Path) -> None:
         await begin(made)
         await deliver(made, "d3")
         await made.until(lambda: made.app.driver.state.version == 2)
-        np.testing.assert_array_equal((await made.app.round_worker.state())["head"]["head/w"], 4.0)
+        np.testing.assert_array_equal((await made.app.model.state())["head"]["head/w"], 4.0)
     found = read(root / "coordinator")
     assert found["versions"][-1]["devices"] == list(NAMES)
     counted = next(one for one in found["rounds"] if one["round"] == 2)["updates"]
@@ -156,7 +156,7 @@ async def test_a_version_that_only_its_manifest_knows_is_not_made_again(tmp_path
     backup_of(database(tmp_path)).write_bytes(old)  # of version 1: version 2 was made since
     async with bench(tmp_path, TASK) as made:
         assert (made.app.driver.state.version, made.app.driver.state.round) == (2, 3)
-        np.testing.assert_array_equal((await made.app.round_worker.state())["head"]["head/w"], 4.0)
+        np.testing.assert_array_equal((await made.app.model.state())["head"]["head/w"], 4.0)
 
 
 async def test_a_salvage_that_was_cut_off_is_done_again(
@@ -205,7 +205,7 @@ async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_ag
         await made.until(lambda: any(o.round == 2 for o in made.link.to("d2", Kind.OFFER)))
         await deliver(made, "d2", "d3")
         await made.until(lambda: made.app.driver.state.version == 2)
-        np.testing.assert_array_equal((await made.app.round_worker.state())["head"]["head/w"], 4.0)
+        np.testing.assert_array_equal((await made.app.model.state())["head"]["head/w"], 4.0)
 
 
 async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) -> None:

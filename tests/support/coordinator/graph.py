@@ -116,7 +116,7 @@ async def graph_update(
     made: Bench, device: str, keys_n16: np.ndarray, value: float, triples: int = 10, **changes: object
 ) -> bytes:
     """A device's update for the open round; the projection moves by ``value``, too."""
-    state, open_ = await made.app.round_worker.state(), made.app.driver.state
+    state, open_ = await made.app.model.state(), made.app.driver.state
     projection = projection_name("text")
     dim = state["projection/text"][projection].shape[0]
     tensors = rows_of(state, device, keys_n16, value, dim)

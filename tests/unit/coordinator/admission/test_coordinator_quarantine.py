@@ -294,7 +294,7 @@ async def test_outliers_are_lost_told_and_not_asked_again_in_the_round(tmp_path)
         await made.until(lambda: made.app.driver.state.version == 1)
         assert [r.status for r in made.link.receipts("d")] == ["accepted", "refused"]
         assert made.link.receipts("d")[-1].reason is Reason.OUTLIER
-        state = await made.app.round_worker.state()
+        state = await made.app.model.state()
         assert state["head"]["head/w"][0] == pytest.approx(1.0)
         assert made.refusals()["d", "outlier"] == 1
     found = history(tmp_path / "coordinator")

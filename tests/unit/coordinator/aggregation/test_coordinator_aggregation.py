@@ -81,7 +81,7 @@ async def test_an_accepted_update_that_rots_on_disk_is_reported_and_the_rest_is_
         await made.give("c", Kind.UPDATE, frame(header("c", 1, base), 5.0))
         await made.until(lambda: made.app.driver.state.version == 1)
         assert [r.status for r in made.link.receipts("b")] == ["accepted", "refused"]
-        state = await made.app.round_worker.state()
+        state = await made.app.model.state()
         assert state["head"]["head/w"][0] == 3.0
     found = read(tmp_path / "coordinator")
     assert found["versions"][1]["devices"] == ["a", "c"]

@@ -48,7 +48,7 @@ async def test_a_guided_round_folds_by_weight_and_is_finished_at_the_coordinator
         with capture_logs() as logs:
             await deliver(made)
             await made.until(lambda: made.app.driver.state.version == 1)
-        state = await made.app.round_worker.state()
+        state = await made.app.model.state()
         jobs = made.app.jobs
     raw = {d: 1.0 / (1.0 + abs(v - 1.125)) for d, v in VALUES.items()}
     mean = sum(VALUES[d] * w for d, w in raw.items()) / sum(raw.values())

@@ -49,7 +49,7 @@ async def _acknowledged_nothing(tmp_path) -> None:
         await made.online("a", "b")
         await made.phase("collecting")
         base = made.app.driver.state.manifest
-        await made.app.round_worker.state()  # in memory: the update comes as far as the database
+        await made.app.model.state()  # in memory: the update comes as far as the database
         shutil.rmtree(tmp_path / "coordinator")
         update = frame(header("a", 1, base))
         with capture_logs() as logs:

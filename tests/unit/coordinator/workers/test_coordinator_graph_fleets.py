@@ -106,7 +106,7 @@ async def test_rows_are_kept_small_and_versions_are_as_good_as_devices_say(tmp_p
         store = made.app.round_worker._registry._blobs
         ref = await ref_of(made, "rows/a")
         header, tensors = open_frame(store.get(ref.digest), BlobHeader)
-        state = await made.app.round_worker.state()
+        state = await made.app.model.state()
         await made.app.announcer.publish_round()
         said = messages.decode(
             [p for t, p, _ in made.link.sent if t == broadcast_topic(FLEET, Kind.ROUND)][-1],
@@ -173,7 +173,7 @@ async def test_no_job_gets_the_rows_of_a_device(tmp_path) -> None:
         assert bundle.metrics["mrr"] == pytest.approx(0.4)
         await asks(made, "b", bundle.bundle.digest)
         assert served(made, "b", bundle.bundle.digest).startswith(b"bundle 1 ")
-        state = await made.app.round_worker.state()
+        state = await made.app.model.state()
     assert set(state) == {"projection/text", "rows/a", "rows/b"}
     assert without_private_blobs(task, state)["projection/text"] is state["projection/text"]
     assert without_private_blobs(task.model_copy(update={"method": "tiny"}), state) == state
@@ -185,7 +185,7 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
         await first_round(made)
         await made.phase("done")
         assert made.app.jobs.judged == [("projection/text",)] * 2
-        state = await made.app.round_worker.state()
+        state = await made.app.model.state()
 
     class Looking:
         async def view(self, given, *_):
@@ -296,8 +296,8 @@ async def test_an_update_of_two_megabytes_fits_and_its_bound_follows_from_the_ta
     async with graph_bench(tmp_path, task) as made:
         await gateways_online(made, "a")
         await made.phase("collecting")
-        state, open_ = await made.app.round_worker.state(), made.app.driver.state
-        limits = made.app.round_worker.limits(state)
+        state, open_ = await made.app.model.state(), made.app.driver.state
+        limits = made.app.model.limits(state)
         assert limits.max_total_elements == pytest.approx(count * (dim + 17), abs=70_000)
         head = graph_header("a", 1, open_.manifest)
         huge = graph_frame(head, rows_of(state, "a", keys, 0.25, dim) | more_rows(limits.max_elements))
@@ -308,7 +308,7 @@ async def test_an_update_of_two_megabytes_fits_and_its_bound_follows_from_the_ta
         await sent_in_chunks(made, "a", update)
         assert made.link.receipts("a")[-1].status == "accepted"
         await made.until(lambda: made.app.driver.state.version == 1)
-        again = made.app.round_worker.limits(await made.app.round_worker.state())
+        again = made.app.model.limits(await made.app.model.state())
         assert again == limits, "rows of devices make no room for larger updates"
 
 
