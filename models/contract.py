@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from models.partials import FoldParts
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec
 from protocol.tasks.task import LABEL, Task
@@ -220,6 +221,9 @@ class Fold(Protocol):
 
     def merge(self, other: Self) -> None:
         """Add another fold of the same round; grouping does not matter."""
+
+    def parts(self) -> FoldParts:
+        """All that updates change (:class:`models.aggregation.partial_results.PartwiseFold`)."""
 
     def close(self) -> Blobs:
         """The next global state."""

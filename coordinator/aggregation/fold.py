@@ -157,19 +157,32 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then the updat
         Misconfigured: the optimizer's options lead to absurd values.
         OSError: the disk cannot be read.
     """
-    lost: dict[str, Refused] = {}
     folder = entries[0].folder if entries else None
     with spilling_into(folder):  # robust folds store a round's updates there, in an unnamed file
         fold = open_fold(server, task, round_, model_of(state), weighing)
-        for entry in entries:
-            try:
-                with contain_faults(f"{task.method}'s fold of {entry.device}"):
-                    fold.fold(entry.read(limits))
-            except Refused as refused:
-                lost[entry.device] = refused
-        if lost:
+        if lost := add_updates(fold, task, entries, limits):
             raise UnusableUpdates(lost)
         return close_fold(task, state, fold)
+
+
+def add_updates(fold: Fold, task: Task, entries: Sequence[RoundUpdate], limits: Limits) -> dict[str, Refused]:
+    """Fold updates, read one at a time.
+
+    Returns:
+        By device, why its update cannot be folded.
+
+    Raises:
+        Transient: no memory.
+        OSError: the disk cannot be read.
+    """
+    lost: dict[str, Refused] = {}
+    for entry in entries:
+        try:
+            with contain_faults(f"{task.method}'s fold of {entry.device}"):
+                fold.fold(entry.read(limits))
+        except Refused as refused:
+            lost[entry.device] = refused
+    return lost
 
 
 def open_fold(server: Server, task: Task, round_: int, model: Blobs, weighing: DeviceWeights | None) -> Fold:

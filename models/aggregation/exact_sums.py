@@ -7,12 +7,13 @@ the same form.)
 """
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import FloatArray, Tensors
+from models.partials import Arrays, Slice
 from models.tensors import check_tensor
 from protocol.errors import Reason, Refused
 
@@ -63,10 +64,13 @@ class FixedPointSum:
         max_abs: bound of absolute values.
     """
 
+    sliced: ClassVar[bool] = False
+
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], max_abs: float = MAX_ABS) -> None:
         self._totals = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
         self._weights = dict.fromkeys(shapes, 0)
         self._max_abs = float(max_abs)
+        self._ignores = False
         self.max_weight = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
         """Maximum sum of the weights of a tensor."""
 
@@ -87,6 +91,8 @@ class FixedPointSum:
                 raise Refused(Reason.WRONG_TENSORS, f"tensor {name!r} is not in the model")
             check_tensor(name, tensor, self._totals[name].shape, self._max_abs)
             self._check_weight(name, weight)
+        if self._ignores:
+            return
         for name, tensor in tensors.items():
             _add_scaled(self._totals[name], tensor, weight)
             self._weights[name] += weight
@@ -119,6 +125,40 @@ class FixedPointSum:
             self._totals[name] += total
             self._weights[name] += other._weights[name]
 
+    def restrict(self, cut: Slice | None) -> None:
+        """See :class:`models.partials.FoldPart`: a sum is no part of a slice."""
+        self._ignores = cut is not None
+
+    def partial(self) -> Arrays:
+        """Weights and sums of all tensors, in the order of their names."""
+        if self._ignores:
+            return {}
+        names = sorted(self._totals)
+        flat = [np.zeros(0, np.int64), *(self._totals[name].reshape(-1) for name in names)]
+        return {
+            "weights": np.array([self._weights[name] for name in names], np.int64),
+            "totals": np.concatenate(flat),
+        }
+
+    def absorb(self, partial: Arrays) -> None:
+        """Add the result of :meth:`partial` of a sum of the same tensors.
+
+        Raises:
+            ValueError: it is of other tensors.
+            Refused: together they would exceed the weight bound.
+        """
+        shapes = {name: self._totals[name].shape for name in sorted(self._totals)}
+        other = FixedPointSum({}, self._max_abs)
+        ends = np.cumsum([self._totals[name].size for name in shapes])
+        totals = np.split(partial["totals"], ends)
+        if totals.pop().size or partial["totals"].size != (ends[-1] if len(ends) else 0):
+            raise ValueError("the sums are of other tensors")
+        for (name, shape), total, weight in zip(
+            shapes.items(), totals, partial["weights"].tolist(), strict=True
+        ):
+            other._totals[name], other._weights[name] = total.reshape(shape), weight
+        self.merge(other)
+
     def mean(self) -> Tensors:
         """The weighted mean of each tensor that was added at least once."""
         return {
@@ -137,11 +177,14 @@ class RowSum:
         max_abs: bound of absolute values.
     """
 
+    sliced: ClassVar[bool] = False
+
     def __init__(self, rows: int, columns: int, max_abs: float = MAX_ABS) -> None:
         self._total_KD = np.zeros((rows, columns), np.int64)
         self.count_K: IntArray = np.zeros(rows, np.int64)
         """Number of updates with the row."""
         self._max_abs = float(max_abs)
+        self._ignores = False
         self._max_count = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
 
     def add(self, name: str, index_R: IntArray, values_RD: FloatArray) -> None:
@@ -167,6 +210,8 @@ class RowSum:
             raise Refused(
                 Reason.OUT_OF_BOUNDS, f"tensor {name!r}: more than {self._max_count} updates in one sum"
             )
+        if self._ignores:
+            return
         part_RD = np.zeros_like(values_RD, np.int64)
         _add_scaled(part_RD, values_RD, 1)
         self._total_KD[index_R] += part_RD
@@ -185,6 +230,21 @@ class RowSum:
             raise Refused(Reason.OUT_OF_BOUNDS, f"more than {self._max_count} updates in one row sum")
         self._total_KD += other._total_KD
         self.count_K += other.count_K
+
+    def restrict(self, cut: Slice | None) -> None:
+        """See :class:`models.partials.FoldPart`: a sum is no part of a slice."""
+        self._ignores = cut is not None
+
+    def partial(self) -> Arrays:
+        """Sums and counts of all rows."""
+        return {} if self._ignores else {"total_KD": self._total_KD, "count_K": self.count_K}
+
+    def absorb(self, partial: Arrays) -> None:
+        """Add the result of :meth:`partial` of a sum of the same matrix; raises as :meth:`merge`."""
+        rows, columns = partial["total_KD"].shape
+        other = RowSum(rows, columns, self._max_abs)
+        other._total_KD, other.count_K = partial["total_KD"], partial["count_K"]
+        self.merge(other)
 
     def mean(self) -> FloatArray:
         """``(K, D)`` float32; zeros for rows without updates (``count_K`` is 0)."""

@@ -10,7 +10,7 @@ Shapes: K classes, D features, N rows of one class, R rows of one update.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol, Self
+from typing import ClassVar, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from models.aggregation.exact_sums import MAX_ABS, IntArray, RowSum
 from models.aggregation.spill_file import Spill
 from models.contract import FloatArray
+from models.partials import Arrays, FoldPart, Slice
 from models.tensors import check_tensor
 from protocol.errors import Reason, Refused
 from protocol.tasks.folding import Robust
@@ -32,16 +33,13 @@ _BLOCK_ROWS: Final = 4096
 Wide = NDArray[np.float64]
 
 
-class RowFold(Protocol):
+class RowFold(FoldPart, Protocol):
     """Folds the rows of a table; see :class:`models.aggregation.exact_sums.RowSum`."""
 
     count_K: IntArray
 
     def add(self, name: str, index_R: IntArray, values_RD: FloatArray) -> None:
         """Add an update's rows."""
-
-    def merge(self, other: Self) -> None:
-        """Add another fold of the same table."""
 
     def mean(self) -> FloatArray:
         """The table's rows; zeros without updates."""
@@ -57,11 +55,16 @@ def row_fold(robust: Robust, rows: int, columns: int, max_abs: float = MAX_ABS) 
 class GeometricMedian:
     """See the module; the interface of :class:`models.aggregation.exact_sums.RowSum`."""
 
+    sliced: ClassVar[bool] = True
+
     def __init__(self, rows: int, columns: int, max_abs: float = MAX_ABS) -> None:
         self._rows, self._columns, self._max_abs = rows, columns, float(max_abs)
         self.count_K: IntArray = np.zeros(rows, np.int64)
         """Number of updates with the row."""
         self._spill = Spill()
+        self._cut, self._ignores = Slice(0, 1), False
+        self._absorbed: dict[int, FloatArray] = {}
+        """Rows that other processes have computed."""
 
     def add(self, name: str, index_R: IntArray, values_RD: FloatArray) -> None:
         """Store rows.
@@ -76,6 +79,8 @@ class GeometricMedian:
             )
         check_tensor(name, values_RD, (len(index), self._columns), self._max_abs)
         for i, row_D in zip(index, values_RD, strict=True):
+            if self._ignores or not self._cut.has(i):
+                continue
             self._spill.add(str(i), row_D)
             self.count_K[i] += 1
 
@@ -90,11 +95,28 @@ class GeometricMedian:
         self._spill.merge(other._spill)
         self.count_K += other.count_K
 
+    def restrict(self, cut: Slice | None) -> None:
+        """See :class:`models.partials.FoldPart`: a slice has whole rows."""
+        self._cut, self._ignores = cut or self._cut, cut is None
+
+    def partial(self) -> Arrays:
+        """The computed rows of the slice, and how many updates have them."""
+        if self._ignores:
+            return {}
+        found = np.flatnonzero(self.count_K)
+        return {"rows": found, "counts": self.count_K[found], "values": self.mean()[found]}
+
+    def absorb(self, partial: Arrays) -> None:
+        """Take the rows of another slice of the same updates."""
+        if partial:
+            self.count_K[partial["rows"]] = partial["counts"]
+            self._absorbed |= dict(zip(partial["rows"].tolist(), partial["values"], strict=True))
+
     def mean(self) -> FloatArray:
         """``(K, D)`` float32: the geometric median of each row; zeros without updates."""
         out_KD = np.zeros((self._rows, self._columns), np.float32)
-        for k in np.flatnonzero(self.count_K):
-            out_KD[k] = self._median_of(int(k))
+        for k in np.flatnonzero(self.count_K).tolist():
+            out_KD[k] = self._absorbed[k] if k in self._absorbed else self._median_of(k)
         return out_KD
 
     def _blocks(self, k: int) -> Iterable[Wide]:

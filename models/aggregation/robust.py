@@ -14,8 +14,9 @@ Shapes: N updates, V values of a slab.
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, Self
+from typing import ClassVar, Final, Protocol, Self
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from models.aggregation.exact_sums import MAX_ABS, FixedPointSum
 from models.aggregation.spill_file import Spill
 from models.aggregation.update_norms import part_of, sum_of_squares
 from models.contract import FloatArray, Tensors
+from models.partials import Arrays, FoldPart, Slice
 from models.tensors import check_tensor
 from protocol.errors import Reason, Refused
 from protocol.tasks.folding import Robust
@@ -32,14 +34,11 @@ SLAB_VALUES: Final = 1 << 20
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class DeltaFold(Protocol):
+class DeltaFold(FoldPart, Protocol):
     """Folds model deltas; see :class:`models.aggregation.exact_sums.FixedPointSum`."""
 
     def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
         """Add an update; none of its tensors if one is refused."""
-
-    def merge(self, other: Self) -> None:
-        """Add another fold of the same tensors."""
 
     def mean(self) -> Tensors:
         """The round's delta of each tensor that was added at least once."""
@@ -56,13 +55,39 @@ def delta_fold(robust: Robust, shapes: Shapes, max_abs: float = MAX_ABS) -> Delt
     return folds[robust.fold]()
 
 
-class _Kept:
-    """Checked updates on disk: the base of the robust folds."""
+class _Kept(ABC):
+    """Checked updates on disk: the base of the robust folds.
+
+    A slice is one of all values of all tensors, in the order of their names: a tensor may be in several.
+    """
+
+    sliced: ClassVar[bool] = True
 
     def __init__(self, shapes: Shapes, max_abs: float) -> None:
         self._shapes = dict(shapes)
         self._max_abs = float(max_abs)
         self._spill = Spill()
+        self._counts: dict[str, int] = {}
+        """By tensor, the number of updates that have it."""
+        self._cut, self._ignores = Slice(0, 1), False
+        self._ranges = self._in_slice()
+        self._absorbed: dict[int, Arrays] = {}
+        """Partial results of slices that other processes have computed, by index."""
+
+    def _in_slice(self) -> dict[str, tuple[int, int]]:
+        """By tensor, start and stop of its values in the slice."""
+        sizes = {name: math.prod(self._shapes[name]) for name in sorted(self._shapes)}
+        first, last = self._cut.bounds(sum(sizes.values()))
+        found, at = {}, 0
+        for name, size in sizes.items():
+            found[name] = min(max(first - at, 0), size), min(max(last - at, 0), size)
+            at += size
+        return found
+
+    def restrict(self, cut: Slice | None) -> None:
+        """See :class:`models.partials.FoldPart`."""
+        self._cut, self._ignores = cut or self._cut, cut is None
+        self._ranges = self._in_slice()
 
     def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
         """Add an update; the weight is only checked.
@@ -77,13 +102,69 @@ class _Kept:
             if name not in self._shapes:
                 raise Refused(Reason.WRONG_TENSORS, f"tensor {name!r} is not in the model")
             check_tensor(name, tensor, self._shapes[name], self._max_abs)
-        for name in sorted(tensors):
-            self._spill.add(name, tensors[name])
+        if not self._ignores:
+            self._keep(tensors)
 
-    def _take(self, other: Self) -> None:
-        if self._shapes != other._shapes or self._max_abs != other._max_abs:
-            raise ValueError("only folds over the same tensors and bound can be merged")
+    def _keep(self, tensors: Mapping[str, FloatArray]) -> None:
+        """Store the slice of a checked update."""
+        for name in sorted(tensors):
+            start, stop = self._ranges[name]
+            self._spill.add(name, np.ascontiguousarray(tensors[name]).reshape(-1)[start:stop])
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def merge(self, other: Self) -> None:
+        """Add another fold of the same tensors.
+
+        Raises:
+            ValueError: the tensors, bounds or cuts differ (a bug).
+        """
+        mine, theirs = (self._shapes, self._max_abs, self._cut), (other._shapes, other._max_abs, other._cut)
+        if mine != theirs:
+            raise ValueError("only folds over the same tensors, bound and cut can be merged")
         self._spill.merge(other._spill)
+        for name, count in other._counts.items():
+            self._counts[name] = self._counts.get(name, 0) + count
+
+    def partial(self) -> Arrays:
+        """The slice's values, and which tensors any update has."""
+        if self._ignores:
+            return {}
+        values = [np.zeros(0, np.float32)]
+        for name, (start, stop) in self._ranges.items():
+            values.append(self._values(name) if name in self._counts else np.zeros(stop - start, np.float32))
+        return {
+            "slice": np.array([self._cut.index, self._cut.of]),
+            "sent": np.array([name in self._counts for name in self._ranges], np.bool_),
+            "values": np.concatenate(values),
+        }
+
+    def absorb(self, partial: Arrays) -> None:
+        """Take another slice of the same updates."""
+        if partial:
+            self._absorbed[int(partial["slice"][0])] = partial
+
+    def mean(self) -> Tensors:
+        """The rule's values, by tensor that any update has.
+
+        Raises:
+            ValueError: of the slices that other processes compute, one is missing (a bug).
+        """
+        if not self._absorbed:
+            return {name: self._values(name).reshape(self._shapes[name]) for name in self._counts}
+        slices = [self._absorbed[index] for index in sorted(self._absorbed)]
+        if any(int(one["slice"][1]) != len(slices) for one in slices):
+            raise ValueError(f"a slice of a robust fold is missing: there are {sorted(self._absorbed)}")
+        whole, means, at = np.concatenate([one["values"] for one in slices]), {}, 0
+        for name, sent in zip(sorted(self._shapes), slices[0]["sent"], strict=True):
+            size = math.prod(self._shapes[name])
+            if sent:
+                means[name] = whole[at : at + size].reshape(self._shapes[name])
+            at += size
+        return means
+
+    @abstractmethod
+    def _values(self, name: str) -> FloatArray:
+        """The result for the kept values of a tensor that an update has, flat."""
 
 
 class Coordinatewise(_Kept):
@@ -93,20 +174,13 @@ class Coordinatewise(_Kept):
         super().__init__(shapes, max_abs)
         self._rule = rule
 
-    def merge(self, other: Self) -> None:
-        """Add another fold of the same tensors."""
-        self._take(other)
-
-    def mean(self) -> Tensors:
-        """The rule's values by tensor, computed by slabs."""
-        return {name: self._tensor(name) for name in self._shapes if self._spill.count(name)}
-
-    def _tensor(self, name: str) -> FloatArray:
-        out = np.empty(self._shapes[name], np.float32)
-        flat, step = out.reshape(-1), max(1, SLAB_VALUES // self._spill.count(name))
-        for start in range(0, flat.size, step):
-            stop = min(flat.size, start + step)
-            flat[start:stop] = self._rule(self._spill.slab(name, start, stop))
+    def _values(self, name: str) -> FloatArray:
+        """Computed by slabs."""
+        first, last = self._ranges[name]
+        out, step = np.empty(last - first, np.float32), max(1, SLAB_VALUES // self._counts[name])
+        for start in range(0, out.size, step):
+            stop = min(out.size, start + step)
+            out[start:stop] = self._rule(self._spill.slab(name, start, stop))
         return out
 
 
@@ -144,9 +218,9 @@ class ClippedMean(_Kept):
         self._lengths: dict[str, list[float]] = {}
         self._length_of: dict[str, list[float]] = {}
 
-    def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
-        """Add an update."""
-        super().add(tensors, weight)
+    def _keep(self, tensors: Mapping[str, FloatArray]) -> None:
+        """Store the slice of an update, and the norms of all of it."""
+        super()._keep(tensors)
         squares: dict[str, float] = {}
         for name in sorted(tensors):
             squares[part_of(name)] = squares.get(part_of(name), 0.0) + sum_of_squares(tensors[name])
@@ -157,21 +231,17 @@ class ClippedMean(_Kept):
 
     def merge(self, other: Self) -> None:
         """Add another fold of the same tensors."""
-        self._take(other)
+        super().merge(other)
         for mine, theirs in ((self._lengths, other._lengths), (self._length_of, other._length_of)):
             for key, lengths in theirs.items():
                 mine.setdefault(key, []).extend(lengths)
 
-    def mean(self) -> Tensors:
+    def _values(self, name: str) -> FloatArray:
         """Every update scaled to at most the limit of each part; the sum is in fixed point, free of order."""
-        limits = {
-            part: self._factor * statistics.median_low(lengths) for part, lengths in self._lengths.items()
-        }
-        return {name: self._tensor(name, limits[part_of(name)]) for name in self._length_of}
-
-    def _tensor(self, name: str, limit: float) -> FloatArray:
-        total = FixedPointSum({name: self._shapes[name]}, self._max_abs)
+        limit = self._factor * statistics.median_low(self._lengths[part_of(name)])
+        start, stop = self._ranges[name]
+        total = FixedPointSum({name: (stop - start,)}, self._max_abs)
         for flat, length in zip(self._spill.arrays(name), self._length_of[name], strict=True):
             scale = np.float32(min(1.0, limit / length) if length > 0 else 1.0)
-            total.add({name: (flat * scale).reshape(self._shapes[name])})
+            total.add({name: flat * scale})
         return total.mean()[name]

@@ -5,11 +5,12 @@ domain determine the content of an update, and it must be exactly that.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 
 from models.aggregation.exact_sums import MAX_ABS
+from models.aggregation.partial_results import PartwiseFold
 from models.aggregation.prototype_median import row_fold
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update
@@ -19,6 +20,7 @@ from models.methods.disentafl.messages import DisentMessage
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing import mean_features as features
 from models.methods.disentafl.routing.blob_names import SHARED, config_of, known, route
+from models.partials import FoldParts
 from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
@@ -103,7 +105,7 @@ class DisentAflServer:
         return DisentAflFold(task, state)
 
 
-class DisentAflFold:
+class DisentAflFold(PartwiseFold):
     """One round's running aggregate; see :class:`models.contract.Fold`."""
 
     def __init__(self, task: Task, state: Blobs) -> None:
@@ -125,11 +127,9 @@ class DisentAflFold:
             name = features.values_name(blob)
             self._features[blob].add(name, np.array(rows), update.tensors[name])
 
-    def merge(self, other: Self) -> None:
-        """Merge another fold of the same round."""
-        self._deltas.merge(other._deltas)
-        for blob, rows in self._features.items():
-            rows.merge(other._features[blob])
+    def parts(self) -> FoldParts:
+        """Deltas, and each table of features."""
+        return {"deltas": self._deltas, **self._features}
 
     def close(self) -> Blobs:
         """The next global state: base + mean delta by knowledge type (11); features by row, over rounds.

@@ -4,7 +4,7 @@ Shapes: U entities of the fleet, n of a device, D entity dim.
 """
 
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from models.knowledge_graph.data import keys as hashes
 from models.knowledge_graph.data.initial_embeddings import initial_rows
 from models.knowledge_graph.data.keys import KEY_BYTES, Keys
 from models.methods.mmfed3_hide.messages import ROWS, Sent, base_keys, keys_name, rows_blob, value_name
+from models.partials import Arrays, Slice
 
 MOST_DEVICES: Final = 4000
 """With rows, in one state: as many blobs as a version's manifest has room for."""
+_OF: Final = "of/"
+"""In a partial result, the start of the names of devices' keys."""
 _LARGEST: Final = 32752.0
 """Float16's largest below 2**15: a tensor with larger values is scaled, which costs its smallest a bit."""
 
@@ -68,6 +71,8 @@ class RowsFold:
         span: of first values.
     """
 
+    sliced: ClassVar[bool] = False
+
     def __init__(self, state: Blobs, seed: int, dim: int, span: float) -> None:
         self._seed, self._dim, self._span = seed, dim, span
         self._before: dict[str, Keys] = {device: base_keys(state, device) for device in devices_of(state)}
@@ -81,6 +86,7 @@ class RowsFold:
                 value_name(device)
             ]
         self._known, self._fresh = _Sums(self._base_U16, dim), _Sums(self._base_U16[:0], dim)
+        self._ignores = False
 
     def fold(self, device: str, tensors: Tensors, most: int) -> None:
         """Add the rows of an update that was checked.
@@ -92,6 +98,8 @@ class RowsFold:
         """
         base_16 = self._before.get(device, np.zeros((0, KEY_BYTES), np.uint8))
         sent = Sent.read(tensors, base_16, self._dim, most)
+        if self._ignores:
+            return
         total_nD: IntArray = np.zeros((len(sent.keys_n16), self._dim), np.int64)
         # exact: a power of two moves only the exponent
         total_nD[sent.row_m] = np.rint(sent.delta_mD * np.float32(2**FRACTION_BITS))
@@ -108,6 +116,27 @@ class RowsFold:
         self._fresh.grow(other._fresh.keys_U16)
         self._fresh.add(other._fresh.keys_U16, other._fresh.total_UD, other._fresh.count_U)
         self._now |= other._now
+
+    def restrict(self, cut: Slice | None) -> None:
+        """See :class:`models.partials.FoldPart`: sums of rows are no part of a slice."""
+        self._ignores = cut is not None
+
+    def partial(self) -> Arrays:
+        """Sums by entity, and the entities of the devices that sent."""
+        if self._ignores:
+            return {}
+        known, fresh = self._known, self._fresh
+        sums: Arrays = {"known_UD": known.total_UD, "known_U": known.count_U}
+        new: Arrays = {"keys_n16": fresh.keys_U16, "fresh_nD": fresh.total_UD, "fresh_n": fresh.count_U}
+        return {**sums, **new, **{f"{_OF}{device}": keys_n16 for device, keys_n16 in self._now.items()}}
+
+    def absorb(self, partial: Arrays) -> None:
+        """Add the result of :meth:`partial` of other devices' updates."""
+        self._known.add(self._base_U16, partial["known_UD"], partial["known_U"])
+        self._fresh.grow(partial["keys_n16"])
+        self._fresh.add(partial["keys_n16"], partial["fresh_nD"], partial["fresh_n"])
+        devices = {key.removeprefix(_OF): keys for key, keys in partial.items() if key.startswith(_OF)}
+        self._now |= devices
 
     def close(self) -> Blobs:
         """Every device's rows after the round, in float16; of devices beyond the most, by name, none."""

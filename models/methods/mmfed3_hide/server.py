@@ -4,9 +4,10 @@ It learns no name, relation or feature: rows are identified by keyed hashes.
 """
 
 from collections.abc import Iterable
-from typing import Final, Self
+from typing import Final
 
 from models.aggregation.exact_sums import FixedPointSum
+from models.aggregation.partial_results import PartwiseFold
 from models.contract import Blobs, Profile, Tensors, Update
 from models.header_checks import check_counts
 from models.methods.mmfed3_hide import METHOD, config_of
@@ -22,6 +23,7 @@ from models.methods.mmfed3_hide.messages import (
     base_keys,
     projection_blob,
 )
+from models.partials import FoldParts
 from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.tasks.options import KnowledgeGraphTask
@@ -110,7 +112,7 @@ def _check_projections(state: Blobs, update: Update, bound: float) -> None:
         check_tensor(name, delta, wanted[name].shape, bound)
 
 
-class MmFed3Fold:
+class MmFed3Fold(PartwiseFold):
     """One round's running aggregate; see :class:`models.contract.Fold`."""
 
     def __init__(self, task: Task, state: Blobs) -> None:
@@ -126,10 +128,9 @@ class MmFed3Fold:
         self._deltas.add(moved, update.header.weight)
         self._rows.fold(update.header.device, update.tensors, self._most)
 
-    def merge(self, other: Self) -> None:
-        """Merge another fold of the same round."""
-        self._deltas.merge(other._deltas)
-        self._rows.merge(other._rows)
+    def parts(self) -> FoldParts:
+        """Projections, and rows of entities."""
+        return {"deltas": self._deltas, "rows": self._rows}
 
     def close(self) -> Blobs:
         """Projections by triples (W_m = sum alpha_c W_m^c), and every device's rows."""

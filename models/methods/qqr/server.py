@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterable
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
 from models.aggregation.exact_sums import MAX_ABS
+from models.aggregation.partial_results import Flags, PartwiseFold
 from models.aggregation.prototype_median import row_fold
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, FloatArray, Profile, Tensors, Update
@@ -24,6 +25,7 @@ from models.methods.qqr.prototypes import (
     trained,
     values_name,
 )
+from models.partials import FoldParts
 from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
@@ -91,7 +93,7 @@ class QqrServer:
         return QqrFold(task, state)
 
 
-class QqrFold:
+class QqrFold(PartwiseFold):
     """One round's running aggregate; see :class:`models.contract.Fold`."""
 
     def __init__(self, task: Task, state: Blobs) -> None:
@@ -102,7 +104,7 @@ class QqrFold:
             name: row_fold(task.robust, len(task.labels), task.network.feature_dim, MAX_ABS)
             for name in task.modality_names
         }
-        self._trained_K = np.zeros(len(task.labels), np.bool_)
+        self._trained = Flags(len(task.labels))
 
     def fold(self, update: Update) -> None:
         """Add one update that :meth:`QqrServer.check` has accepted."""
@@ -111,17 +113,15 @@ class QqrFold:
         self._deltas.add(model, update.header.weight)
         if model:
             for count_K in update.header.counts.values():
-                self._trained_K |= np.array(count_K) > 0
+                self._trained.mark(np.array(count_K) > 0)
         for modality, rows in message.prototypes.items():
             name = values_name(modality)
             self._prototypes[modality].add(name, np.array(rows.classes), update.tensors[name])
 
-    def merge(self, other: Self) -> None:
-        """Merge another fold of the same round."""
-        self._deltas.merge(other._deltas)
-        self._trained_K |= other._trained_K
-        for name, rows in self._prototypes.items():
-            rows.merge(other._prototypes[name])
+    def parts(self) -> FoldParts:
+        """Deltas, classes trained, and each modality's prototypes."""
+        rows: FoldParts = {f"prototypes/{name}": rows for name, rows in self._prototypes.items()}
+        return {"deltas": self._deltas, "trained": self._trained, **rows}
 
     def close(self) -> Blobs:
         """The next global state: base + mean delta (5); prototypes by (15) and (16); classes trained."""
@@ -133,7 +133,7 @@ class QqrFold:
             )
         before_K = trained(self._state)
         if before_K is not None:
-            new[TRAINED_NAME] = before_K + self._trained_K.astype(np.float32)
+            new[TRAINED_NAME] = before_K + self._trained.flags_K.astype(np.float32)
         return unflatten(new)
 
 

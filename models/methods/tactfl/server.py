@@ -1,9 +1,10 @@
 """The coordinator half of TACTFL: device weights (3), and encoders folded by them. NumPy only."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Self
+from typing import Final
 
 from models.aggregation.exact_sums import MAX_ABS
+from models.aggregation.partial_results import PartwiseFold
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update, blob_of
 from models.guided import DeviceWeights
@@ -11,6 +12,7 @@ from models.header_checks import check_counts, check_weight_one
 from models.methods.tactfl import METHOD
 from models.methods.tactfl.device_weights import ENCODER, weighed
 from models.methods.tactfl.messages import TactflMessage
+from models.partials import FoldParts
 from models.tensors import apply, blobs_of, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
@@ -80,7 +82,7 @@ class TactflServer:
         return TactflFold(task, state, weighing.weights)
 
 
-class TactflFold:
+class TactflFold(PartwiseFold):
     """One round's running aggregate; see :class:`models.contract.Fold`."""
 
     def __init__(self, task: Task, state: Blobs, weights: Mapping[str, Mapping[str, float]] | None) -> None:
@@ -108,9 +110,9 @@ class TactflFold:
             raise ValueError(f"device {device!r} has no weight for {blob!r}: it was not looked at")
         return share
 
-    def merge(self, other: Self) -> None:
-        """Merge another fold of the same round and weights."""
-        self._deltas.merge(other._deltas)
+    def parts(self) -> FoldParts:
+        """Deltas; folds of one round have the same weights."""
+        return {"deltas": self._deltas}
 
     def close(self) -> Blobs:
         """The next global state: base + weighted mean delta; what was not sent is the same to the bit."""
