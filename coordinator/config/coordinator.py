@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from coordinator.config.rollout import RolloutSettings
+from coordinator.config.storage import StorageSettings
 from models.training.evaluation import Part
 from protocol.base import Name
 from protocol.messages import MAX_BLOB_BYTES
@@ -141,6 +142,7 @@ class CoordinatorSettings(Section):
     identity: IdentitySettings = IdentitySettings()
     trust: TrustSettings = TrustSettings()
     rollout: RolloutSettings = RolloutSettings()
+    storage: StorageSettings = StorageSettings()
     history_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
     """Of the database; beyond that the oldest rounds are removed from the history, too."""
     exit_when_done: bool = False

@@ -19,6 +19,7 @@ from coordinator.delivery.pointers import Decision, decision_of, pointer_of, sta
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.routes import RouteGroup, ServingNeed, best_bundle, group_by_route
 from coordinator.messaging.sender import Sender
+from coordinator.objects.blobs import BlobStorage
 from coordinator.rollout import releases
 from coordinator.rollout.model import Release, RolloutState, StableRelease
 from coordinator.rollout.recorder import RolloutRecorder
@@ -30,7 +31,6 @@ from protocol.errors import LichenError, Transient
 from protocol.messages import ModelPointer
 from protocol.topics import Kind
 from runtime.clock import Clock
-from runtime.storage.blob_store import BlobStore
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +63,7 @@ class BundleDelivery:
         *,
         task: str,
         store: Database,
-        blobs: BlobStore,
+        blobs: BlobStorage,
         state_dir: Path,
         recent: int,
         post: Sender,

@@ -15,6 +15,7 @@ import structlog
 from coordinator.errors import in_words
 from coordinator.fleet.routes import RouteGroup, best_bundle, group_by_route
 from coordinator.fleet.serving_routes import UNSERVED, ServingRoutes, served
+from coordinator.objects.blobs import BlobStorage
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED
@@ -24,7 +25,6 @@ from protocol.errors import LichenError, Transient
 from protocol.messages import BlobRef
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
-from runtime.storage.blob_store import BlobStore
 from runtime.text import MAX_NAMES
 
 log = structlog.get_logger(__name__)
@@ -42,7 +42,7 @@ class FleetExporter:
 
     routes: None = None
 
-    def __init__(self, store: Database, blobs: BlobStore, clock: Clock) -> None:
+    def __init__(self, store: Database, blobs: BlobStorage, clock: Clock) -> None:
         self._store = store
         self._blobs = blobs
         self._clock = clock
@@ -73,7 +73,7 @@ class RouteExporter:
     """A bundle for each route."""
 
     def __init__(
-        self, routes: ServingRoutes, store: Database, blobs: BlobStore, clock: Clock, max_routes: int
+        self, routes: ServingRoutes, store: Database, blobs: BlobStorage, clock: Clock, max_routes: int
     ) -> None:
         self.routes = routes
         self._store = store

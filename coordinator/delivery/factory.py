@@ -7,13 +7,13 @@ from coordinator.delivery.exporters import FleetExporter, RouteExporter
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.serving_routes import ServingRoutes
 from coordinator.messaging.sender import Sender
+from coordinator.objects.blobs import BlobStorage
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.storage.database import Database
 from coordinator.trust.signer import PointerSigner
 from models.contract import RoutedServer
 from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.storage.blob_store import BlobStore
 
 
 def build_delivery(
@@ -23,7 +23,7 @@ def build_delivery(
     rollouts: RolloutRecorder | None,
     *,
     store: Database,
-    blobs: BlobStore,
+    blobs: BlobStorage,
     post: Sender,
     roster: DeviceRegistry,
     access: AccessControl,

@@ -14,6 +14,7 @@ import structlog
 from coordinator.messaging.fetch_queue import Chunk, Turns
 from coordinator.messaging.log_rate_limit import LogRateLimiter, more
 from coordinator.messaging.sender import Sender
+from coordinator.objects.blobs import BlobStorage
 from protocol.base import Wire
 from protocol.errors import LichenError
 from protocol.frames.chunks import chunk_count
@@ -24,7 +25,6 @@ from runtime.concurrency.signals import Signal
 from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
 from runtime.pacing import TokenBuckets
-from runtime.storage.blob_store import BlobStore
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +80,7 @@ class BlobServer:
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
         self,
-        blobs: BlobStore,
+        blobs: BlobStorage,
         post: Sender,
         say: Callable[[str, Kind, Wire], None],
         window: int,
@@ -129,7 +129,7 @@ class BlobServer:
         self.asked_at = self._clock.now()
         # The requested size, not our link's own: both sides must cut the blob at the same places.
         chunk_bytes = fetch.chunk_bytes
-        size = await asyncio.to_thread(lambda: self._blobs.path(fetch.digest).stat().st_size)
+        size = await asyncio.to_thread(self._blobs.size, fetch.digest)
         last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
         stranger = self._budget.is_stranger(device)
         for index in range(fetch.first, last):

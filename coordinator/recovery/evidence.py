@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from coordinator.objects.blobs import BlobStorage
 from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.storage.frame_files import SUFFIX, scan
 from coordinator.storage.update_journal import VOID_SUFFIX
@@ -11,10 +12,9 @@ from protocol.frames.frame import digest, open_frame
 from protocol.frames.headers import Manifest, UpdateHeader
 from protocol.messages import MAX_MANIFEST_BYTES
 from protocol.tasks.task import Task
-from runtime.storage.blob_store import BlobStore
 
 
-def newest_manifest(blobs: BlobStore, task: Task) -> tuple[str, Manifest] | None:
+def newest_manifest(blobs: BlobStorage, task: Task) -> tuple[str, Manifest] | None:
     """The newest version of a task whose blobs are all here and undamaged: digest and manifest."""
     found: list[tuple[int, str, Manifest]] = []
     for name in blobs.names():
@@ -27,8 +27,8 @@ def newest_manifest(blobs: BlobStore, task: Task) -> tuple[str, Manifest] | None
     return None
 
 
-def _manifest(blobs: BlobStore, name: str) -> Manifest | None:
-    if blobs.path(name).stat().st_size > MAX_MANIFEST_BYTES:
+def _manifest(blobs: BlobStorage, name: str) -> Manifest | None:
+    if blobs.size(name) > MAX_MANIFEST_BYTES:
         return None
     try:
         return Manifest.model_validate_json(blobs.get(name))
@@ -36,7 +36,7 @@ def _manifest(blobs: BlobStore, name: str) -> Manifest | None:
         return None
 
 
-def _is_sound(blobs: BlobStore, name: str) -> bool:
+def _is_sound(blobs: BlobStorage, name: str) -> bool:
     try:
         blobs.get(name)
     except (KeyError, Refused):

@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from coordinator.objects.blobs import BlobStorage
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.private_blobs import OWN_LIMITS
@@ -23,7 +24,6 @@ from protocol.frames.headers import BlobHeader, Manifest
 from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobRef
 from protocol.tasks.task import Task
-from runtime.storage.blob_store import BlobStore
 
 
 def blob_frame(name: str, tensors: Tensors, codecs: Mapping[str, Codec]) -> bytes:
@@ -51,7 +51,7 @@ class ModelRegistry:
         run: part of version 0's manifest; None: left out.
     """
 
-    def __init__(self, store: Database, blobs: BlobStore, task: Task, run: RunId | None = None) -> None:
+    def __init__(self, store: Database, blobs: BlobStorage, task: Task, run: RunId | None = None) -> None:
         self._run = run
         self._store = store
         self._blobs = blobs
@@ -105,7 +105,7 @@ class ModelRegistry:
 
     def size(self, digest: str) -> int:
         """Bytes of a blob."""
-        return self._blobs.path(digest).stat().st_size
+        return self._blobs.size(digest)
 
     def record(
         self,
@@ -183,4 +183,4 @@ class ModelRegistry:
         for row in rows:
             if self._blobs.has(row["manifest"]):
                 kept |= {ref.digest for ref in self.manifest(row["manifest"]).blobs.values()}
-        return self._blobs.collect(kept, 0)
+        return self._blobs.collect(kept)

@@ -6,14 +6,14 @@ owner is in its own header, so it survives restarts, recovery and old versions.
 
 from typing import Final
 
+from coordinator.objects.blobs import BlobStorage
 from models.contract import Blobs
 from models.registry import methods
-from protocol.errors import Refused
+from protocol.errors import LichenError
 from protocol.frames.frame import Limits, is_frame, open_frame
 from protocol.frames.headers import BlobHeader
 from protocol.messages import MAX_BLOB_BYTES
 from protocol.tasks.task import Task
-from runtime.storage.blob_store import BlobStore
 
 OWN_LIMITS: Final = Limits(
     max_bytes=MAX_BLOB_BYTES, max_elements=MAX_BLOB_BYTES // 4, max_total_elements=MAX_BLOB_BYTES // 4
@@ -45,7 +45,7 @@ def without_private_blobs(task: Task, state: Blobs) -> Blobs:
 class BlobOwnership:
     """Decides which device may fetch a blob. Thread-safe; reads a blob once, and never if none is private."""
 
-    def __init__(self, task: Task, blobs: BlobStore) -> None:
+    def __init__(self, task: Task, blobs: BlobStorage) -> None:
         self._parts = private_parts(task)
         self._blobs = blobs
         self._known: dict[str, str] = {}
@@ -58,7 +58,7 @@ class BlobOwnership:
         if owner is None:
             try:
                 owner = self._read(digest)
-            except (KeyError, Refused, OSError):
+            except (KeyError, LichenError, OSError):
                 return False
             if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
@@ -67,8 +67,7 @@ class BlobOwnership:
 
     def _read(self, digest: str) -> str:
         """Manifests and bundles are not frames, and public."""
-        with self._blobs.path(digest).open("rb") as file:
-            if not is_frame(file.read(3)):
-                return _NO_OWNER
+        if not is_frame(self._blobs.read(digest, 0, 3)):
+            return _NO_OWNER
         header, _ = open_frame(self._blobs.get(digest), BlobHeader, OWN_LIMITS)
         return owner_of(header.name, self._parts)

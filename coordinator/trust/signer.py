@@ -13,6 +13,7 @@ from typing import Final, Protocol
 import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.objects.blobs import BlobStorage
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import (
     AHEAD_S,
@@ -28,7 +29,6 @@ from protocol.messages import BlobRef, ModelPointer, Vouchers
 from protocol.tasks.announcement import MAX_NEXT_ROOTS
 from protocol.trust.decisions import drafted
 from runtime.clock import Clock
-from runtime.storage.blob_store import BlobStore
 from runtime.storage.files import disk_errors
 
 log = structlog.get_logger(__name__)
@@ -138,7 +138,7 @@ class _Last:
 class TufSigner:
     """The signer of a fleet with a root. Thread-safe."""
 
-    def __init__(self, repository: Repository, blobs: BlobStore, clock: Clock, fleet: str) -> None:
+    def __init__(self, repository: Repository, blobs: BlobStorage, clock: Clock, fleet: str) -> None:
         self._repository = repository
         self.fleet = fleet
         self._blobs = blobs
@@ -224,7 +224,7 @@ class TufSigner:
             yield self.kept()
 
 
-def pointer_signer_of(settings: CoordinatorSettings, blobs: BlobStore, clock: Clock) -> PointerSigner:
+def pointer_signer_of(settings: CoordinatorSettings, blobs: BlobStorage, clock: Clock) -> PointerSigner:
     """The signer of this coordinator; ``lichen coordinator trust init`` may run beside it.
 
     Raises:

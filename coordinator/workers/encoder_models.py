@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from coordinator.errors import in_words
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import Requirements, requirements_of, sends_prototypes_alone
+from coordinator.objects.blobs import BlobStorage
 from coordinator.storage.database import Database
 from coordinator.workers.jobs import Jobs
 from protocol.base import Digest, Wire
@@ -29,7 +30,6 @@ from protocol.tasks.task import ModalityName, Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.pacing import backoff_s
-from runtime.storage.blob_store import BlobStore
 from runtime.waits import Wait
 
 log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ class EncoderModels:
         self,
         task: Task,
         store: Database,
-        blobs: BlobStore,
+        blobs: BlobStorage,
         jobs: Jobs,
         roster: DeviceRegistry,
         clock: Clock,

@@ -54,6 +54,17 @@ class BlobStore:
         """Whether it is here (not verified)."""
         return self.path(digest).is_file()
 
+    def size(self, digest: str) -> int:
+        """Bytes of a blob.
+
+        Raises:
+            KeyError: it is not here.
+        """
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError:
+            raise KeyError(f"no blob {digest}") from None
+
     def put(self, data: bytes) -> BlobRef:
         """Store durably; storing the same bytes again costs nothing.
 
@@ -82,6 +93,19 @@ class BlobStore:
             remove(path)
             raise Refused(Reason.WRONG_DIGEST, f"{path} was damaged and is removed")
         return data
+
+    def read(self, digest: str, start: int, size: int) -> bytes:
+        """A part of a blob, not verified.
+
+        Raises:
+            KeyError: it is not here.
+        """
+        try:
+            with self.path(digest).open("rb") as file:
+                file.seek(start)
+                return file.read(size)
+        except FileNotFoundError:
+            raise KeyError(f"no blob {digest}") from None
 
     def read_chunk(self, digest: str, index: int, chunk_bytes: int) -> bytes:
         """One chunk, not verified: the receiver verifies the whole.
@@ -120,7 +144,7 @@ class BlobStore:
         """Bytes on disk, partial downloads included."""
         return sum(size for _, size, _ in self._files())
 
-    def collect(self, keep: Iterable[str], max_bytes: int) -> int:
+    def collect(self, keep: Iterable[str], max_bytes: int = 0) -> int:
         """Remove the oldest files that no digest in ``keep`` names until at most ``max_bytes`` are left.
 
         Returns:

@@ -84,6 +84,20 @@ def write_in_place(path: Path, data: bytes) -> None:
     DISK.get().write(path, data, sync=False)
 
 
+def write_unsynced(path: Path, data: bytes) -> None:
+    """Write so that readers see all of ``data`` or the old content; a power cut may tear or lose it."""
+    make_folder(path.parent)
+    disk = DISK.get()
+    part = disk.temporary(path.parent)
+    try:
+        disk.write(part, data, sync=False, fresh=True)
+        disk.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is raised
+            disk.unlink(part)
+        raise
+
+
 def write_at(path: Path, data: bytes, offset: int) -> None:
     """Write a part of a file without a sync: for data that is verified as a whole later."""
     DISK.get().write_at(path, data, offset)

@@ -1,0 +1,71 @@
+"""Opens the stores that the settings name."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.objects.blobs import BlobStorage, SharedBlobs
+from coordinator.objects.cache import BlobCache
+from coordinator.objects.contract import ObjectStore
+from coordinator.objects.folder import FolderObjects
+from coordinator.objects.frames import FolderFrames, FrameStore, SharedFrames
+from coordinator.objects.s3_url import credentials_of, parse
+from runtime.storage.blob_store import BlobStore
+
+if TYPE_CHECKING:
+    from coordinator.config.storage import StorageSettings
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Where blobs, accepted updates and uploads are.
+
+    Attributes:
+        objects: uploads in progress.
+        blobs: versions and bundles.
+        frames: accepted updates.
+        bucket: the shared store; None: all are folders of this machine.
+    """
+
+    objects: ObjectStore
+    blobs: BlobStorage
+    frames: FrameStore
+    bucket: ObjectStore | None
+
+
+def open_bucket(settings: "StorageSettings") -> ObjectStore | None:
+    """The bucket of these settings, not tried yet; None: they name none.
+
+    Raises:
+        Misconfigured: the URL, the credentials' file or the client; the message names the setting.
+    """
+    if not settings.blobs:
+        return None
+    location = parse(settings.blobs)
+    # Only with a bucket: the client is an extra.
+    from coordinator.objects.s3 import S3Objects  # noqa: PLC0415
+
+    key = credentials_of(settings.credentials)
+    return S3Objects(location, key, settings.timeout_s, settings.ca_file)
+
+
+def open_stores(settings: "StorageSettings", root: Path, *, folds: bool = True) -> Stores:
+    """Open the stores; a bucket is tried.
+
+    Args:
+        settings: ``[storage]``.
+        root: the state folder.
+        folds: this process folds, so it copies accepted updates to this machine.
+
+    Raises:
+        Misconfigured: as :func:`open_bucket`, or there is no such bucket, or it may not be written.
+        Transient: it does not answer now, or the disk is full.
+    """
+    bucket = open_bucket(settings)
+    if bucket is None:
+        frames = FolderFrames(root / "updates")
+        return Stores(FolderObjects(root), BlobStore(root / "blobs"), frames, None)
+    bucket.check()
+    cache = BlobCache(root / "cache", settings.cache_bytes)
+    blobs = SharedBlobs(bucket, cache, settings.blob_grace_s)
+    return Stores(bucket, blobs, SharedFrames(bucket, root / "updates", copies=folds), bucket)
