@@ -16,7 +16,7 @@ from coordinator.messaging.log_rate_limit import LogRateLimiter, more
 from coordinator.messaging.sender import Sender
 from coordinator.objects.blobs import BlobStorage
 from protocol.base import Wire
-from protocol.errors import LichenError
+from protocol.errors import LichenError, Transient
 from protocol.frames.chunks import chunk_count
 from protocol.messages import Command, Fetch, decode
 from protocol.topics import Kind, Route, device_topic
@@ -122,7 +122,15 @@ class BlobServer:
         return False
 
     async def request(self, device: str, fetch: Fetch) -> None:
-        """Queue the requested chunks."""
+        """Queue the requested chunks; without an answer of the store, the device asks again."""
+        try:
+            await self._queue(device, fetch)
+        except (Transient, OSError) as error:
+            self.dropped += fetch.count
+            if (unsaid := self._voice.unsaid(device)) is not None:
+                log.warning("fetch_dropped", device=device, why=str(error), **more(unsaid))
+
+    async def _queue(self, device: str, fetch: Fetch) -> None:
         if not await asyncio.to_thread(self._is_there_for, device, fetch.digest):
             self._no_such_blob(device, fetch.digest)
             return

@@ -4,8 +4,9 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from coordinator.objects.contract import FoundObject
 from runtime.storage.files import (
@@ -55,21 +56,26 @@ class FolderObjects:
 
     def get(self, key: str, start: int = 0, size: int | None = None) -> bytes:
         """See :class:`ObjectStore`."""
-        try:
-            with disk_errors(self.path(key)), self.path(key).open("rb") as file:
-                file.seek(start)
-                return file.read(size)
-        except (FileNotFoundError, NotADirectoryError):
-            raise KeyError(f"no object {key}") from None
+        with self._opened(key) as file:
+            file.seek(start)
+            return file.read(size)
 
     def stream(self, key: str) -> Iterator[bytes]:
         """See :class:`ObjectStore`."""
-        try:
-            with disk_errors(self.path(key)), self.path(key).open("rb") as file:
-                while part := file.read(_PART_BYTES):
-                    yield part
-        except (FileNotFoundError, NotADirectoryError):
-            raise KeyError(f"no object {key}") from None
+        with self._opened(key) as file:
+            while part := file.read(_PART_BYTES):
+                yield part
+
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[BinaryIO]:
+        path = self.path(key)
+        with disk_errors(path):
+            try:
+                file = path.open("rb")
+            except (FileNotFoundError, NotADirectoryError):
+                raise KeyError(f"no object {key}") from None
+            with file:
+                yield file
 
     def head(self, key: str) -> FoundObject | None:
         """See :class:`ObjectStore`."""

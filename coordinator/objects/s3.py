@@ -31,6 +31,7 @@ _STREAM_BYTES: Final = 1024 * 1024
 _RETRIES: Final = 3
 _CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
+_REDIRECT: Final = "Received redirect without LOCATION"
 _FULL: Final = frozenset({"QuotaExceeded", "XMinioStorageFull", "XMinioStorageQuotaExceeded", "507"})
 _REFUSED: Final = {
     "NoSuchBucket": "there is no such bucket: create it, or correct its name",
@@ -44,6 +45,12 @@ _REFUSED: Final = {
     "401": "the service asks for credentials: see storage.credentials",
     "403": "the access key may not do this: permit GetObject, PutObject, DeleteObject, ListBucket",
 }
+_WITHOUT_ANSWER: Final = (
+    (re.compile(r"TimedOut|timed out"), "no answer in time"),
+    (re.compile(r"error (?:decoding|reading)|IncompleteMessage"), "the connection was cut"),
+    (re.compile(r"[Cc]redential|169\.254"), "there are no credentials: see storage.credentials"),
+    (re.compile(r"error sending request"), "the service cannot be reached (is the endpoint right?)"),
+)
 _NO_CONDITION: Final = frozenset({"NotImplemented", "501"})
 
 
@@ -217,20 +224,14 @@ class S3Objects:
 def _facts(error: Exception) -> frozenset[str]:
     """The status and the code of the service's answer; nothing else of the client's text is used."""
     text = str(error)
-    return frozenset(_CODE.findall(text)[:1]) | frozenset(_STATUS.findall(text)[:1])
+    found = frozenset(_CODE.findall(text)[:1]) | frozenset(_STATUS.findall(text)[:1])
+    return found | {"PermanentRedirect"} if _REDIRECT in text else found
 
 
 def _without_answer(error: Exception) -> str:
-    text = str(error).casefold()
-    if "timed out" in text or "timeout" in text:
-        return "no answer in time"
-    if "decod" in text or "error reading" in text or "incomplete" in text:
-        return "the connection was cut"
-    if "credential" in text:
-        return "no credentials: set storage.credentials, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    if "error sending request" in text or "connect" in text:
-        return "the service cannot be reached (is the endpoint right?)"
-    return f"the request failed ({type(error).__name__})"
+    text = str(error)
+    words = (words for pattern, words in _WITHOUT_ANSWER if pattern.search(text))
+    return next(words, "an answer that is none of S3 (is the endpoint right?)")
 
 
 def _store(

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DatabaseError
 
 from coordinator.aggregation.reported_metrics import reported_metric_names, weighted_mean
 from coordinator.recovery.evidence import frames_of, newest_manifest
+from coordinator.recovery.open_stores import Stores
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.round_machine.events import Checkpoint, RoundPhase, RoundState, Rules, VersionMade
@@ -27,8 +28,7 @@ from coordinator.storage.database import Database, DatabaseDamaged, is_damage
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Reason, Refused
 from protocol.tasks.task import Task
-from runtime.storage.blob_store import BlobStore
-from runtime.storage.files import remove, rename, sweep_below, sync_folder, write_atomic
+from runtime.storage.files import remove, rename, sync_folder, write_atomic
 from runtime.text import first_few
 
 log = structlog.get_logger(__name__)
@@ -49,6 +49,7 @@ class _Rebuild:
     rules: Rules
     wall: float
     keeps_messages: bool
+    stores: Stores
     words: list[str] = field(default_factory=list)
 
     def run(self, why: str) -> Database:
@@ -110,8 +111,7 @@ class _Rebuild:
             state = self._newest(store, state)
             before = state
             state, found = self._open_round(state)
-            folder = self.path.parent / "updates"
-            journal = Journal(store, folder, keeps_messages=self.keeps_messages)
+            journal = Journal(store, self.stores.frames, keeps_messages=self.keeps_messages)
             for offered in found:
                 journal.record(offered, self.wall)
             self._lose(store, journal, before, state)
@@ -124,7 +124,7 @@ class _Rebuild:
 
     def _newest(self, store: Database, state: RoundState) -> RoundState:
         """The state after the newest version whose blobs are all here."""
-        found = newest_manifest(BlobStore(self.path.parent / "blobs"), self.task)
+        found = newest_manifest(self.stores.blobs, self.task)
         if found is None or found[1].version <= state.version:
             return state
         digest, manifest = found
@@ -169,7 +169,8 @@ class _Rebuild:
             self.words.append(f"updates for round {before.round} are lost, and come again: {first_few(gone)}")
 
     def _frames(self, round_: int) -> list[ReceivedUpdate]:
-        return frames_of(self.path.parent / "updates" / str(round_), self.task, round_)
+        self.stores.frames.fetch_round(round_)
+        return frames_of(self.stores.frames.root / str(round_), self.task, round_)
 
     def _open_round(self, state: RoundState) -> tuple[RoundState, list[ReceivedUpdate]]:
         """The round after the newest version, with the updates that were accepted in it counted again."""
@@ -209,7 +210,7 @@ def rebuild_marker(database: Path) -> Path:
 
 
 def open_or_rebuild(
-    path: Path, task: Task, rules: Rules, wall: float, *, keeps_messages: bool = False
+    path: Path, task: Task, rules: Rules, wall: float, stores: Stores, *, keeps_messages: bool = False
 ) -> Database:
     """Open the coordinator's database; a damaged or missing one is rebuilt first.
 
@@ -218,14 +219,14 @@ def open_or_rebuild(
         task: what the coordinator runs.
         rules: of its round machine.
         wall: Unix seconds.
+        stores: its blobs and accepted updates.
         keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
 
     Raises:
         Misconfigured: the folder is not ours, or the file is of a newer lichen.
         Transient: the disk is full.
     """
-    sweep_below(path.parent)
-    salvage = _Rebuild(path, task, rules, wall, keeps_messages)
+    salvage = _Rebuild(path, task, rules, wall, keeps_messages, stores)
     if rebuild_marker(path).exists():
         return salvage.run("an earlier rebuild was interrupted")
     if not path.exists() and backup_of(path).exists():

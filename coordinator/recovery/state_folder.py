@@ -9,7 +9,9 @@ from pathlib import Path
 import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.objects.blobs import BlobStorage
 from coordinator.recovery.folder_owner import DATABASE, own_task, rules_of
+from coordinator.recovery.open_stores import Stores, open_stores
 from coordinator.recovery.rebuild import open_or_rebuild
 from coordinator.rollout.recorder import RolloutRecorder, open_rollouts
 from coordinator.storage.database import Database
@@ -20,8 +22,7 @@ from coordinator.workers import labelled_data as labelled
 from protocol.errors import LichenError
 from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.storage.blob_store import BlobStore
-from runtime.storage.files import disk_errors
+from runtime.storage.files import disk_errors, sweep_below
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ class Storage:
         root: the folder.
         store: the database.
         journal: accepted updates.
-        blobs: versions and bundles.
+        stores: versions, bundles, accepted updates and uploads.
         ledger: writes rows to the database in the background.
         rollouts: the store of rollouts; None: each export goes to all devices at once.
         run_id: the id of the training run.
@@ -44,11 +45,16 @@ class Storage:
     root: Path
     store: Database
     journal: Journal
-    blobs: BlobStore
+    stores: Stores
     ledger: WriteBehindBuffer
     rollouts: RolloutRecorder | None
     run_id: RunId
     labelled: Path | None
+
+    @property
+    def blobs(self) -> BlobStorage:
+        """Versions and bundles."""
+        return self.stores.blobs
 
 
 @contextmanager
@@ -71,7 +77,7 @@ def open_storage(
 
     Raises:
         Misconfigured: it is not writable or is another task's, or the labelled windows cannot be used.
-        Transient: the disk is full.
+        Transient: the disk is full, or the bucket does not answer.
     """
     root = settings.state_dir
     with ExitStack() as stack:
@@ -80,21 +86,22 @@ def open_storage(
         windows = labelled.read(settings, task)
         task = labelled.announced(task)
         rules = rules_of(task, settings)
-        store = open_or_rebuild(root / DATABASE, task, rules, clock.wall(), keeps_messages=keeps_messages)
+        sweep_below(root)
+        stores = open_stores(settings.storage, root)
+        store = open_or_rebuild(
+            root / DATABASE, task, rules, clock.wall(), stores, keeps_messages=keeps_messages
+        )
         stack.callback(store.close)
         own_task(store, task, settings)
         with disk_errors(root):
             kept = labelled.keep(windows, root)
-        blobs, journal = (
-            BlobStore(root / "blobs"),
-            Journal(store, root / "updates", keeps_messages=keeps_messages),
-        )
+        journal = Journal(store, stores.frames, keeps_messages=keeps_messages)
         rollouts = open_rollouts(settings, store, clock)
         if rollouts is not None:
             stack.callback(rollouts.close)
         ledger = WriteBehindBuffer(store, clock)
         stack.callback(_write_rest, ledger)
-        yield Storage(root, store, journal, blobs, ledger, rollouts, RunId(root, rng), kept)
+        yield Storage(root, store, journal, stores, ledger, rollouts, RunId(root, rng), kept)
 
 
 def _write_rest(ledger: WriteBehindBuffer) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from coordinator.objects.frames import FolderFrames, FrameStore
 from coordinator.round_machine.batch import ReceivedUpdate
 from coordinator.storage import schema
 from coordinator.storage.database import Database
@@ -20,7 +21,6 @@ from models.contract import Update
 from models.worker import update_views
 from protocol.errors import Refused
 from protocol.frames.frame import Limits
-from runtime.storage.files import remove, remove_tree, write_atomic
 
 VOID_SUFFIX: Final = ".lost"
 _OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
@@ -74,14 +74,17 @@ class AcceptedUpdate:
 
 
 class Journal:
-    """Accepted updates under ``root`` (one folder a round), their headers in the database. Thread-safe.
+    """Accepted updates in files (one folder a round), their headers in the database. Thread-safe.
 
-    ``keeps_messages``: store the method's own message of each device's last update, too.
+    Args:
+        store: the database.
+        frames: the files; a path is that of a folder.
+        keeps_messages: store the method's own message of each device's last update, too.
     """
 
-    def __init__(self, store: Database, root: Path, *, keeps_messages: bool = False) -> None:
+    def __init__(self, store: Database, frames: FrameStore | Path, *, keeps_messages: bool = False) -> None:
         self._store = store
-        self._root = root
+        self._frames = FolderFrames(frames) if isinstance(frames, Path) else frames
         self._keeps_messages = keeps_messages
         table = schema.withdrawn
         rows = store.rows(sa.select(table.c.device).distinct())
@@ -89,7 +92,7 @@ class Journal:
 
     def path(self, round_: int, digest: str) -> Path:
         """Path of a frame that came alone."""
-        return self._root / str(round_) / digest
+        return self._frames.root / str(round_) / digest
 
     def write_all(self, round_: int, frames: Sequence[tuple[str, bytes]]) -> list[tuple[str, int]]:
         """Write frames (digest and bytes) with as few syncs as one needs.
@@ -100,28 +103,23 @@ class Journal:
         Raises:
             Transient: the disk is full.
         """
-        for frame, _ in frames:  # it was lost once, and came again
-            mark = self._mark(round_, frame)
-            if mark.exists():
-                remove(mark)
+        # They may have been lost once, and come again.
+        self._frames.remove(round_, [f"{frame}{VOID_SUFFIX}" for frame, _ in frames])
         if len(frames) == 1:
             self.write(round_, *frames[0])
             return [("", 0)]
         content, offsets = pack(frames)
         name = group_name(frames)
-        write_atomic(self._root / str(round_) / name, content)
+        self._frames.write(round_, name, content)
         return [(name, at) for at in offsets]
 
     def mark_void(self, round_: int, digest: str) -> None:
         """Mark a frame as void: its device was told so."""
-        write_atomic(self._mark(round_, digest), b"")
-
-    def _mark(self, round_: int, digest: str) -> Path:
-        return self._root / str(round_) / f"{digest}{VOID_SUFFIX}"
+        self._frames.write(round_, f"{digest}{VOID_SUFFIX}", b"")
 
     def write(self, round_: int, digest: str, payload: bytes) -> None:
         """Write a frame. Without a row it is not counted, and is removed with its round's folder."""
-        write_atomic(self.path(round_, digest), payload)
+        self._frames.write(round_, digest, payload)
 
     def record(self, update: ReceivedUpdate, wall: float) -> None:
         """Write the update's row; the driver calls it in the transaction of the machine's event."""
@@ -181,16 +179,22 @@ class Journal:
         return str(found[0]["digest"]) if found else None
 
     def entries(self, round_: int, devices: Iterable[str]) -> list[AcceptedUpdate]:
-        """The updates of these devices, sorted by device."""
+        """The updates of these devices, sorted by device; their files are on this machine.
+
+        Raises:
+            Transient: the store of the files does not answer.
+        """
         table = schema.updates
         query = sa.select(table).where(table.c.round == round_).order_by(table.c.device)
         wanted = set(devices)
-        return [self._entry(row) for row in self._store.rows(query) if row["device"] in wanted]
+        rows = [row for row in self._store.rows(query) if row["device"] in wanted]
+        self._frames.fetch(round_, sorted({row["file"] or row["digest"] for row in rows}))
+        return [self._entry(row) for row in rows]
 
     def _entry(self, row: Mapping[str, Any]) -> AcceptedUpdate:
         if not row["file"]:
             return AcceptedUpdate(row["device"], row["digest"], self.path(row["round"], row["digest"]))
-        path = self._root / str(row["round"]) / row["file"]
+        path = self._frames.root / str(row["round"]) / row["file"]
         return AcceptedUpdate(row["device"], row["digest"], path, row["at"], row["size"])
 
     def told(self, round_: int, devices: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
@@ -270,10 +274,7 @@ class Journal:
 
     def forget_before(self, round_: int) -> None:
         """Remove the frames of folded rounds; their headers stay for the history."""
-        if self._root.is_dir():
-            for folder in self._root.iterdir():
-                if folder.name.isdecimal() and int(folder.name) < round_:
-                    remove_tree(folder)
+        self._frames.forget_before(round_)
 
 
 def _forget_withdrawn(connection: sa.Connection) -> None:

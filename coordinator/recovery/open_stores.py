@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from coordinator.config.storage import StorageSettings
 from coordinator.objects.blobs import BlobStorage, SharedBlobs
 from coordinator.objects.cache import BlobCache
 from coordinator.objects.contract import ObjectStore
@@ -11,9 +11,6 @@ from coordinator.objects.folder import FolderObjects
 from coordinator.objects.frames import FolderFrames, FrameStore, SharedFrames
 from coordinator.objects.s3_url import credentials_of, parse
 from runtime.storage.blob_store import BlobStore
-
-if TYPE_CHECKING:
-    from coordinator.config.storage import StorageSettings
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Stores:
     bucket: ObjectStore | None
 
 
-def open_bucket(settings: "StorageSettings") -> ObjectStore | None:
+def open_bucket(settings: StorageSettings) -> ObjectStore | None:
     """The bucket of these settings, not tried yet; None: they name none.
 
     Raises:
@@ -49,7 +46,7 @@ def open_bucket(settings: "StorageSettings") -> ObjectStore | None:
     return S3Objects(location, key, settings.timeout_s, settings.ca_file)
 
 
-def open_stores(settings: "StorageSettings", root: Path, *, folds: bool = True) -> Stores:
+def open_stores(settings: StorageSettings, root: Path, *, folds: bool = True) -> Stores:
     """Open the stores; a bucket is tried.
 
     Args:
@@ -63,9 +60,10 @@ def open_stores(settings: "StorageSettings", root: Path, *, folds: bool = True) 
     """
     bucket = open_bucket(settings)
     if bucket is None:
-        frames = FolderFrames(root / "updates")
-        return Stores(FolderObjects(root), BlobStore(root / "blobs"), frames, None)
+        folder = FolderFrames(root / "updates")
+        return Stores(FolderObjects(root), BlobStore(root / "blobs"), folder, None)
     bucket.check()
-    cache = BlobCache(root / "cache", settings.cache_bytes)
+    cache = BlobCache(root / "cache" / "blobs", settings.cache_bytes)
     blobs = SharedBlobs(bucket, cache, settings.blob_grace_s)
-    return Stores(bucket, blobs, SharedFrames(bucket, root / "updates", copies=folds), bucket)
+    frames = SharedFrames(bucket, root / "cache" / "updates", copies=folds)
+    return Stores(bucket, blobs, frames, bucket)
