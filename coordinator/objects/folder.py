@@ -58,7 +58,7 @@ class FolderObjects:
         """See :class:`ObjectStore`."""
         with self._opened(key) as file:
             file.seek(start)
-            return file.read(size)
+            return file.read(-1 if size is None else size)
 
     def stream(self, key: str) -> Iterator[bytes]:
         """See :class:`ObjectStore`."""

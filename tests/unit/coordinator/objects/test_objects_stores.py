@@ -173,7 +173,9 @@ def test_a_service_without_if_none_match_is_asked_first(bucket) -> None:
         conditional = [method for method, _ in proxy.asked]
         tried = conditional.count("PUT")
         assert objects.put("b", b"one")
-        assert [method for method, _ in proxy.asked].count("PUT") == tried + 1, "the condition is not tried again"
+        assert [method for method, _ in proxy.asked].count("PUT") == tried + 1, (
+            "the condition is not tried again"
+        )
 
 
 def shared(objects, tmp_path, grace_s: float = 3600.0, cache_bytes: int = 1 << 20) -> SharedBlobs:
