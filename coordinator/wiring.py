@@ -209,7 +209,7 @@ def build(
         note=round_worker.note,
         journal=journal,
         roster=roster,
-        uploads=Uploads(storage.root / "uploads", quota.per_device_bytes, quota.total_bytes, clock.now),
+        uploads=Uploads(storage.stores.chunks, quota.per_device_bytes, quota.total_bytes, clock.now),
         receipts=receipts,
         access=access,
     )

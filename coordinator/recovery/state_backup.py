@@ -21,7 +21,7 @@ from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 
 DATABASES: Final = (DATABASE, IDENTITIES.file, ROLLOUTS.file)
-_MADE_ANEW: Final = frozenset({"jobs", "uploads", "mosquitto", "lost+found"})
+_MADE_ANEW: Final = frozenset({"cache", "jobs", "uploads", "mosquitto", "lost+found"})
 """Folders of temporary work, and the broker's files, which the coordinator writes at its start."""
 
 

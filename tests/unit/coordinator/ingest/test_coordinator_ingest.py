@@ -204,7 +204,7 @@ async def test_wrong_bytes_twice_are_refused_for_good(tmp_path) -> None:
         assert [r.reason for r in made.link.receipts("a")] == [Reason.WRONG_DIGEST]
 
 
-async def test_an_upload_goes_on_after_a_restart_also_when_its_map_lies(tmp_path) -> None:
+async def test_an_upload_goes_on_after_a_restart_also_with_chunks_that_a_power_cut_emptied(tmp_path) -> None:
     update = b""
     for turn in range(3):
         async with bench(tmp_path) as made:
@@ -217,9 +217,9 @@ async def test_an_upload_goes_on_after_a_restart_also_when_its_map_lies(tmp_path
             if turn == 0:
                 await made.give("a", Kind.UP_BLOB, chunks[0], mark, 0)
             if turn == 1:
-                bitmap = next((tmp_path / "coordinator/uploads").rglob("*.map"))
-                bitmap.write_bytes(bytes([2 ** len(chunks) - 1]))
-                bitmap.with_suffix(".part").write_bytes(b"\0" * len(update))
+                folder = next((tmp_path / "coordinator/uploads").rglob("pointer")).parent
+                for index, chunk in enumerate(chunks):
+                    (folder / str(index)).write_bytes(bytes(len(chunk)))
     async with bench(tmp_path) as made:
         await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
         for index, chunk in enumerate(chunks):
@@ -232,9 +232,9 @@ async def test_an_upload_that_was_whole_before_a_restart_is_taken_at_its_pointer
         update = frame(header("a", 1, await open_round(made, "a"), extra={"padding": "x" * 3000}))
         await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
         await made.give("a", Kind.UP_BLOB, update[:1024], digest(update), 0)
-    [bitmap] = (tmp_path / "coordinator/uploads").rglob("*.map")
-    bitmap.write_bytes(bytes([2 ** -(-len(update) // 1024) - 1]))
-    bitmap.with_suffix(".part").write_bytes(update)
+    [pointer] = (tmp_path / "coordinator/uploads").rglob("pointer")
+    for index in range(-(-len(update) // 1024)):
+        (pointer.parent / str(index)).write_bytes(update[index * 1024 : (index + 1) * 1024])
     async with bench(tmp_path) as made:
         await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
         assert made.link.wants("a") == []
