@@ -20,6 +20,7 @@ from coordinator.recovery.evidence import frames_of, newest_manifest
 from coordinator.recovery.open_stores import Stores
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import ReceivedUpdate
+from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet
 from coordinator.round_machine.events import Checkpoint, RoundPhase, RoundState, Rules, VersionMade
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
@@ -112,8 +113,7 @@ class _Rebuild:
             before = state
             state, found = self._open_round(state)
             journal = Journal(store, self.stores.frames, keeps_messages=self.keeps_messages)
-            for offered in found:
-                journal.record(offered, self.wall)
+            journal.record_all(found, self.wall)
             self._lose(store, journal, before, state)
             words = "; ".join(self.words)
             if state.version >= 0:
@@ -182,18 +182,18 @@ class _Rebuild:
             return state, []
         devices = {one.header.device for one in found}
         if state.round == round_ and state.phase in _OPEN:
-            invited, attempt, refused = set(state.invited), state.attempt, state.refused
+            invited, attempt, refused = state.invited, state.attempt, state.refused
         else:
-            invited, attempt, refused = set[str](), 1, ()
+            invited, attempt, refused = NONE, 1, NO_WORDS
         self.words.append(f"{len(found)} accepted updates of round {round_} count again, from their frames")
         fresh = {
             "phase": RoundPhase.WAITING,
             "round": round_,
             "attempt": attempt,
-            "selected": (),
-            "invited": tuple(sorted(invited | devices)),
-            "delivered": tuple(sorted(devices)),
-            "refused": tuple(one for one in refused if one[0] not in devices),
+            "selected": NONE,
+            "invited": invited.adding(devices),
+            "delivered": DeviceSet(devices),
+            "refused": refused.without(devices),
             "since": self.wall,
             "until": None,
             "enough_since": None,

@@ -104,6 +104,6 @@ class DeviceSelector:
 
     def _needed(self, askable: Sequence[str], state: RoundState, terms: Requirements) -> frozenset[str]:
         """Devices of which the round needs one: those that train, unless one of them has delivered."""
-        if not terms.needs_training or any(map(self._roster.trains, state.delivered)):
+        if not terms.needs_training or any(map(self._roster.trains, state.delivered.unsorted())):
             return frozenset()
         return frozenset(filter(self._roster.trains, askable))

@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -197,6 +197,12 @@ class Database:
         """Insert a row, or overwrite the one with the same key."""
         with self.transaction() as connection:
             connection.execute(_upsert(table, tuple(values)), values)
+
+    def put_all(self, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows with the same columns, or overwrite those with the same keys; one statement."""
+        if rows:
+            with self.transaction() as connection:
+                connection.execute(_upsert(table, tuple(rows[0])), rows)
 
     def remove(self, table: sa.Table, **key: Any) -> None:
         """Remove the row with this key, if there is one."""
