@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.round_machine import table
-from coordinator.round_machine.events import Command, RoundState, Rules, UpdatesAccepted
+from coordinator.round_machine.commands import Command
+from coordinator.round_machine.events import RoundState, Rules, UpdatesAccepted
 from coordinator.round_machine.queries import check_acceptable
 from protocol.errors import Reason, Refused
 from protocol.frames.headers import UpdateHeader

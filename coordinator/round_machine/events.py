@@ -1,4 +1,4 @@
-"""State, events and commands of the round machine. All frozen, all JSON.
+"""State and events of the round machine. All frozen, all JSON.
 
 Times are seconds on the driver's time line (it starts at the wall clock and then runs monotonically).
 """
@@ -269,54 +269,3 @@ Event = (
 )
 Journaled = Annotated[Event | Checkpoint, Field(discriminator="type")]
 JOURNALED: TypeAdapter[Event | Checkpoint] = TypeAdapter(Journaled)
-
-
-class Initialise(Wire):
-    """Make version 0."""
-
-
-class Select(Wire):
-    """Select devices for this attempt and answer with ``Selected``."""
-
-    round: int
-    attempt: int
-
-
-class SendOffers(Wire):
-    """Offer the round to these devices now."""
-
-    devices: tuple[str, ...]
-
-
-class Aggregate(Wire):
-    """Fold the journal's updates of these devices into version ``round``."""
-
-    round: int
-    devices: tuple[str, ...]
-
-
-class Evaluate(Wire):
-    """Evaluate that version."""
-
-    version: int
-
-
-class Export(Wire):
-    """Export and announce that version."""
-
-    version: int
-
-
-class RecordAttempt(Wire):
-    """An attempt is over: write its outcome for the history."""
-
-    round: int
-    attempt: int
-    outcome: Literal["quorum", "deadline", "away", "given_up"]
-
-
-class Finish(Wire):
-    """All rounds are over."""
-
-
-Command = Initialise | Select | SendOffers | Aggregate | Evaluate | Export | RecordAttempt | Finish

@@ -3,17 +3,16 @@
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.round_machine.events import (
+from coordinator.round_machine.commands import (
     Aggregate,
     Command,
     Evaluate,
     Export,
     Finish,
     Initialise,
-    RoundPhase,
-    RoundState,
     SendOffers,
 )
+from coordinator.round_machine.events import RoundPhase, RoundState
 
 
 def pending(state: RoundState) -> tuple[Command, ...]:

@@ -4,23 +4,20 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from coordinator.round_machine.closing import closes_at, needed
+from coordinator.round_machine.commands import Command, RecordAttempt, Select, SendOffers
 from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet
 from coordinator.round_machine.events import (
     Begin,
-    Command,
     DeviceOnline,
     EvaluationDone,
     ExportDone,
     Presence,
-    RecordAttempt,
     Resumed,
     RoundPhase,
     RoundState,
     RoundTick,
     Rules,
-    Select,
     Selected,
-    SendOffers,
     UpdateRefused,
     UpdatesAccepted,
     UpdatesLost,

@@ -15,27 +15,29 @@ import structlog
 from coordinator.admission.quarantine import OFFENCES
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import Key, ReceivedUpdate, accept_batch
-from coordinator.round_machine.events import (
+from coordinator.round_machine.commands import (
     Aggregate,
-    Begin,
-    Checkpoint,
     Command,
-    DeviceOnline,
     Evaluate,
-    Event,
     Export,
     Finish,
     Initialise,
-    Presence,
     RecordAttempt,
+    Select,
+    SendOffers,
+)
+from coordinator.round_machine.events import (
+    Begin,
+    Checkpoint,
+    DeviceOnline,
+    Event,
+    Presence,
     Resumed,
     RoundPhase,
     RoundState,
     RoundTick,
     Rules,
-    Select,
     Selected,
-    SendOffers,
     UpdateRefused,
 )
 from coordinator.round_machine.queries import replay

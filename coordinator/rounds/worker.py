@@ -22,13 +22,10 @@ from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.traffic import Traffic
+from coordinator.round_machine.commands import Aggregate, Evaluate, Export, Initialise
 from coordinator.round_machine.events import (
-    Aggregate,
-    Evaluate,
     EvaluationDone,
-    Export,
     ExportDone,
-    Initialise,
     RoundPhase,
     UpdatesLost,
     VersionMade,

@@ -7,7 +7,8 @@ from typing import Final
 
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import Requirements
-from coordinator.round_machine.events import RoundState, Rules, Select
+from coordinator.round_machine.commands import Select
+from coordinator.round_machine.events import RoundState, Rules
 from coordinator.selection import history
 from coordinator.selection.policies import Counts, SelectionInput, policy
 from coordinator.storage.database import Database

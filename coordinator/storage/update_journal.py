@@ -273,18 +273,10 @@ class Journal:
 
 def _row(update: ReceivedUpdate, wall: float) -> dict[str, Any]:
     header = update.header
-    return {
-        "round": header.round,
-        "device": header.device,
-        "digest": update.digest,
-        "size": update.size,
-        "wall": wall,
-        "header": header.model_dump(mode="json", exclude={"extra"}),
-        "lost": "",
-        "file": update.file,
-        "at": update.at,
-        "blobs": list(update.blobs),
-    }
+    content = header.model_dump(mode="json", exclude={"extra"})
+    row = {"round": header.round, "device": header.device, "digest": update.digest, "size": update.size}
+    row |= {"wall": wall, "header": content, "lost": ""}
+    return row | {"file": update.file, "at": update.at, "blobs": list(update.blobs)}
 
 
 def _forget_withdrawn(connection: sa.Connection) -> None:

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from coordinator.round_machine.closing import needed
+from coordinator.round_machine.commands import Aggregate, Select
 from coordinator.round_machine.events import (
     JOURNALED,
-    Aggregate,
     Begin,
     Checkpoint,
     DeviceOnline,
@@ -19,7 +19,6 @@ from coordinator.round_machine.events import (
     RoundState,
     RoundTick,
     Rules,
-    Select,
     Selected,
     UpdateRefused,
     UpdatesAccepted,

@@ -5,28 +5,30 @@ import pytest
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.round_machine.batch import ReceivedUpdate, accept_batch
 from coordinator.round_machine.closing import closes_at, needed
+from coordinator.round_machine.commands import (
+    Aggregate,
+    Evaluate,
+    Export,
+    Finish,
+    Initialise,
+    RecordAttempt,
+    Select,
+    SendOffers,
+)
 from coordinator.round_machine.device_sets import DeviceSet
 from coordinator.round_machine.events import (
-    Aggregate,
     Begin,
     Checkpoint,
     DeviceOnline,
-    Evaluate,
     EvaluationDone,
-    Export,
     ExportDone,
-    Finish,
-    Initialise,
     Presence,
-    RecordAttempt,
     Resumed,
     RoundPhase,
     RoundState,
     RoundTick,
     Rules,
-    Select,
     Selected,
-    SendOffers,
     UpdateRefused,
     UpdatesAccepted,
     UpdatesLost,
