@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.round_machine import table
+from coordinator.round_machine.closing import up_to_close
 from coordinator.round_machine.commands import Command
 from coordinator.round_machine.events import RoundState, Rules, UpdatesAccepted
 from coordinator.round_machine.queries import check_acceptable
@@ -74,20 +75,16 @@ def accept_batch(
         answers.append(_answer(state, one, counted))
         if answers[-1] is None and one.key not in counted:
             counted[one.key], fresh[one.header.device] = one.digest, place
-    event = UpdatesAccepted(round=state.round, devices=tuple(fresh))
+    if not fresh:
+        return BatchResult(state, None, (), (), tuple(answers))
+    taken = up_to_close(rules, state, tuple(fresh))
+    event = UpdatesAccepted(round=state.round, devices=tuple(taken))
     after, commands = table.apply(rules, state, event, now)
-    taken = {device: place for device, place in fresh.items() if device in after.delivered}
-    if len(taken) < len(fresh):  # the round closed before the others: to them it was closed already
-        digests = {**known, **{group[place].key: group[place].digest for place in taken.values()}}
-        last = max(taken.values(), default=-1)
-        answers[last + 1 :] = [_answer(after, one, digests) for one in group[last + 1 :]]
-    return BatchResult(
-        state=after,
-        event=UpdatesAccepted(round=state.round, devices=tuple(taken)) if taken else None,
-        counted=tuple(group[place] for place in taken.values()),
-        commands=commands,
-        answers=tuple(answers),
-    )
+    updates = tuple(group[fresh[device]] for device in taken)
+    if after.phase is not state.phase:  # it is closed to what came after the last one
+        digests, late = {**known, **{one.key: one.digest for one in updates}}, fresh[taken[-1]] + 1
+        answers[late:] = [_answer(after, one, digests) for one in group[late:]]
+    return BatchResult(after, event, updates, commands, tuple(answers))
 
 
 def _answer(state: RoundState, one: ReceivedUpdate, known: Mapping[Key, str]) -> Refused | None:

@@ -179,7 +179,7 @@ class Selected(Wire):
 class UpdatesAccepted(Wire):
     """Updates are in the journal (this event is written in the same transaction).
 
-    ``devices``: in the order in which they are counted; those after the one that closes the round are not.
+    ``devices``: all of them count, also those that come after the one that closes the round.
     """
 
     type: Literal["updates_accepted"] = "updates_accepted"

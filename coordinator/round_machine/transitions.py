@@ -122,27 +122,21 @@ def _counted(state: RoundState, devices: Sequence[str]) -> RoundState:
 
 
 def accept(rules: Rules, state: RoundState, event: UpdatesAccepted, now: float) -> Outcome:
-    """Count each device once, up to the quorum. One of an earlier attempt joins the selected."""
-    selected, taken = len(state.selected), []
-    for device in _fresh(state, event):
-        taken.append(device)
-        selected += device not in state.selected
-        if len(state.delivered) + len(taken) >= needed(rules, selected):
-            break
-    if not taken:
+    """Count each device once, then look at the quorum. One of an earlier attempt joins the selected."""
+    fresh = _fresh(state, event)
+    if not fresh:
         return state, ()
-    counted = _counted(state.model_copy(update={"selected": state.selected.adding(taken)}), taken)
+    counted = _counted(state.model_copy(update={"selected": state.selected.adding(fresh)}), fresh)
     return _close_on_quorum(rules, counted, now) or (counted, ())
 
 
 def accept_late(rules: Rules, state: RoundState, event: UpdatesAccepted, now: float) -> Outcome:
     """Between two attempts: selected devices' updates still count, and may complete the quorum."""
-    least = max(1, rules.min_devices)
-    taken = _fresh(state, event)[: max(1, least - len(state.delivered))]
-    if not taken:
+    fresh = _fresh(state, event)
+    if not fresh:
         return state, ()
-    counted = _counted(state, taken)
-    if len(counted.delivered) < least:
+    counted = _counted(state, fresh)
+    if len(counted.delivered) < max(1, rules.min_devices):
         return counted, ()
     return _close(counted.model_copy(update={"selected": counted.delivered}), now, "deadline")
 
