@@ -6,7 +6,7 @@ the labelled windows: repeated after an interruption, it gives the same version.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -89,16 +89,18 @@ class RoundFold:
         limits: Limits,
         before: Mapping[str, float],
         known: Mapping[str, Magnitudes],
+        published: Callable[[], Awaitable[Blobs]],
     ) -> FoldResult:
         """Make the next version.
 
         Args:
             round_: number of the round.
-            state: the version that the updates start from, with moments.
+            state: the exact values of the version that the updates start from, with moments.
             entries: accepted updates, in any order.
             limits: what an update may need.
             before: the last round's reference.
             known: update's digest -> its norms, measured on arrival.
+            published: reads that version's model as devices hold it, for views.
 
         Raises:
             UnusableUpdates: some cannot be screened, viewed or folded; nothing was made.
@@ -106,7 +108,7 @@ class RoundFold:
         """
         task, server = self._task, self._server
         reference = await asyncio.to_thread(screen_round, task, entries, limits, before, known)
-        weighing = await self._weighed(round_, state, entries, limits)
+        weighing = await self._weighed(round_, published, entries, limits)
         folded = await asyncio.to_thread(
             fold_screened, server, task, round_, state, entries, limits, weighing
         )
@@ -120,7 +122,11 @@ class RoundFold:
         return FoldResult(rejoined({**model, **made}, folded), reference, weighed)
 
     async def _weighed(
-        self, round_: int, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
+        self,
+        round_: int,
+        published: Callable[[], Awaitable[Blobs]],
+        entries: Sequence[AcceptedUpdate],
+        limits: Limits,
     ) -> DeviceWeights | None:
         """Weights from the views of all updates; None if the method uses none."""
         if self._guided is None:
@@ -130,9 +136,10 @@ class RoundFold:
         known = self._looked[1]
         new = [entry for entry in entries if entry.digest not in known]
         refused: dict[str, Refused] = {}
+        model = without_private_blobs(self._task, await published()) if new else {}
         while new:
             part, new = new[: self._at_once], new[self._at_once :]
-            views, why = await self._look(without_private_blobs(self._task, model_of(state)), part, limits)
+            views, why = await self._look(model, part, limits)
             known |= {entry.digest: views[entry.device] for entry in part if entry.device in views}
             refused |= why
         if refused:

@@ -93,8 +93,8 @@ class RoundWorker:
         self._back_up, self._held = back_up, held
 
     async def _shared(self) -> Blobs:
-        """The model as devices know it, for jobs: without blobs of single devices."""
-        return without_private_blobs(self._driver.task, await self._model.state())
+        """The same for jobs: without blobs of single devices."""
+        return without_private_blobs(self._driver.task, await self._model.published())
 
     async def run(self) -> None:
         """Execute commands, for ever."""
@@ -199,7 +199,9 @@ class RoundWorker:
         limits, known = self._model.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self._references.read)
         try:
-            made = await self._folding.fold(round_, state, entries, limits, before, known)
+            made = await self._folding.fold(
+                round_, state, entries, limits, before, known, self._model.published
+            )
         except UnusableUpdates as unusable:
             await self.lose(round_, unusable)
             return

@@ -17,9 +17,10 @@ from models.knowledge_graph.data.keys import RELATIONS, key
 from models.tensors import read_npz
 from protocol.errors import LichenError
 from protocol.frames.tensors import Codec, encode
+from protocol.tasks.links import Uplink
 from protocol.tasks.options import Features as Modality
 from protocol.tasks.options import KnowledgeGraphTask
-from protocol.tasks.task import Rounds, Task, Uplink
+from protocol.tasks.task import Rounds, Task
 from runtime.storage.blob_store import BlobStore
 from tests.support.network.brokers import embedded, mosquitto_path, mosquitto_process
 from tests.support.network.tap import Tap

@@ -187,6 +187,9 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
         assert made.app.jobs.judged == [("projection/text",)] * 2
         state = await made.app.model.state()
 
+    async def held():
+        return state
+
     class Looking:
         async def view(self, given, *_):
             assert set(given) == {"projection/text"}
@@ -199,7 +202,7 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
     monkeypatch.setattr("coordinator.aggregation.round_fold.screen_round", lambda *_: {})
     monkeypatch.setattr("coordinator.aggregation.round_fold.fold_screened", lambda *_: state)
     entry = AcceptedUpdate("a", "d" * 64, tmp_path)
-    made = await RoundFold(Guided(), task, Looking()).fold(1, state, [entry], Limits(), {}, {})
+    made = await RoundFold(Guided(), task, Looking()).fold(1, state, [entry], Limits(), {}, {}, held)
     assert made.state["rows/a"] is state["rows/a"]
     moved = made.state["projection/text"]["projection/text/weight"]
     np.testing.assert_array_equal(moved, state["projection/text"]["projection/text/weight"] + 1)
