@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from coordinator.config.compute import ComputeSettings
 from coordinator.config.rollout import RolloutSettings
 from coordinator.config.storage import StorageSettings
 from models.training.evaluation import Part
@@ -134,6 +135,7 @@ class CoordinatorSettings(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     export: ExportSettings = ExportSettings()
     worker: WorkerSettings = WorkerSettings()
+    compute: ComputeSettings = ComputeSettings()
     metrics: MetricsSettings = MetricsSettings()
     uploads: UploadSettings = UploadSettings()
     fetch: FetchSettings = FetchSettings()

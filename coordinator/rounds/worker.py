@@ -16,7 +16,7 @@ from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.aggregation.reported_metrics import reported_metric_names, sound, weighted_mean
-from coordinator.aggregation.round_fold import FoldResult, RoundFold
+from coordinator.aggregation.round_fold import FoldResult, FoldRunner, RoundFold
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
@@ -77,9 +77,10 @@ class RoundWorker:
         pointer_signer: PointerSigner,
         back_up: Callable[[], None],
         held: Callable[[], AbstractContextManager[tuple[str, ...]]],
+        folds: FoldRunner | None = None,
     ) -> None:
         self._driver, self._pointer_signer = driver, pointer_signer
-        self._folding = RoundFold(server, driver.task, jobs)
+        self._folding = RoundFold(server, driver.task, jobs, folds)
         self._jobs = jobs
         self._journal, self._registry = journal, registry
         self._deployment = deployment
