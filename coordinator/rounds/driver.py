@@ -15,29 +15,27 @@ import structlog
 from coordinator.admission.quarantine import OFFENCES
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import Key, ReceivedUpdate, accept_batch
-from coordinator.round_machine.commands import (
+from coordinator.round_machine.events import (
     Aggregate,
+    Begin,
+    Checkpoint,
     Command,
+    DeviceOnline,
     Evaluate,
+    Event,
     Export,
     Finish,
     Initialise,
-    RecordAttempt,
-    Select,
-    SendOffers,
-)
-from coordinator.round_machine.events import (
-    Begin,
-    Checkpoint,
-    DeviceOnline,
-    Event,
     Presence,
+    RecordAttempt,
     Resumed,
     RoundPhase,
     RoundState,
     RoundTick,
     Rules,
+    Select,
     Selected,
+    SendOffers,
     UpdateRefused,
 )
 from coordinator.round_machine.queries import replay
@@ -161,7 +159,7 @@ class RoundDriver:
         if (
             state.phase is RoundPhase.COLLECTING and self._fleet.may_select()
         ):  # without a broker no device is heard
-            await self.post(Presence(here=self._fleet.has_any(state.missing())))
+            await self.post(Presence(here=self._fleet.has_any(state.missing)))
 
     def _look_at_broker(self) -> None:
         trouble = bool(self._fleet.broker_trouble())
@@ -175,7 +173,7 @@ class RoundDriver:
         self._lookout.changed()
 
     def _tick(self) -> RoundTick:
-        return self._lookout.tick(self.now(), self.state.delivered)
+        return self._lookout.tick(self.now())
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
         """Apply an event; ``write`` joins its transaction. False: it changed nothing and was not written."""
@@ -202,9 +200,8 @@ class RoundDriver:
             known = await self.accepted.digests({one.key for one in group})
             now, wall = self.now(), self._clock.wall()
             found = accept_batch(self.rules, self.state, group, known, now)
-            write = partial(self._journal.record_all, found.counted, wall)
-            steps = [] if found.event is None else [(found.event, write)]
-            counted = {one.key: one.digest for one in found.counted}
+            steps = [(event, partial(self._journal.record, one, wall)) for event, one in found.events]
+            counted = {one.key: one.digest for _, one in found.events}
             await self._advance(steps, found.state, now, found.commands, counted)
             return found.answers
 
@@ -216,8 +213,8 @@ class RoundDriver:
     async def _post(self, event: Event, write: Write | None = None) -> bool:
         now, before = self.now(), self.state
         state, commands = table.apply(self.rules, before, event, now)
-        await self._advance([(event, write)] if state is not before else [], state, now, commands, {})
-        return state is not before
+        await self._advance([(event, write)] if state != before else [], state, now, commands, {})
+        return state != before
 
     async def _advance(
         self,

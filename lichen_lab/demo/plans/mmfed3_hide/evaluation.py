@@ -27,8 +27,7 @@ from models.tensors import read_npz
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import Offer
-from protocol.tasks.links import Uplink
-from protocol.tasks.task import Task
+from protocol.tasks.task import Task, Uplink
 
 _NO_BASE = "0" * 64
 

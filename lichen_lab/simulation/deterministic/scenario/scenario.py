@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from protocol.tasks.links import CodecName, Uplink
-from protocol.tasks.task import Rounds
+from protocol.tasks.task import CodecName, Rounds, Uplink
 
 COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"

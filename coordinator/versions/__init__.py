@@ -1,1 +1,0 @@
-"""Versions as devices get them: rounded values, differences and packed blobs."""

@@ -1,1 +1,0 @@
-"""``lichen broker check``: what lichen needs of a broker, tried against it."""
