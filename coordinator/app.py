@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from coordinator.compute.runner import ClusterFolds, ClusterRunner
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
@@ -32,8 +33,17 @@ def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Li
     )
 
 
-def jobs_of(settings: CoordinatorSettings, task: Task, storage: Storage) -> Jobs:
-    """Makes the jobs for child processes."""
+def cluster_of(settings: CoordinatorSettings, storage: Storage) -> ClusterRunner | None:
+    """Makes the client of a Ray cluster; None if the settings name none."""
+    if not settings.compute.ray:
+        return None
+    return ClusterRunner(settings.compute, storage.root / "jobs", settings.worker.idle_s)
+
+
+def jobs_of(
+    settings: CoordinatorSettings, task: Task, storage: Storage, cluster: ClusterRunner | None = None
+) -> Jobs:
+    """Makes the jobs for child processes, or for a cluster."""
     test = settings.evaluation
     return WorkerJobs(
         task,
@@ -43,6 +53,7 @@ def jobs_of(settings: CoordinatorSettings, task: Task, storage: Storage) -> Jobs
         storage.labelled,
         int8=settings.export.int8,
         by=test.by,
+        elsewhere=cluster,
     )
 
 
@@ -72,14 +83,15 @@ async def open_coordinator(
 
     Raises:
         Misconfigured: the state folder is not writable or belongs to another task, or the labelled windows
-            cannot be used.
+            cannot be used, or the cluster of ``compute.ray`` cannot be reached.
         Transient: the disk is full.
     """
     clock = clock or SystemClock()
     keeps_messages = routing(server) is not None
     with open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng) as storage:
         task = labelled_data.announced(task)  # from here on: the part of the task that devices may see
-        jobs = jobs or jobs_of(settings, task, storage)
+        cluster = None if jobs is not None else cluster_of(settings, storage)
+        jobs = jobs or jobs_of(settings, task, storage, cluster)
         coordinator = build(
             settings,
             task,
@@ -89,8 +101,11 @@ async def open_coordinator(
             link=link or link_of(settings),
             clock=clock,
             wires=wires or Wires(),
+            folds=None if cluster is None else ClusterFolds(cluster, settings.compute),
         )
         try:
+            if cluster is not None:
+                await cluster.require()
             yield coordinator
         finally:
             await jobs.close()

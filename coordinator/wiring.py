@@ -12,6 +12,7 @@ from coordinator.admission.operator_decisions import OperatorDecisions
 from coordinator.admission.quarantine import Quarantine
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.device_weight_store import DeviceWeightStore
+from coordinator.aggregation.round_fold import FoldRunner
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
@@ -70,6 +71,7 @@ def build(
     link: RunningLink,
     clock: Clock,
     wires: Wires,
+    folds: FoldRunner | None = None,
 ) -> Coordinator:
     """Build a coordinator; nothing runs yet.
 
@@ -82,6 +84,7 @@ def build(
         link: the broker.
         clock: the time.
         wires: the signals between parts.
+        folds: run the passes over a round's updates; None: in a thread.
 
     Raises:
         Misconfigured: there is a root of trust, but the online key is missing.
@@ -179,6 +182,7 @@ def build(
         pointer_signer=pointer_signer,
         back_up=partial(back_up_databases, storage.root),
         held=encoder_models.held,
+        folds=folds,
     )
     announcer = Announcer(
         post=post,
@@ -209,7 +213,7 @@ def build(
         note=round_worker.note,
         journal=journal,
         roster=roster,
-        uploads=Uploads(storage.root / "uploads", quota.per_device_bytes, quota.total_bytes, clock.now),
+        uploads=Uploads(storage.stores.chunks, quota.per_device_bytes, quota.total_bytes, clock.now),
         receipts=receipts,
         access=access,
     )

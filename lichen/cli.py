@@ -66,6 +66,7 @@ PARTS: Final[dict[str, CommandPart]] = {
     "status": CommandPart(
         "lichen.commands.status:app", "Show what a fleet does and what it waits for.", _LOOK
     ),
+    "broker": CommandPart("lichen.broker.cli:app", "Check what a broker can do for lichen.", _LOOK),
     "protocol": CommandPart("lichen.commands.protocol:app", "Print the wire protocol as AsyncAPI.", _LOOK),
 }
 

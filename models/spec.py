@@ -84,6 +84,9 @@ class MethodSpec(Generic[C]):
     """Maximum number of elements of an update beyond those of the model."""
     codecs: Mapping[str, Codec] = field(default_factory=dict)
     """Lossless codecs of a version's tensors, by the last part of their names; others are float32."""
+    rounded: tuple[str, ...] = ("encoder", "head")
+    """The parts of a state (first words of blob names) whose float32 values may be rounded on their way to
+    devices (``task.downlink``): those that training moves in small steps. The others are exact."""
     robust_folds: bool = True
     """Whether ``task.robust.fold`` may be other than ``mean``."""
     reported: tuple[str, ...] = ()

@@ -18,7 +18,8 @@ from models import npz
 from models.contract import Blobs, FloatArray, Tensors, blob_of
 from protocol.errors import Misconfigured, Reason, Refused
 
-_NEVER_NEGATIVE: Final = "running_var"
+NEVER_NEGATIVE: Final = "running_var"
+"""Suffix of the names of tensors whose values are 0 or above."""
 
 
 def flatten(blobs: Blobs) -> Tensors:
@@ -55,7 +56,7 @@ def apply(base: Mapping[str, FloatArray], delta: Mapping[str, FloatArray]) -> Te
     new = dict(base)
     for name, change in delta.items():
         moved = np.add(base[name], change, dtype=np.float32)
-        new[name] = np.maximum(moved, np.float32(0)) if name.endswith(_NEVER_NEGATIVE) else moved
+        new[name] = np.maximum(moved, np.float32(0)) if name.endswith(NEVER_NEGATIVE) else moved
     return new
 
 

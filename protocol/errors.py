@@ -52,6 +52,9 @@ class Refused(LichenError):  # noqa: N818 - reads as what happened
         self.reason = reason
         self.detail = detail
 
+    def __reduce__(self) -> tuple[type["Refused"], tuple["Reason", str]]:
+        return type(self), (self.reason, self.detail)
+
     @property
     def words(self) -> str:
         """The message for a command line, without the machine-readable reason."""

@@ -128,6 +128,14 @@ def merge_partially(server: Server, its: RoundInput, partials: Iterable[bytes]) 
     return partial_bytes(fold)
 
 
+def merge_results(server: Server, its: RoundInput, results: Sequence[PartialFold]) -> PartialFold:
+    """Several results of tasks that sum, over different updates, as one; raises as that for sums."""
+    lost: dict[str, Refused] = {}
+    for result in results:
+        lost |= {} if isinstance(result, bytes) else result
+    return lost or merge_partially(server, its, (one for one in results if isinstance(one, bytes)))
+
+
 Run = Callable[[Sequence[FoldTask]], Iterable[PartialFold]]
 """Runs tasks, and returns their results in any order."""
 

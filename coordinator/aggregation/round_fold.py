@@ -6,9 +6,9 @@ the labelled windows: repeated after an interruption, it gives the same version.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import numpy as np
 import structlog
@@ -61,6 +61,65 @@ def finish_seed(task: Task, round_: int) -> int:
     return derive_round_seed(task.seed, round_, "(coordinator)")
 
 
+class FoldRunner(Protocol):
+    """Runs the two passes over a round's updates; see :mod:`coordinator.aggregation.fold`."""
+
+    views_a_job: int
+    """Limit of updates in one view job."""
+
+    async def screen(
+        self,
+        task: Task,
+        entries: Sequence[AcceptedUpdate],
+        limits: Limits,
+        before: Mapping[str, float],
+        known: Mapping[str, Magnitudes],
+    ) -> dict[str, float]:
+        """As :func:`coordinator.aggregation.fold.screen_round`."""
+
+    async def fold(  # noqa: PLR0917 - as of ``coordinator.aggregation.fold``
+        self,
+        server: Server,
+        task: Task,
+        round_: int,
+        state: Blobs,
+        entries: Sequence[AcceptedUpdate],
+        limits: Limits,
+        weighing: DeviceWeights | None,
+    ) -> Blobs:
+        """As :func:`coordinator.aggregation.fold.fold_screened`."""
+
+
+class LocalFolds:
+    """Folds in a thread of this process; see :class:`FoldRunner`."""
+
+    views_a_job = LOOKS
+
+    async def screen(
+        self,
+        task: Task,
+        entries: Sequence[AcceptedUpdate],
+        limits: Limits,
+        before: Mapping[str, float],
+        known: Mapping[str, Magnitudes],
+    ) -> dict[str, float]:
+        """See :class:`FoldRunner`."""
+        return await asyncio.to_thread(screen_round, task, entries, limits, before, known)
+
+    async def fold(  # noqa: PLR0917 - as of ``coordinator.aggregation.fold``
+        self,
+        server: Server,
+        task: Task,
+        round_: int,
+        state: Blobs,
+        entries: Sequence[AcceptedUpdate],
+        limits: Limits,
+        weighing: DeviceWeights | None,
+    ) -> Blobs:
+        """See :class:`FoldRunner`."""
+        return await asyncio.to_thread(fold_screened, server, task, round_, state, entries, limits, weighing)
+
+
 class RoundFold:
     """Makes versions from updates.
 
@@ -68,16 +127,18 @@ class RoundFold:
         server: the method's server half.
         task: what is learned.
         jobs: run the worker's part of a guided round.
+        folds: run the passes over the updates; None: in a thread.
     """
 
-    def __init__(self, server: Server, task: Task, jobs: Jobs) -> None:
+    def __init__(self, server: Server, task: Task, jobs: Jobs, folds: FoldRunner | None = None) -> None:
+        self._folds = folds or LocalFolds()
         self._server = server
         self._guided = guiding(server)
         self._task = task
         self._jobs = jobs
         self._looked: tuple[int, dict[str, Tensors]] = (-1, {})
         """The current round, and views by the update's digest: a repeated attempt reuses them."""
-        self._at_once = LOOKS
+        self._at_once = self._folds.views_a_job
         """Reduced after a failed job, until the next start: if the time is too short for many, it suffices
         for some."""
 
@@ -89,27 +150,27 @@ class RoundFold:
         limits: Limits,
         before: Mapping[str, float],
         known: Mapping[str, Magnitudes],
+        published: Callable[[], Awaitable[Blobs]],
     ) -> FoldResult:
         """Make the next version.
 
         Args:
             round_: number of the round.
-            state: the version that the updates start from, with moments.
+            state: the exact values of the version that the updates start from, with moments.
             entries: accepted updates, in any order.
             limits: what an update may need.
             before: the last round's reference.
             known: update's digest -> its norms, measured on arrival.
+            published: reads that version's model as devices hold it, for views.
 
         Raises:
             UnusableUpdates: some cannot be screened, viewed or folded; nothing was made.
             LichenError, OSError: the worker failed, or the disk cannot be read.
         """
         task, server = self._task, self._server
-        reference = await asyncio.to_thread(screen_round, task, entries, limits, before, known)
-        weighing = await self._weighed(round_, state, entries, limits)
-        folded = await asyncio.to_thread(
-            fold_screened, server, task, round_, state, entries, limits, weighing
-        )
+        reference = await self._folds.screen(task, entries, limits, before, known)
+        weighing = await self._weighed(round_, published, entries, limits)
+        folded = await self._folds.fold(server, task, round_, state, entries, limits, weighing)
         if weighing is None:
             return FoldResult(folded, reference)
         for words in weighing.warnings:
@@ -120,7 +181,11 @@ class RoundFold:
         return FoldResult(rejoined({**model, **made}, folded), reference, weighed)
 
     async def _weighed(
-        self, round_: int, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
+        self,
+        round_: int,
+        published: Callable[[], Awaitable[Blobs]],
+        entries: Sequence[AcceptedUpdate],
+        limits: Limits,
     ) -> DeviceWeights | None:
         """Weights from the views of all updates; None if the method uses none."""
         if self._guided is None:
@@ -130,9 +195,10 @@ class RoundFold:
         known = self._looked[1]
         new = [entry for entry in entries if entry.digest not in known]
         refused: dict[str, Refused] = {}
+        model = without_private_blobs(self._task, await published()) if new else {}
         while new:
             part, new = new[: self._at_once], new[self._at_once :]
-            views, why = await self._look(without_private_blobs(self._task, model_of(state)), part, limits)
+            views, why = await self._look(model, part, limits)
             known |= {entry.digest: views[entry.device] for entry in part if entry.device in views}
             refused |= why
         if refused:

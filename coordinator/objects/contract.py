@@ -73,6 +73,12 @@ class ObjectStore(Protocol):
     def remove(self, keys: Iterable[str]) -> None:
         """Remove objects, if they are there."""
 
+    def remove_below(self, prefix: str) -> None:
+        """Remove all objects below a prefix."""
+
+    def folders(self, prefix: str) -> set[str]:
+        """The next path segments of the objects below a prefix."""
+
     def now(self) -> float:
         """The clock of the store in Unix seconds: ages of objects are differences to it."""
 

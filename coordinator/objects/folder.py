@@ -112,8 +112,15 @@ class FolderObjects:
             remove(self.path(key))
 
     def remove_below(self, prefix: str) -> None:
-        """Remove a folder with all objects in it."""
+        """See :class:`ObjectStore`; with their folder."""
         remove_tree(self.path(prefix))
+
+    def folders(self, prefix: str) -> set[str]:
+        """See :class:`ObjectStore`."""
+        try:
+            return {folder.name for folder in self.path(prefix).iterdir() if folder.is_dir()}
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
 
     def now(self) -> float:
         """See :class:`ObjectStore`: this machine's clock."""

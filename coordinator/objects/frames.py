@@ -136,11 +136,9 @@ class SharedFrames:
 
     def forget_before(self, round_: int) -> None:
         """See :class:`FrameStore`."""
-        self._objects.remove(
-            found.key
-            for found in self._objects.below(PREFIX)
-            if (of := found.key.split("/")[1]).isdecimal() and int(of) < round_
-        )
+        for old in self._objects.folders(PREFIX):
+            if old.isdecimal() and int(old) < round_:
+                self._objects.remove_below(f"{PREFIX}/{old}")
         for folder in _before(self.root, round_):
             remove_tree(folder)
 

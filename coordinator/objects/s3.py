@@ -165,6 +165,16 @@ class S3Objects:
         if page:
             self._remove(page)
 
+    def remove_below(self, prefix: str) -> None:
+        """See :class:`ObjectStore`."""
+        self.remove(found.key for found in self.below(prefix))
+
+    def folders(self, prefix: str) -> set[str]:
+        """See :class:`ObjectStore`."""
+        with self._errors("LIST"):
+            found = obstore.list_with_delimiter(self._store, prefix.rstrip("/"))
+        return {folder.rstrip("/").rpartition("/")[2] for folder in found["common_prefixes"]}
+
     def _remove(self, keys: list[str]) -> None:
         with self._errors("DELETE"):
             obstore.delete(self._store, keys)

@@ -51,7 +51,7 @@ class IntegrityCheck:
         if state.phase not in _OPEN or not state.delivered:
             return
         try:
-            lost = await asyncio.to_thread(self._unsound, state.round, state.delivered)
+            lost = await asyncio.to_thread(self._unsound, state.round, tuple(state.delivered))
             self.looked_at = len(state.delivered)
             log.info("frames_checked", round=state.round, count=self.looked_at, unsound=len(lost))
             while lost:

@@ -6,6 +6,7 @@ from pathlib import Path
 from coordinator.config.storage import StorageSettings
 from coordinator.objects.blobs import BlobStorage, SharedBlobs
 from coordinator.objects.cache import BlobCache
+from coordinator.objects.chunks import ChunkStore
 from coordinator.objects.contract import ObjectStore
 from coordinator.objects.folder import FolderObjects
 from coordinator.objects.frames import FolderFrames, FrameStore, SharedFrames
@@ -18,13 +19,13 @@ class Stores:
     """Where blobs, accepted updates and uploads are.
 
     Attributes:
-        objects: uploads in progress.
+        chunks: uploads in progress.
         blobs: versions and bundles.
         frames: accepted updates.
         bucket: the shared store; None: all are folders of this machine.
     """
 
-    objects: ObjectStore
+    chunks: ChunkStore
     blobs: BlobStorage
     frames: FrameStore
     bucket: ObjectStore | None
@@ -46,12 +47,13 @@ def open_bucket(settings: StorageSettings) -> ObjectStore | None:
     return S3Objects(location, key, settings.timeout_s, settings.ca_file)
 
 
-def open_stores(settings: StorageSettings, root: Path, *, folds: bool = True) -> Stores:
+def open_stores(settings: StorageSettings, root: Path, *, alone: bool = True, folds: bool = True) -> Stores:
     """Open the stores; a bucket is tried.
 
     Args:
         settings: ``[storage]``.
         root: the state folder.
+        alone: no other process takes chunks of uploads: they stay on this machine.
         folds: this process folds, so it copies accepted updates to this machine.
 
     Raises:
@@ -61,9 +63,10 @@ def open_stores(settings: StorageSettings, root: Path, *, folds: bool = True) ->
     bucket = open_bucket(settings)
     if bucket is None:
         folder = FolderFrames(root / "updates")
-        return Stores(FolderObjects(root), BlobStore(root / "blobs"), folder, None)
+        return Stores(ChunkStore(FolderObjects(root)), BlobStore(root / "blobs"), folder, None)
     bucket.check()
     cache = BlobCache(root / "cache" / "blobs", settings.cache_bytes)
     blobs = SharedBlobs(bucket, cache, settings.blob_grace_s)
     frames = SharedFrames(bucket, root / "cache" / "updates", copies=folds)
-    return Stores(bucket, blobs, frames, bucket)
+    chunks = ChunkStore(FolderObjects(root) if alone else bucket)
+    return Stores(chunks, blobs, frames, bucket)

@@ -20,12 +20,12 @@ from coordinator.recovery.evidence import frames_of, newest_manifest
 from coordinator.recovery.open_stores import Stores
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import ReceivedUpdate
+from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet
 from coordinator.round_machine.events import Checkpoint, RoundPhase, RoundState, Rules, VersionMade
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
 from coordinator.storage.backup import backup_of, trouble_in
-from coordinator.storage.database import Database
-from coordinator.storage.engines.sqlite import DatabaseDamaged, is_damage
+from coordinator.storage.database import Database, DatabaseDamaged, is_damage
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Reason, Refused
 from protocol.tasks.task import Task
@@ -113,8 +113,7 @@ class _Rebuild:
             before = state
             state, found = self._open_round(state)
             journal = Journal(store, self.stores.frames, keeps_messages=self.keeps_messages)
-            for offered in found:
-                journal.record(offered, self.wall)
+            journal.record_all(found, self.wall)
             self._lose(store, journal, before, state)
             words = "; ".join(self.words)
             if state.version >= 0:
@@ -183,18 +182,18 @@ class _Rebuild:
             return state, []
         devices = {one.header.device for one in found}
         if state.round == round_ and state.phase in _OPEN:
-            invited, attempt, refused = set(state.invited), state.attempt, state.refused
+            invited, attempt, refused = state.invited, state.attempt, state.refused
         else:
-            invited, attempt, refused = set[str](), 1, ()
+            invited, attempt, refused = NONE, 1, NO_WORDS
         self.words.append(f"{len(found)} accepted updates of round {round_} count again, from their frames")
         fresh = {
             "phase": RoundPhase.WAITING,
             "round": round_,
             "attempt": attempt,
-            "selected": (),
-            "invited": tuple(sorted(invited | devices)),
-            "delivered": tuple(sorted(devices)),
-            "refused": tuple(one for one in refused if one[0] not in devices),
+            "selected": NONE,
+            "invited": invited.adding(devices),
+            "delivered": DeviceSet(devices),
+            "refused": refused.without(devices),
             "since": self.wall,
             "until": None,
             "enough_since": None,
@@ -236,7 +235,7 @@ def open_or_rebuild(
     try:
         store = Database(path)
         replay(store.journal())
-        _check_words(store, path)
+        _check_words(store)
     except DatabaseDamaged as error:
         if store is not None:
             store.close()
@@ -254,12 +253,12 @@ def open_or_rebuild(
     return store
 
 
-def _check_words(store: Database, path: Path) -> None:
+def _check_words(store: Database) -> None:
     """Check that everything that each start reads is readable."""
-    if store.get_meta("task") is None and backup_of(path).exists():
-        raise DatabaseDamaged(f"{path}: the database is empty, though there is a backup of it")
+    if store.get_meta("task") is None and backup_of(store.path).exists():
+        raise DatabaseDamaged(f"{store.path}: the database is empty, though there is a backup of it")
     if trouble := _task_trouble(store):
-        raise DatabaseDamaged(f"{path}: {trouble}")
+        raise DatabaseDamaged(f"{store.path}: {trouble}")
 
 
 def _task_trouble(store: Database) -> str:

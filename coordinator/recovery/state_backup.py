@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage.backup import back_up, copy_checked
-from coordinator.storage.engines.shared_sqlite import IDENTITIES
-from coordinator.storage.location import DATABASE
+from coordinator.storage.shared_sqlite import IDENTITIES
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 
 DATABASES: Final = (DATABASE, IDENTITIES.file, ROLLOUTS.file)
-_MADE_ANEW: Final = frozenset({"jobs", "uploads", "mosquitto", "lost+found"})
+_MADE_ANEW: Final = frozenset({"cache", "jobs", "uploads", "mosquitto", "lost+found"})
 """Folders of temporary work, and the broker's files, which the coordinator writes at its start."""
 
 

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -10,9 +11,9 @@ from pydantic import ValidationError
 
 from coordinator.rollout.model import Rollout, RolloutDevice, RolloutPhase, RolloutState
 from coordinator.rollout.stage_gate import StageCounts
-from coordinator.rollout.store import ROLLOUTS, read_course, read_past
-from coordinator.storage.location import Location
+from coordinator.rollout.store import FILE, read_course, read_past
 from protocol.errors import Misconfigured
+from runtime.storage.sqlite import open_reader, sqlite_errors
 from runtime.text import first_few
 from runtime.waits import Wait, span
 
@@ -22,21 +23,23 @@ _MAX_REASON: Final = 100
 _NO_OBSTACLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def read_rollouts(where: Location | Path) -> tuple[RolloutState, list[Rollout]]:
+def read_rollouts(state_dir: Path) -> tuple[RolloutState, list[Rollout]]:
     """All decisions, and the rollouts before the last one, the newest first.
 
     Raises:
         Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
-    location = Location.at(where)
+    file = state_dir / FILE
+    if not file.is_file():
+        return RolloutState(), []
     try:
-        with location.reader(ROLLOUTS) as tables:
-            return (RolloutState(), []) if tables is None else (read_course(tables), read_past(tables))
+        with sqlite_errors(file, opening=True), closing(open_reader(file)) as tables:
+            tables.row_factory = sqlite3.Row
+            tables.execute("BEGIN")
+            return read_course(tables), read_past(tables)
     except (sqlite3.Error, ValidationError) as error:
-        raise Misconfigured(
-            f"{location.where}: the store of rollouts cannot be read: {error}"[:500]
-        ) from None
+        raise Misconfigured(f"{file}: the store of rollouts cannot be read: {error}"[:500]) from None
 
 
 def standing(course: RolloutState) -> dict[str, Any] | None:

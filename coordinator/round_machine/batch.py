@@ -1,10 +1,12 @@
-"""Counts updates of one group in order, as if each had come alone. Pure."""
+"""Counts the updates of one group in one step, as if each had come alone. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.round_machine import table
-from coordinator.round_machine.events import Command, RoundState, Rules, UpdateAccepted
+from coordinator.round_machine.closing import up_to_close
+from coordinator.round_machine.commands import Command
+from coordinator.round_machine.events import RoundState, Rules, UpdatesAccepted
 from coordinator.round_machine.queries import check_acceptable
 from protocol.errors import Reason, Refused
 from protocol.frames.headers import UpdateHeader
@@ -39,13 +41,15 @@ class BatchResult:
 
     Attributes:
         state: after the last one.
-        events: of those that count, each with its update, in order.
-        commands: of all events, in order.
+        event: of those that count; None: none of them does.
+        counted: their updates, in order.
+        commands: of the event.
         answers: for each update None (counted, now or before) or why not.
     """
 
     state: RoundState
-    events: tuple[tuple[UpdateAccepted, ReceivedUpdate], ...]
+    event: UpdatesAccepted | None
+    counted: tuple[ReceivedUpdate, ...]
     commands: tuple[Command, ...]
     answers: tuple[Refused | None, ...]
 
@@ -55,6 +59,8 @@ def accept_batch(
 ) -> BatchResult:
     """Count the updates that may be counted, up to the one that closes the round; the rest is too late.
 
+    The whole group is one event, so it costs the machine one step.
+
     Args:
         rules: of the round machine.
         state: before.
@@ -62,29 +68,34 @@ def accept_batch(
         known: digests of updates that are counted already, by round and device.
         now: on the driver's time line.
     """
-    counted = dict(known)
-    events: list[tuple[UpdateAccepted, ReceivedUpdate]] = []
-    commands: list[Command] = []
+    counted: dict[Key, str] = dict(known)
+    fresh: dict[str, int] = {}
     answers: list[Refused | None] = []
-    for one in group:
-        try:
-            if check_update(state, one, counted):
-                answers.append(None)
-                continue
-        except Refused as refused:
-            answers.append(refused)
-            continue
-        event = UpdateAccepted(device=one.header.device, round=one.header.round)
-        after, asked = table.apply(rules, state, event, now)
-        if after == state:  # no receipt for an update that no round counts
+    for place, one in enumerate(group):
+        answers.append(_answer(state, one, counted))
+        if answers[-1] is None and one.key not in counted:
+            counted[one.key], fresh[one.header.device] = one.digest, place
+    if not fresh:
+        return BatchResult(state, None, (), (), tuple(answers))
+    taken = up_to_close(rules, state, tuple(fresh))
+    event = UpdatesAccepted(round=state.round, devices=tuple(taken))
+    after, commands = table.apply(rules, state, event, now)
+    updates = tuple(group[fresh[device]] for device in taken)
+    if after.phase is not state.phase:  # it is closed to what came after the last one
+        digests, late = {**known, **{one.key: one.digest for one in updates}}, fresh[taken[-1]] + 1
+        answers[late:] = [_answer(after, one, digests) for one in group[late:]]
+    return BatchResult(after, event, updates, commands, tuple(answers))
+
+
+def _answer(state: RoundState, one: ReceivedUpdate, known: Mapping[Key, str]) -> Refused | None:
+    """None: it is counted, or may be; else why not."""
+    try:
+        if not check_update(state, one, known) and one.header.device in state.delivered:
             words = f"{one.header.device} is counted in round {one.header.round} already"
-            answers.append(Refused(Reason.DUPLICATE, words))
-            continue
-        state, counted[one.key] = after, one.digest
-        events.append((event, one))
-        commands += asked
-        answers.append(None)
-    return BatchResult(state, tuple(events), tuple(commands), tuple(answers))
+            return Refused(Reason.DUPLICATE, words)  # no receipt for an update that no round counts
+    except Refused as refused:
+        return refused
+    return None
 
 
 def check_update(state: RoundState, one: ReceivedUpdate, known: Mapping[Key, str]) -> bool:

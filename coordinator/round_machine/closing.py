@@ -1,13 +1,31 @@
 """When an open round closes. Pure."""
 
 import math
+from collections.abc import Sequence
 
-from coordinator.round_machine.events import RoundState, Rules
+from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 
 
 def needed(rules: Rules, selected: int) -> int:
     """How many of the selected devices must deliver for the round to close early."""
     return max(1, rules.min_devices, math.ceil(rules.quorum * selected - 1e-9))
+
+
+def up_to_close(rules: Rules, state: RoundState, devices: Sequence[str]) -> Sequence[str]:
+    """The devices, in order, up to the one whose update closes the round.
+
+    Args:
+        rules: of the round machine.
+        state: of a round that takes updates.
+        devices: invited ones that have not delivered.
+    """
+    selected, late = len(state.selected), state.phase is RoundPhase.WAITING
+    for count, device in enumerate(devices, start=1):
+        selected += device not in state.selected
+        least = max(1, rules.min_devices) if late else needed(rules, selected)
+        if len(state.delivered) + count >= least:
+            return devices[:count]
+    return devices
 
 
 def closes_at(rules: Rules, state: RoundState) -> float | None:

@@ -1,13 +1,16 @@
-"""State, events and commands of the round machine. All frozen, all JSON.
+"""State and events of the round machine. All frozen, all JSON.
 
 Times are seconds on the driver's time line (it starts at the wall clock and then runs monotonically).
 """
 
+import heapq
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter
 
+from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet, DeviceWords
 from protocol.base import Wire
 from protocol.tasks.task import Task
 
@@ -71,7 +74,7 @@ class Rules(Wire):
 
 
 class RoundState(Wire):
-    """The state of the machine. Device tuples are sorted sets."""
+    """The state of the machine. A new one costs the same however many devices a round has."""
 
     phase: RoundPhase = RoundPhase.INITIALISING
     round: int = 0
@@ -81,10 +84,11 @@ class RoundState(Wire):
     """The newest version that exists; -1 before the initial model."""
     manifest: str = ""
     """Its manifest's digest: the base that updates must name."""
-    invited: tuple[str, ...] = ()
+    invited: DeviceSet = NONE
     """Selected in any attempt of this round: their updates still count."""
-    selected: tuple[str, ...] = ()
-    delivered: tuple[str, ...] = ()
+    selected: DeviceSet = NONE
+    delivered: DeviceSet = NONE
+    """Those whose update counts; in an open round, devices of ``selected``."""
     since: float = 0.0
     until: float | None = None
     enough_since: float | None = None
@@ -93,17 +97,31 @@ class RoundState(Wire):
     failures: int = 0
     retry_at: float | None = None
     closed_by: Literal["", "quorum", "deadline", "away"] = ""
-    refused: tuple[tuple[str, str], ...] = ()
+    refused: DeviceWords = NO_WORDS
     """Devices whose update of this round can never be accepted, and why: not selected in its next attempts.
     """
     trouble: str = ""
     """The last failure, for people."""
 
-    @property
     def missing(self) -> tuple[str, ...]:
-        """Selected devices that have not delivered."""
-        here = set(self.delivered)
-        return tuple(d for d in self.selected if d not in here)
+        """Selected devices that have not delivered, sorted: looks at all of them, so not for each message."""
+        return tuple(sorted(self._missing()))
+
+    def first_missing(self, count: int) -> tuple[str, ...]:
+        """The first of them by name, for people."""
+        return tuple(heapq.nsmallest(count, self._missing()))
+
+    def lacks(self, device: str) -> bool:
+        """Whether this device is selected and has not delivered."""
+        return device in self.selected and device not in self.delivered
+
+    @property
+    def missing_count(self) -> int:
+        """How many selected devices have not delivered."""
+        return max(0, len(self.selected) - len(self.delivered))
+
+    def _missing(self) -> Iterator[str]:
+        return (device for device in self.selected.unsorted() if device not in self.delivered)
 
 
 class Begin(Wire):
@@ -121,11 +139,15 @@ class Resumed(Wire):
 class RoundTick(Wire):
     """Time passed.
 
-    ``able``: devices that are online and have enough data. ``settled``: none joined for ``spread_s``.
+    Attributes:
+        able: number of devices that a round could select: online, with enough data, not refused.
+        present: number of those, and of others that delivered already.
+        settled: none joined for ``spread_s``.
     """
 
     type: Literal["tick"] = "tick"
-    able: tuple[str, ...] = ()
+    able: int = 0
+    present: int = 0
     settled: bool = False
 
 
@@ -154,12 +176,15 @@ class Selected(Wire):
     devices: tuple[str, ...]
 
 
-class UpdateAccepted(Wire):
-    """An update is in the journal (this event is written in the same transaction)."""
+class UpdatesAccepted(Wire):
+    """Updates are in the journal (this event is written in the same transaction).
 
-    type: Literal["update_accepted"] = "update_accepted"
-    device: str
+    ``devices``: all of them count, also those that come after the one that closes the round.
+    """
+
+    type: Literal["updates_accepted"] = "updates_accepted"
     round: int
+    devices: tuple[str, ...]
 
 
 class UpdateRefused(Wire):
@@ -234,7 +259,7 @@ Event = (
     | DeviceOnline
     | Presence
     | Selected
-    | UpdateAccepted
+    | UpdatesAccepted
     | UpdateRefused
     | UpdatesLost
     | VersionMade
@@ -244,54 +269,3 @@ Event = (
 )
 Journaled = Annotated[Event | Checkpoint, Field(discriminator="type")]
 JOURNALED: TypeAdapter[Event | Checkpoint] = TypeAdapter(Journaled)
-
-
-class Initialise(Wire):
-    """Make version 0."""
-
-
-class Select(Wire):
-    """Select devices for this attempt and answer with ``Selected``."""
-
-    round: int
-    attempt: int
-
-
-class SendOffers(Wire):
-    """Offer the round to these devices now."""
-
-    devices: tuple[str, ...]
-
-
-class Aggregate(Wire):
-    """Fold the journal's updates of these devices into version ``round``."""
-
-    round: int
-    devices: tuple[str, ...]
-
-
-class Evaluate(Wire):
-    """Evaluate that version."""
-
-    version: int
-
-
-class Export(Wire):
-    """Export and announce that version."""
-
-    version: int
-
-
-class RecordAttempt(Wire):
-    """An attempt is over: write its outcome for the history."""
-
-    round: int
-    attempt: int
-    outcome: Literal["quorum", "deadline", "away", "given_up"]
-
-
-class Finish(Wire):
-    """All rounds are over."""
-
-
-Command = Initialise | Select | SendOffers | Aggregate | Evaluate | Export | RecordAttempt | Finish

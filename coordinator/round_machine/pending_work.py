@@ -1,26 +1,31 @@
 """The work that a phase waits for. Pure."""
 
-from coordinator.round_machine.events import (
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.round_machine.commands import (
     Aggregate,
     Command,
     Evaluate,
     Export,
     Finish,
     Initialise,
-    RoundPhase,
-    RoundState,
     SendOffers,
 )
+from coordinator.round_machine.events import RoundPhase, RoundState
 
 
 def pending(state: RoundState) -> tuple[Command, ...]:
     """The command that the present phase waits for; repeated after a restart or a failure."""
-    work: dict[RoundPhase, Command] = {
-        RoundPhase.INITIALISING: Initialise(),
-        RoundPhase.COLLECTING: SendOffers(devices=state.missing),
-        RoundPhase.AGGREGATING: Aggregate(round=state.round, devices=state.delivered),
-        RoundPhase.EVALUATING: Evaluate(version=state.version),
-        RoundPhase.EXPORTING: Export(version=state.version),
-        RoundPhase.DONE: Finish(),
-    }
-    return (work[state.phase],) if state.phase in work else ()
+    made = _WORK.get(state.phase)
+    return () if made is None else (made(state),)
+
+
+_WORK: Final[dict[RoundPhase, Callable[[RoundState], Command]]] = {
+    RoundPhase.INITIALISING: lambda _: Initialise(),
+    RoundPhase.COLLECTING: lambda state: SendOffers(devices=state.missing()),
+    RoundPhase.AGGREGATING: lambda state: Aggregate(round=state.round, devices=tuple(state.delivered)),
+    RoundPhase.EVALUATING: lambda state: Evaluate(version=state.version),
+    RoundPhase.EXPORTING: lambda state: Export(version=state.version),
+    RoundPhase.DONE: lambda _: Finish(),
+}

@@ -21,8 +21,8 @@ from coordinator.round_machine.events import (
     RoundTick,
     Rules,
     Selected,
-    UpdateAccepted,
     UpdateRefused,
+    UpdatesAccepted,
     UpdatesLost,
     VersionMade,
     WorkFailed,
@@ -63,9 +63,9 @@ _ROWS: Final[dict[tuple[RoundPhase, type[Event]], Row[RoundPhase, Handler]]] = {
     (_W, Selected): Row(
         transitions.open_round, (_C, "round opens"), (_A, "kept updates already make the quorum")
     ),
-    (_W, UpdateAccepted): Row(transitions.accept_late, (_W, "late but invited"), (_A, "late, now enough")),
+    (_W, UpdatesAccepted): Row(transitions.accept_late, (_W, "late but invited"), (_A, "late, now enough")),
     (_W, DeviceOnline): Row(transitions.forgive, (_W, "came back: may try again")),
-    (_C, UpdateAccepted): Row(transitions.accept, (_C, "counted"), (_A, "quorum")),
+    (_C, UpdatesAccepted): Row(transitions.accept, (_C, "counted"), (_A, "quorum")),
     (_W, UpdateRefused): Row(transitions.refuse, (_W, "late but invited: not asked in the next attempts")),
     (_C, UpdateRefused): Row(transitions.refuse, (_C, "not asked in the next attempts")),
     (_W, UpdatesLost): Row(transitions.lose_open, (_W, "delivers again")),

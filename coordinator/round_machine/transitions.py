@@ -1,27 +1,25 @@
 """Transitions of the round machine: one pure function an event, returning state and commands."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from coordinator.round_machine.closing import closes_at, needed
-from coordinator.round_machine.device_sets import holds, joined, joined_by
+from coordinator.round_machine.commands import Command, RecordAttempt, Select, SendOffers
+from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet
 from coordinator.round_machine.events import (
     Begin,
-    Command,
     DeviceOnline,
     EvaluationDone,
     ExportDone,
     Presence,
-    RecordAttempt,
     Resumed,
     RoundPhase,
     RoundState,
     RoundTick,
     Rules,
-    Select,
     Selected,
-    SendOffers,
-    UpdateAccepted,
     UpdateRefused,
+    UpdatesAccepted,
     UpdatesLost,
     VersionMade,
     WorkFailed,
@@ -32,6 +30,7 @@ from runtime.text import first_few
 
 Outcome = tuple[RoundState, tuple[Command, ...]]
 
+_NOBODY: Final = {"invited": NONE, "selected": NONE, "delivered": NONE, "refused": NO_WORDS}
 _FORGIVE_S: Final = 300.0
 """A round that has waited this long for devices also asks those whose update was refused."""
 
@@ -62,17 +61,15 @@ def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
 
 def wait(rules: Rules, state: RoundState, event: RoundTick, now: float) -> Outcome:
     """Wait until enough devices are eligible, then ``spread_s`` for more, then ask for a selection."""
-    askable = set(event.able) - {device for device, _ in state.refused}
-    able = len(askable | set(state.delivered))
-    if able < max(1, rules.min_devices) or not askable:
+    if event.present < max(1, rules.min_devices) or not event.able:
         changes: dict[str, Any] = {} if state.enough_since is None else {"enough_since": None}
         if state.refused and now - state.since >= _FORGIVE_S:
-            changes["refused"] = ()  # without them nothing goes on, and the fault may be over
+            changes["refused"] = NO_WORDS  # without them nothing goes on, and the fault may be over
         return (state.model_copy(update=changes) if changes else state), ()
     if state.enough_since is None:
         state = state.model_copy(update={"enough_since": now})
     since = now if state.enough_since is None else state.enough_since
-    all_wanted = rules.devices_per_round is not None and able >= rules.devices_per_round
+    all_wanted = rules.devices_per_round is not None and event.present >= rules.devices_per_round
     if all_wanted or event.settled or now - since >= rules.spread_s:
         return state, (Select(round=state.round, attempt=state.attempt),)
     return state, ()
@@ -80,7 +77,7 @@ def wait(rules: Rules, state: RoundState, event: RoundTick, now: float) -> Outco
 
 def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> Outcome:
     """Open a round; deliveries of a failed attempt still count: same round, same base, same update."""
-    selected = joined(event.devices, state.delivered)
+    selected = DeviceSet(event.devices).adding(state.delivered.unsorted())
     if (event.round, event.attempt) != (state.round, state.attempt) or len(selected) < max(
         1, rules.min_devices
     ):
@@ -90,7 +87,7 @@ def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> 
         RoundPhase.COLLECTING,
         now,
         selected=selected,
-        invited=joined(state.invited, selected),
+        invited=state.invited.adding(selected.unsorted()),
         until=now + rules.deadline_s,
         trouble="",
     )
@@ -110,57 +107,54 @@ def _close(state: RoundState, now: float, by: str) -> Outcome:
     return closed, (record, *work)
 
 
-def _counts(state: RoundState, event: UpdateAccepted) -> bool:
-    """Whether an update is of this round, of a selected device, and its first."""
-    device = event.device
-    invited = event.round == state.round and holds(state.invited, device)
-    return invited and not holds(state.delivered, device)
+def _fresh(state: RoundState, event: UpdatesAccepted) -> tuple[str, ...]:
+    """The devices of an event of this round that were invited and have not delivered, each once."""
+    if event.round != state.round:
+        return ()
+    devices = dict.fromkeys(event.devices)
+    return tuple(d for d in devices if d in state.invited and d not in state.delivered)
 
 
-def accept(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
-    """Count a device once. One that was selected in an earlier attempt joins the selected."""
-    if not _counts(state, event):
+def _counted(state: RoundState, devices: Sequence[str]) -> RoundState:
+    """With the updates of these devices."""
+    delivered, refused = state.delivered.adding(devices), state.refused.without(devices)
+    return state.model_copy(update={"delivered": delivered, "refused": refused})
+
+
+def accept(rules: Rules, state: RoundState, event: UpdatesAccepted, now: float) -> Outcome:
+    """Count each device once, then look at the quorum. One of an earlier attempt joins the selected."""
+    fresh = _fresh(state, event)
+    if not fresh:
         return state, ()
-    changes: dict[str, Any] = {
-        "selected": joined_by(state.selected, event.device),
-        "delivered": joined_by(state.delivered, event.device),
-        "refused": _without(state.refused, event.device),
-    }
-    counted = state.model_copy(update=changes)
+    counted = _counted(state.model_copy(update={"selected": state.selected.adding(fresh)}), fresh)
     return _close_on_quorum(rules, counted, now) or (counted, ())
 
 
-def accept_late(rules: Rules, state: RoundState, event: UpdateAccepted, now: float) -> Outcome:
-    """Between two attempts: a selected device's update still counts, and may complete the quorum."""
-    if not _counts(state, event):
+def accept_late(rules: Rules, state: RoundState, event: UpdatesAccepted, now: float) -> Outcome:
+    """Between two attempts: selected devices' updates still count, and may complete the quorum."""
+    fresh = _fresh(state, event)
+    if not fresh:
         return state, ()
-    delivered = joined_by(state.delivered, event.device)
-    rest = _without(state.refused, event.device)
-    counted = state.model_copy(update={"delivered": delivered, "refused": rest})
-    if len(delivered) < max(1, rules.min_devices):
+    counted = _counted(state, fresh)
+    if len(counted.delivered) < max(1, rules.min_devices):
         return counted, ()
-    return _close(counted.model_copy(update={"selected": delivered}), now, "deadline")
-
-
-def _without(refused: tuple[tuple[str, str], ...], device: str) -> tuple[tuple[str, str], ...]:
-    return tuple(one for one in refused if one[0] != device)
+    return _close(counted.model_copy(update={"selected": counted.delivered}), now, "deadline")
 
 
 def refuse(_: Rules, state: RoundState, event: UpdateRefused, _now: float) -> Outcome:
     """Exclude a device from further attempts of this round; recorded once, however often it sends."""
-    known = {device for device, _ in state.refused} | set(state.delivered)
-    if event.round != state.round or event.device not in state.invited or event.device in known:
+    device = event.device
+    known = device in state.refused or device in state.delivered
+    if event.round != state.round or device not in state.invited or known:
         return state, ()
-    refused = tuple(sorted((*state.refused, (event.device, event.reason))))
-    return state.model_copy(update={"refused": refused}), ()
+    return state.model_copy(update={"refused": state.refused.adding({device: event.reason})}), ()
 
 
 def forgive(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
     """A restarted device may have been repaired: it may be selected again."""
-    rest = _without(state.refused, event.device)
-    if not event.came or rest == state.refused:
+    if not event.came or event.device not in state.refused:
         return state, ()
-    return state.model_copy(update={"refused": rest}), ()
+    return state.model_copy(update={"refused": state.refused.without((event.device,))}), ()
 
 
 def presence(_: Rules, state: RoundState, event: Presence, now: float) -> Outcome:
@@ -184,26 +178,25 @@ def collect(rules: Rules, state: RoundState, _: RoundTick, now: float) -> Outcom
 
 def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
     record = RecordAttempt(round=state.round, attempt=state.attempt, outcome="given_up")
-    changes = {"attempt": state.attempt + 1, "selected": (), "closed_by": "", "trouble": trouble}
+    changes = {"attempt": state.attempt + 1, "selected": NONE, "closed_by": "", "trouble": trouble}
     reopened, work = _enter(state, RoundPhase.WAITING, now, **changes)
     return reopened, (record, *work)
 
 
 def reoffer(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
     """Offer the open round again to a missing device."""
-    lacks = event.device in state.selected and event.device not in state.delivered
-    return state, ((SendOffers(devices=(event.device,)),) if lacks else ())
+    return state, ((SendOffers(devices=(event.device,)),) if state.lacks(event.device) else ())
 
 
 def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Outcome:
     """Fold again without the unusable updates, or open the round again if too few are left."""
-    lost = set(event.devices) & set(state.delivered)
+    lost = {device for device in event.devices if device in state.delivered}
     if event.round != state.round or not lost:
         return state, ()
-    rest = tuple(d for d in state.delivered if d not in lost)
+    rest = state.delivered.without(lost)
     told = dict.fromkeys(event.outliers, "outlier") | dict(event.refused)
     told = {device: why for device, why in told.items() if device in lost}
-    refused = tuple(sorted({**dict(state.refused), **told}.items()))
+    refused = state.refused.adding(told)
     left = state.model_copy(update={"delivered": rest, "refused": refused})
     trouble = f"unusable updates of {first_few(sorted(lost))}"
     if len(rest) < max(1, rules.min_devices):
@@ -213,10 +206,10 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
 
 def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> Outcome:
     """Before the round closes: the device is missing again, and gets the offer again."""
-    lost = set(event.devices) & set(state.delivered)
+    lost = {device for device in event.devices if device in state.delivered}
     if event.round != state.round or not lost:
         return state, ()
-    rest = tuple(d for d in state.delivered if d not in lost)
+    rest = state.delivered.without(lost)
     left = state.model_copy(
         update={"delivered": rest, "trouble": f"unusable updates of {first_few(sorted(lost))}"}
     )
@@ -241,17 +234,8 @@ def _after_evaluation(rules: Rules, state: RoundState, now: float) -> Outcome:
 
 def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
     if state.version >= rules.rounds:
-        return _enter(state, RoundPhase.DONE, now, selected=(), invited=(), delivered=(), refused=())
-    changes = {
-        "round": state.version + 1,
-        "attempt": 1,
-        "invited": (),
-        "selected": (),
-        "delivered": (),
-        "refused": (),
-        "closed_by": "",
-    }
-    return _enter(state, RoundPhase.WAITING, now, **changes)
+        return _enter(state, RoundPhase.DONE, now, **_NOBODY)
+    return _enter(state, RoundPhase.WAITING, now, round=state.version + 1, attempt=1, closed_by="", **_NOBODY)
 
 
 def judged(rules: Rules, state: RoundState, event: EvaluationDone, now: float) -> Outcome:

@@ -122,7 +122,7 @@ class Announcer:
         await self._tasks.say(self._driver.task)
         await self._post.broadcast(Kind.ROUND, await self.announcement())
         await self._deployment.announce(again=True)
-        self._offers.add(*self._driver.state.missing)
+        self._offers.add(*self._driver.state.missing())
 
     async def renew_signatures(self) -> bool:
         """Publish bundle pointers again; task and offers, too, if the signing key has changed.
@@ -134,7 +134,7 @@ class Announcer:
             Transient: the broker is gone, or the disk is full.
         """
         if await self._tasks.say(self._driver.task, unless_published=True):
-            self._offers.add(*self._driver.state.missing)
+            self._offers.add(*self._driver.state.missing())
         return await self._deployment.announce(again=True)
 
     def on_device_without_task(self, device: str) -> None:
@@ -219,9 +219,9 @@ class Announcer:
             round=state.round,
             rounds=driver.rules.rounds,
             phase=state.phase.value,
-            selected=state.selected[:_MAX_ANNOUNCED_NAMES],
+            selected=state.selected.first(_MAX_ANNOUNCED_NAMES),
             selected_count=len(state.selected),
-            accepted=state.delivered[:_MAX_ANNOUNCED_NAMES],
+            accepted=state.delivered.first(_MAX_ANNOUNCED_NAMES),
             accepted_count=len(state.delivered),
             closes_in_s=_left(driver) if closes else None,
             version=version,

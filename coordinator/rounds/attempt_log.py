@@ -3,7 +3,7 @@
 from itertools import islice
 from typing import Final
 
-from coordinator.round_machine.events import RecordAttempt, Select
+from coordinator.round_machine.commands import RecordAttempt, Select
 from coordinator.selection.selector import SelectedDevices
 from coordinator.storage import schema
 from coordinator.storage.database import Database

@@ -15,27 +15,29 @@ import structlog
 from coordinator.admission.quarantine import OFFENCES
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import Key, ReceivedUpdate, accept_batch
-from coordinator.round_machine.events import (
+from coordinator.round_machine.commands import (
     Aggregate,
-    Begin,
-    Checkpoint,
     Command,
-    DeviceOnline,
     Evaluate,
-    Event,
     Export,
     Finish,
     Initialise,
-    Presence,
     RecordAttempt,
+    Select,
+    SendOffers,
+)
+from coordinator.round_machine.events import (
+    Begin,
+    Checkpoint,
+    DeviceOnline,
+    Event,
+    Presence,
     Resumed,
     RoundPhase,
     RoundState,
     RoundTick,
     Rules,
-    Select,
     Selected,
-    SendOffers,
     UpdateRefused,
 )
 from coordinator.round_machine.queries import replay
@@ -159,7 +161,7 @@ class RoundDriver:
         if (
             state.phase is RoundPhase.COLLECTING and self._fleet.may_select()
         ):  # without a broker no device is heard
-            await self.post(Presence(here=self._fleet.has_any(state.missing)))
+            await self.post(Presence(here=self._fleet.has_any(state.missing())))
 
     def _look_at_broker(self) -> None:
         trouble = bool(self._fleet.broker_trouble())
@@ -173,7 +175,7 @@ class RoundDriver:
         self._lookout.changed()
 
     def _tick(self) -> RoundTick:
-        return self._lookout.tick(self.now())
+        return self._lookout.tick(self.now(), self.state.delivered)
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
         """Apply an event; ``write`` joins its transaction. False: it changed nothing and was not written."""
@@ -200,8 +202,9 @@ class RoundDriver:
             known = await self.accepted.digests({one.key for one in group})
             now, wall = self.now(), self._clock.wall()
             found = accept_batch(self.rules, self.state, group, known, now)
-            steps = [(event, partial(self._journal.record, one, wall)) for event, one in found.events]
-            counted = {one.key: one.digest for _, one in found.events}
+            write = partial(self._journal.record_all, found.counted, wall)
+            steps = [] if found.event is None else [(found.event, write)]
+            counted = {one.key: one.digest for one in found.counted}
             await self._advance(steps, found.state, now, found.commands, counted)
             return found.answers
 
@@ -213,8 +216,8 @@ class RoundDriver:
     async def _post(self, event: Event, write: Write | None = None) -> bool:
         now, before = self.now(), self.state
         state, commands = table.apply(self.rules, before, event, now)
-        await self._advance([(event, write)] if state != before else [], state, now, commands, {})
-        return state != before
+        await self._advance([(event, write)] if state is not before else [], state, now, commands, {})
+        return state is not before
 
     async def _advance(
         self,

@@ -42,14 +42,13 @@ class Offering:
             Transient: the broker is gone, or the disk is full; the others of the same group got the offer.
             Misconfigured: it cannot be signed.
         """
-        asked = driver.state.missing if only is None else sorted(only)
+        asked = driver.state.missing() if only is None else sorted(only)
         for start in range(0, len(asked), AT_ONCE):
             group = asked[start : start + AT_ONCE]
             state = driver.state  # the state may change during the publishes
             if state.phase is not RoundPhase.COLLECTING:
                 return
-            lacking = set(state.missing)
-            here = [name for name in group if name in lacking and self._is_here(name)]
+            here = [name for name in group if state.lacks(name) and self._is_here(name)]
             if here:
                 await self._offer(driver, here)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from coordinator.admission.access import DenialCheck
@@ -39,9 +39,9 @@ def _sorted_out(
     barred: DenialCheck,
     ready: tuple[str, ...],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    refused = {device for device, _ in state.refused}
-    found = tuple(d for d in ready if d not in refused and barred(d) is None)
-    if terms.needs_training and not any(map(roster.trains, (*found, *state.delivered))):
+    found = tuple(d for d in ready if d not in state.refused and barred(d) is None)
+    trained = chain(found, state.delivered.unsorted())
+    if terms.needs_training and not any(map(roster.trains, trained)):
         return (), found
     return found, ()
 
@@ -63,20 +63,18 @@ def fleet_status(
             device lacks, because only time or the operator ends it.
         broker: why there is no connection to it.
     """
-    refused = dict(state.refused)
     ready = roster.eligible(terms)
-    lacks: dict[str, str] = {}
+    missing, lacks = state.first_missing(MAX_NAMES), dict[str, str]()
     if state.phase is RoundPhase.COLLECTING:
-        missing = state.missing[:MAX_NAMES]
         lacks = {device: roster.missing_requirement(device, terms) for device in missing}
     elif state.phase is RoundPhase.WAITING:
         lacks = dict(islice(roster.ineligible(terms), MAX_NAMES))
-    lacks |= {device: f"was refused: {reason}" for device, reason in islice(refused.items(), MAX_NAMES)}
+    lacks |= {device: f"was refused: {state.refused[device]}" for device in state.refused.first(MAX_NAMES)}
     turned_away = {device: no for device in ready if (no := barred(device)) is not None}
     lacks |= {device: str(no) for device, no in islice(turned_away.items(), MAX_NAMES)}
     found, alone = _sorted_out(roster, state, terms, barred, ready)
     lacks |= dict.fromkeys(alone[:MAX_NAMES], NEEDS_A_TRAINER)
-    heard = {device: roster.last_heard(device) for device in state.missing[:MAX_NAMES]}
+    heard = {device: roster.last_heard(device) for device in missing}
     return FleetStatus(found, lacks, len(roster), broker, heard)
 
 

@@ -98,10 +98,9 @@ def _why_waiting(rules: Rules, state: RoundState, now: float, seen: FleetStatus)
 
 def _why_collecting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
     left = max(0.0, (closes_at(rules, state) or now) - now)
-    away = ", all of them away" if state.away_since is not None and state.missing else ""
-    names = _names(
-        state.missing, len(state.missing), {d: lacking(seen, d) for d in state.missing[:MAX_NAMES]}
-    )
+    away = ", all of them away" if state.away_since is not None and state.missing_count else ""
+    first = state.first_missing(MAX_NAMES)
+    names = _names(first, state.missing_count, {device: lacking(seen, device) for device in first})
     need = needed(rules, len(state.selected))
     return (
         f"round {state.round}: {len(state.delivered)} of {len(state.selected)} updates here, closes at {need}"

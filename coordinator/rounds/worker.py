@@ -16,19 +16,16 @@ from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.aggregation.reported_metrics import reported_metric_names, sound, weighted_mean
-from coordinator.aggregation.round_fold import FoldResult, RoundFold
+from coordinator.aggregation.round_fold import FoldResult, FoldRunner, RoundFold
 from coordinator.aggregation.screen_baseline import ScreenBaseline
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.traffic import Traffic
+from coordinator.round_machine.commands import Aggregate, Evaluate, Export, Initialise
 from coordinator.round_machine.events import (
-    Aggregate,
-    Evaluate,
     EvaluationDone,
-    Export,
     ExportDone,
-    Initialise,
     RoundPhase,
     UpdatesLost,
     VersionMade,
@@ -80,9 +77,10 @@ class RoundWorker:
         pointer_signer: PointerSigner,
         back_up: Callable[[], None],
         held: Callable[[], AbstractContextManager[tuple[str, ...]]],
+        folds: FoldRunner | None = None,
     ) -> None:
         self._driver, self._pointer_signer = driver, pointer_signer
-        self._folding = RoundFold(server, driver.task, jobs)
+        self._folding = RoundFold(server, driver.task, jobs, folds)
         self._jobs = jobs
         self._journal, self._registry = journal, registry
         self._deployment = deployment
@@ -96,8 +94,8 @@ class RoundWorker:
         self._back_up, self._held = back_up, held
 
     async def _shared(self) -> Blobs:
-        """The model as devices know it, for jobs: without blobs of single devices."""
-        return without_private_blobs(self._driver.task, await self._model.state())
+        """The same for jobs: without blobs of single devices."""
+        return without_private_blobs(self._driver.task, await self._model.published())
 
     async def run(self) -> None:
         """Execute commands, for ever."""
@@ -202,7 +200,9 @@ class RoundWorker:
         limits, known = self._model.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self._references.read)
         try:
-            made = await self._folding.fold(round_, state, entries, limits, before, known)
+            made = await self._folding.fold(
+                round_, state, entries, limits, before, known, self._model.published
+            )
         except UnusableUpdates as unusable:
             await self.lose(round_, unusable)
             return

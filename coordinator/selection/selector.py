@@ -7,7 +7,8 @@ from typing import Final
 
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import Requirements
-from coordinator.round_machine.events import RoundState, Rules, Select
+from coordinator.round_machine.commands import Select
+from coordinator.round_machine.events import RoundState, Rules
 from coordinator.selection import history
 from coordinator.selection.policies import Counts, SelectionInput, policy
 from coordinator.storage.database import Database
@@ -104,6 +105,6 @@ class DeviceSelector:
 
     def _needed(self, askable: Sequence[str], state: RoundState, terms: Requirements) -> frozenset[str]:
         """Devices of which the round needs one: those that train, unless one of them has delivered."""
-        if not terms.needs_training or any(map(self._roster.trains, state.delivered)):
+        if not terms.needs_training or any(map(self._roster.trains, state.delivered.unsorted())):
             return frozenset()
         return frozenset(filter(self._roster.trains, askable))

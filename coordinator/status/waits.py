@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from coordinator.round_machine.closing import closes_at
@@ -76,7 +75,7 @@ def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
         closes = "the round closes, or is offered anew where too few are here"
         ends = closes_at(seen.rules, state)
         yield Wait("updates", words, state.since, ends, closes)
-        for device in islice(state.missing, _DEVICES):
+        for device in state.first_missing(_DEVICES):
             words = lacking(seen.outlook, device) or "online"
             if not seen.outlook.lacks.get(device):
                 words = f"it was offered the round; its update is not here ({words})"

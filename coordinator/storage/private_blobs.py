@@ -7,18 +7,14 @@ owner is in its own header, so it survives restarts, recovery and old versions.
 from typing import Final
 
 from coordinator.objects.blobs import BlobStorage
+from coordinator.versions.published_blobs import OWN_LIMITS
 from models.contract import Blobs
 from models.registry import methods
 from protocol.errors import LichenError
-from protocol.frames.frame import Limits, is_frame, open_frame
+from protocol.frames.frame import is_frame, open_frame
 from protocol.frames.headers import BlobHeader
-from protocol.messages import MAX_BLOB_BYTES
 from protocol.tasks.task import Task
 
-OWN_LIMITS: Final = Limits(
-    max_bytes=MAX_BLOB_BYTES, max_elements=MAX_BLOB_BYTES // 4, max_total_elements=MAX_BLOB_BYTES // 4
-)
-"""Limit for the header of frames that this coordinator wrote."""
 _NO_OWNER: Final = ""
 _MAX_REMEMBERED: Final = 20_000
 """Blobs whose owner is cached."""

@@ -26,7 +26,7 @@ VOID_SUFFIX: Final = ".lost"
 _OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
 _DETAILED: Final = sa.or_(
     schema.versions.c.confusion.is_not(sa.null()),
-    sa.func.length(sa.cast(schema.versions.c.devices, sa.Text)) > len("[]"),
+    sa.func.length(sa.cast(schema.versions.c.devices, sa.LargeBinary)) > len("[]"),
 )
 """Versions whose row lists the contributors, or the confusion of classes."""
 _ROUNDS_FORGOTTEN_AT_ONCE: Final = 8
@@ -122,25 +122,19 @@ class Journal:
         self._frames.write(round_, digest, payload)
 
     def record(self, update: ReceivedUpdate, wall: float) -> None:
-        """Write the update's row; the driver calls it in the transaction of the machine's event."""
-        device, round_ = update.header.device, update.header.round
-        if device in self._unconfirmed:  # the same bytes as a withdrawn update: they count now
-            self.confirmed(device, [update.digest])
-        self._store.put(
-            schema.updates,
-            round=round_,
-            device=device,
-            digest=update.digest,
-            size=update.size,
-            wall=wall,
-            header=update.header.model_dump(mode="json", exclude={"extra"}),
-            lost="",
-            file=update.file,
-            at=update.at,
-            blobs=list(update.blobs),
-        )
+        """Write the row of one update, as :meth:`record_all`."""
+        self.record_all([update], wall)
+
+    def record_all(self, updates: Sequence[ReceivedUpdate], wall: float) -> None:
+        """Write the rows of a group; the driver calls it in the transaction of the machine's event."""
+        for one in updates:
+            if one.header.device in self._unconfirmed:  # the same bytes as a withdrawn update: they count now
+                self.confirmed(one.header.device, [one.digest])
+        self._store.put_all(schema.updates, [_row(one, wall) for one in updates])
         if self._keeps_messages:
-            self._store.put(schema.messages, device=device, round=round_, extra=update.header.extra)
+            headers = [one.header for one in updates]
+            rows = [{"device": one.device, "round": one.round, "extra": one.extra} for one in headers]
+            self._store.put_all(schema.messages, rows)
 
     def digests(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], str]:
         """What these devices delivered in these rounds: round and device -> digest, without lost ones."""
@@ -277,13 +271,21 @@ class Journal:
         self._frames.forget_before(round_)
 
 
+def _row(update: ReceivedUpdate, wall: float) -> dict[str, Any]:
+    header = update.header
+    content = header.model_dump(mode="json", exclude={"extra"})
+    row = {"round": header.round, "device": header.device, "digest": update.digest, "size": update.size}
+    row |= {"wall": wall, "header": content, "lost": ""}
+    return row | {"file": update.file, "at": update.at, "blobs": list(update.blobs)}
+
+
 def _forget_withdrawn(connection: sa.Connection) -> None:
     """The oldest go where there are too many, some more than must: it is not to be done for each update."""
     table = schema.withdrawn
     if connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() <= MAX_WITHDRAWN_OF_ALL:
         return
     newest = sa.select(table.c.device, table.c.digest).order_by(table.c.wall.desc(), table.c.device)
-    older = newest.offset(MAX_WITHDRAWN_OF_ALL * 9 // 10)
+    older = newest.limit(-1).offset(MAX_WITHDRAWN_OF_ALL * 9 // 10)
     connection.execute(table.delete().where(sa.tuple_(table.c.device, table.c.digest).in_(older)))
 
 

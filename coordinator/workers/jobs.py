@@ -102,6 +102,16 @@ class Jobs(Protocol):
         """Stop the child processes."""
 
 
+class JobRunner(Protocol):
+    """Runs the jobs of folders elsewhere; see :class:`runtime.process.worker.Worker`."""
+
+    async def run(self, job_dir: Path, timeout_s: float) -> None:
+        """Run one job."""
+
+    async def close(self) -> None:
+        """Stop; a running job is cut off."""
+
+
 class WorkerJobs:
     """Runs ``models.worker`` and ``export`` as child processes.
 
@@ -114,6 +124,7 @@ class WorkerJobs:
             (:func:`coordinator.workers.labelled_data.keep`).
         int8: exports get an int8 variant, calibrated on ``windows``, else on ``labelled``.
         by: parts of ``windows`` that are evaluated besides.
+        elsewhere: runs all jobs; None: child processes of this one.
     """
 
     def __init__(
@@ -126,6 +137,7 @@ class WorkerJobs:
         *,
         int8: bool = True,
         by: tuple[Part, ...] = (),
+        elsewhere: JobRunner | None = None,
     ) -> None:
         self._task = announced(task)
         self._labelled = labelled
@@ -135,11 +147,11 @@ class WorkerJobs:
         self._settings = settings
         self._by = by
         hidden = secrets_in(root.parent)
-        self._learn = Worker("models.worker", idle_s=settings.idle_s, hidden=hidden)
+        self._learn = elsewhere or Worker("models.worker", idle_s=settings.idle_s, hidden=hidden)
         spec = methods().get(task.method)
         # For several bundles in a row, torch is loaded once.
         several = spec is not None and spec.routed
-        self._export = Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
+        self._export = elsewhere or Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
         self._one_model = spec is not None and spec.one_model
         self._exported: ExportedBundle | None = None
         self._known = None if windows is None else _identity(windows)

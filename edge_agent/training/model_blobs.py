@@ -8,6 +8,7 @@ import structlog
 from pydantic import ValidationError
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.training.shorter_ways import ShorterWays
 from edge_agent.windows.workspace import require_windows
 from models import registry
 from models.contract import Blobs, ClientContext, Profile, Tensors
@@ -29,6 +30,7 @@ class ModelBlobs:
         self._settings = settings
         self._blobs = blobs
         self._fetcher = fetcher
+        self._shorter = ShorterWays(blobs, self._fetch)
         self.last_route: tuple[str, ...] = ()
         """Names of the blobs that the last training started from, for status."""
 
@@ -108,7 +110,8 @@ class ModelBlobs:
             Transient, Refused: as :meth:`fetch`.
         """
         manifest = await self._manifest(offer)
-        await self._fetch(_refs(manifest, offer, first))
+        _refs(manifest, offer, first)
+        await self._shorter.obtain(manifest, first)
         route = await choose(await asyncio.to_thread(self._read, manifest, first))
         return await self._pulled(offer, manifest, route)
 
@@ -121,8 +124,10 @@ class ModelBlobs:
     ) -> Blobs:
         wanted = [*_refs(manifest, offer, route), *also]
         keep = {offer.base, *(ref.digest for ref in wanted)}
-        await asyncio.to_thread(self._make_room, keep, wanted)
-        await self._fetch(wanted)
+        parents = {manifest.differences[name].parent for name in route if name in manifest.differences}
+        await asyncio.to_thread(self._make_room, keep | parents, wanted)
+        await self._shorter.obtain(manifest, route)
+        await self._fetch(also)
         state = await asyncio.to_thread(self._read, manifest, route)
         await asyncio.to_thread(self._blobs.collect, keep, self._settings.blob_budget_bytes)
         return state

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -88,7 +88,7 @@ def claim_stdout() -> TextIO:
     return mine
 
 
-def serve(do: Do, requests: TextIO, answers: TextIO) -> None:
+def serve(do: Do, requests: Iterable[str], answers: TextIO) -> None:
     """Answer jobs until the requests end."""
     for line in requests:
         try:

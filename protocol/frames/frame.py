@@ -7,7 +7,8 @@ a map, read like the JSON of a control message; ``codec`` is a word; ``shape`` a
 ``data``, ``low`` and ``step`` are byte strings (:mod:`protocol.frames.tensors`). ``checksum``, a byte
 string, is the
 CRC-32 (as in RFC 1952) of all bytes before its own four, big-endian: nothing
-else would detect a flipped bit in a weight. Format 1, without checksum, stays readable. Nothing in a
+else would detect a flipped bit in a weight. Format 1, without checksum, stays readable; format
+3 is a compressed frame (:mod:`protocol.frames.compression`). Nothing in a
 frame is executed, and no length in it is trusted: :func:`protocol.frames.cbor.scan` checks all heads before
 anything is allocated.
 """
@@ -28,7 +29,7 @@ from pydantic import ValidationError
 
 from protocol.base import Wire
 from protocol.errors import Reason, Refused
-from protocol.frames import cbor
+from protocol.frames import cbor, compression
 from protocol.frames.tensors import BITS, Codec, Encoded, decode
 
 FORMAT: Final = 2
@@ -114,6 +115,12 @@ def sealed(body: bytes) -> bytes:
     return body + zlib.crc32(body).to_bytes(CRC_BYTES, "big")
 
 
+def compressed(frame: bytes) -> bytes:
+    """A frame of format 3 around one of format 2, or the same frame if that would not be shorter."""
+    body = compression.compressed_body(frame)
+    return frame if body is None else sealed(body + cbor.byte_string_head(CRC_BYTES))
+
+
 def check_seal(data: bytes) -> None:
     """Verify the checksum before anything else: a damaged frame says nothing about its sender.
 
@@ -124,10 +131,13 @@ def check_seal(data: bytes) -> None:
         Refused: WRONG_DIGEST: a frame that was damaged in transit.
     """
     rest = memoryview(data)[len(_CHECKED) : -CRC_BYTES]
-    fits = zlib.crc32(rest, zlib.crc32(_CHECKED)) == int.from_bytes(data[-CRC_BYTES:], "big")
-    if fits != data.startswith(_CHECKED):
-        where = "its first bytes are" if fits else "its checksum is"
-        raise Refused(Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: {where} wrong; damaged in transit")
+    for prefix in (_CHECKED, compression.PREFIX):
+        fits = zlib.crc32(rest, zlib.crc32(prefix)) == int.from_bytes(data[-CRC_BYTES:], "big")
+        if fits != data.startswith(prefix):
+            where = "its first bytes are" if fits else "its checksum is"
+            raise Refused(
+                Reason.WRONG_DIGEST, f"frame of {len(data)} bytes: {where} wrong; damaged in transit"
+            )
 
 
 def decode_frame(
@@ -170,6 +180,42 @@ def open_frame(
     check_seal(data)
     if not is_frame(data):
         raise Refused(Reason.MALFORMED, f"not a frame: it begins with {data[:3].hex()} instead of d9d9f7")
+    if data.startswith(compression.PREFIX):
+        return _open_plain(_decompressed(data, limits), header_type, limits, len(data))
+    return _open_plain(data, header_type, limits, len(data))
+
+
+def plain(data: bytes, limits: Limits = DEFAULT_LIMITS) -> bytes:
+    """A frame of format 1 or 2: that inside of a compressed one, or ``data`` itself.
+
+    Raises:
+        Refused: as :func:`open_frame`, for a compressed frame.
+    """
+    if not data.startswith(compression.PREFIX):
+        return data
+    check_seal(data)
+    return _decompressed(data, limits)
+
+
+def _decompressed(data: bytes, limits: Limits) -> bytes:
+    """The frame inside of a compressed one, which is none."""
+    cbor.scan(data, len(cbor.SELF_DESCRIBED), max_depth=1, max_items=5, max_text=0)
+    match cbor2.loads(memoryview(data)[len(cbor.SELF_DESCRIBED) :]):
+        case [int(_), int(size), bytes(content), bytes(crc)] if len(crc) == CRC_BYTES and size is not True:
+            most = min(limits.max_bytes, len(data) * limits.max_expansion + _SLACK_BYTES)
+            inside = compression.decompressed(content, size, most)
+        case _:
+            raise Refused(Reason.MALFORMED, "a compressed frame is [3, size, content, checksum]")
+    check_seal(inside)
+    if not inside.startswith(_CHECKED):
+        raise Refused(Reason.MALFORMED, "a compressed frame holds a frame of another format than 2")
+    return inside
+
+
+def _open_plain(
+    data: bytes, header_type: type[H], limits: Limits, sent_bytes: int
+) -> tuple[H, dict[str, Encoded]]:
+    """Open a frame that is not compressed; ``sent_bytes`` bound what its shapes may claim."""
     start = len(cbor.SELF_DESCRIBED)
     cbor.scan(data, start, max_depth=limits.max_depth, max_items=limits.max_items, max_text=limits.max_text)
     try:
@@ -178,11 +224,13 @@ def open_frame(
         raise Refused(Reason.MALFORMED, f"CBOR: {error}"[:500]) from None
     match content:
         case [2, dict(header), dict(tensors), bytes(crc)] if len(crc) == CRC_BYTES:
-            return _header(header, header_type), _tensors(tensors, limits, len(data))
+            return _header(header, header_type), _tensors(tensors, limits, sent_bytes)
         case [int(version), dict(header), dict(tensors)] if version == 1 and version is not True:
-            return _header(header, header_type), _tensors(tensors, limits, len(data))
+            return _header(header, header_type), _tensors(tensors, limits, sent_bytes)
         case [int(version), *_] if version not in {1, FORMAT}:
-            raise Refused(Reason.MALFORMED, f"frame format {version}; this release reads 1 and {FORMAT}")
+            raise Refused(
+                Reason.MALFORMED, f"frame format {version}; this release reads 1 to {compression.FORMAT}"
+            )
         case _:
             raise Refused(Reason.MALFORMED, "a frame is [2, header map, tensor map, checksum]")
 

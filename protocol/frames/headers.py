@@ -4,11 +4,11 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from protocol.base import Count, Digest, Name, Share, Wire
 from protocol.errors import Reason, Refused
-from protocol.messages import BlobRef, Metrics, PerClass
+from protocol.messages import MAX_MANIFEST_BYTES, BlobRef, Metrics, PerClass
 
 
 class UpdateHeader(Wire):
@@ -36,10 +36,19 @@ class UpdateHeader(Wire):
 
 
 class BlobHeader(Wire):
-    """The header of a frame that holds one named part of a global version."""
+    """The header of a frame that holds one named part of a version, or of a packed one that makes it."""
 
     kind: Literal["blob"] = "blob"
     name: Annotated[str, Field(pattern=r"^[a-z_]+(/[A-Za-z0-9_.-]+)?$", max_length=128)]
+
+
+class Difference(Wire):
+    """How a device that has one blob makes another: by adding a smaller one."""
+
+    parent: Digest
+    """The blob that the device has."""
+    blob: BlobRef
+    """The packed blob to fetch."""
 
 
 RunId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -58,6 +67,28 @@ class Manifest(Wire):
     run: RunId | None = None
     """In version 0 alone: distinguishes training runs of a task whose version 0 has the same tensors. Later
     versions differ by their parents."""
+    parent_size: Annotated[int, Field(ge=0, le=MAX_MANIFEST_BYTES)] | None = None
+    """Bytes of the parent's manifest; absent where no version is reached by differences."""
+    blobs: Annotated[dict[str, BlobRef], Field(max_length=4096)]
+    differences: Annotated[dict[str, Difference], Field(max_length=4096)] = Field(default_factory=dict)
+    """By name of a blob that changed since the parent: the shorter way from there. Absent without any."""
+    packed: BlobRef | None = None
+    """A :class:`BlobIndex` of packed blobs that make those of this version from nothing; absent without
+    any."""
+    exact: BlobRef | None = None
+    """A :class:`BlobIndex` of what the coordinator folds on, where that differs from the published values:
+    their rounding error is added to the next version. Absent without any."""
+
+    @model_serializer(mode="wrap")
+    def _omit_no_differences(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        return fields if self.differences else {k: v for k, v in fields.items() if k != "differences"}
+
+
+class BlobIndex(Wire):
+    """Further blobs of a version, by the names of its own: ``Manifest.packed`` and ``Manifest.exact``."""
+
+    kind: Literal["index"] = "index"
     blobs: Annotated[dict[str, BlobRef], Field(max_length=4096)]
 
 

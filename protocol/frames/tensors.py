@@ -10,6 +10,8 @@ Byte layouts (all little-endian; elements in C order):
   unused bits of the last byte are zero. A code q of group g stands for ``low[g] + q * step[g]``. Groups are
   equal runs of elements: the whole tensor, or one index of axis 0 each ("per channel").
 - ``uint8``: 1 byte an element, the whole numbers 0 to 255 as they are (entity keys, bitmaps).
+- ``steps``: whole numbers times ``step``, a power of two (:mod:`protocol.frames.steps`); for small changes,
+  of which most are zero.
 - ``topk``: k uint32 positions, strictly increasing, then k float32 values; all other elements are zero.
 
 ``low`` and ``step`` are float32: a delta's step is often below float16's smallest number. ``low`` is the
@@ -25,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from protocol.errors import Reason, Refused
-from protocol.frames import uniform_quantizer
+from protocol.frames import steps, uniform_quantizer
 from protocol.frames.uniform_quantizer import F4, FloatArray
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class Codec(StrEnum):
     INT4 = "int4"
     INT2 = "int2"
     UINT8 = "uint8"
+    STEPS = "steps"
     TOPK = "topk"
 
 
@@ -98,6 +101,7 @@ def encode(
     rng: "Generator | None" = None,
     keep: float = 0.01,
     levels: int | None = None,
+    coarseness: float = 1.0,
 ) -> Encoded:
     """Write a tensor.
 
@@ -114,6 +118,7 @@ def encode(
         keep: share of elements that ``topk`` keeps (at least one element).
         levels: use so many levels instead of all of the codec's (3 or more; a 3-bit quantizer has 8
             levels of int4).
+        coarseness: of ``steps``: the step relative to the values' root mean square.
 
     Raises:
         ValueError: an element is not finite, ``keep`` or ``levels`` is out of range, or an element of
@@ -124,14 +129,30 @@ def encode(
     shape = np.shape(x)
     if not np.isfinite(values).all():
         raise ValueError(f"a tensor of shape {shape} has a NaN or an infinity: it cannot be encoded")
-    if codec is Codec.FLOAT32:
-        return Encoded(codec, shape, values.astype(F4, copy=False).tobytes())
-    if codec is Codec.FLOAT16:
-        return _encode_half(values, shape)
-    if codec is Codec.TOPK:
-        return _encode_topk(values, shape, keep)
-    if codec is Codec.UINT8:
-        return _encode_bytes(values, shape)
+    match codec:
+        case Codec.FLOAT32:
+            return Encoded(codec, shape, values.astype(F4, copy=False).tobytes())
+        case Codec.FLOAT16:
+            return _encode_half(values, shape)
+        case Codec.TOPK:
+            return _encode_topk(values, shape, keep)
+        case Codec.UINT8:
+            return _encode_bytes(values, shape)
+        case Codec.STEPS:
+            return encode_steps(values.reshape(shape), steps.step_for(values, coarseness))
+        case _:
+            return _encode_uniform(values, shape, codec, per_channel=per_channel, rng=rng, levels=levels)
+
+
+def _encode_uniform(
+    values: FloatArray,
+    shape: tuple[int, ...],
+    codec: Codec,
+    *,
+    per_channel: bool,
+    rng: "Generator | None",
+    levels: int | None,
+) -> Encoded:
     top = (levels or 1 << BITS[codec]) - 1
     if not 2 <= top < 1 << BITS[codec]:  # noqa: PLR2004 - half of float32's span is a float32, the whole is not
         raise ValueError(f"levels must be 3 to {1 << BITS[codec]} for {codec.value}, got {levels}")
@@ -141,6 +162,12 @@ def encode(
     return Encoded(
         codec, shape, *uniform_quantizer.quantize(values.reshape(groups, -1), BITS[codec], top, rng), groups
     )
+
+
+def encode_steps(values: FloatArray, step: float) -> Encoded:
+    """Write a tensor as whole numbers of a step, a power of two; finite values are rounded to the nearest."""
+    data = steps.pack(steps.levels_of(values, step))
+    return Encoded(Codec.STEPS, np.shape(values), data, step=np.float32(step).astype(F4).tobytes())
 
 
 def decode(encoded: Encoded) -> FloatArray:
@@ -153,6 +180,10 @@ def decode(encoded: Encoded) -> FloatArray:
     if encoded.codec is Codec.TOPK:
         _require_scales(encoded, lows=0, steps=0)
         return _decode_topk(encoded)
+    if encoded.codec is Codec.STEPS:
+        step = steps.read_step(encoded.step)
+        _require_scales(encoded, lows=0, steps=1)
+        return steps.values_of(steps.unpack(encoded.data, encoded.size), step).reshape(encoded.shape)
     expected = (encoded.size * _ELEMENT_BITS[encoded.codec] + 7) // 8
     if len(encoded.data) != expected:
         what = f"{encoded.codec.value} of shape {encoded.shape}"

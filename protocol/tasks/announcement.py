@@ -21,6 +21,7 @@ MAX_NEXT_ROOTS: Final = 256
 _ITS_OWN: Final[Mapping[str, bool | set[str]]] = {
     "robust": True,
     "aggregator": True,
+    "downlink": True,
     "labelled": True,
     "rounds": {"selection", "bandit"},
 }

@@ -33,6 +33,7 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "codec:int8": "0.1.0",
         "codec:int4": "0.1.0",
         "codec:int2": "0.1.0",
+        "codec:steps": "0.1.0",
     }
 )
 """Known features, and the release that introduced each. Unknown methods and options are refused elsewhere,

@@ -11,9 +11,9 @@ from pydantic import Field, JsonValue, model_validator
 from protocol.base import Label, Name, Share, Wire
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.labelling import Labelling
+from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.options import KnowledgeGraphTask
 
-CodecName = Literal["float32", "float16", "int8", "int4", "int2"]
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Also a part of tensor names and the name of an ONNX input: no dot."""
 MAX_WINDOW_VALUES: Final = 1 << 22
@@ -131,13 +131,6 @@ class Rounds(Wire):
     on devices."""
 
 
-class Uplink(Wire):
-    """Encoding of model deltas. The method's config sets the bits of prototypes."""
-
-    codec: CodecName = "int8"
-    error_carry: bool = True
-
-
 class Labelled(Wire):
     """Labelled windows at the coordinator (``[labelled]``), for guided methods.
 
@@ -169,6 +162,7 @@ class Task(Wire):
     network: Network = Network()
     rounds: Rounds = Rounds()
     uplink: Uplink = Uplink()
+    downlink: Downlink = Downlink()
     robust: Robust = Robust()
     aggregator: Aggregator = Aggregator()
     labelled: Labelled | None = None

@@ -2,8 +2,8 @@
 
 Protocol of ``--serve``, JSON lines: in ``{"job": "<folder>"}``, out ``{"ok": true}`` or ``{"ok": false,
 "error": "...", "kind": KIND}`` with KIND one of Misconfigured, Refused (with its ``reason``), Transient,
-Fault. The child ends when its standard input ends, so it does not outlive a daemon that was killed. A child
-for a single job answers with the same line, or with its exit status.
+Unreachable, Fault. The child ends when its standard input ends, so it does not outlive a daemon that was
+killed. A child for a single job answers with the same line, or with its exit status.
 """
 
 import asyncio
@@ -36,6 +36,10 @@ class WorkerFailed(Transient):
     def __init__(self, words: str, detail: str) -> None:
         super().__init__(f"{words}: {detail}" if detail else words)
         self.detail = detail
+
+
+class Unreachable(Transient):
+    """A service that the job needs cannot be reached now; the job itself is not at fault."""
 
 
 class _Child:
@@ -249,6 +253,8 @@ class Worker:
                 raise Misconfigured(error)
             case "Refused":
                 raise _refused(answer.get("reason"), error)
+            case "Unreachable":
+                raise Unreachable(error)
             case _:
                 raise WorkerFailed(f"{self._module}: {error}", stderr)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status import history
 from coordinator.storage.database import Database
-from coordinator.storage.location import DATABASE
 from coordinator.storage.model_registry import ModelRegistry
 from edge_agent.identity import fleet_secret
 from lichen_lab.benchmarks.support.fleet import ProcessFleet
@@ -17,9 +17,10 @@ from models.knowledge_graph.data.keys import RELATIONS, key
 from models.tensors import read_npz
 from protocol.errors import LichenError
 from protocol.frames.tensors import Codec, encode
+from protocol.tasks.links import Uplink
 from protocol.tasks.options import Features as Modality
 from protocol.tasks.options import KnowledgeGraphTask
-from protocol.tasks.task import Rounds, Task, Uplink
+from protocol.tasks.task import Rounds, Task
 from runtime.storage.blob_store import BlobStore
 from tests.support.network.brokers import embedded, mosquitto_path, mosquitto_process
 from tests.support.network.tap import Tap

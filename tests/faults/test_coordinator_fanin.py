@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.recovery.evidence import frames_of
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine.queries import replay
 from coordinator.status.history import read
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.frame_files import scan
-from coordinator.storage.location import DATABASE
 from coordinator.storage.update_journal import Journal
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.errors import Reason, Transient
@@ -170,7 +170,7 @@ async def test_a_disk_that_takes_nothing_costs_receipts_and_no_update(tmp_path: 
             disk.trouble = trouble
             await give_all(made, updates)
             assert not any(made.link.receipts(name) for name in NAMES)
-            assert made.app.driver.state.delivered == ()
+            assert tuple(made.app.driver.state.delivered) == ()
             disk.trouble = 0
             await give_all(made, updates)  # the devices send again
             assert all(made.link.receipts(name)[-1].status == "accepted" for name in NAMES)
@@ -184,7 +184,7 @@ async def test_the_update_that_closes_the_round_is_the_last_of_its_group_that_co
     async with bench(tmp_path, tiny_task(count=2, min_devices=1, quorum=0.5), spread_s=0.2) as made:
         await made.online(*names)
         await made.phase("collecting")
-        assert made.app.driver.state.selected == names
+        assert tuple(made.app.driver.state.selected) == names
         commits, updates = made.app.receiver.commits, updates_for(made, names)
         async with commits._writing:
             tasks = [
@@ -218,7 +218,7 @@ async def test_the_same_update_twice_and_two_of_one_device_in_a_group(tmp_path: 
             return_exceptions=True,
         )
         assert [getattr(result, "reason", None) for result in results] == [None, None, Reason.DUPLICATE, None]
-        assert made.app.driver.state.delivered == ("d01",)
+        assert tuple(made.app.driver.state.delivered) == ("d01",)
         assert commits.largest >= 2
 
 
@@ -240,10 +240,10 @@ async def test_an_error_of_the_disk_reaches_all_of_a_group_and_the_next_group_go
             *(commits.accept(head, digest(u), u) for head, u in sent), return_exceptions=True
         )
         assert [type(result) for result in results] == [Transient] * 4
-        assert made.app.driver.state.delivered == ()
+        assert tuple(made.app.driver.state.delivered) == ()
         monkeypatch.undo()
         await asyncio.gather(*(commits.accept(head, digest(u), u) for head, u in sent))
-        assert made.app.driver.state.delivered == NAMES[:4]
+        assert tuple(made.app.driver.state.delivered) == NAMES[:4]
 
 
 async def test_who_waits_for_a_writer_that_is_cut_off_is_told(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from coordinator.aggregation.fold import fold_round, limits_for
 from coordinator.recovery import rebuild
+from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status.history import read
 from coordinator.storage import schema
 from coordinator.storage.backup import back_up, backup_of
 from coordinator.storage.database import Database
-from coordinator.storage.location import DATABASE
 from coordinator.storage.update_journal import Journal
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
@@ -106,7 +106,7 @@ def damage(path: Path, how: str) -> None:
 async def ends_well(root: Path) -> None:
     """d3 delivers what is missing, and round 2 is the mean of all three."""
     async with bench(root, TASK) as made:
-        assert made.app.driver.state.delivered == ("d1", "d2")
+        assert tuple(made.app.driver.state.delivered) == ("d1", "d2")
         assert made.app.driver.state.round == 2
         await begin(made)
         await deliver(made, "d3")
@@ -199,7 +199,7 @@ async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_ag
     overwrite(entry.path, entry.at + 5, 3)
     async with bench(tmp_path, TASK) as made:
         await begin(made)
-        await made.until(lambda: made.app.driver.state.delivered == ("d1",))
+        await made.until(lambda: tuple(made.app.driver.state.delivered) == ("d1",))
         await made.until(lambda: bool(made.link.receipts("d2")))
         assert made.link.receipts("d2")[-1].reason == "wrong_digest"
         await made.until(lambda: any(o.round == 2 for o in made.link.to("d2", Kind.OFFER)))
@@ -219,7 +219,7 @@ async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) ->
         await made.until(lambda: made.app.driver.state.version == 2)
         await made.phase("collecting")
         assert (tmp_path / "coordinator" / "updates" / "1").is_dir()
-        made.app.round_worker._back_up = lambda: back_up(made.app.storage.root / DATABASE)
+        made.app.round_worker._back_up = lambda: back_up(made.app.storage.store.path)
         await deliver(made, *NAMES)
         await made.until(lambda: made.app.round_worker._secured == 3)
         assert not (tmp_path / "coordinator" / "updates" / "1").exists()
@@ -370,7 +370,7 @@ async def test_tables_of_the_first_release_are_brought_up_to_date(tmp_path: Path
     with pytest.raises(Misconfigured, match="older lichen"):
         read(tmp_path / "coordinator")
     async with bench(tmp_path, TASK) as made:
-        assert made.app.driver.state.delivered == ("d1", "d2")
+        assert tuple(made.app.driver.state.delivered) == ("d1", "d2")
         await begin(made)
         await deliver(made, "d3")
         await made.until(lambda: made.app.driver.state.version == 2)

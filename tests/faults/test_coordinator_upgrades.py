@@ -9,14 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
-from coordinator.identity import store as identity_store
 from coordinator.identity.store import IdentityStore as IdentityBook
 from coordinator.rollout import store as rollout_book
 from coordinator.rollout.store import RolloutStore as RolloutBook
 from coordinator.status.history import read
 from coordinator.storage import schema
+from coordinator.storage import shared_sqlite as identity_tables
 from coordinator.storage.database import Database
-from coordinator.storage.engines.shared_tables import Design
 from coordinator.storage.migrations import KEPT, copies_of, keep_copy
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
@@ -34,16 +33,15 @@ def next_step(patch: pytest.MonkeyPatch, *, readable_from: int) -> None:
     patch.setattr(schema, "VERSION", version + 1)
     patch.setattr(schema, "READABLE_FROM", readable_from or version + 1)
     for module, name, table in (
-        (identity_store, "IDENTITIES", "devices"),
+        (identity_tables, "IDENTITIES", "devices"),
         (rollout_book, "ROLLOUTS", "past"),
     ):
         old = getattr(module, name)
         patch.setattr(
             module,
             name,
-            Design(
+            identity_tables.Design(
                 old.file,
-                old.suffix,
                 old.schema,
                 old.version + 1,
                 old.version if readable_from else old.version + 1,
@@ -128,7 +126,12 @@ async def test_back_from_a_step_that_is_not_readable_nothing_acknowledged_is_los
     assert "nothing was changed" in CliRunner().invoke(app, ["downgrade", "--config", str(config)]).stdout
     async with bench(tmp_path, TASK) as made:
         state = made.app.driver.state
-        assert (state.version, state.manifest, state.round, state.delivered) == (2, manifest, 3, ("a",))
+        assert (state.version, state.manifest, state.round, tuple(state.delivered)) == (
+            2,
+            manifest,
+            3,
+            ("a",),
+        )
         await made.online("a", "b")
         await deliver(made, "b")
         await made.until(lambda: made.app.driver.state.version == 3)

@@ -24,6 +24,7 @@ from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore
 from runtime.storage.spool import Spool
 from tests.support.agent.parts import outbox_of
+from tests.support.coordinator.uploads import chunks
 from tests.support.network.brokers import BrokerProcess, mosquitto_process
 from tests.support.network.links import quick, running
 from tests.support.services import beside, until
@@ -130,7 +131,7 @@ class Stage:
         self.server = BlobServer(
             self.blobs, post, lambda *_: None, 4, SystemClock(), may_fetch=lambda *_: True
         )
-        self.uploads = Uploads(root / "uploads", 1 << 30, 1 << 30)
+        self.uploads = Uploads(chunks(root), 1 << 30, 1 << 30)
         self.uploads.enter_round(1)
         self.uploaded: list[bytes] = []
 

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from protocol.bundle import BundleManifest, Completion, pack, unpack
-from protocol.frames.frame import decode_frame, encode_frame
+from protocol.frames.differences import packed_difference, packed_whole, unpacked
+from protocol.frames.frame import decode_frame, digest, encode_frame
 from protocol.frames.headers import BlobHeader, UpdateHeader
-from protocol.frames.tensors import Codec, decode, encode
+from protocol.frames.tensors import Codec, decode, encode, encode_steps
+from protocol.messages import BlobRef
 from protocol.tasks.task import Modality, Window
 
 FILES = Path(__file__).parent / "frames"
@@ -35,7 +37,7 @@ X = (np.arange(1, 257, dtype=np.float32) * np.float32(0.25)) ** 2
 X[::3] *= -1
 X = X.reshape(2, 128)
 KEYS = np.arange(256).reshape(16, 16)
-SINCE_V2 = {"v2_uint8.frame"}
+SINCE_V2 = {"v2_uint8.frame", "v2_steps.frame"}
 """What no frame of format 1 has."""
 MANIFEST = BundleManifest(
     task="gestures",
@@ -90,6 +92,17 @@ BUNDLED = {"model.onnx": bytes(range(64)), "labels.txt": b"rest\nwave\n"}
 BUNDLES = {"v1.bundle": (MANIFEST, BUNDLED), "v1_graph.bundle": (ON_GRAPHS, {"model.onnx": bytes(range(64))})}
 
 
+GRID = np.arange(-640, 640, dtype=np.float32).reshape(40, 32) / 8
+BLOB = encode_frame(BlobHeader(name="head"), {"head/w": encode(GRID, Codec.FLOAT32)})
+CHANGE = {"head/w": encode_steps(np.where(GRID % 7 == 0, GRID / 64, 0).astype(np.float32), 2.0**-9)}
+CHANGED = packed_difference("head", BLOB, CHANGE)[1]
+PACKED = {"v3_packed.frame", "v3_difference.frame"}
+
+
+def reference(blob):
+    return BlobRef(digest=digest(blob), size=len(blob))
+
+
 NAMES = [*CASES, *(case.replace("v2", "v1") for case in CASES if case not in SINCE_V2)]
 
 
@@ -109,7 +122,15 @@ def test_a_golden_frame_is_still_written_to_the_byte(name):
 
 
 def test_no_golden_file_is_without_its_case():
-    assert {path.name for path in FILES.iterdir()} == {*NAMES, *BUNDLES}
+    assert {path.name for path in FILES.iterdir()} == {*NAMES, *BUNDLES, *PACKED}
+
+
+def test_golden_packed_blobs_are_still_read():
+    """They are not written again: another release of the compressor may give other bytes."""
+    blob, before = BLOB, (FILES / "v3_packed.frame").read_bytes()
+    assert unpacked(before, None, "head", reference(blob)) == blob
+    after = unpacked((FILES / "v3_difference.frame").read_bytes(), blob, "head", reference(CHANGED))
+    assert after == CHANGED
 
 
 @pytest.mark.parametrize("name", BUNDLES)
@@ -141,6 +162,8 @@ def test_golden_values_read_by_hand():
 if __name__ == "__main__":
     FILES.mkdir(exist_ok=True)
     frames = {name: encode_frame(*case) for name, case in CASES.items()}
+    frames["v3_packed.frame"] = packed_whole(BLOB)
+    frames["v3_difference.frame"] = packed_difference("head", BLOB, CHANGE)[0]
     for file, content in (frames | {name: pack(*case) for name, case in BUNDLES.items()}).items():
         if not (FILES / file).exists():
             (FILES / file).write_bytes(content)

@@ -40,25 +40,26 @@ def open_round() -> RoundState:
 @given(st.lists(OFFERED, max_size=14), st.integers(0, 14))
 def test_a_group_counts_like_its_updates_one_by_one_wherever_it_is_cut(offered, cut) -> None:
     whole = accept_batch(RULES, open_round(), offered, {}, 1.0)
-    state, known, answers, commands, events = open_round(), {}, [], [], []
+    state, known, answers, commands, counted = open_round(), {}, [], [], []
     for part in (offered[:cut], offered[cut:]):
         found = accept_batch(RULES, state, part, known, 1.0)
         state = found.state
-        known |= {one.key: one.digest for _, one in found.events}
+        known |= {one.key: one.digest for one in found.counted}
         answers += found.answers
         commands += found.commands
-        events += found.events
+        counted += found.counted
     assert state == whole.state
     assert [str(answer) for answer in answers] == [str(answer) for answer in whole.answers]
     assert tuple(commands) == whole.commands
-    assert tuple(events) == whole.events
-    counted = [one.header.device for _, one in whole.events]
-    assert tuple(sorted(counted)) == whole.state.delivered, "each device once, and nobody else"
+    assert tuple(counted) == whole.counted
+    devices = [one.header.device for one in counted]
+    assert sorted(devices) == list(whole.state.delivered), "each device once, and nobody else"
+    assert (() if whole.event is None else whole.event.devices) == tuple(devices)
     for one, answer in zip(offered, whole.answers, strict=True):
         if answer is None:
             assert one.header.device in whole.state.delivered
         elif answer.reason is Reason.DUPLICATE:
-            assert one.digest not in {counted.digest for _, counted in whole.events}
+            assert one.digest not in {one.digest for one in counted}
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.data())

@@ -89,6 +89,6 @@ def manifests(
                 reference |= screened  # as coordinator.aggregation.screen_baseline keeps it
             parent, _ = versions.publish(number, state, parent)
             digests.append(parent)
-            # as written for devices
-            state = versions.state(parent)
+            # as written: in a fold, values of half precision are those that devices hold
+            state = versions.exact_state(parent)
     return digests

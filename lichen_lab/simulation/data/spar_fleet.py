@@ -17,7 +17,8 @@ from lichen_lab.simulation.data.sensor_faults import (
 from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from models.data.streams.recording import Recording, Stream
-from protocol.tasks.task import Encoder, Network, Rounds, Task, Uplink, Window
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import Encoder, Network, Rounds, Task, Window
 
 ROUNDS: Final = 20
 OBSERVER: Final = "physcia"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from coordinator.storage.model_registry import blob_frame
+from coordinator.versions.published_blobs import blob_frame
 from models.contract import Blobs, Tensors
 from protocol.frames.frame import digest
 from protocol.frames.tensors import Codec

@@ -139,6 +139,7 @@ METHOD = MethodSpec(
     personal=_personal,
     bounded=("gate",),
     optimised=("base", "domain", "expert", "decoder", "last"),
+    rounded=("base", "domain", "expert", "decoder", "last"),
     routed=True,
     several_targets=True,
 )

@@ -14,7 +14,7 @@ from models.knowledge_graph.data.graph import BoolArray
 from models.knowledge_graph.data.keys import Keys
 from models.methods.mmfed3_hide.messages import Sent
 from protocol.frames.tensors import Codec, decode, encode
-from protocol.tasks.task import Uplink
+from protocol.tasks.links import Uplink
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ from pathlib import Path
 from coordinator.app import open_coordinator
 from coordinator.messaging.receipts import ReceiptSender
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, server_half, toy_task
-from protocol.tasks.task import Rounds, Task, Uplink
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import Rounds, Task
 from runtime import logs
 from runtime.clock import SystemClock
 from runtime.process.daemon import run

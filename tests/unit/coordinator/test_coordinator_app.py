@@ -65,8 +65,8 @@ async def test_too_few_at_the_deadline_opens_the_round_again_and_keeps_what_came
         await made.give("a", Kind.UPDATE, frame(header("a", 1, base)))
         await made.until(lambda: made.app.driver.state.attempt == 2)
         await made.until(lambda: made.app.driver.state.phase == "collecting")
-        assert made.app.driver.state.delivered == ("a",)
-        assert made.app.driver.state.missing == ("b",)
+        assert tuple(made.app.driver.state.delivered) == ("a",)
+        assert made.app.driver.state.missing() == ("b",)
         await made.give("b", Kind.UPDATE, frame(header("b", 1, base)))
         await made.until(lambda: made.app.driver.state.version == 1)
     found = read(tmp_path / "coordinator")
@@ -191,7 +191,7 @@ async def test_a_full_disk_stops_nothing_and_the_update_comes_again(tmp_path) ->
         await made.online("b")
         await asyncio.sleep(0.6)
         assert [r.digest for r in made.link.receipts("a")] == [digest(b"{}")], "the update has none"
-        assert made.app.driver.state.delivered == ()
+        assert tuple(made.app.driver.state.delivered) == ()
         assert "nothing can be written (" in made.app.driver.why()
         with made.app.storage.store.transaction() as connection:
             connection.exec_driver_sql("PRAGMA query_only=OFF")

@@ -10,7 +10,8 @@ from typing import Any, Final
 from lichen_lab.demo.core.scenario import Layout, Options, agent_config, observer_config
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
-from protocol.tasks.task import LABEL, Rounds, Target, Task, Uplink, Window
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import LABEL, Rounds, Target, Task, Window
 
 TASK_NAME: Final = "spar-watches"
 ARM: Final = "arm"

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from lichen_lab.demo.core.scenario import Layout
 from lichen_lab.simulation.data.sets import small_graphs
+from protocol.tasks.links import Uplink
 from protocol.tasks.options import Features, KnowledgeGraphTask
-from protocol.tasks.task import Rounds, Task, Uplink
+from protocol.tasks.task import Rounds, Task
 
 TASK_NAME: Final = "umls-sites"
 TEXT: Final = small_graphs.TEXT

@@ -27,7 +27,8 @@ from models.tensors import read_npz
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import Offer
-from protocol.tasks.task import Task, Uplink
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import Task
 
 _NO_BASE = "0" * 64
 

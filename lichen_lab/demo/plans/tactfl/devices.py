@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
-from protocol.tasks.task import Encoder, Labelled, Network, Rounds, Task, Uplink, Window
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import Encoder, Labelled, Network, Rounds, Task, Window
 
 TASK_NAME: Final = "spar-unlabelled"
 ACCELEROMETER, GYROSCOPE = (m.name for m in spar.MODALITIES)

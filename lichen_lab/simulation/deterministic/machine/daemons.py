@@ -182,7 +182,7 @@ class CoordinatorNode(Node):
         if app is None:
             return
         state = app.driver.state
-        self.world.say(f"round {state.round}.{state.attempt} {state.phase.value} {state.delivered}")
+        self.world.say(f"round {state.round}.{state.attempt} {state.phase.value} {tuple(state.delivered)}")
         self.aside(lambda: self.world.truth.changed(app))
 
     def may_rot(self, path: Path) -> bool:

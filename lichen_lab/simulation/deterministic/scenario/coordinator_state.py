@@ -8,9 +8,11 @@ import sqlalchemy as sa
 from coordinator.daemon import Coordinator
 from coordinator.storage import schema
 from models.contract import Blobs
+from protocol.errors import Refused
+from protocol.frames.differences import unpacked
 from protocol.frames.frame import decode_frame
 from protocol.frames.frame import digest as digest_of
-from protocol.frames.headers import BlobHeader, Manifest
+from protocol.frames.headers import BlobHeader, BlobIndex, Manifest
 
 
 class Violation(AssertionError):  # noqa: N818 - reads as what happened
@@ -18,7 +20,7 @@ class Violation(AssertionError):  # noqa: N818 - reads as what happened
 
 
 def read_state(blobs: Path, manifest: str) -> Blobs:
-    """A global state, read beside the coordinator."""
+    """The exact values of a global state, read beside the coordinator; its differences are applied, too."""
 
     def blob(digest: str) -> bytes:
         data = (blobs / digest[:2] / digest).read_bytes()
@@ -26,7 +28,15 @@ def read_state(blobs: Path, manifest: str) -> Blobs:
             raise Violation(f"blob {digest[:8]} of a new version is damaged")
         return data
 
-    refs = Manifest.model_validate_json(blob(manifest)).blobs
+    version = Manifest.model_validate_json(blob(manifest))
+    for name, way in version.differences.items():
+        try:
+            unpacked(blob(way.blob.digest), blob(way.parent), name, version.blobs[name])
+        except Refused as error:
+            raise Violation(f"version {version.version}: no device gets {name!r}: {error}") from error
+    refs = dict(version.blobs)
+    if version.exact is not None:
+        refs |= BlobIndex.model_validate_json(blob(version.exact.digest)).blobs
     return {name: decode_frame(blob(ref.digest), BlobHeader)[1] for name, ref in refs.items()}
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from protocol.tasks.task import CodecName, Rounds, Uplink
+from protocol.tasks.links import CodecName, Uplink
+from protocol.tasks.task import Rounds
 
 COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"

@@ -24,7 +24,8 @@ from models.tensors import flatten, read_npz, unflatten
 from models.worker import job_folder
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits
-from protocol.tasks.task import Modality, Network, Rounds, Task, Uplink, Window
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import Modality, Network, Rounds, Task, Window
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 

@@ -100,7 +100,7 @@ async def test_too_few_left_reopens_the_round_and_asks_the_device_again(tmp_path
         await made.until(
             lambda: made.app.driver.state.attempt == 2 and made.app.driver.state.phase == "collecting"
         )
-        assert made.app.driver.state.missing == ("a",)
+        assert made.app.driver.state.missing() == ("a",)
         await made.give("a", Kind.UPDATE, a)
         await made.until(lambda: made.app.driver.state.version == 1)
         assert read(tmp_path / "coordinator")["versions"][1]["devices"] == ["a", "b"]

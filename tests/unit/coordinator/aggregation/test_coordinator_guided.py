@@ -33,7 +33,7 @@ async def deliver(made, values=VALUES, round_: int = 1) -> None:
     await made.phase("collecting")
     base = made.app.driver.state.manifest
     for device, value in values.items():
-        if device in made.app.driver.state.missing:
+        if device in made.app.driver.state.missing():
             await made.give(device, Kind.UPDATE, frame(header(device, round_, base), value))
 
 
@@ -114,7 +114,7 @@ async def test_a_device_without_a_view_is_lost_told_and_not_asked_again(tmp_path
     async with bench(tmp_path / "few", TASK, GuidedJobs(blind=["odd"]), Guided()) as made:
         await deliver(made)
         await made.phase("waiting_for_devices")
-        assert made.app.driver.state.refused == (("odd", "non_finite"),)
+        assert made.app.driver.state.refused == {"odd": "non_finite"}
         assert made.app.driver.state.version == 0
 
 

@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from coordinator.cli.main import app
 from coordinator.config.coordinator import load_settings
-from coordinator.recovery.folder_owner import own_task
+from coordinator.recovery.folder_owner import DATABASE, own_task
 from coordinator.recovery.state_folder import open_storage
 from coordinator.storage.database import Database
-from coordinator.storage.location import DATABASE
 from coordinator.task import load_task
 from lichen import cli
 from protocol.errors import Misconfigured
@@ -167,7 +166,7 @@ def test_the_example_is_sound_and_the_docs_name_every_key() -> None:
         inner = (
             [f"{name}.{key}" for key in type(value).model_fields] if isinstance(value, BaseModel) else [name]
         )
-        for key in [f"{name}.*"] if name in ("mqtt", "log", "storage") else inner:
+        for key in [f"{name}.*"] if name in ("mqtt", "log") else inner:
             assert f"`{key}`" in page, f"docs/coordinator-settings.md does not name {key}"
 
 

@@ -43,7 +43,7 @@ async def test_a_round_is_explained_by_device_with_what_came_of_it(tmp_path, fil
         assert status["selection"] == "bandit"
         assert set(status["selected"]) == set(driver.state.selected)
         waited = [one for one in status["waits"] if one["what"].startswith("update of")]
-        assert len(waited) == len(driver.state.missing)
+        assert len(waited) == len(driver.state.missing())
         assert all("; selected: " in one["why"] for one in waited), waited
         assert f"selected by bandit: {first}: " in said("status", "-c", file, of=coordinator)
     told = json.loads(said("explain", "-c", file, "--format", "json"))

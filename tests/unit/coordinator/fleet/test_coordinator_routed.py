@@ -42,7 +42,7 @@ async def finish(made, **extra: dict) -> None:
     for round_ in range(driver.state.round, made.app.driver.task.rounds.count + 1):
         await made.until(lambda known=round_: driver.state.round == known)
         await made.phase("collecting")
-        for device in driver.state.missing:
+        for device in driver.state.missing():
             head = header(device, round_, driver.state.manifest, extra=extra.get(device, {}))
             await made.give(device, Kind.UPDATE, frame(head))
         await made.until(lambda known=round_: driver.state.version == known)

@@ -7,7 +7,8 @@ from coordinator.config.coordinator import load_settings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import Requirements, profile_of, requirements_of
 from coordinator.recovery.folder_owner import check_owner, own_task
-from coordinator.round_machine.events import RoundState, Rules, Select
+from coordinator.round_machine.commands import Select
+from coordinator.round_machine.events import RoundState, Rules
 from coordinator.selection.selector import DeviceSelector
 from coordinator.storage.database import Database
 from coordinator.task import load_task

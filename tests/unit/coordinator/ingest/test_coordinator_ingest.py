@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 
+from coordinator.round_machine.device_sets import NONE
 from coordinator.status.history import read
 from protocol import messages
 from protocol.errors import Reason
@@ -20,7 +21,7 @@ async def open_round(made, *devices: str) -> str:
     """A round is collecting from these devices; returns its base."""
     await made.online(*devices)
     await made.phase("collecting")
-    assert made.app.driver.state.selected == devices
+    assert tuple(made.app.driver.state.selected) == devices
     return made.app.driver.state.manifest
 
 
@@ -37,7 +38,7 @@ async def test_accepted_is_in_the_journal_before_the_receipt(tmp_path) -> None:
         receipt = made.link.receipts("a")[0]
         assert (receipt.status, receipt.round, receipt.digest) == ("accepted", 1, digest(update))
         assert (tmp_path / "coordinator/updates/1" / digest(update)).read_bytes() == update
-        assert made.app.driver.state.delivered == ("a",)
+        assert tuple(made.app.driver.state.delivered) == ("a",)
         found = read(tmp_path / "coordinator")["rounds"][0]["updates"]
         assert [u["device"] for u in found] == ["a"]
 
@@ -54,7 +55,7 @@ async def test_a_full_disk_gives_no_receipt_and_no_crash(tmp_path, monkeypatch) 
             patch.setattr(made.app.receiver._journal, "write", full)
             await made.give("a", Kind.UPDATE, update)
         assert made.link.receipts("a") == []
-        assert made.app.driver.state.delivered == ()
+        assert tuple(made.app.driver.state.delivered) == ()
         await made.give("a", Kind.UPDATE, update)
         assert made.link.receipts("a")[0].status == "accepted"
 
@@ -108,7 +109,7 @@ async def test_each_wrong_update_is_refused_with_its_reason_and_counted(tmp_path
         await made.give("a", Kind.UPDATE, frame(header("a", 1, base)))
         device = "a" if case in ("other digest", "device") else "c"
         if case == "device":
-            made.app.driver.state = made.app.driver.state.model_copy(update={"delivered": ()})
+            made.app.driver.state = made.app.driver.state.model_copy(update={"delivered": NONE})
         update = make(base)
         await made.give(device, Kind.UPDATE, update)
         receipt = made.link.receipts(device)[-1]
@@ -170,7 +171,7 @@ async def test_chunks_in_any_order_twice_and_late(tmp_path) -> None:
             await made.give("a", Kind.UP_BLOB, chunk, mark, index)
         assert [r.status for r in made.link.receipts("a")] == ["accepted"]
         await made.give("a", Kind.UP_BLOB, chunks[0], mark, 0)
-        assert made.app.driver.state.delivered == ("a",)
+        assert tuple(made.app.driver.state.delivered) == ("a",)
         assert not list((tmp_path / "coordinator/uploads").rglob("*.part"))
 
 
@@ -204,7 +205,7 @@ async def test_wrong_bytes_twice_are_refused_for_good(tmp_path) -> None:
         assert [r.reason for r in made.link.receipts("a")] == [Reason.WRONG_DIGEST]
 
 
-async def test_an_upload_goes_on_after_a_restart_also_when_its_map_lies(tmp_path) -> None:
+async def test_an_upload_goes_on_after_a_restart_also_with_chunks_that_a_power_cut_emptied(tmp_path) -> None:
     update = b""
     for turn in range(3):
         async with bench(tmp_path) as made:
@@ -217,9 +218,9 @@ async def test_an_upload_goes_on_after_a_restart_also_when_its_map_lies(tmp_path
             if turn == 0:
                 await made.give("a", Kind.UP_BLOB, chunks[0], mark, 0)
             if turn == 1:
-                bitmap = next((tmp_path / "coordinator/uploads").rglob("*.map"))
-                bitmap.write_bytes(bytes([2 ** len(chunks) - 1]))
-                bitmap.with_suffix(".part").write_bytes(b"\0" * len(update))
+                folder = next((tmp_path / "coordinator/uploads").rglob("pointer")).parent
+                for index, chunk in enumerate(chunks):
+                    (folder / str(index)).write_bytes(bytes(len(chunk)))
     async with bench(tmp_path) as made:
         await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
         for index, chunk in enumerate(chunks):
@@ -232,9 +233,9 @@ async def test_an_upload_that_was_whole_before_a_restart_is_taken_at_its_pointer
         update = frame(header("a", 1, await open_round(made, "a"), extra={"padding": "x" * 3000}))
         await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
         await made.give("a", Kind.UP_BLOB, update[:1024], digest(update), 0)
-    [bitmap] = (tmp_path / "coordinator/uploads").rglob("*.map")
-    bitmap.write_bytes(bytes([2 ** -(-len(update) // 1024) - 1]))
-    bitmap.with_suffix(".part").write_bytes(update)
+    [pointer] = (tmp_path / "coordinator/uploads").rglob("pointer")
+    for index in range(-(-len(update) // 1024)):
+        (pointer.parent / str(index)).write_bytes(update[index * 1024 : (index + 1) * 1024])
     async with bench(tmp_path) as made:
         await made.give("a", Kind.UPDATE, messages.encode(pointer_to(update)))
         assert made.link.wants("a") == []

@@ -7,12 +7,13 @@ import threading
 import pytest
 
 from coordinator.ingest.chunked_uploads import Uploads
+from coordinator.objects.chunks import ChunkStore
 from protocol.errors import Transient
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef, Want
-from runtime.storage.blob_store import Partial
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import frame, header, tiny_task
+from tests.support.coordinator.uploads import chunks
 
 
 def pointer(data: bytes) -> BlobPointer:
@@ -23,14 +24,14 @@ def pointer(data: bytes) -> BlobPointer:
 @pytest.fixture
 def slow(monkeypatch):
     """Verifying says that it has begun, and waits to be let go."""
-    begun, go, verified = threading.Event(), threading.Event(), Partial.verified
+    begun, go, verified = threading.Event(), threading.Event(), ChunkStore.whole
 
-    def wait(self: Partial) -> bytes:
+    def wait(self: ChunkStore, device: str, of: BlobPointer) -> bytes:
         begun.set()
         assert go.wait(30)
-        return verified(self)
+        return verified(self, device, of)
 
-    monkeypatch.setattr(Partial, "verified", wait)
+    monkeypatch.setattr(ChunkStore, "whole", wait)
     yield begun, go
     go.set()
 
@@ -39,7 +40,7 @@ def test_others_announce_and_send_while_an_upload_is_verified(tmp_path, slow) ->
     """One lock was held while up to 128 MiB were read and hashed: all other uploads stood still."""
     begun, go = slow
     first, second = b"a" * 2000, b"b" * 2000
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
     uploads.announce("d1", pointer(first), 10_000)
     uploads.add("d1", pointer(first).blob.digest, 0, first[:1024])
@@ -60,13 +61,13 @@ def test_others_announce_and_send_while_an_upload_is_verified(tmp_path, slow) ->
     assert found == [first]
     assert not uploads.expects("d1", pointer(first).blob.digest)
     assert uploads.expects("d2", pointer(second).blob.digest)
-    assert not (tmp_path / "u/1/d1").exists()
+    assert not (tmp_path / "u/uploads/1/d1").exists()
 
 
 def test_a_round_that_ends_while_an_upload_is_verified_forgets_it(tmp_path, slow) -> None:
     begun, go = slow
     data, ends = b"a" * 1000, []
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
     uploads.announce("d1", pointer(data), 10_000)
 
@@ -101,7 +102,7 @@ async def test_a_commit_waits_for_no_other_thread(tmp_path) -> None:
             update = frame(one)
             async with asyncio.timeout(20):
                 await made.app.receiver.commits.accept(one, digest(update), update)
-            assert made.app.driver.state.delivered == ("a",)
+            assert tuple(made.app.driver.state.delivered) == ("a",)
             assert not any(task.done() for task in others), "all other threads are still at work"
         finally:
             go.set()

@@ -15,6 +15,7 @@ from coordinator.messaging.blob_server import BlobServer, FetchBudget
 from coordinator.messaging.fetch_queue import MAX_WAITING, MOST_OF_STRANGERS
 from coordinator.messaging.receipts import AnswerQueue, ReceiptSender
 from coordinator.messaging.sender import Sender
+from coordinator.objects.chunks import ChunkStore
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.model_registry import ModelRegistry
@@ -26,9 +27,10 @@ from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, State, Want
 from protocol.topics import Kind, parse
 from runtime.clock import ManualClock
-from runtime.storage.blob_store import BlobStore, Partial
+from runtime.storage.blob_store import BlobStore
 from tests.support.coordinator.bench import FakeLink
 from tests.support.coordinator.fake import FLEET, tiny_task
+from tests.support.coordinator.uploads import chunks
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def pointer(size: int, mark: str = "0", round_: int = 1) -> BlobPointer:
 
 
 def test_uploads_stay_under_their_bounds(tmp_path) -> None:
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
     for mark in "abcdef":
         uploads.announce("d1", pointer(3000, mark), 10_000)
@@ -85,20 +87,20 @@ def test_uploads_stay_under_their_bounds(tmp_path) -> None:
     uploads.add("d2", pointer(3000).blob.digest, 0, b"x" * 1024)
     uploads.enter_round(2)
     assert uploads.announced_bytes == 0
-    assert not list((tmp_path / "u").rglob("*.part")), "what nobody finished goes with its round"
+    assert not list((tmp_path / "u").rglob("*/0")), "what nobody finished goes with its round"
 
 
 def test_bytes_of_uploads_that_were_given_up_do_not_fill_the_disk(tmp_path) -> None:
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
     for number in range(20):
         uploads.announce("d1", pointer(3000, str(number)), 10_000)
         uploads.add("d1", pointer(3000, str(number)).blob.digest, 0, b"x" * 1024)
-    assert len(list((tmp_path / "u").rglob("*.part"))) == 1
-    again = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    assert len(list((tmp_path / "u").rglob("*/0"))) == 1
+    again = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     again.enter_round(1)
     again.announce("d1", pointer(3000, "other"), 10_000)
-    assert not list((tmp_path / "u").rglob("*.part")), "also what an earlier process began"
+    assert not list((tmp_path / "u").rglob("*/0")), "also what an earlier process began"
 
 
 def whole(data: bytes, round_: int = 1) -> BlobPointer:
@@ -107,25 +109,25 @@ def whole(data: bytes, round_: int = 1) -> BlobPointer:
 
 
 def test_an_update_that_is_being_verified_is_announced_in_vain(tmp_path, monkeypatch) -> None:
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
-    data, verify = b"y" * 1000, Partial.verified
+    data, verify = b"y" * 1000, ChunkStore.whole
     announced = whole(data)
 
-    def verified(partial: Partial) -> bytes:
+    def verified(store: ChunkStore, device: str, whole: BlobPointer) -> bytes:
         with pytest.raises(Transient, match=f"{announced.blob.digest[:12]} of d1 is being verified"):
             uploads.announce("d1", announced, 10_000)
         assert uploads.add("d1", announced.blob.digest, 0, data) is None
         assert uploads.announce("d2", announced, 10_000), "another device's is another update"
-        return verify(partial)
+        return verify(store, device, whole)
 
-    monkeypatch.setattr(Partial, "verified", verified)
+    monkeypatch.setattr(ChunkStore, "whole", verified)
     uploads.announce("d1", announced, 10_000)
     assert uploads.add("d1", announced.blob.digest, 0, data) == data
 
 
 def test_a_thread_that_comes_late_to_a_round_forgets_nothing(tmp_path) -> None:
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(2)
     uploads.announce("d1", pointer(3000, round_=2), 10_000)
     for late in (1, 2):
@@ -137,8 +139,8 @@ def test_an_update_that_is_all_here_is_taken_when_it_is_announced_or_begun_anew(
     data = b"y" * 1000
     for content, wanted in ((data, True), (b"x" * 1000, False)):
         folder = tmp_path / str(wanted)
-        BlobStore(folder / "1" / "d1").partial(whole(data).blob, 1024).add(0, content)
-        uploads = Uploads(folder, per_device_bytes=4000, total_bytes=9000)
+        chunks(folder).put("d1", whole(data), 0, content)
+        uploads = Uploads(chunks(folder), per_device_bytes=4000, total_bytes=9000)
         uploads.enter_round(1)
         said = uploads.announce("d1", whole(data), 10_000)
         assert (said == data) == wanted
@@ -147,7 +149,7 @@ def test_an_update_that_is_all_here_is_taken_when_it_is_announced_or_begun_anew(
 
 
 def test_an_update_that_is_whole_ends_the_other_uploads_of_its_device_and_of_no_other(tmp_path) -> None:
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
     data, other = b"y" * 1000, pointer(2000, "other")
     both = (other, whole(data))
@@ -158,7 +160,7 @@ def test_an_update_that_is_whole_ends_the_other_uploads_of_its_device_and_of_no_
     assert uploads.add("d1", digest(data), 0, data) == data
     assert [uploads.expects("d1", one.blob.digest) for one in both] == [False, False]
     assert [uploads.expects("d2", one.blob.digest) for one in both] == [True, True]
-    assert not (tmp_path / "u" / "1" / "d1").exists()
+    assert not (tmp_path / "u/uploads/1/d1").exists()
     assert uploads.announced_bytes == 3000
 
 
@@ -176,7 +178,7 @@ def test_frames_of_rounds_that_are_folded_leave_the_disk_and_those_of_the_open_r
 
 
 def test_a_lane_that_still_knows_the_round_before_spoils_no_upload(tmp_path) -> None:
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(2)
     uploads.announce("d1", pointer(3000, round_=2), 10_000)
     uploads.enter_round(1)
@@ -185,7 +187,7 @@ def test_a_lane_that_still_knows_the_round_before_spoils_no_upload(tmp_path) -> 
 
 def test_an_upload_that_gives_way_in_vain_leaves_no_bytes(tmp_path) -> None:
     """What is refused for lack of room has cost the device its older uploads: their bytes count no more."""
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=5000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=5000)
     uploads.enter_round(1)
     uploads.announce("d1", pointer(2000, "a"), 10_000)
     uploads.add("d1", pointer(2000, "a").blob.digest, 0, b"x" * 1024)
@@ -194,31 +196,31 @@ def test_an_upload_that_gives_way_in_vain_leaves_no_bytes(tmp_path) -> None:
         uploads.announce("d1", pointer(4000, "c"), 10_000)
     assert refused.value.reason is Reason.FULL
     assert uploads.announced_bytes == 3000
-    assert not list((tmp_path / "u" / "1" / "d1").rglob("*.part"))
+    assert not list((tmp_path / "u/uploads/1/d1").rglob("*/0"))
 
 
 def test_a_round_that_ends_in_one_lane_spoils_no_upload_in_the_other(tmp_path, monkeypatch) -> None:
     data, sizes = b"y" * 3000, []
-    uploads = Uploads(tmp_path / "u", per_device_bytes=4000, total_bytes=9000)
+    uploads = Uploads(chunks(tmp_path / "u"), per_device_bytes=4000, total_bytes=9000)
     uploads.enter_round(1)
     ref = BlobRef(digest=digest(data), size=len(data))
     uploads.announce("d1", BlobPointer(task="tiny", round=1, blob=ref, chunk_bytes=1024), 10_000)
     other = threading.Thread(target=uploads.enter_round, args=(2,))
-    add = Partial.add
+    put = ChunkStore.put
 
-    def slow(self: Partial, index: int, chunk: bytes) -> bool:
+    def slow(self: ChunkStore, device: str, of: BlobPointer, index: int, chunk: bytes) -> None:
         if index == 2:
             other.start()
             other.join(0.3)  # the other lane has its chance while this one writes
-        return add(self, index, chunk)
+        put(self, device, of, index, chunk)
 
-    monkeypatch.setattr(Partial, "add", slow)
+    monkeypatch.setattr(ChunkStore, "put", slow)
     with contextlib.suppress(Transient):  # the other lane was first: the bytes went with their round
         for index in range(3):
             done = uploads.add("d1", ref.digest, index, data[index * 1024 : (index + 1) * 1024])
             sizes.append(None if done is None else len(done))
     other.join()
-    assert sizes in ([None, None, 3000], [None, None]), "all of it, or nothing"
+    assert sizes in ([None, None, 3000], [None, None, None], [None, None]), "all of it, or nothing"
     assert uploads.announced_bytes == 0
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import Requirements, requirements_of
-from coordinator.round_machine.events import RoundPhase, RoundState, Rules, Select
+from coordinator.round_machine.commands import Select
+from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from coordinator.rounds.outlook import fleet_status
 from coordinator.selection.policies import SelectionInput, policy
 from coordinator.selection.selector import DeviceSelector

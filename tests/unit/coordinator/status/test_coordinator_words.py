@@ -56,11 +56,11 @@ async def test_who_was_refused_for_good_is_not_waited_for_at_the_next_attempt(tm
         await made.until(lambda: "b was refused: wrong_tensors" in made.app.driver.why())
         await made.until(lambda: made.app.driver.state.attempt == 2)
         await made.phase("collecting")
-        assert made.app.driver.state.selected == ("a", "c")
+        assert tuple(made.app.driver.state.selected) == ("a", "c")
         await made.give("c", Kind.UPDATE, frame(header("c", 1, base)))
         await made.until(lambda: made.app.driver.state.round == 2)
         await made.phase("collecting")
-        assert made.app.driver.state.selected == ("a", "b", "c"), "the next round asks it again"
+        assert tuple(made.app.driver.state.selected) == ("a", "b", "c"), "the next round asks it again"
 
 
 async def test_a_refusal_outlives_a_restart_and_ends_when_the_device_comes_back(tmp_path) -> None:
@@ -70,7 +70,7 @@ async def test_a_refusal_outlives_a_restart_and_ends_when_the_device_comes_back(
         await made.phase("collecting")
         await made.give("b", Kind.UPDATE, b"{}")
     async with bench(tmp_path, task) as made:
-        assert made.app.driver.state.refused == (("b", "malformed"),)
+        assert made.app.driver.state.refused == {"b": "malformed"}
         await made.until(lambda: made.app.driver.state.attempt == 2)
         words = "waiting until 2 devices are online with data enough, 1 is: a; not b was refused: malformed"
         assert words in made.app.driver.why()
@@ -79,7 +79,7 @@ async def test_a_refusal_outlives_a_restart_and_ends_when_the_device_comes_back(
         await made.give("b", Kind.STATE, messages.encode(State(status="stopped", device="b")))
         await made.online("b")
         await made.phase("collecting")
-        assert made.app.driver.state.selected == ("a", "b")
+        assert tuple(made.app.driver.state.selected) == ("a", "b")
 
 
 async def test_an_update_refused_for_what_may_change_keeps_the_device_in(tmp_path) -> None:
@@ -88,11 +88,11 @@ async def test_an_update_refused_for_what_may_change_keeps_the_device_in(tmp_pat
         await made.phase("collecting")
         await made.give("b", Kind.UPDATE, frame(header("b", 1, "0" * 64)))  # wrong base
         await made.give("b", Kind.UP_BLOB, b"short", "0" * 64, 0)
-        assert made.app.driver.state.refused == ()
+        assert made.app.driver.state.refused == {}
         await made.give("b", Kind.UPDATE, b"{}")
-        assert made.app.driver.state.refused == (("b", "malformed"),)
+        assert made.app.driver.state.refused == {"b": "malformed"}
         await made.give("b", Kind.UPDATE, frame(header("b", 1, made.app.driver.state.manifest)))
-        assert made.app.driver.state.refused == (), "what it sent then was good"
+        assert made.app.driver.state.refused == {}, "what it sent then was good"
 
 
 async def test_the_words_name_who_is_here_and_what_the_others_lack(tmp_path) -> None:

@@ -4,7 +4,6 @@ import json
 import stat
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -222,7 +221,7 @@ async def delivery(store, blobs, post, clock, signer):
         task="toy",
         store=store,
         blobs=blobs,
-        state_dir=Path(store.where).parent,
+        state_dir=store.path.parent,
         recent=3,
         post=post,
         roster=DeviceRegistry(store, clock.wall, clock.now),

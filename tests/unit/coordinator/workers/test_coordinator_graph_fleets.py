@@ -14,14 +14,13 @@ from coordinator.config.coordinator import load_settings
 from coordinator.fleet.requirements import requirements_of
 from coordinator.ingest.header_checks import check_header
 from coordinator.recovery.evidence import newest_manifest
-from coordinator.recovery.folder_owner import check_owner, own_task
+from coordinator.recovery.folder_owner import DATABASE, check_owner, own_task
 from coordinator.rollout.releases import newest
 from coordinator.selection.policies import SelectionInput, policy
 from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
 from coordinator.storage.backup import backup_of
 from coordinator.storage.database import Database
-from coordinator.storage.location import DATABASE
 from coordinator.storage.private_blobs import BlobOwnership, without_private_blobs
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import AcceptedUpdate
@@ -188,6 +187,9 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
         assert made.app.jobs.judged == [("projection/text",)] * 2
         state = await made.app.model.state()
 
+    async def held():
+        return state
+
     class Looking:
         async def view(self, given, *_):
             assert set(given) == {"projection/text"}
@@ -200,7 +202,7 @@ async def test_what_judges_or_finishes_a_version_would_not_get_them_either(tmp_p
     monkeypatch.setattr("coordinator.aggregation.round_fold.screen_round", lambda *_: {})
     monkeypatch.setattr("coordinator.aggregation.round_fold.fold_screened", lambda *_: state)
     entry = AcceptedUpdate("a", "d" * 64, tmp_path)
-    made = await RoundFold(Guided(), task, Looking()).fold(1, state, [entry], Limits(), {}, {})
+    made = await RoundFold(Guided(), task, Looking()).fold(1, state, [entry], Limits(), {}, {}, held)
     assert made.state["rows/a"] is state["rows/a"]
     moved = made.state["projection/text"]["projection/text/weight"]
     np.testing.assert_array_equal(moved, state["projection/text"]["projection/text/weight"] + 1)
@@ -269,7 +271,7 @@ async def test_a_salvage_proves_the_version_its_rows_and_what_devices_said_of_it
     backup_of(database).unlink()
     async with graph_bench(tmp_path, TASK) as made:
         state = made.app.driver.state
-        assert (state.version, state.manifest, state.delivered) == (1, manifest, ("a",))
+        assert (state.version, state.manifest, tuple(state.delivered)) == (1, manifest, ("a",))
         assert made.app.round_worker._registry.metrics(1) == pytest.approx({"mrr": 0.4, "hits10": 0.25})
         ref = await ref_of(made, "rows/a")
         await gateways_online(made, "b")

@@ -17,8 +17,9 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.features import FEATURES, needed
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.labelling import LabelRule
+from protocol.tasks.links import CodecName, Uplink
 from protocol.tasks.options import KnowledgeGraphTask
-from protocol.tasks.task import CodecName, Encoder, Modality, Network, Rounds, Target, Task, Uplink, Window
+from protocol.tasks.task import Encoder, Modality, Network, Rounds, Target, Task, Window
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
 from runtime.settings.load import load_toml

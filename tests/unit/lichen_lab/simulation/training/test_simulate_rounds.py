@@ -8,7 +8,8 @@ from lichen_lab.simulation.training import device as simulated_device
 from lichen_lab.simulation.training.runner import History, alone, each_alone, simulate
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Encoder, Modality, Network, Task, Uplink, Window
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 
 MODALITIES = (
     Modality(name="a", channels=2, rate_hz=16.0),

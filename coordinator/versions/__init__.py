@@ -1,0 +1,1 @@
+"""Versions as devices get them: rounded values, differences and packed blobs."""

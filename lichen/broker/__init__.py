@@ -1,0 +1,1 @@
+"""``lichen broker check``: what lichen needs of a broker, tried against it."""

@@ -1,0 +1,32 @@
+"""Options of a task: how tensors are encoded on their ways up and down."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from protocol.base import Wire
+
+CodecName = Literal["float32", "float16", "int8", "int4", "int2", "steps"]
+Coarseness = Annotated[float, Field(ge=1 / 64, le=64)]
+
+
+class Uplink(Wire):
+    """Encoding of model deltas. The method's config sets the bits of prototypes."""
+
+    codec: CodecName = "int8"
+    error_carry: bool = True
+    coarseness: Coarseness = 1.0
+    """``steps``: the step relative to the root mean square of a tensor's change; of changes below half a step
+    nothing is sent, and the error carry keeps them."""
+
+
+class Downlink(Wire):
+    """Encoding of a version's model on its way to devices; the others of its blobs travel as they are.
+
+    ``steps``: devices get the difference to the version that they have, rounded to whole steps. What they
+    hold is what is evaluated and exported; the coordinator adds the rounding error to the next version.
+    """
+
+    codec: Literal["float32", "steps"] = "steps"
+    coarseness: Coarseness = 1.0
+    """``steps``: the step relative to the root mean square of a tensor's change."""
