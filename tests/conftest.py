@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     compute = [file for file in ordered if file.split("/")[1] not in WAITS]
     pairs = chain.from_iterable(zip_longest(wait, compute))
     items[:] = [item for file in pairs if file is not None for item in files[file]]
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is loaded by now out of every later garbage collection: a sixth of the time of the unit tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
