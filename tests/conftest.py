@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what is loaded by now out of every later garbage collection: a sixth of the time of the unit tests."""
+    """Keep what is loaded by now out of later garbage collections: a sixth of the unit tests' time."""
     gc.collect()
     gc.freeze()
 

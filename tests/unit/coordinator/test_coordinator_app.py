@@ -226,7 +226,7 @@ async def test_announcements_are_bounded_in_rate_and_say_why(tmp_path) -> None:
             await asyncio.sleep(0.005)
         said = rounds_said(made.link)
         assert 1 <= len(said) <= 3
-        assert "waiting until 1 devices are online" in said[-1].waiting_for
+        assert "waiting until 1 device is online" in said[-1].waiting_for
 
 
 async def test_the_greeting_says_task_round_and_model_again(tmp_path) -> None:
