@@ -25,26 +25,31 @@ _FIRST_PAGES: Final = 256 * 1024 * 1024
 """The object store of a local cluster; beyond it Ray uses the disk."""
 
 
+class ProcessLost(Transient):
+    """A process of the cluster ended, with what was in it."""
+
+
 class Cluster:
     """A connection to a cluster.
 
     Args:
         address: as ``compute.ray``.
+        key: what names the address, for messages.
 
     Raises:
         Misconfigured: Ray is not installed, or its release is not the cluster's.
         Unreachable: nothing answers at the address, or the cluster has no CPU.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: str = "compute.ray =") -> None:
         if find_spec("ray") is None:
             raise Misconfigured(
-                f"compute.ray = {address!r} needs Ray, which is not installed here: pip install 'lichen[ray]'"
+                f"{key} {address!r} needs Ray, which is not installed here: pip install 'lichen[ray]'"
             )
         import ray  # noqa: PLC0415 - only this process pays for it, and only if it is asked for
 
         self._ray = ray
-        self._address = address
+        self._address, self._name = address, f"{key} {address!r}"
         self._head: tuple[str, int] | None = None
         if address not in {LOCAL, AUTO}:
             self._head = _host_and_port(address)
@@ -58,7 +63,7 @@ class Cluster:
         self.cpus = int(found.get("CPU", 0))
         """Of all nodes, at the time of the connection."""
         if not self.cpus:
-            raise Unreachable(f"compute.ray = {address!r}: the cluster has no node with a CPU")
+            raise Unreachable(f"{self._name}: the cluster has no node with a CPU")
 
     def _connect(self) -> None:
         options: dict[str, Any] = {
@@ -73,12 +78,12 @@ class Cluster:
         try:
             self._ray.init(**options)
         except ConnectionError as error:
-            raise Unreachable(f"compute.ray = {self._address!r}: {_line(error)}") from None
+            raise Unreachable(f"{self._name}: {_line(error)}") from None
         except (
             RuntimeError,
             ValueError,
         ) as error:  # another release of Ray or Python, no node on this machine
-            raise Misconfigured(f"compute.ray = {self._address!r}: {_line(error)}") from None
+            raise Misconfigured(f"{self._name}: {_line(error)}") from None
 
     def put(self, value: object) -> Any:
         """Store a value in the cluster once, for any number of tasks; returns what to pass to them."""
@@ -87,6 +92,10 @@ class Cluster:
     def submit(self, body: str, *arguments: Any, cpus: int = 1) -> Any:
         """Start a function of :mod:`coordinator.compute.node_tasks`; returns a handle of its result."""
         return self._run.options(num_cpus=cpus, max_retries=_REPEATS).remote(self._code, body, *arguments)
+
+    def actor(self, kind: type, *arguments: Any) -> Any:
+        """Start an object in a process of its own, which has one CPU; ``handle.method.remote()`` calls it."""
+        return self._ray.remote(kind).options(num_cpus=1).remote(*arguments)
 
     def first_of(self, handles: list[Any]) -> Any:
         """Wait until a task is done, and return its handle.
@@ -105,6 +114,7 @@ class Cluster:
 
         Raises:
             Misconfigured, Refused, Transient: as the task; Transient also if it was lost several times.
+            ProcessLost: an actor's.
             Unreachable: the cluster is gone.
             RuntimeError: a bug of this program.
         """
@@ -114,7 +124,9 @@ class Cluster:
             raise _of_task(error) from None
         except self._ray.exceptions.RayError as error:
             self._require_head()
-            words = f"compute.ray = {self._address!r}: a task was lost {_REPEATS + 1} times: {_line(error)}"
+            if isinstance(error, self._ray.exceptions.RayActorError):
+                raise ProcessLost(_line(error)) from None
+            words = f"{self._name}: a task was lost {_REPEATS + 1} times: {_line(error)}"
             raise Transient(words) from None
         return _checked(found)
 
@@ -139,7 +151,7 @@ class Cluster:
         except OSError as error:
             host, port = self._head
             raise Unreachable(
-                f"compute.ray = {self._address!r}: no Ray head answers at {host}:{port} ({_line(error)})"
+                f"{self._name}: no Ray head answers at {host}:{port} ({_line(error)})"
             ) from None
 
 

@@ -101,7 +101,22 @@ Faults = Annotated[
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: number of worlds.")]
 Workers = Annotated[
-    int, typer.Option("--workers", min=1, help="Number of processes; the result is the same.")
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Number of processes; the result is the same. [default: 1; with --ray one for each CPU]",
+        show_default=False,
+    ),
+]
+RayAddress = Annotated[
+    str,
+    typer.Option(
+        "--ray",
+        help="Run the devices on a Ray cluster: HOST:PORT of its head, auto (this machine's) or local (a new "
+        "one); the result is the same.",
+        show_default=False,
+    ),
 ]
 Trace = Annotated[
     bool, typer.Option("--trace", help="With --faults: print every event of the world of --seed.")
@@ -159,7 +174,8 @@ def simulate(
     local: Local = False,
     personal: Own = False,
     threads: Threads = 1,
-    workers: Workers = 1,
+    workers: Workers = None,
+    ray: RayAddress = "",
     shape: FormatOption = Format.TABLE,
     devices: Devices = None,
     alpha: Alpha = None,
@@ -205,15 +221,15 @@ def simulate(
     if faults:
         from lichen_lab.simulation.deterministic import cli  # noqa: PLC0415 - the help is shown without it
 
-        cli.faults(seeds=seeds, seed=seed, workers=workers, as_json=shape is Format.JSON, trace=trace)
+        cli.faults(seeds=seeds, seed=seed, workers=workers or 1, as_json=shape is Format.JSON, trace=trace)
         return
     _require_one_kind(task, data, test, dataset, changes)
     if profiles and dataset is not None:
         raise typer.BadParameter("--profile goes with --data: a data set's devices are all of one kind")
     if labelled is not None and dataset is not None:
         raise typer.BadParameter("--labelled goes with --data; with --dataset it is --labelled-share")
-    if threads > 1 and workers > 1:
-        raise typer.BadParameter("--threads goes with one worker: each of several has one thread")
+    if threads > 1 and (ray or (workers or 1) > 1):
+        raise typer.BadParameter("--threads goes with one worker here: each of several has one thread")
     from lichen_lab.simulation.training import inputs as files  # noqa: PLC0415 - as above
 
     options = files.options_of(option or [])
@@ -242,7 +258,8 @@ def simulate(
     from lichen_lab.simulation.training.report import How, run  # noqa: PLC0415 - as above
     from models.training.evaluation import PARTS  # noqa: PLC0415 - as above
 
-    how = How(every, local, personal, threads, workers, tuple(kind for kind in PARTS if kind in (by or ())))
+    parts = tuple(kind for kind in PARTS if kind in (by or ()))
+    how = How(every, local, personal, threads, workers, ray, parts)
     report = run(fleet, how)
     if shape is Format.JSON:
         typer.echo(json.dumps(report, allow_nan=False))

@@ -51,9 +51,9 @@ class RayHead:
         with socket.create_connection(("127.0.0.1", self.port), timeout=5):
             pass
 
-    def workers(self) -> list[psutil.Process]:
-        """The processes of tasks that run now."""
-        return [one for one in self._all() if _title(one).startswith("ray::") and "IDLE" not in _title(one)]
+    def workers(self, name: str = "guarded") -> list[psutil.Process]:
+        """The processes of tasks, or of actors of that class, that run now."""
+        return [one for one in self._all() if _title(one).startswith(f"ray::{name}")]
 
     def _all(self) -> list[psutil.Process]:
         if self._process is None:

@@ -28,7 +28,8 @@ class How:
         local: also train each device by itself.
         personal: also evaluate each device's personal model.
         threads: of torch, with one worker.
-        workers: processes.
+        workers: processes; None: 1, or as many as the cluster has CPUs.
+        ray: address of a Ray cluster; empty: none.
         by: parts of the test windows to evaluate the last version on.
     """
 
@@ -36,7 +37,8 @@ class How:
     local: bool = False
     personal: bool = False
     threads: int = 1
-    workers: int = 1
+    workers: int | None = None
+    ray: str = ""
     by: tuple[Part, ...] = ()
 
 
@@ -57,6 +59,7 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
         profiles=fleet.profiles,
         labelled=fleet.labelled,
         workers=how.workers,
+        ray=how.ray,
         keep_private=how.personal,
         progress=_Progress(fleet.task.rounds.count).told,
     )

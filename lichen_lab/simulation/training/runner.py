@@ -17,6 +17,7 @@ from lichen_lab.simulation.training.downloads import Downloads
 from lichen_lab.simulation.training.engine import Engine, RoundRecord, Tamper, Watch
 from lichen_lab.simulation.training.evaluation.subsets import judgeable, labelled_for, without_others
 from lichen_lab.simulation.training.guided import Guide
+from lichen_lab.simulation.training.ray_workers import RayWorkers
 from lichen_lab.simulation.training.selection import Choice
 from lichen_lab.simulation.training.workers import Crew, LocalWorker, Workers
 from models import registry
@@ -91,7 +92,8 @@ def simulate(
     roles: Mapping[str, Role] | None = None,
     profiles: Mapping[str, Profile] | None = None,
     labelled: WindowSet | None = None,
-    workers: int = 1,
+    workers: int | None = None,
+    ray: str = "",
     keep_private: bool = False,
 ) -> History:
     """Run a whole federated training.
@@ -112,7 +114,9 @@ def simulate(
             their windows have.
         labelled: the coordinator's labelled windows, for a guided method.
         workers: processes that the devices are dealt to, each with one torch thread; 1 runs all in this
-            process, with its number of threads. With one thread here, the number changes no byte.
+            process, with its number of threads. With one thread here, the number changes no byte. None: 1,
+            or as many as the cluster has CPUs.
+        ray: address of a Ray cluster for these processes; empty: this machine.
         keep_private: also return the devices' private tensors.
 
     Raises:
@@ -124,7 +128,7 @@ def simulate(
     spec = registry.method(task.method)
     spec.configure(task)
     fleet = _fleet(devices, roles or {}, profiles or {})
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
     site, guide = _site(task, seed, fleet), Guide.of(task, labelled, seed)
     engine = Engine(
@@ -137,11 +141,17 @@ def simulate(
         guide=guide,
     )
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private)
-    crew: Crew = LocalWorker(site, fleet) if workers == 1 else Workers(site, fleet, workers)
+    crew = _crew(site, fleet, workers, ray)
     try:
         return _run(engine, crew, site, asked)
     finally:
         crew.close()
+
+
+def _crew(site: Site, fleet: list[VirtualDevice], workers: int | None, ray: str) -> Crew:
+    if ray:
+        return RayWorkers(site, fleet, ray, workers)
+    return LocalWorker(site, fleet) if workers in {None, 1} else Workers(site, fleet, workers or 1)
 
 
 def _of_rounds(task: Task, rounds: int | None) -> Task:

@@ -245,7 +245,7 @@ def serve(pipe: Connection) -> None:
 def _serve(pipe: Connection) -> None:
     site, devices = _take(pipe)
     if any(device.role == TRAIN for device in devices):
-        _one_thread()
+        one_thread()
     while True:
         order = _take(pipe)
         if order is None:
@@ -271,7 +271,8 @@ def _give(pipe: Connection, message: object) -> None:
         raise _Closed from None
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
+    """Limit torch to one thread, so that the number of processes changes no byte."""
     import torch  # noqa: PLC0415 - heavy, and not for prototype devices
 
     torch.set_num_threads(1)
