@@ -7,20 +7,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of processes are started, and each would compile our code again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium
+.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium postgresql postgresql-package
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
 # Half of the tests wait for processes that they start: two workers for a core. tests/conftest.py orders the files.
-test: $(VENV)/dev.stamp mosquitto chromium ## the suite without the long tests (ARGS="-k spool": a part of all)
+test: $(VENV)/dev.stamp mosquitto chromium postgresql ## the suite without the long tests (ARGS="-k spool": a part of all)
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -P -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not long' --durations=15 tests
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif
 
-test-long: $(VENV)/dev.stamp mosquitto chromium ## whole demos, faults at every step of a round, releases, exports, types
+test-long: $(VENV)/dev.stamp mosquitto chromium postgresql ## whole demos, faults at every step of a round, releases, exports, types
 	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests
 
 mutants: $(VENV)/dev.stamp ## small faults in the decision modules; lists those that no test notices (ARGS="--seed 1 --count 300")
@@ -80,6 +80,13 @@ mosquitto:
 
 chromium:
 	$(call installed,chromium)
+
+# Its programs are in no folder of PATH; a server that Debian starts with it is not used.
+postgresql:
+	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || $(MAKE) --no-print-directory postgresql-package
+
+postgresql-package:
+	$(call installed,postgresql)
 
 lock: ## the libraries of install.sh, resolved again, with hashes (Python 3.11, x86_64)
 	$(PYTHON) install/lock.py

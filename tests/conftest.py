@@ -19,7 +19,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("lichen", deadline=None)
 settings.load_profile("lichen")
 
-pytest_plugins = ["tests.support.network.brokers", "tests.support.network.object_store"]
+pytest_plugins = [
+    "tests.support.network.brokers",
+    "tests.support.network.object_store",
+    "tests.support.storage.engines",
+]
 
 WAITS = ("compat", "e2e", "faults")
 """Folders of tests that start fleets of processes, and mostly wait for them. The other tests compute."""

@@ -1,4 +1,4 @@
-"""Cache of the operator's decisions (approved, revoked) from ``identity.sqlite3``.
+"""Cache of the operator's decisions (approved, revoked) from the identity store.
 
 Without an authority (``lichen coordinator init``) every device is admitted that the broker admits; ``lichen
 device approve`` still ends a quarantine. Cryptography, starlette and uvicorn are imported only if there is an
@@ -8,17 +8,18 @@ authority.
 import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.storage.engines.shared_sqlite import IDENTITIES
+from coordinator.storage.engines.shared_tables import Statements
+from coordinator.storage.location import Location
 from protocol.errors import LichenError, Misconfigured, Reason, Refused
 from runtime.clock import Clock
 from runtime.metrics import MetricFamily, counter, gauge
-from runtime.storage.sqlite import open_reader, sqlite_errors
 from runtime.waits import Wait
 
 if TYPE_CHECKING:
@@ -31,10 +32,9 @@ log = structlog.get_logger(__name__)
 REFRESH_S: Final = 3.0
 AUTHORITY: Final = "authority"
 """The folder below ``state_dir``."""
-_BOOK: Final = "identity.sqlite3"
 
 
-def read_decisions(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
+def read_decisions(location: Location) -> tuple[dict[str, str], dict[str, float]]:
     """Decision by device, and when each device was last approved (Unix seconds), for the status command.
 
     Nothing is written, and no cryptography is imported.
@@ -43,24 +43,23 @@ def read_decisions(state_dir: Path) -> tuple[dict[str, str], dict[str, float]]:
         Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
-    if not (state_dir / _BOOK).is_file():
-        return {}, {}
-    with _reading(state_dir / _BOOK) as tables:
-        standing = dict(tables.execute("SELECT name, status FROM devices"))
-        return standing, dict(tables.execute("SELECT name, wall FROM released"))
+    with _reading(location) as tables:
+        if tables is None:
+            return {}, {}
+        standing = {row[0]: row[1] for row in tables.execute("SELECT name, status FROM devices")}
+        return standing, {row[0]: row[1] for row in tables.execute("SELECT name, wall FROM released")}
 
 
-def unproven(state_dir: Path) -> Wait | None:
+def unproven(location: Location) -> Wait | None:
     """The wait for the broker to use the newest revocation list, for the status command.
 
     Raises:
         Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
-    if not (state_dir / _BOOK).is_file():
-        return None
-    with _reading(state_dir / _BOOK) as tables:
-        found = tables.execute("SELECT value FROM meta WHERE key = 'unproven_wall'").fetchone()
+    with _reading(location) as tables:
+        query = "SELECT value FROM meta WHERE key = 'unproven_wall'"
+        found = None if tables is None else tables.execute(query).fetchone()
     if found is None:
         return None
     words = "nothing shows that the broker acts on the newest revocation list: it may let revoked devices in"
@@ -68,12 +67,13 @@ def unproven(state_dir: Path) -> Wait | None:
 
 
 @contextmanager
-def _reading(book: Path) -> Iterator[sqlite3.Connection]:
+def _reading(location: Location) -> Iterator[Statements | None]:
+    """The identity store; None if there is none."""
     try:
-        with sqlite_errors(book, opening=True), closing(open_reader(book)) as tables:
+        with location.reader(IDENTITIES) as tables:
             yield tables
     except sqlite3.Error as error:
-        raise Misconfigured(f"{book}: the identity store cannot be read: {error}") from None
+        raise Misconfigured(f"{location.where}: the identity store cannot be read: {error}") from None
 
 
 def require_authority(settings: CoordinatorSettings) -> None:
@@ -82,16 +82,21 @@ def require_authority(settings: CoordinatorSettings) -> None:
     Raises:
         Misconfigured: it is missing; the message names the evidence that there was one.
     """
-    folder, book = settings.state_dir / AUTHORITY, settings.state_dir / _BOOK
+    folder = settings.state_dir / AUTHORITY
     if settings.identity.enabled is False or folder.is_dir():
         return
     tls, told = settings.mqtt.tls, ""
     if tls is not None and tls.cert_file == settings.state_dir / "identity" / "coordinator.pem":
         told = "mqtt.tls.cert_file names a certificate of its"
-    elif book.is_file():
-        with _reading(book) as tables:
-            issued = tables.execute("SELECT count(*) FROM certificates").fetchone()[0]
-        told = f"{book} knows {issued} certificate{'' if issued == 1 else 's'} of its" if issued else ""
+    else:
+        with _reading(settings.location) as tables:
+            query = "SELECT count(*) FROM certificates"
+            issued = 0 if tables is None else tables.execute(query).fetchone()[0]
+        told = (
+            f"the identity store knows {issued} certificate{'' if issued == 1 else 's'} of its"
+            if issued
+            else ""
+        )
     if told:
         raise Misconfigured(
             f"{folder} is not there, but {told}: restore the state_dir from a backup "
@@ -146,12 +151,17 @@ class OperatorDecisions:
         self._refresh()
 
     def _refresh(self) -> None:
-        if self._book is None and (self._settings.state_dir / _BOOK).is_file():
+        if self._book is None and self._may_have_book():
             from coordinator.identity.store import IdentityStore  # noqa: PLC0415 - only where there is one
 
-            self._book = IdentityStore(self._settings.state_dir)
+            self._book = IdentityStore(self._settings.location)
         if self._book is not None:
             self._book.refresh()
+
+    def _may_have_book(self) -> bool:
+        """Whether there is an identity store; on PostgreSQL it is made, for less than a look costs."""
+        location = self._settings.location
+        return location.schema is not None or location.has(IDENTITIES)
 
     def denial(self, device: str) -> Refused | None:
         """Why a device is denied; None if the operator has not revoked it."""
@@ -206,7 +216,7 @@ class OperatorDecisions:
     async def _run(self) -> None:
         while True:
             await self._clock.sleep(REFRESH_S)
-            if self._book is None and not (self._settings.state_dir / _BOOK).is_file():
+            if self._book is None and not self._may_have_book():
                 continue
             try:
                 await asyncio.to_thread(self._refresh)

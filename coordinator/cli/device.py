@@ -15,15 +15,13 @@ from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_removal import ask, forget_in
 from coordinator.identity.enrolment import EnrolmentAuthority
 from coordinator.identity.paths import IdentityPaths
-from coordinator.identity.store import FILE, IdentityStore
-from coordinator.recovery.folder_owner import DATABASE
+from coordinator.identity.store import IdentityStore
 from coordinator.status.device_list import all_devices, seen_devices
-from coordinator.storage.database import Database
+from coordinator.storage.engines.shared_sqlite import IDENTITIES
 from protocol.base import name_trouble
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.cli import Format, FormatOption, print_result
 from runtime.process.run_as_owner import run_as_owner
-from runtime.storage.folder_lock import is_locked
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Admit devices to the fleet: invite, approve, revoke."
@@ -94,9 +92,9 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     settings = load_settings(config)
     found: dict[str, Any] = {"fleet": settings.fleet, "devices": [], "invites": []}
     with run_as_owner(settings.state_dir):
-        seen = seen_devices(settings.state_dir)
-        if (settings.state_dir / FILE).is_file():
-            with IdentityStore(settings.state_dir) as book:
+        seen = seen_devices(settings.location)
+        if settings.location.has(IDENTITIES):
+            with IdentityStore(settings.location) as book:
                 book.refresh()
                 found["devices"] = all_devices(book.devices(), seen, book.released_at)
                 found["invites"] = [
@@ -129,10 +127,10 @@ def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> Non
     """Admit a pending device, or end a device's quarantine."""
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        seen = name in seen_devices(settings.state_dir)
-        if not seen and not (settings.state_dir / FILE).is_file():
+        seen = name in seen_devices(settings.location)
+        if not seen and not settings.location.has(IDENTITIES):
             raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name}; lichen device ls shows those there are")
-        with IdentityStore(settings.state_dir) as book:
+        with IdentityStore(settings.location) as book:
             was = book.approve(name, unknown=seen)
     words = {
         "pending": f"{name} is approved; it gets its certificate when it asks next",
@@ -189,17 +187,18 @@ def forget(
     What it delivered stays in the history. Its admission does not change; see revoke.
     """
     settings = load_settings(config)
-    database = settings.state_dir / DATABASE
     with run_as_owner(settings.state_dir):
-        known = seen_devices(settings.state_dir)
+        known = seen_devices(settings.location)
         if name not in known:
             raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
         if known[name].status == "online" and not force:
             raise Misconfigured(f"{name} is online, and would say its state again; --force forgets it anyway")
-        if runs := is_locked(database.with_suffix(".lock")):
+        with settings.location.database(read_only=True) as store:
+            runs = store.is_served()
+        if runs:
             ask(settings.state_dir, name, force=force)
         else:
-            with Database(database) as store:
+            with settings.location.database() as store:
                 forget_in(store, name)
     words = f"{name} is forgotten" + (" by the running coordinator within seconds" if runs else "")
     print_result(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)

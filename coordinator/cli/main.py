@@ -16,11 +16,10 @@ from coordinator.cli.status import status
 from coordinator.cli.trust import app as trust
 from coordinator.config.coordinator import load_settings
 from coordinator.recovery.downgrade import downgraded
-from coordinator.recovery.folder_owner import DATABASE, check_owner
+from coordinator.recovery.folder_owner import check_owner
 from coordinator.recovery.state_backup import copy_state
 from coordinator.status.history import read
 from coordinator.status.history_table import HistoryParts, judged_on, print_parts
-from coordinator.storage.database import Database
 from coordinator.task import load_task
 from coordinator.trust.signer import repository_of
 from coordinator.workers.labelled_data import read as read_labelled
@@ -78,14 +77,16 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     settings = load_settings(config)
     task, spec = load_task(settings)
     labelled = read_labelled(settings, task)
-    if (database := settings.state_dir / DATABASE).is_file():
-        with Database(database, read_only=True) as store:
+    location = settings.location
+    if location.exists():
+        with location.database(read_only=True) as store:
             check_owner(store, task, settings)
     found = {
         "config": str(config),
         "fleet": settings.fleet,
         "broker": settings.mqtt.where,
         "state_dir": str(settings.state_dir),
+        "storage": location.where,
         "task": task.name,
         "method": spec.name,
         "rounds": task.rounds.count,
@@ -163,9 +164,9 @@ def history(
 
     JSON has, under versions, the results of each version on parts of the windows (evaluation.by).
     """
-    state_dir = load_settings(config).state_dir
-    require_database(state_dir, "lichen coordinator", fmt)
-    found = read(state_dir, last=last or None)
+    location = load_settings(config).location
+    require_database(location, "lichen coordinator", fmt)
+    found = read(location, last=last or None)
     if fmt is Format.JSON:
         typer.echo(json.dumps(found))
     else:

@@ -16,20 +16,19 @@ from coordinator.cli.rollout_view import OpenedState, show, told
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.config.rollout import Plan, planned
 from coordinator.fleet.device_registry import DeviceRegistry
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout import releases
 from coordinator.rollout.blocked_devices import in_rollout
 from coordinator.rollout.model import Abort, Begun, Create, Event, Pause, Release, Resume, RolloutState, Say
-from coordinator.rollout.store import FILE, RolloutStore
+from coordinator.rollout.store import ROLLOUTS, RolloutStore
 from coordinator.rollout.view import read_rollouts
 from coordinator.storage.database import Database
+from coordinator.storage.location import Location
 from models.registry import methods
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.rollout import Trial
 from protocol.tasks.task import Task
 from runtime.cli import Format, FormatOption, print_result
 from runtime.process.run_as_owner import run_as_owner
-from runtime.storage.folder_lock import is_locked
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -113,7 +112,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
         "trial": _given(trial),
     }
     plan = _plan(settings.rollout.plan, given)
-    if not (settings.state_dir / FILE).is_file() and is_locked(_lock(settings)) is True:
+    if not settings.location.has(ROLLOUTS) and _is_served(settings.location) is True:
         # It goes on announcing each export to all, and a rollout started now would not match that.
         raise Misconfigured(
             f'{config}: the coordinator that runs was started when rollout.mode was "newest", and looks at '
@@ -122,7 +121,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
     with (
         run_as_owner(settings.state_dir),
         _opened(settings) as store,
-        RolloutStore(settings.state_dir) as book,
+        RolloutStore(settings.location) as book,
     ):
         # The last announcement counts as stable, also if the daemon was not restarted since.
         now = time.time()
@@ -145,17 +144,17 @@ def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """Show the rollout: phase and figures of each device, what it waits for, and until when."""
     settings = load_settings(config)
     now = time.time()
-    course, past = read_rollouts(settings.state_dir)
+    course, past = read_rollouts(settings.location)
     said = OpenedState()
-    database = settings.state_dir / DATABASE
-    if database.is_file():
-        with Database(database, read_only=True) as store:
+    location, running = settings.location, False
+    if location.exists():
+        with location.database(read_only=True) as store:
+            running = store.is_served() is not False
             roster = DeviceRegistry(store, lambda: now)
             here = set(roster.online())
             said = OpenedState(
                 {name: name in here for name in roster.names()}, in_rollout(course, roster.get)
             )
-    running = is_locked(_lock(settings)) is not False and database.is_file()
     mode = settings.rollout.mode
     if fmt is Format.JSON:
         typer.echo(json.dumps(told(course, past, said, mode=mode, running=running, now=now)))
@@ -183,9 +182,9 @@ def abort(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 def _order(config: Path, event: Event, fmt: Format) -> None:
     settings = load_settings(config)
-    if not (settings.state_dir / FILE).is_file():
-        raise Refused(Reason.WRONG_ROUND, f"there was no rollout yet ({settings.state_dir})")
-    with run_as_owner(settings.state_dir), RolloutStore(settings.state_dir) as book:
+    if not settings.location.has(ROLLOUTS):
+        raise Refused(Reason.WRONG_ROUND, f"there was no rollout yet ({settings.location.where})")
+    with run_as_owner(settings.state_dir), RolloutStore(settings.location) as book:
         _, after, _ = book.play(event, time.time())
     words = f"rollout {after.number} is {after.phase.value}"
     if after.open is None and after.waiting is not None:
@@ -193,16 +192,20 @@ def _order(config: Path, event: Event, fmt: Format) -> None:
     print_result(fmt, {"rollout": after.number, "phase": after.phase.value}, words)
 
 
-def _lock(settings: CoordinatorSettings) -> Path:
-    return (settings.state_dir / DATABASE).with_suffix(".lock")
+def _is_served(location: Location) -> bool | None:
+    """Whether a coordinator runs; None if that cannot be seen."""
+    if not location.exists():
+        return False
+    with location.database(read_only=True) as store:
+        return store.is_served()
 
 
 @contextmanager
 def _opened(settings: CoordinatorSettings) -> Iterator[Database]:
-    database = settings.state_dir / DATABASE
-    if not database.is_file():
-        raise Refused(Reason.UNKNOWN_TASK, f"{database} is not there; has this coordinator ever run?")
-    with Database(database, read_only=True) as store:
+    location = settings.location
+    if not location.exists():
+        raise Refused(Reason.UNKNOWN_TASK, f"{location.where} is not there; has this coordinator ever run?")
+    with location.database(read_only=True) as store:
         yield store
 
 
@@ -253,7 +256,7 @@ def _doubts(settings: CoordinatorSettings, store: Database, plan: Plan) -> list[
     """
     roster = DeviceRegistry(store, time.time)
     devices = {name: one.state.labels or {} for name in roster.names() if (one := roster.get(name))}
-    enrolled, _ = read_decisions(settings.state_dir)
+    enrolled, _ = read_decisions(settings.location)
     return list(doubts(plan.canary, devices, enrolled))
 
 

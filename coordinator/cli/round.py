@@ -30,12 +30,12 @@ def explain(
 
     Exit status 69: the round is not known here.
     """
-    state_dir = load_settings(config).state_dir
-    database = require_database(state_dir, "lichen round", fmt)
-    found = {one["round"]: one for one in read(state_dir)["rounds"]}
+    location = load_settings(config).location
+    require_database(location, "lichen round", fmt)
+    found = {one["round"]: one for one in read(location)["rounds"]}
     wanted = max(found, default=0) if number is None else number
     if wanted not in found:
         there = f"known are {min(found)} to {max(found)}" if found else "none was opened yet"
-        fail("lichen round", f"round {wanted} is not in {database}: {there}", fmt)
+        fail("lichen round", f"round {wanted} is not in {location.where}: {there}", fmt)
     told = explained(found[wanted])
     print_result(fmt, told, "\n".join(lines(told)))

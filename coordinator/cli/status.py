@@ -18,7 +18,6 @@ from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import mismatch_warning
 from coordinator.fleet.serving_routes import served, unserved
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
 from coordinator.rollout.view import read_rollouts, standing
 from coordinator.rollout.view import waits as rollout_waits
@@ -39,7 +38,6 @@ from runtime import exit_codes
 from runtime.cli import Format, FormatOption, print_result
 from runtime.clock import SystemClock
 from runtime.storage.files import disk_trouble
-from runtime.storage.folder_lock import is_locked
 from runtime.text import first_few
 from runtime.waits import Wait, by_another_clock, lines, read, span, stamp
 
@@ -59,8 +57,9 @@ def status(
 ) -> None:
     """Show where the coordinator stands and what it waits for. Exit status 69: it does not run."""
     settings = load_settings(config)
-    database, now = require_database(settings.state_dir, "lichen coordinator", fmt), SystemClock().wall()
-    with Database(database, read_only=True) as store:
+    location, now = settings.location, SystemClock().wall()
+    require_database(location, "lichen coordinator", fmt)
+    with location.database(read_only=True) as store:
         found, waited = look(store, settings, now)
     result = found | {"waits": [wait.as_json(found["now"]) for wait in waited]}
     print_result(fmt, result, _words(found, waited, found["now"], why=why))
@@ -81,13 +80,13 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     task = None if known is None else Task.model_validate_json(known)
     said_at = float(store.get_meta("why_wall") or 0.0) or None
     # If we may not read the lock: a daemon that wrote its sentence lately runs.
-    owned = is_locked((settings.state_dir / DATABASE).with_suffix(".lock"))
+    owned = store.is_served()
     running = owned if owned is not None else said_at is not None and now - said_at < _SILENT_S
     clocks: list[Wait] = []
     if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it writes it every 30 s
         clocks, now = [_clocks(now - said_at)], said_at
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
-    course, _ = read_rollouts(settings.state_dir)
+    course, _ = read_rollouts(settings.location)
     found = {
         "coordinator": "running"
         if running
@@ -149,7 +148,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     )
     going = rollout_waits(course, in_rollout(course, roster.get))
     signatures = trust_waits(settings, now, roster, barred)
-    told = unproven(settings.state_dir)
+    told = unproven(settings.location)
     revocations = [] if told is None else [told]
     others = [*going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
     others += ahead(roster, course, _newest_export(store), barred)
@@ -188,7 +187,7 @@ def _attempt(store: Database, state: RoundState) -> dict[str, Any] | None:
 
 def _barred(store: Database, settings: CoordinatorSettings, now: float) -> dict[str, OffenceRecord | None]:
     """Denied devices with their quarantine; None: revoked by the operator."""
-    standing, released = read_decisions(settings.state_dir)
+    standing, released = read_decisions(settings.location)
     held = {d: one for d, one in in_quarantine(conduct(store), now) if released.get(d, 0.0) < one.since}
     revoked = [device for device, what in standing.items() if what == "revoked"]
     return held | dict.fromkeys(revoked)

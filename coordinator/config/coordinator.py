@@ -8,6 +8,8 @@ from pydantic import Field
 from coordinator.config.compute import ComputeSettings
 from coordinator.config.rollout import RolloutSettings
 from coordinator.config.storage import StorageSettings
+from coordinator.storage.engines.postgres_address import address_of, schema_name
+from coordinator.storage.location import Location
 from models.training.evaluation import Part
 from protocol.base import Name
 from protocol.messages import MAX_BLOB_BYTES
@@ -162,6 +164,19 @@ class CoordinatorSettings(Section):
     keep_updates: Positive = 100_000
     """Headers of accepted updates in the database; beyond that the oldest rounds are removed from the
     history."""
+
+    @property
+    def location(self) -> Location:
+        """Where the tables are.
+
+        Raises:
+            Misconfigured: ``storage.url`` is no address of a PostgreSQL database, or psycopg is missing.
+        """
+        where = self.storage
+        if not where.url:
+            return Location(self.state_dir)
+        name = where.schema_name or schema_name(self.fleet)
+        return Location(self.state_dir, address_of(where.url, name, where.connect_timeout_s))
 
 
 def load_settings(file: Path) -> CoordinatorSettings:

@@ -10,6 +10,13 @@ from runtime.settings.load import ConfigPath, Section
 class StorageSettings(Section):
     """Where the state is; the default is ``state_dir`` alone (docs/storage.md)."""
 
+    url: Annotated[str, Field(max_length=2000, repr=False)] = ""
+    """Of a PostgreSQL database; empty: SQLite files in ``state_dir``. It may have a password, so it is never
+    shown; better name a ``passfile``."""
+    schema_name: Annotated[str, Field(pattern=r"^([a-z_][a-z0-9_]{0,39})?$")] = ""
+    """The schema of the tables; empty: ``lichen_`` and the fleet's name."""
+    connect_timeout_s: Annotated[float, Field(ge=2, le=60)] = 5.0
+    """For each attempt to connect."""
     blobs: Annotated[str, Field(max_length=1024)] = ""
     """Versions, bundles, accepted updates and uploads: ``s3://BUCKET/PREFIX?endpoint=URL&region=NAME``;
     empty: folders in ``state_dir``."""

@@ -1,10 +1,11 @@
 """Operator decisions: each function runs in one transaction of the identity store."""
 
-import sqlite3
 from typing import Final, Literal, cast
 
+from coordinator.storage.engines.shared_tables import Statements
 from protocol.errors import Reason, Refused
 
+PUT_META: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 Status = Literal["pending", "active", "revoked"]
 Standing = Literal["unknown", "pending", "active", "revoked"]
 _DAY_S: Final = 86400.0
@@ -13,7 +14,7 @@ KEPT_S: Final = 30 * _DAY_S
 be late."""
 
 
-def approve(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool) -> Standing:
+def approve(tables: Statements, device: str, now: float, *, unknown: bool) -> Standing:
     """See :meth:`IdentityStore.approve`.
 
     Raises:
@@ -29,11 +30,14 @@ def approve(tables: sqlite3.Connection, device: str, now: float, *, unknown: boo
             f"lichen device invite {device}, then enroll it again",
         )
     tables.execute("UPDATE devices SET status = 'active', changed_wall = ? WHERE name = ?", (now, device))
-    tables.execute("INSERT OR REPLACE INTO released VALUES (?, ?)", (device, now))
+    tables.execute(
+        "INSERT INTO released VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET wall = excluded.wall",
+        (device, now),
+    )
     return "unknown" if row is None else cast("Status", row["status"])
 
 
-def revoke(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool) -> int:
+def revoke(tables: Statements, device: str, now: float, *, unknown: bool) -> int:
     """See :meth:`IdentityStore.revoke`.
 
     Raises:
@@ -56,7 +60,7 @@ def revoke(tables: sqlite3.Connection, device: str, now: float, *, unknown: bool
     ).rowcount
 
 
-def next_list(tables: sqlite3.Connection, now: float) -> tuple[int, float]:
+def next_list(tables: Statements, now: float) -> tuple[int, float]:
     """See :meth:`IdentityStore.next_list`."""
     rows = tables.execute("SELECT key, value FROM meta WHERE key LIKE 'list_%'")
     last = {row["key"]: float(row["value"]) for row in rows}
@@ -64,16 +68,16 @@ def next_list(tables: sqlite3.Connection, now: float) -> tuple[int, float]:
     # A begin near the present comes from a clock that was ahead: it must not lock devices out.
     begin = max(after, float(int(now - _DAY_S))) if after < now - _DAY_S / 2 else float(int(now - _DAY_S))
     for key, value in (("list_number", number), ("list_begin", begin)):
-        tables.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        tables.execute(PUT_META, (key, str(value)))
     return number, begin
 
 
-def tidy(tables: sqlite3.Connection, now: float) -> None:
+def tidy(tables: Statements, now: float) -> None:
     """Delete expired invites and certificates.
 
     Revoked certificates stay for ever: a clock that is ahead for an hour must not admit them again. Their
     number is bounded by the operator's decisions.
     """
     old = now - KEPT_S
-    tables.execute("DELETE FROM invites WHERE max(expires_wall, coalesce(used_wall, 0)) < ?", (old,))
+    tables.execute("DELETE FROM invites WHERE expires_wall < ? AND coalesce(used_wall, 0) < ?", (old, old))
     tables.execute("DELETE FROM certificates WHERE not_after < ? AND revoked_wall IS NULL", (old,))

@@ -67,7 +67,7 @@ class EnrolmentAuthority:
         self.places = IdentityPaths.of(settings)
         self.authority = Authority.load(self.places.authority, wall=wall)
         check_fleet(self.authority, settings.fleet, self.places)
-        self.book = IdentityStore(settings.state_dir, wall=wall)
+        self.book = IdentityStore(settings.location, wall=wall)
         self._settings = settings.identity
         self._mqtt_host = settings.mqtt.host
         port = settings.mqtt.port if settings.mqtt.tls is not None else settings.identity.broker_port

@@ -2,11 +2,11 @@
 
 import hashlib
 import hmac
-import sqlite3
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from coordinator.identity.authority import Issued
 from coordinator.identity.certificates import Presented
+from coordinator.storage.engines.shared_tables import Statements
 from protocol.errors import Reason, Refused
 
 MAX_RENEWALS_A_DAY: Final = 20
@@ -19,7 +19,7 @@ def hexadecimal(serial: int) -> str:
 
 
 def redeem_invite(
-    tables: sqlite3.Connection, token: str, device: str, key: str, now: float
+    tables: Statements, token: str, device: str, key: str, now: float
 ) -> tuple[Literal["pending", "active"], str | None]:
     """See :meth:`IdentityStore.claim`.
 
@@ -43,14 +43,14 @@ def redeem_invite(
     return found["status"], found["certificate"]
 
 
-def _find(tables: sqlite3.Connection, token: str) -> sqlite3.Row | None:
+def _find(tables: Statements, token: str) -> Any:
     """Look an invite up by the first half of its hash; the rest is compared in constant time."""
     mark = hashlib.sha256(token.encode()).hexdigest()
-    row: sqlite3.Row | None = tables.execute("SELECT * FROM invites WHERE id = ?", (mark[:32],)).fetchone()
+    row: Any = tables.execute("SELECT * FROM invites WHERE id = ?", (mark[:32],)).fetchone()
     return row if row is not None and hmac.compare_digest(row["hash"], mark) else None
 
 
-def _first_use(tables: sqlite3.Connection, invite: sqlite3.Row, device: str, key: str, now: float) -> None:
+def _first_use(tables: Statements, invite: Any, device: str, key: str, now: float) -> None:
     """Bind the token to name and key, and register the device."""
     if now > invite["expires_wall"]:
         raise Refused(Reason.BAD_INVITE, "this invite has expired; ask for a new one")
@@ -76,7 +76,7 @@ def _first_use(tables: sqlite3.Connection, invite: sqlite3.Row, device: str, key
     )
 
 
-def keep(tables: sqlite3.Connection, device: str, key: str, issued: Issued, now: float) -> str:
+def keep(tables: Statements, device: str, key: str, issued: Issued, now: float) -> str:
     """See :meth:`IdentityStore.keep`.
 
     Raises:
@@ -104,9 +104,7 @@ def keep(tables: sqlite3.Connection, device: str, key: str, issued: Issued, now:
     return issued.certificate_pem
 
 
-def renewable(
-    tables: sqlite3.Connection, device: str, presented: Presented, key: str, now: float
-) -> str | None:
+def renewable(tables: Statements, device: str, presented: Presented, key: str, now: float) -> str | None:
     """See :meth:`IdentityStore.renewable`.
 
     Raises:
@@ -135,7 +133,7 @@ def renewable(
     return None
 
 
-def is_newer(tables: sqlite3.Connection, device: str, presented: Presented) -> bool:
+def is_newer(tables: Statements, device: str, presented: Presented) -> bool:
     """Whether a certificate of ours is newer than everything that the identity store knows of the device.
 
     Then the store was restored from an older backup.

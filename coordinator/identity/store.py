@@ -1,6 +1,6 @@
-"""The identity store: invites, devices, and every certificate that still matters (``identity.sqlite3``).
+"""The identity store: invites, devices, and every certificate that still matters.
 
-A file of its own, because the daemon and ``lichen device`` write it at the same time. Of a token only the
+Tables of their own, because the daemon and ``lichen device`` write it at the same time. Of a token only the
 SHA-256 is stored. Synchronous and thread-safe; every change is on disk when the method returns.
 """
 
@@ -20,7 +20,8 @@ from coordinator.identity.certificates import Presented, Revoked
 from coordinator.identity.decisions import KEPT_S, Standing, Status
 from coordinator.identity.invites import hexadecimal, is_newer, keep, redeem_invite
 from coordinator.identity.invites import renewable as _renewable
-from coordinator.storage.shared_sqlite import IDENTITIES, SharedSqlite
+from coordinator.storage.engines.shared_sqlite import IDENTITIES
+from coordinator.storage.location import Location
 from protocol.errors import Reason, Refused
 
 log = structlog.get_logger(__name__)
@@ -51,15 +52,15 @@ class InviteRow:
 
 
 class IdentityStore:
-    """Opens (and creates) the store in a state folder.
+    """Opens (and creates) the store of a coordinator; a folder stands for the SQLite files in it.
 
     Raises:
         Misconfigured: the file is not an identity store, or access is denied.
         Transient: the disk is full.
     """
 
-    def __init__(self, state_dir: Path, *, wall: Callable[[], float] = time.time) -> None:
-        self._tables = SharedSqlite(state_dir / FILE)
+    def __init__(self, where: Location | Path, *, wall: Callable[[], float] = time.time) -> None:
+        self._tables = Location.at(where).shared(IDENTITIES)
         self._wall = wall
         self._mark: tuple[int, int] | None = None
         self._standing: dict[str, Status] = {}
@@ -257,15 +258,18 @@ class IdentityStore:
         """Record the content of the broker's files (empty: it changes now); the proof becomes invalid."""
         with self._tables.change() as tables:
             rows = [("written", mark), ("published", "")]
-            tables.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
-            tables.execute("INSERT OR IGNORE INTO meta VALUES ('unproven_wall', ?)", (self._wall(),))
+            tables.executemany(decisions.PUT_META, rows)
+            tables.execute(
+                "INSERT INTO meta VALUES ('unproven_wall', ?) ON CONFLICT (key) DO NOTHING",
+                (str(self._wall()),),
+            )
 
     def note_published(self, mark: str) -> None:
         """Record that the broker uses ``mark``, if its files still hold that."""
         with self._tables.change() as tables:
             row = tables.execute("SELECT value FROM meta WHERE key = 'written'").fetchone()
             if row is not None and row["value"] == mark:
-                tables.execute("INSERT OR REPLACE INTO meta VALUES ('published', ?)", (mark,))
+                tables.execute(decisions.PUT_META, ("published", mark))
                 tables.execute("DELETE FROM meta WHERE key = 'unproven_wall'")
 
     def unproven_since(self) -> float | None:

@@ -8,12 +8,12 @@ other files prove: versions that were made since, and accepted updates of the op
 from pathlib import Path
 from typing import Final
 
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
 from coordinator.storage.backup import backup_of
+from coordinator.storage.engines.shared_sqlite import IDENTITIES
+from coordinator.storage.location import DATABASE
 from coordinator.storage.migrations import put_back
-from coordinator.storage.shared_sqlite import IDENTITIES
 from runtime.storage.folder_lock import FolderLock
 
 _SINCE: Final = {

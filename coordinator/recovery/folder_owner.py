@@ -1,7 +1,5 @@
 """The owner of a state folder: one fleet and one task."""
 
-from typing import Final
-
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
@@ -9,8 +7,6 @@ from models.registry import methods
 from protocol.errors import Misconfigured
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Task
-
-DATABASE: Final = "coordinator.sqlite3"
 
 
 def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
@@ -58,7 +54,7 @@ def check_owner(store: Database, task: Task, settings: CoordinatorSettings) -> N
     fleet = store.get_meta("fleet") or settings.fleet  # older folders do not name it
     if fleet != settings.fleet:
         raise Misconfigured(
-            f"fleet: the configuration says {settings.fleet!r}, but {store.path} was begun by {fleet!r}; "
+            f"fleet: the configuration says {settings.fleet!r}, but {store.where} was begun by {fleet!r}; "
             "use another state_dir (or change it back)"
         )
     known = store.get_meta("task")

@@ -25,7 +25,8 @@ from coordinator.round_machine.events import Checkpoint, RoundPhase, RoundState,
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
 from coordinator.storage.backup import backup_of, trouble_in
-from coordinator.storage.database import Database, DatabaseDamaged, is_damage
+from coordinator.storage.database import Database
+from coordinator.storage.engines.sqlite import DatabaseDamaged, is_damage
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Reason, Refused
 from protocol.tasks.task import Task
@@ -235,7 +236,7 @@ def open_or_rebuild(
     try:
         store = Database(path)
         replay(store.journal())
-        _check_words(store)
+        _check_words(store, path)
     except DatabaseDamaged as error:
         if store is not None:
             store.close()
@@ -253,12 +254,12 @@ def open_or_rebuild(
     return store
 
 
-def _check_words(store: Database) -> None:
+def _check_words(store: Database, path: Path) -> None:
     """Check that everything that each start reads is readable."""
-    if store.get_meta("task") is None and backup_of(store.path).exists():
-        raise DatabaseDamaged(f"{store.path}: the database is empty, though there is a backup of it")
+    if store.get_meta("task") is None and backup_of(path).exists():
+        raise DatabaseDamaged(f"{path}: the database is empty, though there is a backup of it")
     if trouble := _task_trouble(store):
-        raise DatabaseDamaged(f"{store.path}: {trouble}")
+        raise DatabaseDamaged(f"{path}: {trouble}")
 
 
 def _task_trouble(store: Database) -> str:

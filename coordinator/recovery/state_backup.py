@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage.backup import back_up, copy_checked
-from coordinator.storage.shared_sqlite import IDENTITIES
+from coordinator.storage.engines.shared_sqlite import IDENTITIES
+from coordinator.storage.location import DATABASE
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 

@@ -10,11 +10,13 @@ import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.objects.blobs import BlobStorage
-from coordinator.recovery.folder_owner import DATABASE, own_task, rules_of
+from coordinator.recovery.folder_owner import own_task, rules_of
 from coordinator.recovery.open_stores import Stores, open_stores
 from coordinator.recovery.rebuild import open_or_rebuild
 from coordinator.rollout.recorder import RolloutRecorder, open_rollouts
+from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE, Location
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import Journal
 from coordinator.storage.write_behind import WriteBehindBuffer
@@ -88,9 +90,7 @@ def open_storage(
         rules = rules_of(task, settings)
         sweep_below(root)
         stores = open_stores(settings.storage, root)
-        store = open_or_rebuild(
-            root / DATABASE, task, rules, clock.wall(), stores, keeps_messages=keeps_messages
-        )
+        store = _open_database(settings.location, task, rules, clock, stores, keeps_messages=keeps_messages)
         stack.callback(store.close)
         own_task(store, task, settings)
         with disk_errors(root):
@@ -102,6 +102,17 @@ def open_storage(
         ledger = WriteBehindBuffer(store, clock)
         stack.callback(_write_rest, ledger)
         yield Storage(root, store, journal, stores, ledger, rollouts, RunId(root, rng), kept)
+
+
+def _open_database(
+    location: Location, task: Task, rules: Rules, clock: Clock, stores: Stores, *, keeps_messages: bool
+) -> Database:
+    """A damaged or missing file is rebuilt; PostgreSQL has checksums, replicas and backups of its own."""
+    if location.schema is not None:
+        return location.database()
+    return open_or_rebuild(
+        location.state_dir / DATABASE, task, rules, clock.wall(), stores, keeps_messages=keeps_messages
+    )
 
 
 def _write_rest(ledger: WriteBehindBuffer) -> None:

@@ -29,7 +29,7 @@ from coordinator.rollout.model import (
     RolloutState,
     Say,
 )
-from coordinator.rollout.store import FILE, RolloutStore
+from coordinator.rollout.store import ROLLOUTS, RolloutStore
 from coordinator.rollout.view import waits
 from coordinator.storage.database import Database
 from runtime.clock import Clock
@@ -159,9 +159,9 @@ def open_rollouts(settings: CoordinatorSettings, store: Database, clock: Clock) 
     """
     state_dir, mode, before = settings.state_dir, settings.rollout.mode, store.get_meta(releases.BEGUN)
     # Serials must keep increasing even if the store was lost: to devices a 0 is stale.
-    if mode == "newest" and before is None and not (state_dir / FILE).is_file():
+    if mode == "newest" and before is None and not settings.location.has(ROLLOUTS):
         return None
-    recorder = RolloutRecorder(settings.rollout, state_dir, RolloutStore(state_dir), clock)
+    recorder = RolloutRecorder(settings.rollout, state_dir, RolloutStore(settings.location), clock)
     try:
         recorder.begin(releases.announced(store, mode))
         if before is None:

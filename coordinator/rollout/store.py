@@ -4,7 +4,6 @@ A writer applies an event to the state machine inside one transaction, so both d
 Synchronous and thread-safe; every change is on disk when the method returns.
 """
 
-import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from pydantic import ValidationError
 
 from coordinator.rollout.model import Command, Event, Rollout, RolloutDevice, RolloutState
 from coordinator.rollout.table import apply
-from coordinator.storage.shared_sqlite import Design, SharedSqlite
+from coordinator.storage.engines.shared_tables import Design, SharedFence, Statements
+from coordinator.storage.location import Location
 from protocol.errors import Misconfigured
 
 FILE: Final = "rollout.sqlite3"
@@ -35,21 +35,28 @@ _SCHEMA: Final = (
         WITHOUT ROWID""",
 )
 
+_PUT_COURSE: Final = "INSERT INTO course VALUES (1, ?) ON CONFLICT (id) DO UPDATE SET doc = excluded.doc"
+_PUT_PAST: Final = "INSERT INTO past VALUES (?, ?) ON CONFLICT (number) DO UPDATE SET doc = excluded.doc"
+_PUT_MEMBER: Final = (
+    "INSERT INTO members VALUES (?, ?, ?) ON CONFLICT (number, device) DO UPDATE SET doc = excluded.doc"
+)
 
-ROLLOUTS: Final = Design(FILE, _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
+ROLLOUTS: Final = Design(FILE, "rollout", _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
 
 
 class RolloutStore:
-    """Opens (and creates) the store in a state folder.
+    """Opens (and creates) the store of a coordinator; a folder stands for the SQLite files in it.
+
+    ``fence``: called before each commit that wrote something; what it raises undoes the transaction.
 
     Raises:
         Misconfigured: the file is not a store of rollouts, or access is denied.
         Transient: the disk is full.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self.path = state_dir / FILE
-        self._tables = SharedSqlite(self.path, ROLLOUTS)
+    def __init__(self, where: Location | Path, fence: SharedFence | None = None) -> None:
+        self._tables = Location.at(where).shared(ROLLOUTS, fence)
+        self.where = self._tables.where
         self._lock = threading.RLock()
         self._mark: tuple[int, int] | None = None
         self._course = RolloutState()
@@ -111,14 +118,14 @@ class RolloutStore:
     def _fresh(self) -> bool:
         return self._tables.mark() == self._mark
 
-    def _read(self, tables: sqlite3.Connection) -> RolloutState:
+    def _read(self, tables: Statements) -> RolloutState:
         try:
             return read_course(tables)
         except ValidationError as error:
-            raise Misconfigured(f"{self.path}: a row cannot be read: {error}"[:300] + f"; {_LOST}") from None
+            raise Misconfigured(f"{self.where}: a row cannot be read: {error}"[:300] + f"; {_LOST}") from None
 
 
-def read_course(tables: sqlite3.Connection) -> RolloutState:
+def read_course(tables: Statements) -> RolloutState:
     """All decisions, with the last rollout's devices.
 
     Raises:
@@ -133,7 +140,7 @@ def read_course(tables: sqlite3.Connection) -> RolloutState:
     return course.model_copy(update={"rollout": _with_members(tables, course.rollout)})
 
 
-def read_past(tables: sqlite3.Connection) -> list[Rollout]:
+def read_past(tables: Statements) -> list[Rollout]:
     """Rollouts before the last one, the newest first, with their devices.
 
     Raises:
@@ -143,14 +150,14 @@ def read_past(tables: sqlite3.Connection) -> list[Rollout]:
     return [_with_members(tables, Rollout.model_validate_json(row["doc"])) for row in rows]
 
 
-def _with_members(tables: sqlite3.Connection, rollout: Rollout) -> Rollout:
+def _with_members(tables: Statements, rollout: Rollout) -> Rollout:
     query = "SELECT device, doc FROM members WHERE number = ? ORDER BY device"
     rows = tables.execute(query, (rollout.number,)).fetchall()
     members = {row["device"]: RolloutDevice.model_validate_json(row["doc"]) for row in rows}
     return rollout.model_copy(update={"members": members})
 
 
-def _write(tables: sqlite3.Connection, before: RolloutState, after: RolloutState) -> None:
+def _write(tables: Statements, before: RolloutState, after: RolloutState) -> None:
     """Write what has changed; of the devices only those that have."""
     old, new = before.rollout, after.rollout
     had: dict[str, RolloutDevice] = {}
@@ -158,7 +165,7 @@ def _write(tables: sqlite3.Connection, before: RolloutState, after: RolloutState
         if old.number == new.number:
             had = old.members
         else:
-            tables.execute("INSERT OR REPLACE INTO past VALUES (?, ?)", (old.number, old.model_dump_json()))
+            tables.execute(_PUT_PAST, (old.number, old.model_dump_json()))
             tables.execute("DELETE FROM past WHERE number <= ?", (new.number - _ROLLOUTS_WITH_DEVICES,))
             tables.execute("DELETE FROM members WHERE number <= ?", (new.number - _ROLLOUTS_WITH_DEVICES,))
     if new is not None:
@@ -167,5 +174,5 @@ def _write(tables: sqlite3.Connection, before: RolloutState, after: RolloutState
             for name, one in new.members.items()
             if one is not had.get(name)
         ]
-        tables.executemany("INSERT OR REPLACE INTO members VALUES (?, ?, ?)", rows)
-    tables.execute("INSERT OR REPLACE INTO course VALUES (1, ?)", (after.model_dump_json(),))
+        tables.executemany(_PUT_MEMBER, rows)
+    tables.execute(_PUT_COURSE, (after.model_dump_json(),))

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,9 +10,9 @@ from pydantic import ValidationError
 
 from coordinator.rollout.model import Rollout, RolloutDevice, RolloutPhase, RolloutState
 from coordinator.rollout.stage_gate import StageCounts
-from coordinator.rollout.store import FILE, read_course, read_past
+from coordinator.rollout.store import ROLLOUTS, read_course, read_past
+from coordinator.storage.location import Location
 from protocol.errors import Misconfigured
-from runtime.storage.sqlite import open_reader, sqlite_errors
 from runtime.text import first_few
 from runtime.waits import Wait, span
 
@@ -23,23 +22,21 @@ _MAX_REASON: Final = 100
 _NO_OBSTACLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def read_rollouts(state_dir: Path) -> tuple[RolloutState, list[Rollout]]:
+def read_rollouts(where: Location | Path) -> tuple[RolloutState, list[Rollout]]:
     """All decisions, and the rollouts before the last one, the newest first.
 
     Raises:
         Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
-    file = state_dir / FILE
-    if not file.is_file():
-        return RolloutState(), []
+    location = Location.at(where)
     try:
-        with sqlite_errors(file, opening=True), closing(open_reader(file)) as tables:
-            tables.row_factory = sqlite3.Row
-            tables.execute("BEGIN")
-            return read_course(tables), read_past(tables)
+        with location.reader(ROLLOUTS) as tables:
+            return (RolloutState(), []) if tables is None else (read_course(tables), read_past(tables))
     except (sqlite3.Error, ValidationError) as error:
-        raise Misconfigured(f"{file}: the store of rollouts cannot be read: {error}"[:500]) from None
+        raise Misconfigured(
+            f"{location.where}: the store of rollouts cannot be read: {error}"[:500]
+        ) from None
 
 
 def standing(course: RolloutState) -> dict[str, Any] | None:

@@ -5,16 +5,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
 from coordinator.admission.quarantine import OffenceRecord, in_quarantine, read
 from coordinator.identity.store import DeviceRow
 from coordinator.storage import schema
-from coordinator.storage.database import Database
-
-_DATABASE: Final = "coordinator.sqlite3"
+from coordinator.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +24,16 @@ class LastSeen:
     quarantine: OffenceRecord | None = None
 
 
-def seen_devices(state_dir: Path) -> dict[str, LastSeen]:
+def seen_devices(where: Location | Path) -> dict[str, LastSeen]:
     """Devices that ever reported; empty if the coordinator never ran.
 
     Raises:
         Misconfigured: its database is damaged.
     """
-    if not (state_dir / _DATABASE).is_file():
+    location = Location.at(where)
+    if not location.exists():
         return {}
-    with Database(state_dir / _DATABASE, read_only=True) as store:
+    with location.database(read_only=True) as store:
         rows = store.rows(sa.select(schema.devices))
         barred = dict(in_quarantine(read(store), time.time()))
     found = {row["device"]: LastSeen(row["state"]["status"], row["wall"]) for row in rows}

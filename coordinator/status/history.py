@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.reported_metrics import reported_metric_names
 from coordinator.fleet.serving_routes import unserved
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.recovery.rebuild import META as SALVAGED
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, count_in, names_in
+from coordinator.storage.location import Location
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
@@ -22,11 +22,11 @@ LISTED: Final = 1000
 """Rows of devices, refusals and quarantines in a history of the last rounds."""
 
 
-def read(state_dir: Path, *, last: int | None = None) -> dict[str, Any]:
+def read(where: Location | Path, *, last: int | None = None) -> dict[str, Any]:
     """The history as one JSON object.
 
     Args:
-        state_dir: the coordinator's.
+        where: the coordinator's tables; a folder stands for the SQLite files in it.
         last: so many rounds and versions, the newest ones, and ``LISTED`` rows of each other list; None: all.
 
     Returns:
@@ -45,10 +45,10 @@ def read(state_dir: Path, *, last: int | None = None) -> dict[str, Any]:
     Raises:
         Misconfigured: there is no coordinator's state in that folder.
     """
-    path = state_dir / DATABASE
-    if not path.is_file():
-        raise Misconfigured(f"state_dir: {path} is not there; has this coordinator ever run?")
-    with Database(path, read_only=True) as store:
+    location = Location.at(where)
+    if not location.exists():
+        raise Misconfigured(f"state_dir: {location.where} is not there; has this coordinator ever run?")
+    with location.database(read_only=True) as store:
         return _bounded(_read(store, last), last)
 
 

@@ -1,151 +1,86 @@
 """The coordinator's database: one connection behind a lock; every write is a transaction synced to disk.
 
-The methods are synchronous and thread-safe; callers on the event loop use ``asyncio.to_thread``.
+The methods are synchronous and thread-safe; callers on the event loop use ``asyncio.to_thread``. What differs
+between SQLite and PostgreSQL is in :mod:`coordinator.storage.engines`.
 """
 
 import json
-import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import Insert, insert
-from sqlalchemy.exc import DatabaseError, OperationalError
-from sqlalchemy.pool import StaticPool
 
 from coordinator.round_machine.events import JOURNALED, Checkpoint, Event
 from coordinator.storage import schema
 from coordinator.storage.device_lists import packed_event, unpacked
-from coordinator.storage.migrations import TableVersion, keep_copy, require_readable
-from protocol.errors import LichenError, Misconfigured, Transient
-from runtime.storage import sqlite
-from runtime.storage.files import after_commit, before_commit
-from runtime.storage.folder_lock import FolderLock
-from runtime.storage.sqlite_writer import open_writer, used_bytes
+from coordinator.storage.engines.base import Fence, Insert, TableEngine
+from coordinator.storage.engines.postgres_address import PostgresSchema
+from coordinator.storage.engines.sqlite import DatabaseDamaged, SqliteEngine
 
 OTHERS: Final = "(others)"
 """The device under which refusals are counted if there are too many names."""
 _MAX_REFUSAL_ROWS: Final = 20_000
-_WAL_BYTES: Final = 8 * 1024 * 1024
-"""The write-ahead log is truncated to this size after a checkpoint."""
 _KEPT_EVENTS: Final = 5_000
 _EVENT_BYTES: Final = 1024 * 1024
 """Events that are kept although a checkpoint replaced them."""
 
 
-@lru_cache
-def _upsert(table: sa.Table, names: tuple[str, ...]) -> Insert:
-    """The statement of :meth:`Database.put`, cached: to build it costs more than to run it."""
-    keys = [column.name for column in table.primary_key]
-    statement = insert(table)
-    rest = {name: statement.excluded[name] for name in names if name not in keys}
-    return statement.on_conflict_do_update(index_elements=keys, set_=rest)
+def engine_for(place: Path | PostgresSchema, *, read_only: bool, alone: bool) -> TableEngine:
+    """The engine of a place, not yet open."""
+    if isinstance(place, Path):
+        return SqliteEngine(place, read_only=read_only, alone=alone)
+    # Only where it is configured.
+    from coordinator.storage.engines.postgres import PostgresEngine  # noqa: PLC0415
+    from coordinator.storage.engines.postgres_tables import coordinator_tables  # noqa: PLC0415
 
-
-def is_damage(error: DatabaseError) -> bool:
-    """Whether SQLite reports that the file is damaged."""
-    return sqlite.is_damage(error.orig)
-
-
-def _sorted(error: DatabaseError, path: Path, *, opening: bool = False) -> LichenError:
-    """As :func:`runtime.storage.sqlite.sorted_error`; damage found at the opening leads to a rebuild."""
-    if opening and is_damage(error):
-        return DatabaseDamaged(
-            f"{path}: cannot be used as the coordinator's database: {error.orig}; the start of the "
-            "coordinator rebuilds it"
-        )
-    found = error.orig
-    if not isinstance(found, sqlite3.Error):
-        return Transient(f"{path}: {found}")
-    return sqlite.sorted_error(found, path, opening=opening)
-
-
-def _open_writer(path: Path) -> sqlite3.Connection:
-    return open_writer(path, wal_bytes=_WAL_BYTES, isolation_level="DEFERRED")
-
-
-class DatabaseDamaged(Misconfigured):
-    """The database is damaged; :mod:`coordinator.recovery.rebuild` repairs it at the start."""
+    return PostgresEngine(place, coordinator_tables(), read_only=read_only, alone=alone)
 
 
 class Database:
-    """Opens (and creates, unless ``read_only``) ``coordinator.sqlite3`` and checks its pages.
+    """Opens (and creates, unless ``read_only``) the coordinator's tables, and checks them.
+
+    Args:
+        place: the file ``coordinator.sqlite3``, or a schema of PostgreSQL.
+        read_only: for commands beside the daemon.
+        alone: refuse to share the tables with another coordinator.
+        fence: called before each commit that wrote something; what it raises undoes the transaction.
 
     Raises:
         DatabaseDamaged: the file is not a sound database; the message names it.
-        Transient: the disk is full or fails, or another process holds the database.
-        Misconfigured: access is denied, its disk is read-only, or it is of a newer lichen.
+        Transient: the disk is full or fails, another process holds the database, or the server cannot be
+            reached.
+        Misconfigured: access is denied, the disk is read-only, the tables are of a newer lichen, or the
+            server is not set up for them.
     """
 
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self.path = path
+    def __init__(
+        self,
+        place: Path | PostgresSchema,
+        *,
+        read_only: bool = False,
+        alone: bool = True,
+        fence: Fence | None = None,
+    ) -> None:
         self._lock = threading.RLock()
         self._refusal_rows = -1
-        self._alone = None if read_only else FolderLock(path.with_suffix(".lock"), "coordinator")
-        opened = sqlite.open_reader if read_only else _open_writer
-        self._engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=lambda: opened(path))
-        try:
-            self._connection = self._engine.connect()
-            self._raw: Any = self._connection.connection.dbapi_connection
-            self._prepare(read_only=read_only)
-            self._place = None if read_only else sqlite.Place(path)
-        except DatabaseError as error:
-            self._give_up()
-            raise _sorted(error, path, opening=True) from None
-        except LichenError:
-            self._give_up()
-            raise
+        self._upserts: dict[tuple[str, tuple[str, ...]], Insert] = {}
+        self._fence = fence
+        self.engine = engine_for(place, read_only=read_only, alone=alone)
+        self.engine.open()
 
-    def _prepare(self, *, read_only: bool) -> None:
-        connection = self._connection
-        if not read_only:
-            # Not quick_check: it skips the content of indexes, and every look-up uses one.
-            checked = str(connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one())
-            if checked != "ok":
-                raise DatabaseDamaged(f"{self.path}: the coordinator's database is damaged: {checked}")
-        tables = TableVersion.of(connection.exec_driver_sql)
-        require_readable(self.path, tables, schema.VERSION)
-        found = tables.version
-        if read_only and 0 < found < schema.VERSION:
-            raise Misconfigured(
-                f"{self.path}: written by an older lichen (tables {found}); it is brought up to date when "
-                "the coordinator starts"
-            )
-        if not read_only:
-            if found >= schema.VERSION and (trouble := schema.unsound(connection.exec_driver_sql)):
-                raise DatabaseDamaged(f"{self.path}: the coordinator's database is damaged: {trouble}")
-            self._bring_up_to_date(found)
-        connection.commit()
-
-    def _bring_up_to_date(self, found: int) -> None:
-        """Run all migration steps or none; a file of a newer release that this one can use stays as it is."""
-        if found > schema.VERSION:
-            return
-        run = self._connection.exec_driver_sql
-        run("BEGIN IMMEDIATE")
-        if 0 < found < schema.VERSION:
-            keep_copy(self.path, found)
-        for known in range(found or schema.VERSION, schema.VERSION):
-            for words in schema.UPGRADES[known]:
-                run(words)
-        schema.metadata.create_all(self._connection)
-        TableVersion(schema.VERSION, schema.READABLE_FROM).write(run)
+    @property
+    def where(self) -> str:
+        """The place of the tables for messages, without secrets."""
+        return self.engine.where
 
     def close(self) -> None:
         """Close the database."""
         with self._lock:
-            self._connection.close()
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self._engine.dispose()
-        if self._alone is not None:
-            self._alone.close()
+            self.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -154,55 +89,77 @@ class Database:
         self.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
+    def transaction(self, *, write: bool = False) -> Iterator[sa.Connection]:
         """A transaction, on disk at its end. May be nested; the outermost one commits.
+
+        Args:
+            write: it reads what its writes depend on, and other processes write, too. SQLite then takes the
+                write lock at the begin; on PostgreSQL the rows must be locked (``with_for_update``).
 
         Raises:
             Transient: the disk is full or cannot be written now, and nothing was changed; or the file is
-                gone.
+                gone, or the server cannot be reached.
         """
         with self._lock:
-            if self._connection.in_transaction():
-                yield self._connection
+            if self.engine.in_transaction:
+                yield self.engine.connection
                 return
-            try:
-                with self._connection.begin():
-                    before = self._raw.total_changes
-                    yield self._connection
-                    if writes := self._raw.total_changes != before:
-                        before_commit(self.path)
-                if writes:
-                    after_commit(self.path)
-                self.require_there()
-            except OperationalError as error:
-                raise _sorted(error, self.path) from error
-            except sqlite3.OperationalError as error:
-                raise sqlite.sorted_error(error, self.path) from error
+            with self.engine.transaction(write=write, fence=self._fence) as connection:
+                yield connection
 
     def require_there(self) -> None:
-        """Check that the file can be found again after a restart; does not wait for other threads.
+        """Check that what is written can be found again after a restart; does not wait for other threads.
 
         Raises:
-            Transient: the folder was removed, or another disk is mounted over it.
+            Transient: the folder was removed, or another disk is mounted over it; or the database is not in
+                the state that this process knows.
         """
-        if self._place is not None:
-            self._place.require()
+        self.engine.require_there()
+
+    def is_served(self) -> bool | None:
+        """Whether a coordinator has the tables open for itself; None if that cannot be seen."""
+        with self._lock:
+            return self.engine.is_served()
 
     def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
         """The rows of a query as dicts."""
         with self.transaction() as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
+    def insert(self, table: sa.Table) -> Insert:
+        """An INSERT that knows ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
+        return self.engine.insert(table)
+
+    def insert_new(self, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Insert the rows whose keys are not there yet; the number of them."""
+        if not rows:
+            return 0
+        with self.transaction() as connection:
+            statement = self.insert(table).values(list(rows)).on_conflict_do_nothing()
+            counted = statement.execution_options(preserve_rowcount=True)
+            return connection.execute(counted).rowcount
+
     def put(self, table: sa.Table, **values: Any) -> None:
         """Insert a row, or overwrite the one with the same key."""
         with self.transaction() as connection:
-            connection.execute(_upsert(table, tuple(values)), values)
+            connection.execute(self._upsert(table, tuple(values)), values)
+
+    def _upsert(self, table: sa.Table, names: tuple[str, ...]) -> Insert:
+        """The statement of :meth:`put`, cached: to build it costs more than to run it."""
+        found = self._upserts.get((table.name, names))
+        if found is None:
+            keys = [column.name for column in table.primary_key]
+            statement = self.insert(table)
+            rest = {name: statement.excluded[name] for name in names if name not in keys}
+            found = statement.on_conflict_do_update(index_elements=keys, set_=rest)
+            self._upserts[table.name, names] = found
+        return found
 
     def put_all(self, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Insert rows with the same columns, or overwrite those with the same keys; one statement."""
         if rows:
             with self.transaction() as connection:
-                connection.execute(_upsert(table, tuple(rows[0])), rows)
+                connection.execute(self._upsert(table, tuple(rows[0])), rows)
 
     def remove(self, table: sa.Table, **key: Any) -> None:
         """Remove the row with this key, if there is one."""
@@ -216,15 +173,15 @@ class Database:
         return None if not found else str(found[0]["value"])
 
     def used_bytes(self) -> int:
-        """Bytes of the pages in use; removed rows leave free pages, which are reused."""
+        """Bytes of the rows, about; removed rows leave room that is used again."""
         with self.transaction():
-            return used_bytes(self._raw)
+            return self.engine.used_bytes()
 
     def put_meta(self, values: Mapping[str, str]) -> None:
         """Store texts."""
         rows = [{"key": key, "value": value} for key, value in values.items()]
         with self.transaction() as connection:
-            connection.execute(_upsert(schema.meta, ("key", "value")), rows)
+            connection.execute(self._upsert(schema.meta, ("key", "value")), rows)
 
     def append(self, event: Event | Checkpoint, now: float) -> None:
         """Add an event to the round machine's journal; events before the last checkpoint are trimmed."""
@@ -240,7 +197,7 @@ class Database:
         """Trim the events before the newest checkpoint, which only people read, to the newest ones."""
         table = schema.events
         newest = connection.execute(sa.select(sa.func.max(table.c.seq))).scalar_one()
-        size = sa.func.length(sa.cast(table.c.event, sa.LargeBinary))
+        size = sa.func.length(sa.cast(table.c.event, sa.Text))
         old = sa.select(table.c.seq, size).where(table.c.seq < newest).order_by(table.c.seq.desc())
         left = _EVENT_BYTES
         for seq, length in connection.execute(old.limit(_KEPT_EVENTS + 1)):
@@ -266,10 +223,10 @@ class Database:
             rows = self.rows(query)
             for row in rows:
                 if row["crc"] not in (None, _crc(row["now"], row["event"])):
-                    raise DatabaseDamaged(f"{self.path}: events: row {row['seq']} is not what was written")
+                    raise DatabaseDamaged(f"{self.where}: events: row {row['seq']} is not what was written")
             return [(row["now"], JOURNALED.validate_python(unpacked(row["event"]))) for row in rows]
         except (ValueError, TypeError) as error:  # no JSON, no number, no event: rows older than checksums
-            raise DatabaseDamaged(f"{self.path}: events: a row cannot be read: {error}"[:500]) from None
+            raise DatabaseDamaged(f"{self.where}: events: a row cannot be read: {error}"[:500]) from None
 
     def count_refusals(self, device: str, reason: str, count: int, detail: str, wall: float) -> None:
         """Add to the counts of refusals, by device and reason; beyond a limit of rows under ``(others)``."""
@@ -298,5 +255,5 @@ class Database:
 
 
 def _crc(now: float, event: dict[str, Any]) -> int:
-    """Checksum of an event: SQLite does not notice a changed value."""
+    """Checksum of an event: no engine notices a changed value."""
     return zlib.crc32(json.dumps([now, event], sort_keys=True).encode())

@@ -1,9 +1,11 @@
-"""The coordinator's tables (SQLAlchemy core; SQLite in WAL mode, synchronous=FULL)."""
+"""The coordinator's tables (SQLAlchemy core), on SQLite or PostgreSQL."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import JSON, Column, Float, Integer, MetaData, String, Table
+from sqlalchemy import JSON, BigInteger, Column, Dialect, Float, Identity, Integer, MetaData, Table
+from sqlalchemy import String as Varchar
+from sqlalchemy.types import TypeDecorator
 
 VERSION = 6
 """Version of the tables, in ``PRAGMA user_version``."""
@@ -30,6 +32,28 @@ UPGRADES = {
 """Statements from that version to the next: changes to existing tables; ``create_all`` makes the missing
 ones."""
 
+
+class String(TypeDecorator[str]):
+    """A text that sorts by code point on every engine. PostgreSQL stores no NUL, so no engine does."""
+
+    impl = Varchar
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        """The type of an engine; the collation of a database must not decide about an order."""
+        collation = "C" if dialect.name == "postgresql" else None
+        return dialect.type_descriptor(Varchar(collation=collation))
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """The text that is stored."""
+        del dialect
+        return (
+            value if value is None or "\0" not in value else value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+        )
+
+
+BigInt = BigInteger().with_variant(Integer, "sqlite")
+"""64 bits on every engine."""
 metadata = MetaData()
 
 meta = Table(
@@ -44,10 +68,10 @@ and ``rounds_now``: the same moment by the clock and on the line that the rounds
 events = Table(
     "events",
     metadata,
-    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("seq", BigInt, Identity(), primary_key=True),
     Column("now", Float, nullable=False),
     Column("event", JSON, nullable=False),
-    Column("crc", Integer),
+    Column("crc", BigInt),
 )
 """The round machine's journal: replay from the last checkpoint gives its state. ``crc`` is a CRC-32."""
 
@@ -57,12 +81,12 @@ updates = Table(
     Column("round", Integer, primary_key=True),
     Column("device", String, primary_key=True),
     Column("digest", String, nullable=False, index=True),
-    Column("size", Integer, nullable=False),
+    Column("size", BigInt, nullable=False),
     Column("wall", Float, nullable=False),
     Column("header", JSON, nullable=False),
     Column("lost", String, nullable=False, default=""),
     Column("file", String, nullable=False, default=""),
-    Column("at", Integer, nullable=False, default=0),
+    Column("at", BigInt, nullable=False, default=0),
     Column("blobs", JSON(none_as_null=True)),
 )
 """Accepted updates. The frame is in ``updates/<round>/<digest>``, or where ``file`` is set, in that file of
@@ -95,7 +119,7 @@ refusals = Table(
     metadata,
     Column("device", String, primary_key=True),
     Column("reason", String, primary_key=True),
-    Column("count", Integer, nullable=False),
+    Column("count", BigInt, nullable=False),
     Column("last_detail", String, nullable=False),
     Column("last_wall", Float, nullable=False),
 )
@@ -150,8 +174,8 @@ versions = Table(
     Column("devices", JSON, nullable=False),
     Column("metrics", JSON, nullable=False),
     Column("confusion", JSON(none_as_null=True)),
-    Column("bytes_up", Integer, nullable=False),
-    Column("bytes_down", Integer, nullable=False),
+    Column("bytes_up", BigInt, nullable=False),
+    Column("bytes_down", BigInt, nullable=False),
     Column("trouble", String, nullable=False, default=""),
 )
 """The model registry: content-addressed versions, their parent, their contributors, their metrics."""
@@ -182,7 +206,7 @@ exports = Table(
     Column("version", Integer, primary_key=True),
     Column("wall", Float, nullable=False),
     Column("digest", String, nullable=False),
-    Column("size", Integer, nullable=False),
+    Column("size", BigInt, nullable=False),
     Column("metrics", JSON, nullable=False),
 )
 
@@ -198,7 +222,7 @@ bundles = Table(
     Column("base", String, nullable=False),
     Column("wall", Float, nullable=False),
     Column("digest", String, nullable=False),
-    Column("size", Integer, nullable=False),
+    Column("size", BigInt, nullable=False),
     Column("metrics", JSON, nullable=False),
 )
 """Where a method is ``routed``: the newest bundle of each serving route, and how many devices it was made

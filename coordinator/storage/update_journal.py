@@ -26,7 +26,7 @@ VOID_SUFFIX: Final = ".lost"
 _OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
 _DETAILED: Final = sa.or_(
     schema.versions.c.confusion.is_not(sa.null()),
-    sa.func.length(sa.cast(schema.versions.c.devices, sa.LargeBinary)) > len("[]"),
+    sa.func.length(sa.cast(schema.versions.c.devices, sa.Text)) > len("[]"),
 )
 """Versions whose row lists the contributors, or the confusion of classes."""
 _ROUNDS_FORGOTTEN_AT_ONCE: Final = 8
@@ -285,7 +285,7 @@ def _forget_withdrawn(connection: sa.Connection) -> None:
     if connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() <= MAX_WITHDRAWN_OF_ALL:
         return
     newest = sa.select(table.c.device, table.c.digest).order_by(table.c.wall.desc(), table.c.device)
-    older = newest.limit(-1).offset(MAX_WITHDRAWN_OF_ALL * 9 // 10)
+    older = newest.offset(MAX_WITHDRAWN_OF_ALL * 9 // 10)
     connection.execute(table.delete().where(sa.tuple_(table.c.device, table.c.digest).in_(older)))
 
 

@@ -5,9 +5,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from coordinator.config.coordinator import load_settings
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
-from coordinator.storage.database import Database
 from export.cli import ExportChoice, read_manifest
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
@@ -25,15 +23,17 @@ def version_of(config: Path, number: int | None) -> ExportChoice:
             the available ones.
     """
     settings = load_settings(config)
-    database, blobs = settings.state_dir / DATABASE, settings.state_dir / "blobs"
-    if not database.is_file():
-        raise Misconfigured(f"{config}: state_dir: {database} is not there; has this coordinator ever run?")
-    with Database(database, read_only=True) as store:
+    location, blobs = settings.location, settings.state_dir / "blobs"
+    if not location.exists():
+        raise Misconfigured(
+            f"{config}: state_dir: {location.where} is not there; has this coordinator ever run?"
+        )
+    with location.database(read_only=True) as store:
         task_json = store.get_meta("task")
         rows = store.rows(sa.select(schema.versions.c.version, schema.versions.c.manifest))
     digests = {row["version"]: row["manifest"] for row in rows}
     if task_json is None or not digests:
-        raise Misconfigured(f"{config}: {database} has no version yet")
+        raise Misconfigured(f"{config}: {location.where} has no version yet")
     available = sorted(one for one, digest in digests.items() if _path(blobs, digest).is_file())
     version = max(digests) if number is None else number
     names = ", ".join(map(str, available)) or "none"

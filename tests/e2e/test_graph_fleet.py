@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status import history
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from coordinator.storage.model_registry import ModelRegistry
 from edge_agent.identity import fleet_secret
 from lichen_lab.benchmarks.support.fleet import ProcessFleet

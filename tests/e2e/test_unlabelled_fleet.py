@@ -10,9 +10,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status import history
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from coordinator.storage.model_registry import ModelRegistry
 from edge_agent.windows.window_sets import windows_of_recording
 from lichen_lab.benchmarks.fault_injection.harness.gates import VARIABLE, StepGates

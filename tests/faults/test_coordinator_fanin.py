@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.recovery.evidence import frames_of
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine.queries import replay
 from coordinator.status.history import read
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.frame_files import scan
+from coordinator.storage.location import DATABASE
 from coordinator.storage.update_journal import Journal
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk
 from protocol.errors import Reason, Transient

@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from coordinator.aggregation.fold import fold_round, limits_for
 from coordinator.recovery import rebuild
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.status.history import read
 from coordinator.storage import schema
 from coordinator.storage.backup import back_up, backup_of
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from coordinator.storage.update_journal import Journal
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
@@ -219,7 +219,7 @@ async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) ->
         await made.until(lambda: made.app.driver.state.version == 2)
         await made.phase("collecting")
         assert (tmp_path / "coordinator" / "updates" / "1").is_dir()
-        made.app.round_worker._back_up = lambda: back_up(made.app.storage.store.path)
+        made.app.round_worker._back_up = lambda: back_up(made.app.storage.root / DATABASE)
         await deliver(made, *NAMES)
         await made.until(lambda: made.app.round_worker._secured == 3)
         assert not (tmp_path / "coordinator" / "updates" / "1").exists()

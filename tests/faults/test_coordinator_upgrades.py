@@ -9,13 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
+from coordinator.identity import store as identity_store
 from coordinator.identity.store import IdentityStore as IdentityBook
 from coordinator.rollout import store as rollout_book
 from coordinator.rollout.store import RolloutStore as RolloutBook
 from coordinator.status.history import read
 from coordinator.storage import schema
-from coordinator.storage import shared_sqlite as identity_tables
 from coordinator.storage.database import Database
+from coordinator.storage.engines.shared_tables import Design
 from coordinator.storage.migrations import KEPT, copies_of, keep_copy
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
@@ -33,15 +34,16 @@ def next_step(patch: pytest.MonkeyPatch, *, readable_from: int) -> None:
     patch.setattr(schema, "VERSION", version + 1)
     patch.setattr(schema, "READABLE_FROM", readable_from or version + 1)
     for module, name, table in (
-        (identity_tables, "IDENTITIES", "devices"),
+        (identity_store, "IDENTITIES", "devices"),
         (rollout_book, "ROLLOUTS", "past"),
     ):
         old = getattr(module, name)
         patch.setattr(
             module,
             name,
-            identity_tables.Design(
+            Design(
                 old.file,
+                old.suffix,
                 old.schema,
                 old.version + 1,
                 old.version if readable_from else old.version + 1,

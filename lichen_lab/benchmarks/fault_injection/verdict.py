@@ -10,9 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
-from coordinator.storage.database import Database
+from coordinator.storage.location import Location
 from coordinator.storage.run_id import RunId
 from edge_agent.storage.agent_storage import SPOOL
 from lichen_lab.benchmarks.fault_injection import refold
@@ -37,9 +36,9 @@ class FinalJournal:
     updates: Mapping[tuple[int, str], dict[str, Any]]
 
     @classmethod
-    def read(cls, state_dir: Path) -> "FinalJournal":
+    def read(cls, where: Location | Path) -> "FinalJournal":
         """Read the database of a coordinator that has ended."""
-        with Database(state_dir / DATABASE, read_only=True) as store:
+        with Location.at(where).database(read_only=True) as store:
             versions = {row["version"]: row for row in store.rows(sa.select(schema.versions))}
             updates = {(row["round"], row["device"]): row for row in store.rows(sa.select(schema.updates))}
         return cls(versions, updates)

@@ -102,7 +102,7 @@ async def test_what_was_known_stays_known_while_the_book_cannot_be_read(tmp_path
         async with beside(services["admission"], forever=True):
             await until(lambda: admission.denial("a") is not None)
             with monkeypatch.context() as patch:
-                patch.setattr("coordinator.storage.shared_sqlite.SharedSqlite.mark", _locked)
+                patch.setattr("coordinator.storage.engines.shared_sqlite.SharedSqlite.mark", _locked)
                 await asyncio.sleep(0.1)
                 assert admission.denial("a") is not None
 

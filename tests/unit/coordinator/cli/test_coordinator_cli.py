@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 from coordinator.cli.main import app
 from coordinator.config.coordinator import load_settings
-from coordinator.recovery.folder_owner import DATABASE, own_task
+from coordinator.recovery.folder_owner import own_task
 from coordinator.recovery.state_folder import open_storage
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from coordinator.task import load_task
 from lichen import cli
 from protocol.errors import Misconfigured

@@ -7,7 +7,6 @@ from structlog.testing import capture_logs
 
 from coordinator.cli import status
 from coordinator.cli.status import look
-from coordinator.storage.database import Database
 from coordinator.storage.model_registry import ModelRegistry
 from protocol.errors import Transient
 from protocol.frames.frame import digest
@@ -67,7 +66,7 @@ async def test_status_why_names_the_disk_that_takes_nothing(tmp_path, monkeypatc
     async with bench(tmp_path, tiny_task(min_devices=2)) as made:
         await made.online("a")
         monkeypatch.setattr(status, "disk_trouble", lambda folder: f"the disk of {folder} is read-only")
-        with Database(made.app.storage.store.path, read_only=True) as store:
+        with made.app.settings.location.database(read_only=True) as store:
             _, waits = look(store, made.app.settings, SystemClock().wall())
     assert (waits[0].what, waits[0].why) == ("disk", f"the disk of {tmp_path / 'coordinator'} is read-only")
 

@@ -23,11 +23,11 @@ from coordinator.fleet.limits import (
     roster_bounds,
 )
 from coordinator.messaging.log_rate_limit import BURST_OF_ALL, LINE_BYTES, OF_ALL_A_SECOND
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.rounds.driver import _LINES, _LINES_A_SECOND
 from coordinator.storage import schema
 from coordinator.storage.backup import BYTES_A_SECOND, FREE_BYTES, back_up, backup_of, is_due
 from coordinator.storage.database import _MAX_REFUSAL_ROWS, Database
+from coordinator.storage.location import DATABASE
 from coordinator.storage.update_journal import MAX_WITHDRAWN_OF_ALL, Journal
 from protocol import messages
 from protocol.errors import Reason, Refused, Transient
@@ -97,7 +97,7 @@ async def test_made_up_names_cost_at_most_what_the_docs_say(tmp_path, capfd) -> 
         await made.until(lambda: len(done) == 2100)
         made.app.storage.ledger.save()
         assert len(made.app.roster) <= MOST_OPEN
-        database = made.app.storage.store.path
+        database = made.app.storage.root / DATABASE
         back_up(database)
         files = [database, database.with_name(database.name + "-wal"), backup_of(database)]
         disk = sum(file.stat().st_size for file in files)

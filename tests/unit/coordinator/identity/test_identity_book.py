@@ -345,7 +345,7 @@ def test_a_newer_book_is_left_alone(tmp_path) -> None:
 
 def test_a_book_that_another_process_holds_is_waited_for_and_then_said(tmp_path, monkeypatch) -> None:
     IdentityStore(tmp_path).close()
-    monkeypatch.setattr("coordinator.storage.shared_sqlite._WAIT_S", 0.2)
+    monkeypatch.setattr("coordinator.storage.engines.shared_sqlite._WAIT_S", 0.2)
     holder = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     try:

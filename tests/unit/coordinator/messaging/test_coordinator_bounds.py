@@ -11,9 +11,9 @@ from coordinator.ingest import update_receiver
 from coordinator.ingest.state_receiver import BURST, most_bytes
 from coordinator.messaging.blob_server import FetchBudget
 from coordinator.messaging.log_rate_limit import BURST_OF_ALL, OF_ALL_A_SECOND, LogRateLimiter
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage import schema
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from protocol import messages
 from protocol.errors import Reason, Refused
 from protocol.messages import Fetch, Metric, ModalityState, State

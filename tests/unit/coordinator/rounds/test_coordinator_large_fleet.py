@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from coordinator.cli.main import app as coordinator_app
 from coordinator.cli.status import look
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.round_machine import table as machine
 from coordinator.round_machine.events import (
     Checkpoint,
@@ -29,6 +28,7 @@ from coordinator.status.history import LISTED, read
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, count_in, listed, names_in, packed, unpacked
+from coordinator.storage.location import DATABASE
 from coordinator.storage.update_journal import Journal
 from protocol import messages
 from protocol.messages import ModalityState, RoundAnnouncement, State

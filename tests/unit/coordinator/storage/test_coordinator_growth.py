@@ -1,5 +1,6 @@
 """What a task that runs for months leaves on disk and must replay at a start is bounded."""
 
+import pytest
 import sqlalchemy as sa
 
 from coordinator.round_machine.events import Checkpoint
@@ -11,6 +12,8 @@ from protocol.messages import Metric
 from protocol.topics import Kind
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import frame, header, tiny_task
+
+pytestmark = pytest.mark.both_engines
 
 
 async def test_a_start_replays_only_what_came_since_the_last_round(tmp_path) -> None:

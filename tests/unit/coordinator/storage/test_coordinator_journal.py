@@ -11,6 +11,8 @@ from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
 from protocol.frames.headers import UpdateHeader
 
+pytestmark = pytest.mark.both_engines
+
 UNUSABLE = Refused(Reason.WRONG_DIGEST, "it rotted")
 
 

@@ -1,13 +1,12 @@
 """Peers decide how often they send, never how often the disk is synced."""
 
-import sqlite3
-
 import pytest
 import sqlalchemy as sa
 
 from coordinator.storage import schema
 from coordinator.storage import write_behind as late
 from coordinator.storage.database import Database
+from coordinator.storage.location import Location
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol import messages
 from protocol.errors import Reason, Refused, Transient
@@ -17,6 +16,10 @@ from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import tiny_task
+
+CLOSED = {"sqlite": "PRAGMA query_only", "postgresql": "SET default_transaction_read_only"}
+"""Makes a connection take no writes."""
+pytestmark = pytest.mark.both_engines
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def state_of(device: str, windows: int = 0) -> State:
 def commits(app) -> list[str]:
     """From now on, every commit of that database."""
     seen: list[str] = []
-    sa.event.listen(app.storage.store._engine, "commit", lambda _: seen.append("commit"))
+    sa.event.listen(app.storage.store.engine.engine, "commit", lambda _: seen.append("commit"))
     return seen
 
 
@@ -69,11 +72,11 @@ async def test_a_state_is_on_disk_before_it_is_acknowledged(tmp_path) -> None:
     """A broker that keeps our session does not send what is retained once more."""
     async with bench(tmp_path) as made:
         await made.give("a", Kind.STATE, messages.encode(state_of("a")))
-        with sqlite3.connect(tmp_path / "coordinator/coordinator.sqlite3") as database:
-            assert database.execute("SELECT device FROM devices").fetchall() == [("a",)]
+        with Location.at(tmp_path / "coordinator").database(read_only=True) as database:
+            assert [row["device"] for row in database.rows(sa.select(schema.devices))] == ["a"]
 
 
-async def test_a_full_disk_loses_no_count(store) -> None:
+async def test_a_full_disk_loses_no_count(store, storage_engine) -> None:
     book = WriteBehindBuffer(store, ManualClock())
     book.refused("a", Refused(Reason.MALFORMED, "first"))
     await book.put(schema.devices, ignore, device="a", state={"n": 1}, wall=1.0)
@@ -81,7 +84,7 @@ async def test_a_full_disk_loses_no_count(store) -> None:
 
     def switch(word: str) -> None:
         with store.transaction() as connection:
-            connection.exec_driver_sql(f"PRAGMA query_only={word}")
+            connection.exec_driver_sql(f"{CLOSED[storage_engine]}={word}")
 
     switch("ON")
     with pytest.raises(Transient):
@@ -115,5 +118,6 @@ async def test_what_waits_is_written_when_the_coordinator_stops(tmp_path) -> Non
     async with bench(tmp_path) as made:
         await made.give("a", Kind.UPDATE, b"neither frame nor pointer")
         assert made.link.receipts("a")[0].reason is Reason.MALFORMED
-    with sqlite3.connect(tmp_path / "coordinator/coordinator.sqlite3") as database:
-        assert database.execute("SELECT device, count FROM refusals").fetchall() == [("a", 1)]
+    with Location.at(tmp_path / "coordinator").database(read_only=True) as database:
+        [row] = database.rows(sa.select(schema.refusals))
+    assert (row["device"], row["count"]) == ("a", 1)

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from coordinator.recovery.folder_owner import DATABASE
 from coordinator.storage.backup import backup_of
+from coordinator.storage.location import DATABASE
 from coordinator.storage.run_id import FILE, RunId
 from protocol.topics import Kind
 from tests.support.coordinator.bench import bench

@@ -4,6 +4,7 @@ import json
 import stat
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -221,7 +222,7 @@ async def delivery(store, blobs, post, clock, signer):
         task="toy",
         store=store,
         blobs=blobs,
-        state_dir=store.path.parent,
+        state_dir=Path(store.where).parent,
         recent=3,
         post=post,
         roster=DeviceRegistry(store, clock.wall, clock.now),

@@ -14,13 +14,14 @@ from coordinator.config.coordinator import load_settings
 from coordinator.fleet.requirements import requirements_of
 from coordinator.ingest.header_checks import check_header
 from coordinator.recovery.evidence import newest_manifest
-from coordinator.recovery.folder_owner import DATABASE, check_owner, own_task
+from coordinator.recovery.folder_owner import check_owner, own_task
 from coordinator.rollout.releases import newest
 from coordinator.selection.policies import SelectionInput, policy
 from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
 from coordinator.storage.backup import backup_of
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from coordinator.storage.private_blobs import BlobOwnership, without_private_blobs
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import AcceptedUpdate

@@ -8,8 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.config.coordinator import load_settings
-from coordinator.recovery.folder_owner import DATABASE, own_task
+from coordinator.recovery.folder_owner import own_task
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from coordinator.storage.model_registry import ModelRegistry
 from lichen.commands.export import app
 from models.registry import method

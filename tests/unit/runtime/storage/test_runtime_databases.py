@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from coordinator.storage.database import Database
+from coordinator.storage.engines.shared_sqlite import SharedSqlite
 from coordinator.storage.migrations import put_back
-from coordinator.storage.shared_sqlite import SharedSqlite
 from edge_agent.windows.store_file import open_file
 from protocol.errors import Misconfigured, Transient
 from runtime.clock import ManualClock

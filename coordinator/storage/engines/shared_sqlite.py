@@ -8,10 +8,10 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from coordinator.storage.engines.shared_tables import Design, SharedFence
 from coordinator.storage.migrations import TableVersion, keep_copy, require_readable
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
@@ -44,32 +44,11 @@ _SCHEMA: Final = (
         serial TEXT PRIMARY KEY, device TEXT NOT NULL, issued_wall REAL NOT NULL, not_after REAL NOT NULL,
         revoked_wall REAL) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS by_device ON certificates (device)",
-    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Design:
-    """The tables of a file.
-
-    Attributes:
-        file: its name in a state folder.
-        schema: statements that create what is missing.
-        version: of the tables.
-        readable_from: releases with this version of the tables, or a later one, can use the file.
-        upgrades: statements from a version to the next, before those of ``schema``.
-        lost: what to do if it is damaged.
-    """
-
-    file: str
-    schema: Sequence[str]
-    version: int
-    readable_from: int
-    upgrades: Mapping[int, Sequence[str]]
-    lost: str
-
-
-IDENTITIES: Final = Design("identity.sqlite3", _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
+IDENTITIES: Final = Design("identity.sqlite3", "identity", _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)
 
 
 class SharedSqlite:
@@ -78,15 +57,18 @@ class SharedSqlite:
     Args:
         path: the file; created (0600) if it is missing.
         design: its tables; None: those of identities.
+        fence: called before each commit that wrote something; what it raises undoes the transaction.
 
     Raises:
         Misconfigured: it is not a database, is of a newer lichen, denies access, or its disk is read-only.
         Transient: the disk is full, or another process holds the file for too long.
     """
 
-    def __init__(self, path: Path, design: "Design | None" = None) -> None:
+    def __init__(self, path: Path, design: Design | None = None, fence: SharedFence | None = None) -> None:
         self.path = path
+        self.where = str(path)
         self._design = design or IDENTITIES
+        self._fence = fence
         self._lock = threading.RLock()
         self._place: Place | None = None
         with disk_errors(path):
@@ -140,7 +122,10 @@ class SharedSqlite:
         """
         with self._lock, self._sorted():
             with transaction(self._connection):
+                before = self._connection.total_changes
                 yield self._connection
+                if self._fence is not None and self._connection.total_changes != before:
+                    self._fence(self._connection)
             if self._place is not None:
                 self._place.require()
 

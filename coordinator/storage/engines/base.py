@@ -1,0 +1,77 @@
+"""What :class:`coordinator.storage.database.Database` needs of an engine."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+Fence = Callable[[sa.Connection], None]
+"""Called in a transaction that wrote something, just before its commit; what it raises undoes that."""
+Insert = sqlite.Insert | postgresql.Insert
+
+
+class TableEngine(ABC):
+    """One connection to one set of tables. The caller holds a lock around everything but ``require_there``.
+
+    Attributes:
+        where: the place of the tables for messages, without secrets.
+    """
+
+    where: str
+
+    @abstractmethod
+    def open(self) -> None:
+        """Connect, check the tables, and bring them up to date.
+
+        Raises:
+            Misconfigured: the operator must act.
+            Transient: the engine cannot be used now.
+        """
+
+    @abstractmethod
+    def insert(self, table: sa.Table) -> Insert:
+        """An INSERT that knows ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
+
+    @property
+    @abstractmethod
+    def in_transaction(self) -> bool:
+        """Whether :meth:`transaction` is open."""
+
+    @property
+    @abstractmethod
+    def connection(self) -> sa.Connection:
+        """The connection of the open transaction."""
+
+    @abstractmethod
+    def transaction(self, *, write: bool, fence: Fence | None) -> AbstractContextManager[sa.Connection]:
+        """A transaction, durable at its end.
+
+        Args:
+            write: whether to take a write lock at the begin, where the engine has one for all tables.
+            fence: see :data:`Fence`.
+
+        Raises:
+            Transient: nothing was changed.
+        """
+
+    @abstractmethod
+    def used_bytes(self) -> int:
+        """Bytes of the rows, about; inside a transaction."""
+
+    @abstractmethod
+    def require_there(self) -> None:
+        """Check that what was written can be found again; does not wait for other threads.
+
+        Raises:
+            Transient: it cannot; the daemon must start again.
+        """
+
+    @abstractmethod
+    def is_served(self) -> bool | None:
+        """Whether a coordinator has the tables open for itself; None if that cannot be seen."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection. Idempotent."""
