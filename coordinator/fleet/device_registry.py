@@ -5,8 +5,10 @@ a restart stays valid until the device sends another.
 """
 
 import asyncio
+import heapq
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +17,8 @@ import structlog
 from pydantic import ValidationError
 
 from coordinator.fleet.limits import REPLACED_A_SECOND, REPLACED_BURST, Room, RosterBounds
-from coordinator.fleet.requirements import Requirements, sends_prototypes_alone, trains
+from coordinator.fleet.requirements import Requirements, sends_prototypes_alone
+from coordinator.fleet.standing_sets import FleetSets
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from protocol.errors import Reason, Refused
@@ -68,8 +71,11 @@ class DeviceRegistry:
         self._devices = {
             row["device"]: one for row in store.rows(sa.select(schema.devices)) if (one := _read(row))
         }
+        self.sets = FleetSets()
+        """Who is online, who trains, who is eligible."""
         for name, device in self._devices.items():
             self._room.put(name, _size(device.state))
+            self.sets.put(device.state)
         updates = schema.updates.c.device
         self._contributed = {row["device"] for row in store.rows(sa.select(updates).distinct())}
         """Devices that delivered an update, as far as the history goes."""
@@ -98,7 +104,7 @@ class DeviceRegistry:
 
     def online(self) -> tuple[str, ...]:
         """Online devices, sorted."""
-        return tuple(sorted(name for name, device in list(self._devices.items()) if device.online))
+        return tuple(sorted(self.sets.online))
 
     def secrets(self) -> dict[str, str]:
         """Fingerprints of the fleet secret that online devices have, by device."""
@@ -128,13 +134,17 @@ class DeviceRegistry:
             state = before.state.model_copy(update={"status": state.status})
         self._make_room(state.device, _size(state), keep)
         self._heard[state.device] = self._now()
-        self._devices[state.device] = Device(state, self._wall())
+        self._put(state, self._wall())
         if sends_prototypes_alone(state):
             self.prototypers.add(state.device)
             self._prototyper_came.set()
         else:
             self.prototypers.discard(state.device)
         return state.status == "online" and (before is None or not before.online)
+
+    def _put(self, state: State, wall: float) -> None:
+        self._devices[state.device] = Device(state, wall)
+        self.sets.put(state)
 
     def _make_room(self, device: str, size: int, keep: Collection[str]) -> None:
         while not self._room.fits(device, size):
@@ -163,6 +173,7 @@ class DeviceRegistry:
     def forget(self, device: str) -> None:
         """Remove a device; an online one sends its state again."""
         self._devices.pop(device, None)
+        self.sets.drop(device)
         self._heard.pop(device, None)
         self.prototypers.discard(device)
         self._room.drop(device)
@@ -191,14 +202,12 @@ class DeviceRegistry:
         Returns:
             Their names.
         """
-        now, found = self._now(), []
-        for name, known in self._devices.items():
-            if known.online and now - self._heard.get(name, self._began) >= silent_s:
-                found.append(name)
+        now, heard = self._now(), self._heard.get
+        found = tuple(name for name in self.online() if now - heard(name, self._began) >= silent_s)
         for name in found:
             known = self._devices[name]
-            self._devices[name] = Device(known.state.model_copy(update={"status": "offline"}), known.wall)
-        return tuple(found)
+            self._put(known.state.model_copy(update={"status": "offline"}), known.wall)
+        return found
 
     def row(self, device: str) -> dict[str, Any]:
         """One device as a row of ``schema.devices``."""
@@ -213,12 +222,15 @@ class DeviceRegistry:
 
     def eligible(self, terms: Requirements) -> tuple[str, ...]:
         """Devices that are online and meet the requirements; sorted."""
-        return tuple(name for name in self.online() if not self.missing_requirement(name, terms))
+        return tuple(sorted(self.eligible_set(terms)))
+
+    def eligible_set(self, terms: Requirements) -> AbstractSet[str]:
+        """The same as a set that changes with each state: nothing is looked up or sorted."""
+        return self.sets.eligible(terms, (one.state for one in self._devices.values()))
 
     def trains(self, device: str) -> bool:
         """Whether a device has the role ``train``."""
-        known = self._devices.get(device)
-        return known is not None and trains(known.state)
+        return device in self.sets.trainers
 
     def missing_requirement(self, device: str, terms: Requirements) -> str:
         """What keeps a device out of a round; empty if nothing does."""
@@ -235,11 +247,11 @@ class DeviceRegistry:
         ago = 0.0 if known is None else self._wall() - known.wall
         return f"last heard {span(ago)} ago" if ago >= _RECENT_S else ""
 
-    def ineligible(self, terms: Requirements) -> Iterator[tuple[str, str]]:
-        """The other devices and what each of them lacks, by name."""
-        for name in sorted(self._devices):
-            if lack := self.missing_requirement(name, terms):
-                yield name, lack
+    def ineligible(self, terms: Requirements, most: int) -> Iterator[tuple[str, str]]:
+        """The first of the other devices by name, and what each of them lacks."""
+        able = self.eligible_set(terms)
+        for name in heapq.nsmallest(most, (name for name in self._devices if name not in able)):
+            yield name, self.missing_requirement(name, terms)
 
     def counts(self, device: str) -> Mapping[str, Sequence[int]]:
         """Per modality, windows per class of a registered device."""
@@ -267,7 +279,7 @@ class DeviceRegistry:
 
     def metrics(self) -> Iterable[MetricFamily]:
         """How many devices are online, and how many secrets they have."""
-        yield gauge("lichen_devices_online", "Devices that are online", len(self.online()))
+        yield gauge("lichen_devices_online", "Devices that are online", len(self.sets.online))
         words = "Different fleet secrets of online devices with knowledge graphs; more than 1 is wrong"
         yield gauge("lichen_fleet_secrets", words, len(set(self.secrets().values())))
 

@@ -181,7 +181,6 @@ class StateReceiver:
             self._ledger.note(schema.devices, **self._roster.row(device))
         if silent:
             log.info("devices_silent", count=len(silent), first=silent[:_MAX_NAMES], seconds=self._silent_s)
-            self._driver.fleet_changed()
 
     async def _apply_late(self, state: State) -> None:
         self._in_hand = state.device
@@ -207,7 +206,6 @@ class StateReceiver:
         with suppress(LichenError, OSError):  # a full disk: the device sends its state again
             await self._withdrawals.heard(state)
         if state.status != "online":
-            self._driver.fleet_changed()
             return
         # targets (): the device knows the task, and has no data yet.
         if state.refuses is not None or (not state.modalities and state.targets is None):

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic_core import core_schema
 
@@ -59,6 +59,10 @@ class _Devices:
 
     def __repr__(self) -> str:
         return repr(list(self))
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        """It never changes, so a copy is itself."""
+        return self
 
     def unsorted(self) -> Iterator[str]:
         """All devices, in any order: cheaper than to sort them."""

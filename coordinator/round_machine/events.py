@@ -105,11 +105,11 @@ class RoundState(Wire):
 
     def missing(self) -> tuple[str, ...]:
         """Selected devices that have not delivered, sorted: looks at all of them, so not for each message."""
-        return tuple(sorted(self._missing()))
+        return tuple(sorted(self.each_missing()))
 
     def first_missing(self, count: int) -> tuple[str, ...]:
         """The first of them by name, for people."""
-        return tuple(heapq.nsmallest(count, self._missing()))
+        return tuple(heapq.nsmallest(count, self.each_missing()))
 
     def lacks(self, device: str) -> bool:
         """Whether this device is selected and has not delivered."""
@@ -120,7 +120,8 @@ class RoundState(Wire):
         """How many selected devices have not delivered."""
         return max(0, len(self.selected) - len(self.delivered))
 
-    def _missing(self) -> Iterator[str]:
+    def each_missing(self) -> Iterator[str]:
+        """The same in no order."""
         return (device for device in self.selected.unsorted() if device not in self.delivered)
 
 

@@ -55,13 +55,10 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import KeyedQueue, Signal
 from runtime.concurrency.threads import Threads
 from runtime.metrics import MetricFamily, gauge
-from runtime.pacing import TokenBucket
 from runtime.text import MAX_NAMES
 
 TICK_S: Final = 0.5
 _EVENTS: Final = 2000  # events of one long phase, after which a checkpoint is written
-_LINES: Final = 20.0
-_LINES_A_SECOND: Final = 0.05
 Write = Callable[[], None]
 Steps = Sequence[tuple[Event, Write | None]]
 """Events, each with the writes for its transaction."""
@@ -109,8 +106,7 @@ class RoundDriver:
         """For commits alone: they must not wait for other work in threads (hashing, decoding, backups)."""
         self.accepted = AcceptedIndex(journal, self.threads)
         self._offset = clock.wall() - clock.now()
-        self._lookout = Lookout(self.able, rules.spread_s, self.now())
-        self._voice = TokenBucket(_LINES, _LINES_A_SECOND)
+        self._lookout = Lookout(fleet, rules.spread_s, self.now())
         self._trouble_said, self._disk_trouble = False, ""
         """Why the last event could not be written; empty if it could."""
 
@@ -161,7 +157,7 @@ class RoundDriver:
         if (
             state.phase is RoundPhase.COLLECTING and self._fleet.may_select()
         ):  # without a broker no device is heard
-            await self.post(Presence(here=self._fleet.has_any(state.missing())))
+            await self.post(Presence(here=self._fleet.has_any(state.each_missing())))
 
     def _look_at_broker(self) -> None:
         trouble = bool(self._fleet.broker_trouble())
@@ -170,12 +166,8 @@ class RoundDriver:
             log.info("round", why=self.why())
             self._changes.set()
 
-    def fleet_changed(self) -> None:
-        """A device's state changed: the next tick checks the fleet."""
-        self._lookout.changed()
-
     def _tick(self) -> RoundTick:
-        return self._lookout.tick(self.now(), self.state.delivered)
+        return self._lookout.tick(self.now(), self.state)
 
     async def post(self, event: Event, write: Write | None = None) -> bool:
         """Apply an event; ``write`` joins its transaction. False: it changed nothing and was not written."""
@@ -184,7 +176,6 @@ class RoundDriver:
 
     async def device_online(self, device: str, *, came: bool = False) -> None:
         """A device came online: it may get an offer, or may have been the missing one."""
-        self.fleet_changed()
         async with self._lock:
             await self._post(DeviceOnline(device=device, came=came))
 
@@ -228,23 +219,18 @@ class RoundDriver:
         counted: Mapping[Key, str],
     ) -> None:
         """Write events that changed something, then use the new state."""
+        new_phase = False
         if steps:
             await self._write(steps, state, now, commands)
             before, self.state = self.state, state
             self.accepted.follow(state.round, [event for event, _ in steps], counted)
-            self._say(before)
-            self.fleet_changed()
+            new_phase = _phase_of(before) != _phase_of(state)
+            if new_phase:  # not for each event: the sentence looks at the whole fleet
+                log.info("round", why=self.why())
             self._changes.set()
         await self._carry_out(commands)
-        if steps and state.phase is RoundPhase.WAITING and not isinstance(steps[-1][0], RoundTick):
+        if new_phase and state.phase is RoundPhase.WAITING:
             await self._post(self._tick())  # the next round need not wait for the clock
-
-    def _say(self, before: RoundState) -> None:
-        """Log each phase; of the events within one only some, because a large fleet sends many."""
-        state = self.state
-        new = (before.phase, before.round, before.attempt) != (state.phase, state.round, state.attempt)
-        if self._voice.take(self._clock.now()) or new:
-            log.info("round", why=self.why())
 
     async def _write(
         self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]
@@ -303,3 +289,7 @@ class RoundDriver:
         yield gauge("lichen_version", "The newest version", state.version)
         yield gauge("lichen_selected", "Devices selected in this round", len(state.selected))
         yield gauge("lichen_delivered", "Devices that delivered in this round", len(state.delivered))
+
+
+def _phase_of(state: RoundState) -> tuple[RoundPhase, int, int]:
+    return state.phase, state.round, state.attempt

@@ -1,8 +1,9 @@
 """Status of the fleet, for the daemon and ``lichen coordinator status``."""
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from itertools import chain, islice
+from heapq import nsmallest
 from typing import Final
 
 from coordinator.admission.access import DenialCheck
@@ -19,31 +20,13 @@ ANY_LABEL: Final = ""
 knowledge graphs, triples."""
 
 
-def able(
-    roster: DeviceRegistry, state: RoundState, terms: Requirements, barred: DenialCheck
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Devices that a round could select; and those it could if there were a device that trains."""
-    return _sorted_out(roster, state, terms, barred, roster.eligible(terms))
-
-
-def anybody(roster: DeviceRegistry, devices: Iterable[str], barred: DenialCheck) -> bool:
-    """Whether one of these devices is online and not denied."""
-    known = ((device, roster.get(device)) for device in devices)
-    return any(one is not None and one.online and barred(device) is None for device, one in known)
-
-
-def _sorted_out(
-    roster: DeviceRegistry,
-    state: RoundState,
-    terms: Requirements,
-    barred: DenialCheck,
-    ready: tuple[str, ...],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    found = tuple(d for d in ready if d not in state.refused and barred(d) is None)
-    trained = chain(found, state.delivered.unsorted())
-    if terms.needs_training and not any(map(roster.trains, trained)):
-        return (), found
-    return found, ()
+def has_trainer(
+    roster: DeviceRegistry, state: RoundState, terms: Requirements, devices: AbstractSet[str]
+) -> bool:
+    """Whether one of these devices trains, or one that delivered, where a round needs one."""
+    if not terms.needs_training or not devices.isdisjoint(roster.sets.trainers):
+        return True
+    return any(map(roster.trains, state.delivered.unsorted()))
 
 
 def fleet_status(
@@ -53,7 +36,9 @@ def fleet_status(
     barred: DenialCheck,
     broker: str = "",
 ) -> FleetStatus:
-    """The eligible devices, and what keeps others out; ``MAX_NAMES`` of each kind are named.
+    """What the round waits for. ``MAX_NAMES`` devices of each kind are named.
+
+    Between two rounds it looks at all eligible devices, so it is for whoever asks, not for each message.
 
     Args:
         roster: the devices.
@@ -63,19 +48,23 @@ def fleet_status(
             device lacks, because only time or the operator ends it.
         broker: why there is no connection to it.
     """
-    ready = roster.eligible(terms)
-    missing, lacks = state.first_missing(MAX_NAMES), dict[str, str]()
+    missing, lacks, found = state.first_missing(MAX_NAMES), dict[str, str](), set[str]()
+    waiting = state.phase is RoundPhase.WAITING
     if state.phase is RoundPhase.COLLECTING:
         lacks = {device: roster.missing_requirement(device, terms) for device in missing}
-    elif state.phase is RoundPhase.WAITING:
-        lacks = dict(islice(roster.ineligible(terms), MAX_NAMES))
+    elif waiting:
+        lacks = dict(roster.ineligible(terms, MAX_NAMES))
     lacks |= {device: f"was refused: {state.refused[device]}" for device in state.refused.first(MAX_NAMES)}
+    ready = roster.eligible_set(terms) if waiting else missing
     turned_away = {device: no for device in ready if (no := barred(device)) is not None}
-    lacks |= {device: str(no) for device, no in islice(turned_away.items(), MAX_NAMES)}
-    found, alone = _sorted_out(roster, state, terms, barred, ready)
-    lacks |= dict.fromkeys(alone[:MAX_NAMES], NEEDS_A_TRAINER)
+    lacks |= {device: str(turned_away[device]) for device in nsmallest(MAX_NAMES, turned_away)}
+    if waiting:
+        found = {device for device in ready if device not in turned_away and device not in state.refused}
+    if waiting and not has_trainer(roster, state, terms, found):
+        lacks |= dict.fromkeys(nsmallest(MAX_NAMES, found), NEEDS_A_TRAINER)
+        found = set()
     heard = {device: roster.last_heard(device) for device in missing}
-    return FleetStatus(found, lacks, len(roster), broker, heard)
+    return FleetStatus(frozenset(found), lacks, len(roster), broker, heard)
 
 
 class RoundView:
@@ -112,12 +101,30 @@ class RoundView:
         return self._link.connected
 
     def able(self, state: RoundState) -> tuple[str, ...]:
-        """Devices that a round could select."""
-        return able(self._roster, state, self.terms(), self._barred)[0] if self.may_select() else ()
+        """Devices that a round could select, sorted; looks at all eligible devices."""
+        found = {device for device in self.eligible() if self.admits(device, state)}
+        return tuple(sorted(found)) if self.may_select() and self.suffices(found, state) else ()
+
+    def eligible(self) -> AbstractSet[str]:
+        """Devices that are online with data enough; the set changes with each state."""
+        return self._roster.eligible_set(self.terms())
+
+    def admits(self, device: str, state: RoundState) -> bool:
+        """Whether a device is neither denied nor refused in this round."""
+        return device not in state.refused and self._barred(device) is None
+
+    def suffices(self, devices: AbstractSet[str], state: RoundState) -> bool:
+        """Whether a round of these devices has one that trains, if it needs one."""
+        return has_trainer(self._roster, state, self.terms(), devices)
+
+    def take_changed(self) -> set[str]:
+        """Devices whose state changed since the last call."""
+        return self._roster.sets.take_changed()
 
     def has_any(self, devices: Iterable[str]) -> bool:
         """Whether one of these devices is online and not denied."""
-        return anybody(self._roster, devices, self._barred)
+        online = self._roster.sets.online
+        return any(device in online and self._barred(device) is None for device in devices)
 
     def outlook(self, state: RoundState, disk: str) -> FleetStatus:
         """The status of the fleet; ``disk``: why nothing can be written, if so."""

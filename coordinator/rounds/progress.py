@@ -5,6 +5,7 @@ One line, at most ``_MAX_SENTENCE`` characters: each part has its own limit, so 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
@@ -22,13 +23,14 @@ _MAX_PART: Final = 250
 class FleetStatus:
     """Status of fleet and broker.
 
-    ``able``: devices that a round could select. ``lacks``: others, and what each lacks (``MAX_NAMES`` are
-    enough). ``known``: registered devices. ``broker``: why there is no connection to it; empty if there is
-    one. ``heard``: of devices that are awaited, when they were last heard: a will that the broker lost leaves
-    a dead device ``online``. ``disk``: why the last event could not be written; empty if it could.
+    ``able``: devices that a round could select now; empty while one is open. ``lacks``: others, and what each
+    lacks (``MAX_NAMES`` are enough). ``known``: registered devices. ``broker``: why there is no connection to
+    it; empty if there is one. ``heard``: of devices that are awaited, when they were last heard: a will that
+    the broker lost leaves a dead device ``online``. ``disk``: why the last event could not be written; empty
+    if it could.
     """
 
-    able: tuple[str, ...] = ()
+    able: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
     known: int = 0
     broker: str = ""
@@ -83,12 +85,13 @@ def lacking(seen: FleetStatus, device: str) -> str:
 
 
 def _why_waiting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
-    here = sorted({*seen.able, *state.delivered})
+    here = seen.able | frozenset(state.delivered.unsorted())
     least, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
     of = f"{len(here)} {'is' if len(here) == 1 else 'are'}"
     lacks = {device: lack for device, lack in seen.lacks.items() if device not in here}
     others = _names(sorted(lacks), max(len(lacks), seen.known - len(here)), lacks)
-    present = (f": {_names(here, len(here), {})}" if here else "") + (f"; not {others}" if lacks else "")
+    named = _names(nsmallest(MAX_NAMES, here), len(here), {})
+    present = (f": {named}" if here else "") + (f"; not {others}" if lacks else "")
     if state.enough_since is not None:
         left = max(0.0, state.enough_since + rules.spread_s - now)
         return f"{where}: enough devices are able, {of}{present}; selecting in {left:.0f} s"

@@ -217,7 +217,7 @@ class Machine(RuleBasedStateMachine):
             self.rules,
             self.state,
             self.now,
-            FleetStatus(("a" * 64,) * 9, {"b\n" * 99: "x" * 999}, 9, "z" * 999),
+            FleetStatus(frozenset(f"{n:064}" for n in range(9)), {"b\n" * 99: "x" * 999}, 9, "z" * 999),
         )
         assert 20 < len(said) <= 1000
         assert "\n" not in said

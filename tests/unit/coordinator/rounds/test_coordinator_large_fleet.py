@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import sys
-from collections.abc import Callable
-from types import FrameType
 
 import pytest
 import sqlalchemy as sa
@@ -13,15 +10,12 @@ from typer.testing import CliRunner
 
 from coordinator.cli.main import app as coordinator_app
 from coordinator.cli.status import look
-from coordinator.round_machine import table as machine
 from coordinator.round_machine.events import (
     Checkpoint,
     Presence,
-    RoundPhase,
     RoundState,
     Rules,
     Selected,
-    UpdatesAccepted,
 )
 from coordinator.rounds.offers import AT_ONCE
 from coordinator.status.history import LISTED, read
@@ -103,43 +97,6 @@ async def test_a_round_of_thousands_leaves_bounded_lines_rows_and_words(tmp_path
     assert len(read(tmp_path / "coordinator")["devices"]) == MANY, "the whole, for programs of ours"
     table = CliRunner().invoke(coordinator_app, ["history", "-c", "x.toml"]).stdout
     assert f"devices: {MANY - LISTED} more" in table
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions are called, those of C, too."""
-    calls = 0
-
-    def count(_frame: FrameType, event: str, _what: object) -> None:
-        nonlocal calls
-        calls += event in {"call", "c_call"}
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
-def calls_of_an_update(phase: RoundPhase, devices: int) -> int:
-    names = [f"dev-{n:05d}" for n in range(devices)]
-    state = RoundState(phase=phase, round=1, until=9.0, invited=names, selected=names, delivered=names[::2])
-    rules = Rules(rounds=1, deadline_s=9.0, min_devices=devices)
-    states = []
-
-    def accept() -> None:
-        event = UpdatesAccepted(round=1, devices=(names[31],))
-        states.append(machine.apply(rules, state, event, 1.0)[0])
-
-    calls = calls_of(accept)
-    assert set(states[0].delivered) == {*names[::2], names[31]}
-    return calls
-
-
-@pytest.mark.parametrize("phase", [RoundPhase.COLLECTING, RoundPhase.WAITING])
-def test_an_update_costs_the_machine_the_same_in_a_round_of_100_and_of_10000_devices(phase) -> None:
-    few = calls_of_an_update(phase, 100)
-    assert calls_of_an_update(phase, 10_000) == few < 150
 
 
 async def test_offers_do_not_wait_for_each_other_one_by_one(tmp_path) -> None:

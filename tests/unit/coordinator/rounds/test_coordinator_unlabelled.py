@@ -56,7 +56,7 @@ def test_selection_waits_for_no_labelled_window(roster) -> None:
     roster.update(state("young", 3, acc=0.0))
     terms = Requirements(32, needs_labels=False)
     seen = fleet_status(roster, RoundState(phase=RoundPhase.WAITING), terms, lambda _: None)
-    assert seen.able == ("full",)
+    assert seen.able == {"full"}
     assert seen.lacks == {"young": "3 of 32 windows"}
 
 

@@ -226,7 +226,7 @@ RULES = Rules(rounds=5, deadline_s=100, min_devices=2, spread_s=4)
 
 
 def picture(state, **changes):
-    outlook = FleetStatus(able=("a",), lacks={"b": "offline"}, known=2)
+    outlook = FleetStatus(able=frozenset({"a"}), lacks={"b": "offline"}, known=2)
     return CoordinatorStatus(
         **{"rules": RULES, "state": state, "outlook": outlook, "now": NOW, "worker_s": 600} | changes
     )

@@ -69,7 +69,7 @@ def test_the_wait_for_a_device_that_only_seems_online_says_when_it_was_heard():
         phase=RoundPhase.COLLECTING, round=3, selected=("a", "b"), since=NOW - 20, until=NOW + 80
     )
     heard = {"a": "last heard 12 min 3 s ago", "b": "last heard 2 h 0 min ago"}
-    seen = FleetStatus(able=("a",), lacks={"a": "", "b": "offline"}, known=2, heard=heard)
+    seen = FleetStatus(able=frozenset({"a"}), lacks={"a": "", "b": "offline"}, known=2, heard=heard)
     words = [wait.why for wait in coordinator_waits(picture(state, outlook=seen))]
     assert "(online, last heard 12 min 3 s ago)" in words[1]
     assert words[2] == "offline, last heard 2 h 0 min ago"
