@@ -36,6 +36,7 @@ from coordinator.messaging.sender import RunningLink, Sender
 from coordinator.messaging.state_requests import StateRequester
 from coordinator.messaging.traffic import Traffic
 from coordinator.messaging.withdrawals import Withdrawals
+from coordinator.recovery import bucket_watch
 from coordinator.recovery.folder_owner import rules_of
 from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_backup import back_up_databases
@@ -285,6 +286,8 @@ def build(
         "trust": partial(resign_periodically, pointer_signer, announcer.renew_signatures, clock, again_s),
         "state": partial(sqlite.watch, store.require_there, clock),
     }
+    if storage.stores.bucket is not None:
+        services["bucket"] = partial(bucket_watch.watch, storage.stores.bucket, store, clock)
     if rollout is not None:
         services["rollout"] = rollout.run
     if settings.export.enabled and routed is not None:

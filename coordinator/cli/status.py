@@ -18,6 +18,7 @@ from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import mismatch_warning
 from coordinator.fleet.serving_routes import served, unserved
+from coordinator.recovery import bucket_watch
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
 from coordinator.rollout.view import read_rollouts, standing
 from coordinator.rollout.view import waits as rollout_waits
@@ -123,7 +124,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         "why": store.get_meta("why") or "",
         "why_wall": said_at,
     }
-    disk = _disk(settings.state_dir)
+    disk = [*_disk(settings.state_dir), *(bucket_watch.waits(store) if running else [])]
     if not running:
         then = "until it is started (systemctl start lichen-coordinator)"
         return found, [Wait("coordinator", "it does not run", said_at, None, then), *disk]

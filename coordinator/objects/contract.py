@@ -37,6 +37,10 @@ class ObjectStore(Protocol):
     nothing is stored.
     """
 
+    @property
+    def trouble(self) -> tuple[float, str] | None:
+        """Since when requests fail (Unix seconds), and why; None: the last one succeeded."""
+
     def put(self, key: str, data: bytes, *, absent: bool = True, durable: bool = True) -> bool:
         """Store: on return every process that shares the store sees the object.
 

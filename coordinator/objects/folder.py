@@ -32,6 +32,11 @@ class FolderObjects:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    @property
+    def trouble(self) -> tuple[float, str] | None:
+        """None: what a disk lacks is seen by others."""
+        return None
+
     def path(self, key: str) -> Path:
         """The file of an object, whether it exists or not.
 

@@ -84,7 +84,7 @@ class S3Objects:
 
     @property
     def trouble(self) -> tuple[float, str] | None:
-        """Since when the last requests failed (Unix seconds), and why; None: the last one succeeded."""
+        """See :class:`ObjectStore`."""
         return self._trouble
 
     def put(self, key: str, data: bytes, *, absent: bool = True, durable: bool = True) -> bool:  # noqa: ARG002 - a bucket is always durable
