@@ -16,6 +16,7 @@ from coordinator.cli.rollout_view import OpenedState, show, told
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.config.rollout import Plan, planned
 from coordinator.fleet.device_registry import DeviceRegistry
+from coordinator.recovery.open_stores import has_blob
 from coordinator.rollout import releases
 from coordinator.rollout.blocked_devices import in_rollout
 from coordinator.rollout.model import Abort, Begun, Create, Event, Pause, Release, Resume, RolloutState, Say
@@ -229,10 +230,11 @@ def _release(
             )
         return releases.take(bundle, settings.state_dir, task)
 
+    has = has_blob(settings)
+
     def here(release: Release) -> bool:
-        # Not through a BlobStore: only the daemon writes there, and opening one tidies up.
-        blobs, own = settings.state_dir / "blobs", settings.state_dir / releases.FOLDER
-        return all((blobs / n[:2] / n).is_file() or (own / n).is_file() for n in release.digests)
+        own = settings.state_dir / releases.FOLDER
+        return all(has(name) or (own / name).is_file() for name in release.digests)
 
     fit = [one for one in known if version in {None, one.version}]
     if version is None:

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from math import inf
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,9 @@ from protocol.messages import BlobRef
 log = structlog.get_logger(__name__)
 
 PREFIX: Final = "blobs"
-_SIZES: Final = 4096
+_SEEN: Final = 4096
+_FRESH_S: Final = 60.0
+"""A blob that was seen in the store so lately is there."""
 _PAGE: Final = 1000
 
 
@@ -91,7 +94,8 @@ class SharedBlobs:
         self._objects = objects
         self._cache = cache
         self._grace_s = grace_s
-        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._seen: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        """Sizes of blobs, and when each was last seen in the store (monotonic)."""
         self._damaged: set[str] = set()
         self._ahead_s: float | None = None
         self._lock = threading.Lock()
@@ -99,14 +103,21 @@ class SharedBlobs:
 
     def has(self, digest: str) -> bool:
         """See :class:`BlobStorage`."""
-        return self._cache.has(digest) or self._objects.head(key_of(digest)) is not None
+        with self._lock:
+            _, at = self._seen.get(digest, (0, -inf))
+        if time.monotonic() - at < _FRESH_S:
+            return True
+        found = self._objects.head(key_of(digest))
+        if found is not None:
+            self._remember(digest, found.size)
+        return found is not None
 
     def size(self, digest: str) -> int:
         """See :class:`BlobStorage`; remembered, as a blob never changes."""
         key = key_of(digest)
         with self._lock:
-            if digest in self._sizes:
-                return self._sizes[digest]
+            if digest in self._seen:
+                return self._seen[digest][0]
         found = self._objects.head(key)
         if found is None:
             raise KeyError(f"no blob {digest}")
@@ -115,9 +126,10 @@ class SharedBlobs:
 
     def _remember(self, digest: str, size: int) -> None:
         with self._lock:
-            self._sizes[digest] = size
-            while len(self._sizes) > _SIZES:
-                self._sizes.popitem(last=False)
+            self._seen[digest] = size, time.monotonic()
+            self._seen.move_to_end(digest)
+            while len(self._seen) > _SEEN:
+                self._seen.popitem(last=False)
 
     def put(self, data: bytes) -> BlobRef:
         """See :class:`BlobStorage`."""
@@ -205,7 +217,7 @@ class SharedBlobs:
                 digest = found.key.rpartition("/")[2]
                 self._cache.remove(digest)
                 with self._lock:
-                    self._sizes.pop(digest, None)
+                    self._seen.pop(digest, None)
             freed += sum(found.size for found in page)
         return freed
 

@@ -60,7 +60,7 @@ class IntegrityCheck:
                 lost = await asyncio.to_thread(self._unsound, state.round, tuple(lost))
                 if await self._reported(state.round, lost):
                     return
-        except OSError as error:  # nothing was found; the fold checks again
+        except (OSError, Transient) as error:  # nothing was found; the fold checks again
             log.warning("frames_not_checked", round=state.round, why=str(error))
 
     async def _reported(self, round_: int, lost: dict[str, Refused]) -> bool:

@@ -1,10 +1,12 @@
 """Opens the stores that the settings name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.config.storage import StorageSettings
-from coordinator.objects.blobs import BlobStorage, SharedBlobs
+from coordinator.objects.blobs import BlobStorage, SharedBlobs, key_of
 from coordinator.objects.cache import BlobCache
 from coordinator.objects.chunks import ChunkStore
 from coordinator.objects.contract import ObjectStore
@@ -70,3 +72,17 @@ def open_stores(settings: StorageSettings, root: Path, *, alone: bool = True, fo
     frames = SharedFrames(bucket, root / "cache" / "updates", copies=folds)
     chunks = ChunkStore(FolderObjects(root) if alone else bucket)
     return Stores(chunks, blobs, frames, bucket)
+
+
+def has_blob(settings: CoordinatorSettings) -> Callable[[str], bool]:
+    """For commands beside a running coordinator: whether its store has a blob.
+
+    Raises:
+        Misconfigured: as :func:`open_bucket`.
+    """
+    bucket = open_bucket(settings.storage)
+    if bucket is not None:
+        return lambda digest: bucket.head(key_of(digest)) is not None
+    # Not through a BlobStore: only the daemon writes there, and opening one tidies up.
+    folder = settings.state_dir / "blobs"
+    return lambda digest: (folder / digest[:2] / digest).is_file()

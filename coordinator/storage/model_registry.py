@@ -20,7 +20,7 @@ from coordinator.versions.published_blobs import OWN_LIMITS, blob_frame, publish
 from models.contract import Blobs, Evaluation, Tensors
 from models.registry import methods
 from protocol import messages
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.frames.differences import packed_whole
 from protocol.frames.frame import decode_frame
 from protocol.frames.frame import digest as digest_of
@@ -186,8 +186,15 @@ class ModelRegistry:
         return blobs
 
     def size(self, digest: str) -> int:
-        """Bytes of a blob."""
-        return self._blobs.size(digest)
+        """Bytes of a blob.
+
+        Raises:
+            Transient: it is not here, or the store does not answer.
+        """
+        try:
+            return self._blobs.size(digest)
+        except KeyError:
+            raise Transient(f"blob {digest} is not in the registry") from None
 
     def record(
         self,

@@ -183,6 +183,9 @@ class EncoderModels:
         for name, ref in self._kept.graphs.items():
             try:
                 self._blobs.get(ref.digest)
+            except Transient as error:  # no answer: they are where they were
+                log.warning("feature_graphs_not_checked", why=str(error))
+                return self._sound
             except (KeyError, Refused, OSError) as error:
                 log.warning("feature_graph_gone", modality=name, why=str(error))
                 return False
