@@ -37,7 +37,7 @@ from protocol.topics import Kind, Route
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
-from runtime.storage.blob_fetcher import Fetcher
+from runtime.storage.blob_fetcher import Download, Fetcher
 from runtime.waits import StatusPart, StatusText
 
 
@@ -93,7 +93,7 @@ def build(
     # From an offer to an update with a receipt.
     fetcher = Fetcher(
         link.publish, settings.fleet, settings.device, storage.blobs, lambda: link.chunk_bytes,
-        window=settings.mqtt.window,
+        window=settings.mqtt.window, download=_download(settings),
     )  # fmt: skip
     outbox = Outbox(
         link, storage.spool, storage.ledger, settings, clock, learning=learning, contact=contact,
@@ -142,6 +142,15 @@ def build(
     )  # fmt: skip
 
 
+def _download(settings: AgentSettings) -> Download | None:
+    if not settings.download.hosts:
+        return None
+    # Only with hosts: HTTP and TLS take memory.
+    from edge_agent.messaging.blob_download import download_of  # noqa: PLC0415
+
+    return download_of(settings)
+
+
 def _publishing(
     settings: AgentSettings, link: AgentLink | None, clock: Clock, rng: random.Random | None
 ) -> Publishing | None:
@@ -171,6 +180,10 @@ def _handlers(
     async def on_chunk(route: Route, payload: bytes) -> None:
         fetcher.on_chunk(route.digest or "", route.index or 0, payload)
 
+    def on_url(command: Command) -> None:
+        if command.digest is not None and command.url is not None:
+            fetcher.on_url(command.digest, command.url)
+
     def on_no_such_blob(command: Command) -> None:
         if command.digest is not None:
             fetcher.on_no_such_blob(command.digest)
@@ -182,5 +195,7 @@ def _handlers(
         Kind.TASK: work.on_task,
         Kind.MODEL: deployment.on_pointer,
         Kind.FLEET_MODEL: deployment.on_pointer,
-        Kind.CMD: commands({"no_such_blob": on_no_such_blob, "send_state": reporter.on_request}),
+        Kind.CMD: commands(
+            {"no_such_blob": on_no_such_blob, "send_state": reporter.on_request, "download": on_url}
+        ),
     }

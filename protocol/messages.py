@@ -32,6 +32,8 @@ MAX_MESSAGE_BYTES: Final = 128 * 1024
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 """Maximum size of a version's manifest: up to 4,096 blobs, at most 168 bytes each."""
 MAX_DECISION_BYTES: Final = 4096
+MAX_URL: Final = 4096
+"""Characters; a pre-signed URL of a temporary access key has about 2,000."""
 MAX_BLOB_BYTES: Final = 512 * 1024 * 1024
 MAX_CHUNKS: Final = 1 << 20
 
@@ -184,6 +186,8 @@ class Fetch(Wire):
     first: Annotated[int, Field(ge=0, lt=MAX_CHUNKS)]
     count: Annotated[int, Field(ge=1, le=64)]
     chunk_bytes: Annotated[int, Field(ge=1024, le=1024 * 1024)]
+    download: bool | None = None
+    """The device can download over HTTPS: the answer may be the command ``download`` instead of chunks."""
 
 
 class Receipt(Wire):
@@ -236,8 +240,10 @@ class Command(Wire):
 
     kind: Literal["cmd"] = "cmd"
     command: Word
-    """``no_such_blob``, ``send_state``; others are ignored."""
+    """``no_such_blob``, ``send_state``, ``download``; others are ignored."""
     digest: Digest | None = None
+    url: Annotated[str, Field(max_length=MAX_URL)] | None = None
+    """``download``: the blob's pre-signed URL, a secret of this device."""
 
 
 class Metric(Wire):

@@ -7,7 +7,7 @@ again); devices take turns, one chunk each; at most ``window`` chunks are in fli
 
 import asyncio
 from collections.abc import Callable, Container, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -18,7 +18,7 @@ from coordinator.objects.blobs import BlobStorage
 from protocol.base import Wire
 from protocol.errors import LichenError, Transient
 from protocol.frames.chunks import chunk_count
-from protocol.messages import Command, Fetch, decode
+from protocol.messages import MAX_URL, Command, Fetch, decode
 from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
@@ -32,6 +32,17 @@ _DEVICES_AT_ONCE: Final = 4
 _CHUNK_TIMEOUT_S: Final = 20.0
 _DAY_S: Final = 86400.0
 _STRANGERS: Final = "(strangers)"
+
+
+class Links(Protocol):
+    """URLs from which devices download blobs."""
+
+    @property
+    def above_bytes(self) -> int:
+        """Smaller blobs are sent in chunks."""
+
+    def url(self, digest: str) -> str | None:
+        """A URL of a blob, which is a secret; None: there is none."""
 
 
 class FetchBudget:
@@ -76,6 +87,7 @@ class BlobServer:
         budget: bytes a day; None: no limit.
         voice: limits the log lines about a device.
         may_fetch: whether a device may fetch a stored blob; called in a thread.
+        links: the URLs of blobs; None: there are none.
     """
 
     def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
@@ -89,6 +101,7 @@ class BlobServer:
         voice: LogRateLimiter | None = None,
         *,
         may_fetch: Callable[[str, str], bool],
+        links: Links | None = None,
     ) -> None:
         self._clock = clock
         self._budget = budget or FetchBudget(0, set())
@@ -107,7 +120,10 @@ class BlobServer:
         """Requests for blobs that belong to another device."""
         self.over_budget = 0
         """Requests beyond a device's bytes a day."""
+        self.linked = 0
+        """Blobs for which a device was given a URL."""
         self._may_have = may_fetch
+        self._links = links
 
     async def on_fetch(self, route: Route, message: Message) -> bool:
         """Handle the payload of ``up/fetch``.
@@ -138,6 +154,8 @@ class BlobServer:
         # The requested size, not our link's own: both sides must cut the blob at the same places.
         chunk_bytes = fetch.chunk_bytes
         size = await asyncio.to_thread(self._blobs.size, fetch.digest)
+        if fetch.download and await self._give_url(device, fetch.digest, size):
+            return
         last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
         stranger = self._budget.is_stranger(device)
         for index in range(fetch.first, last):
@@ -152,6 +170,20 @@ class BlobServer:
                 break
             self._turns.put(device, chunk, stranger=stranger)
         self._more.set()
+
+    async def _give_url(self, device: str, digest: str, size: int) -> bool:
+        """Answer with a URL, if the blob is large enough for one and the device may fetch so much."""
+        if self._links is None or size <= self._links.above_bytes:
+            return False
+        url = await asyncio.to_thread(self._links.url, digest)
+        if url is None or len(url) > MAX_URL:
+            return False
+        if self._budget.take(device, size, self.asked_at):
+            self.linked += 1
+            self._say(device, Kind.CMD, Command(command="download", digest=digest, url=url))
+        else:
+            self._say_over_budget(device)
+        return True
 
     def _say_over_budget(self, device: str) -> None:
         self.over_budget += 1
@@ -215,3 +247,4 @@ class BlobServer:
         yield counter(
             "lichen_fetches_over_budget", "Requests beyond a device's bytes a day", self.over_budget
         )
+        yield counter("lichen_blobs_linked", "URLs given to devices instead of chunks", self.linked)

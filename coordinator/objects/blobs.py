@@ -5,6 +5,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import Final, Protocol
@@ -230,6 +231,19 @@ class SharedBlobs:
         if self._ahead_s is None or fresh:
             self._ahead_s = self._objects.now() - time.time()
         return time.time() + self._ahead_s
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadLinks:
+    """URLs of larger blobs for devices, valid for some time."""
+
+    blobs: SharedBlobs
+    above_bytes: int
+    seconds: float
+
+    def url(self, digest: str) -> str | None:
+        """See :meth:`SharedBlobs.url`."""
+        return self.blobs.url(digest, self.seconds)
 
 
 class _Fill:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.config.storage import StorageSettings
-from coordinator.objects.blobs import BlobStorage, SharedBlobs, key_of
+from coordinator.objects.blobs import BlobStorage, DownloadLinks, SharedBlobs, key_of
 from coordinator.objects.cache import BlobCache
 from coordinator.objects.chunks import ChunkStore
 from coordinator.objects.contract import ObjectStore
@@ -25,12 +25,14 @@ class Stores:
         blobs: versions and bundles.
         frames: accepted updates.
         bucket: the shared store; None: all are folders of this machine.
+        links: URLs of blobs for devices; None: there are none.
     """
 
     chunks: ChunkStore
     blobs: BlobStorage
     frames: FrameStore
     bucket: ObjectStore | None
+    links: DownloadLinks | None = None
 
 
 def open_bucket(settings: StorageSettings) -> ObjectStore | None:
@@ -71,7 +73,10 @@ def open_stores(settings: StorageSettings, root: Path, *, alone: bool = True, fo
     blobs = SharedBlobs(bucket, cache, settings.blob_grace_s)
     frames = SharedFrames(bucket, root / "cache" / "updates", copies=folds)
     chunks = ChunkStore(FolderObjects(root) if alone else bucket)
-    return Stores(chunks, blobs, frames, bucket)
+    links = None
+    if settings.download_above_bytes:
+        links = DownloadLinks(blobs, settings.download_above_bytes, settings.download_s)
+    return Stores(chunks, blobs, frames, bucket, links)
 
 
 def has_blob(settings: CoordinatorSettings) -> Callable[[str], bool]:

@@ -15,6 +15,7 @@ from protocol.tasks.task import ModalityName, Task
 from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
 
 Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
+DownloadHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
 Positive = Annotated[float, Field(gt=0, le=86400)]
 MIB = 1024 * 1024
 
@@ -153,6 +154,16 @@ class DeploySettings(Section):
     """A model that is still on trial after this many starts of the agent is removed: it may be the cause."""
 
 
+class DownloadSettings(Section):
+    """``[download]``: large blobs over HTTPS instead of MQTT, if the coordinator has a bucket."""
+
+    hosts: Annotated[tuple[DownloadHost, ...], Field(max_length=16)] = ()
+    """``host`` or ``host:port`` of the bucket's service. Empty: no URL is followed. A URL of another host, or
+    not of https, is never opened, whoever sent it."""
+    ca_file: ConfigPath | None = None
+    """Certificates to trust for these hosts alone; None: those of the system."""
+
+
 class AgentSettings(Section):
     """The whole file."""
 
@@ -178,6 +189,7 @@ class AgentSettings(Section):
     infer: InferSettings = InferSettings()
     graph: KnowledgeGraphSettings | None = None
     deploy: DeploySettings = DeploySettings()
+    download: DownloadSettings = DownloadSettings()
     labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
     """The operator's labels of this device, as ``site = "barn"``: a rollout can begin with labelled devices.
     """

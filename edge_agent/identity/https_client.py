@@ -34,22 +34,25 @@ class HttpResponse:
     date: float | None
 
 
-class _Connection(http.client.HTTPSConnection):
+class CuttableConnection(http.client.HTTPSConnection):
     """A connection whose socket is known before the handshake, so that it can be closed at the deadline."""
 
     def __init__(self, host: str, port: int, context: ssl.SSLContext, timeout_s: float) -> None:
         super().__init__(host, port, timeout=timeout_s, context=context)
         self._trust = context
         self._over = False
+        self._secure: ssl.SSLSocket | None = None
+        """Also while a response is read: ``sock`` is None by then, if the server closes after it."""
 
     def connect(self) -> None:
+        """Connect, and agree on the encryption."""
         plain = socket.create_connection((self.host, self.port), self.timeout)
         try:
             secure = self._trust.wrap_socket(plain, server_hostname=self.host, do_handshake_on_connect=False)
         except BaseException:
             plain.close()
             raise
-        self.sock = secure
+        self.sock = self._secure = secure
         if self._over:  # the deadline passed before there was a socket
             raise TimeoutError
         secure.do_handshake()
@@ -57,11 +60,10 @@ class _Connection(http.client.HTTPSConnection):
     def cut(self) -> None:
         """Close the connection; from any thread."""
         self._over = True
-        sock = self.sock
-        if isinstance(sock, socket.socket):
+        if self._secure is not None:
             with contextlib.suppress(OSError):  # already closed
                 # not SSLSocket.shutdown: that would make the reader go on without encryption
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                socket.socket.shutdown(self._secure, socket.SHUT_RDWR)
 
 
 class HttpsClient:
@@ -123,7 +125,7 @@ class HttpsClient:
             raise self._distrust(error) from None
 
     def _ask(self, method: str, path: str, body: bytes | None) -> HttpResponse:
-        connection = _Connection(self._host, self._port, self._context, self._timeout_s)
+        connection = CuttableConnection(self._host, self._port, self._context, self._timeout_s)
         headers = {"Accept": "application/json", "Connection": "close"}
         if body is not None:
             headers["Content-Type"] = "application/json"
@@ -140,7 +142,7 @@ class HttpsClient:
                 raise self._failed(error) from None
 
     @contextlib.contextmanager
-    def _deadline(self, connection: _Connection) -> Iterator[threading.Event]:
+    def _deadline(self, connection: CuttableConnection) -> Iterator[threading.Event]:
         """Close the connection at the deadline; the event tells whether it did."""
         late = threading.Event()
 

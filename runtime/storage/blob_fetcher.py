@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from protocol import messages
-from protocol.errors import Refused, Transient
+from protocol.errors import LichenError, Refused, Transient
 from protocol.messages import BlobRef
 from protocol.topics import Kind, device_topic
 from runtime.logs import LineRateLimiter
@@ -30,6 +30,17 @@ class Publish(Protocol):
         """Return when the broker has the message, else raise ``Transient``."""
 
 
+class Download(Protocol):
+    """Downloads a blob's missing chunks from a URL."""
+
+    async def __call__(self, url: str, partial: Partial) -> None:
+        """Return when all chunks are here.
+
+        Raises:
+            LichenError: they are not; the received ones stay.
+        """
+
+
 class _News(Enum):
     """News for a running download besides chunks."""
 
@@ -39,10 +50,14 @@ class _News(Enum):
 
 
 class _Pull:
-    """A running download: received chunks are put in here, bounded; the task that fetches writes them."""
+    """A running download: received chunks are put in here, bounded; the task that fetches writes them.
 
-    def __init__(self, window: int) -> None:
-        self.arrived: asyncio.Queue[tuple[int, bytes] | _News] = asyncio.Queue(4 * window)
+    ``by_url``: a URL may be asked for; not after one failed. A URL is text in the queue.
+    """
+
+    def __init__(self, window: int, *, by_url: bool) -> None:
+        self.arrived: asyncio.Queue[tuple[int, bytes] | _News | str] = asyncio.Queue(4 * window)
+        self.by_url = by_url
 
 
 class Fetcher:
@@ -57,6 +72,7 @@ class Fetcher:
             link.chunk_bytes``).
         window: maximum number of chunks requested and not yet received.
         stall_s: after this long without a new chunk, missing chunks are requested again; doubles up to 30 s.
+        download: follows the URLs that the coordinator gives instead of chunks; None: only chunks.
     """
 
     def __init__(
@@ -69,6 +85,7 @@ class Fetcher:
         *,
         window: int = 4,
         stall_s: float = 5.0,
+        download: Download | None = None,
     ) -> None:
         self._publish = publish
         self._topic = device_topic(fleet, device, Kind.FETCH)
@@ -76,6 +93,7 @@ class Fetcher:
         self._chunk_bytes = chunk_bytes if callable(chunk_bytes) else lambda: chunk_bytes
         self._window = window
         self._stall_s = stall_s
+        self._download = download
         self._pulls: dict[str, _Pull] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.ignored = 0
@@ -95,7 +113,7 @@ class Fetcher:
         async with self._alone(ref.digest):
             if await asyncio.to_thread(self._store.has, ref.digest):
                 return self._store.path(ref.digest)
-            pull = self._pulls[ref.digest] = _Pull(self._window)
+            pull = self._pulls[ref.digest] = _Pull(self._window, by_url=self._download is not None)
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._complete(ref, pull)
@@ -119,6 +137,10 @@ class Fetcher:
         """The coordinator has no such blob, for now."""
         self._hand_over(digest, _News.NO_SUCH_BLOB)
 
+    def on_url(self, digest: str, url: str) -> None:
+        """The coordinator gave a URL instead of chunks."""
+        self._hand_over(digest, url)
+
     def on_connected(self, *, resumed: bool = False) -> None:
         """Connected (again): downloads that wait for chunks continue at once, not after their stall.
 
@@ -129,7 +151,7 @@ class Fetcher:
         for digest in self._pulls:
             self._hand_over(digest, _News.RESUMED if resumed else _News.CONNECTED)
 
-    def _hand_over(self, digest: str, item: tuple[int, bytes] | _News) -> None:
+    def _hand_over(self, digest: str, item: tuple[int, bytes] | _News | str) -> None:
         pull = self._pulls.get(digest)
         if pull is None or pull.arrived.full():
             self.ignored += 1
@@ -152,6 +174,7 @@ class Fetcher:
             except Refused as error:
                 if attempt:
                     raise
+                pull.by_url = False
                 _log.warning("blob_damaged", error=error.detail)
             else:
                 return
@@ -162,7 +185,7 @@ class Fetcher:
         stall_s = self._stall_s
         while not partial.complete:
             if len(waiting) <= self._window // 2:
-                await self._ask(partial, waiting)
+                await self._ask(partial, waiting, pull)
             try:
                 async with asyncio.timeout(stall_s):
                     item = await pull.arrived.get()
@@ -172,6 +195,10 @@ class Fetcher:
                 continue
             if item is _News.NO_SUCH_BLOB:
                 raise Transient(f"the coordinator does not have blob {partial.ref.digest} (any more)")
+            if isinstance(item, str):
+                await self._by_url(item, partial, pull)
+                waiting.clear()
+                continue
             if isinstance(item, _News):
                 if item is _News.CONNECTED:
                     waiting.clear()
@@ -180,6 +207,17 @@ class Fetcher:
             if await self._take(partial, *item):
                 stall_s = self._stall_s
             waiting.discard(item[0])
+
+    async def _by_url(self, url: str, partial: Partial, pull: _Pull) -> None:
+        """Download the rest; after a failure it comes as chunks."""
+        if self._download is None or not pull.by_url:
+            self.ignored += 1
+            return
+        try:
+            await self._download(url, partial)
+        except LichenError as error:
+            pull.by_url = False
+            _log.warning("download_failed", blob=partial.ref.digest, error=str(error))
 
     async def _take(self, partial: Partial, index: int, data: bytes) -> bool:
         try:
@@ -191,7 +229,7 @@ class Fetcher:
         self.ignored += not new
         return new
 
-    async def _ask(self, partial: Partial, waiting: set[int]) -> None:
+    async def _ask(self, partial: Partial, waiting: set[int], pull: _Pull) -> None:
         """Request the next chunks, up to the window, as one range."""
         for first, last in partial.missing(self._window + 1):
             start = next((i for i in range(first, last + 1) if i not in waiting), None)
@@ -202,7 +240,11 @@ class Fetcher:
             while end + 1 <= last and end + 1 not in waiting and end + 1 - start < room:
                 end += 1
             request = messages.Fetch(
-                digest=partial.ref.digest, first=start, count=end - start + 1, chunk_bytes=partial.chunk_bytes
+                digest=partial.ref.digest,
+                first=start,
+                count=end - start + 1,
+                chunk_bytes=partial.chunk_bytes,
+                download=pull.by_url or None,
             )
             try:
                 await self._publish(self._topic, messages.encode(request))
