@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -156,12 +157,14 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def hostile(bucket_url: str) -> Iterator[tuple[Proxy, str]]:
-    """A proxy before a bucket's server, and the bucket's URL through it."""
+def hostile(bucket_url: str, tls: ssl.SSLContext | None = None) -> Iterator[tuple[Proxy, str]]:
+    """A proxy before a bucket's server, and the bucket's URL through it; ``tls``: it speaks HTTPS."""
     before, _, endpoint = bucket_url.partition("?endpoint=")
     server = _Server(("127.0.0.1", 0), _Handler)
     server.proxy = proxy = Proxy(endpoint)
-    proxy.url = f"http://127.0.0.1:{server.server_port}"
+    proxy.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
