@@ -246,16 +246,9 @@ def build(
     budget, window = FetchBudget(settings.fetch.device_bytes_a_day, roster), settings.mqtt.window
     owners = BlobOwnership(task, blobs)
     blob_server = BlobServer(
-        blobs,
-        post,
-        receipts.enqueue,
-        window,
-        clock,
-        budget,
-        voice,
-        may_fetch=owners.may_fetch,
+        blobs, post, receipts.enqueue, window, clock, budget, voice, may_fetch=owners.may_fetch,
         links=storage.stores.links,
-    )
+    )  # fmt: skip
     metrics = MetricReceiver(driver, journal, ledger, clock.now)
     dispatcher = Dispatcher(
         fleet=settings.fleet,

@@ -27,13 +27,13 @@ async def deliver(made, device: str) -> None:
 
 async def test_an_outage_costs_no_update_and_is_seen_and_rounds_go_on(bucket, tmp_path) -> None:
     with hostile(bucket) as (proxy, url):
-        async with bench(tmp_path, tiny_task(rounds=2), **storage(url)) as made:
+        async with bench(tmp_path, tiny_task(count=2), **storage(url)) as made:
             await made.online("a")
             await made.phase("collecting")
             proxy.fault = lambda handler, _: handler.error(503, "SlowDown")
             await deliver(made, "a")
             assert made.link.receipts("a") == [], "no receipt before the bytes are durable"
-            assert made.app.driver.state.delivered == ()
+            assert list(made.app.driver.state.delivered) == []
             store = made.app.storage.store
             [wait] = await made.until(lambda: waits(store))
             assert wait.what == "bucket"
@@ -48,7 +48,7 @@ async def test_an_outage_costs_no_update_and_is_seen_and_rounds_go_on(bucket, tm
             assert not (tmp_path / "coordinator/blobs").exists()
             manifest = made.app.driver.state.manifest
         shutil.rmtree(tmp_path / "coordinator/cache")
-        async with bench(tmp_path, tiny_task(rounds=2), **storage(url)) as made:
+        async with bench(tmp_path, tiny_task(count=2), **storage(url)) as made:
             assert made.app.driver.state.manifest == manifest
             assert made.app.storage.blobs.has(manifest)
 
@@ -63,7 +63,7 @@ async def test_accepted_updates_of_an_open_round_outlive_the_machine(bucket, tmp
         assert [one.status for one in made.link.receipts("a")] == ["accepted"]
     async with bench(tmp_path, task, **storage(bucket)) as made:
         await made.until(lambda: made.app.audit.looked_at == 1)
-        assert made.app.driver.state.delivered == ("a",)
+        assert list(made.app.driver.state.delivered) == ["a"]
         await made.online("a", "b")
         await deliver(made, "b")
         await made.until(lambda: made.app.driver.state.version == 1)
