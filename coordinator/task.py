@@ -12,6 +12,7 @@ from coordinator.selection.policies import policy
 from models.data import window_set
 from models.registry import method
 from models.spec import MethodSpec
+from protocol.cohort import MAX_MEMBERS
 from protocol.errors import Misconfigured
 from protocol.frames.frame import DEFAULT_LIMITS
 from protocol.messages import MAX_MESSAGE_BYTES, encode
@@ -88,6 +89,11 @@ def _check_draw(task: Task) -> None:
         raise Misconfigured(
             f"rounds.devices_per_round: {drawn} is less than rounds.min_devices, {least}: "
             "no round would ever open"
+        )
+    if drawn is not None and drawn > MAX_MEMBERS and policy(task.rounds.selection).by_name:
+        raise Misconfigured(
+            f"rounds.devices_per_round: {drawn}, and rounds.selection = {task.rounds.selection!r} can name "
+            f'at most {MAX_MEMBERS} in an offer; use selection = "uniform" for more'
         )
 
 

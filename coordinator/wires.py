@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from coordinator.messaging.receipts import AnswerQueue
-from runtime.concurrency.signals import KeyedQueue, Signal
+from runtime.concurrency.signals import Signal
 
 
 @dataclass(frozen=True)
@@ -12,10 +12,10 @@ class Wires:
 
     Attributes:
         changes: the round has changed.
-        offers: devices that the open round is to be offered to now.
+        offers: the offer of the round may have to change.
         answers: messages to be sent to devices.
     """
 
     changes: Signal = field(default_factory=Signal)
-    offers: KeyedQueue[str] = field(default_factory=KeyedQueue)
+    offers: Signal = field(default_factory=Signal)
     answers: AnswerQueue = field(default_factory=AnswerQueue)

@@ -44,6 +44,7 @@ from coordinator.recovery.state_folder import Storage
 from coordinator.rounds.announcer import Announcer, stay_connected
 from coordinator.rounds.driver import RoundDriver
 from coordinator.rounds.late_bundles import LateBundles
+from coordinator.rounds.offers import OfferAnnouncer
 from coordinator.rounds.outlook import RoundView
 from coordinator.rounds.worker import RoundWorker
 from coordinator.selection.selector import DeviceSelector
@@ -185,6 +186,17 @@ def build(
         held=encoder_models.held,
         folds=folds,
     )
+    signer = WorkSigner(pointer_signer, store, clock)
+    offering = OfferAnnouncer(
+        post=post,
+        driver=driver,
+        registry=registry,
+        encoder_models=encoder_models,
+        signer=signer,
+        changes=offers,
+        clock=clock,
+        every_s=settings.offer_every_s,
+    )
     announcer = Announcer(
         post=post,
         driver=driver,
@@ -194,12 +206,10 @@ def build(
         deployment=delivery,
         rollouts=rollouts,
         traffic=traffic,
-        encoder_models=encoder_models,
-        signer=WorkSigner(pointer_signer, store, clock),
+        signer=signer,
         changes=changes,
-        offers=offers,
+        offers=offering,
         clock=clock,
-        offer_every_s=settings.offer_every_s,
     )
     state_requester = StateRequester(link, roster, receipts, clock)
     audit = IntegrityCheck(driver, journal, round_worker, link, clock)
@@ -279,7 +289,7 @@ def build(
         "driver": driver.run,
         "work": round_worker.run,
         "rounds": announcer.run_rounds,
-        "offers": announcer.run_offers,
+        "offers": offering.run,
         "blobs": blob_server.run,
         "audit": audit.run,
         "graphs": encoder_models.run,
@@ -295,9 +305,8 @@ def build(
         export = round_worker.export_newest if rollouts is None else None
         services["late-bundles"] = LateBundles(driver, delivery, export, store, clock).run
     if settings.exit_when_done:
-        linger_s = settings.exit_linger_s
         services["exit"] = partial(
-            exit_when_done, driver, announcer, delivery, blob_server, rollouts, linger_s, clock
+            exit_when_done, driver, announcer, delivery, blob_server, rollouts, settings.exit_linger_s, clock
         )
     measured = (
         driver,

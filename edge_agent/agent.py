@@ -29,6 +29,7 @@ from edge_agent.status.status_file import STATUS_FILE, keep
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.training.learner import Learner
+from edge_agent.training.offer_schedule import OfferSchedule
 from edge_agent.windows.collector import Collector
 from edge_agent.work_receiver import WorkReceiver
 from protocol.tasks.task import Task
@@ -57,6 +58,7 @@ class Agent:
     deployment: DeploymentService
     models: ModelStatus
     learner: Learner
+    schedule: OfferSchedule
     outbox: Outbox
     metrics: RoundMetrics
     work: WorkReceiver
@@ -93,6 +95,7 @@ class Agent:
             **({"queries": self.questions.run} if self.questions else {}),
             **(publishing.services() if publishing else {}),
             "learner": self.learner.run,
+            "offers": self.schedule.run,
             "deployment": self.deployment.run,
             "rollout": executor.run,
             "metrics": self.reporter.run_metrics,

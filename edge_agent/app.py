@@ -21,6 +21,7 @@ from edge_agent.sources.registry import open_sources
 from edge_agent.status.liveness import hang_reason
 from edge_agent.storage.agent_storage import AgentStorage, open_storage
 from edge_agent.tasks.config_warnings import require_output
+from edge_agent.tasks.roles import learning_role
 from edge_agent.tasks.task_store import first_task
 from edge_agent.wiring import build
 from models.worker.job_loop import one_arena, trim_memory
@@ -93,7 +94,7 @@ def open_agent(
         link = make_link(
             settings.mqtt,
             f"agent-{fleet}-{device}",
-            filters=[(topic, 1) for topic in device_filters(fleet, device)],
+            filters=list(device_filters(fleet, device, learns=learning_role(settings) is not None)),
             ping_topic=ping_topic(fleet, device),
         )
         return build(

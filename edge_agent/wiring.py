@@ -27,6 +27,7 @@ from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.task_store import TASK_FILE, saved_task_mismatch
 from edge_agent.training.learner import Learner
+from edge_agent.training.offer_schedule import OfferSchedule
 from edge_agent.trust.updater import trust_of
 from edge_agent.trust.work_verifier import WorkVerifier
 from edge_agent.windows.collector import Collector
@@ -104,6 +105,8 @@ def build(
         metrics=metrics, contact=contact, worker=worker, zygote=zygote,
     )  # fmt: skip
 
+    schedule = OfferSchedule(settings.device, learner, link, clock, learning)
+
     # From a pointer to the active model.
     trust = trust_of(settings, fetcher, clock)
     deployment = DeploymentService(
@@ -116,7 +119,7 @@ def build(
 
     # Messages from the coordinator, and reports to it.
     verifier = WorkVerifier(trust, settings.state_dir, clock)
-    work = WorkReceiver(verifier, tasks, learner, deployment, changed=changed, refused=refused)
+    work = WorkReceiver(verifier, tasks, learner, schedule, deployment, changed=changed, refused=refused)
     reporter = StateReporter(
         settings, link, tasks=tasks, models=models, verifier=verifier, clock=clock,
         withdrawn=outbox.confirmed, changed=changed, wanted=state_wanted, metrics=metrics,
@@ -136,9 +139,9 @@ def build(
     return Agent(
         settings=settings, sources=sources, clock=clock, storage=storage, link=link, fetcher=fetcher,
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
-        models=models, learner=learner, outbox=outbox, metrics=metrics, work=work, dispatcher=dispatcher,
-        reporter=reporter, publishing=publishing, questions=questions, renewal=renewal, report=report,
-        progress=progress, first_task=first_task,
+        models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
+        dispatcher=dispatcher, reporter=reporter, publishing=publishing, questions=questions, renewal=renewal,
+        report=report, progress=progress, first_task=first_task,
     )  # fmt: skip
 
 

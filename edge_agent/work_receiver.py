@@ -8,6 +8,7 @@ from pydantic_core import from_json
 from edge_agent.deployment.service import DeploymentService
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.training.learner import Learner
+from edge_agent.training.offer_schedule import OfferSchedule
 from edge_agent.trust.work_verifier import Work, WorkVerifier
 from protocol.errors import Refused, Transient
 from protocol.messages import Offer, decode
@@ -24,7 +25,8 @@ class WorkReceiver:
     Args:
         verifier: verifies signatures.
         tasks: takes announcements.
-        learner: takes offers.
+        learner: stops when the task changes.
+        schedule: takes offers that ask this device.
         deployment: checks its model again when the task changes.
         changed: set when the device has something to report.
         refused: counts refusals by reason.
@@ -35,6 +37,7 @@ class WorkReceiver:
         verifier: WorkVerifier,
         tasks: CurrentTask,
         learner: Learner,
+        schedule: OfferSchedule,
         deployment: DeploymentService,
         *,
         changed: Signal,
@@ -43,6 +46,7 @@ class WorkReceiver:
         self._verifier = verifier
         self._tasks = tasks
         self._learner = learner
+        self._schedule = schedule
         self._deployment = deployment
         self._changed = changed
         self._refused = refused
@@ -58,8 +62,16 @@ class WorkReceiver:
         await self._verified(announcement)
 
     async def on_offer(self, _route: Route, payload: bytes) -> None:
-        """Handle an offered round. Raises Refused."""
-        await self._verified(decode(payload, Offer))
+        """Handle the offer of a round; an empty payload withdraws it. Raises Refused.
+
+        An offer that does not ask this device is not verified: that takes a process, on each of a fleet.
+        """
+        if not payload:
+            self._schedule.end()
+            return
+        offer = decode(payload, Offer)
+        if self._schedule.asks_us(offer):
+            await self._verified(offer)
 
     async def _verified(self, work: Work) -> None:
         """Act on it; with a trust root, :meth:`run` does so after its signature was verified."""
@@ -80,13 +92,13 @@ class WorkReceiver:
             self._changed.set()
 
     async def act_on(self, work: Work) -> None:
-        """Hand an offer to the learner; for a new task restart all that depends on it.
+        """Hand an offer to its schedule; for a new task restart all that depends on it.
 
         Raises:
             Refused: this device cannot do the task.
         """
         if isinstance(work, Offer):
-            self._learner.offer(work)
+            self._schedule.take(work)
             return
         task = await self._tasks.accept(work)
         if task is None:

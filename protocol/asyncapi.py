@@ -46,7 +46,6 @@ _CHANNELS: Final = {
     Kind.METRIC: _Channel("Small numbers about a local round or about inference.", (m.Metric,)),
     Kind.FETCH: _Channel("The device pulls chunks of a blob.", (m.Fetch,)),
     Kind.PING: _Channel("Tests whether the broker answers (PUBACK); nobody subscribes.", (_PING,)),
-    Kind.OFFER: _Channel("Train on this version; repeated until the update has arrived.", (m.Offer,)),
     Kind.RECEIPT: _Channel(
         "The update is in the journal, or refused and why; or which of its chunks are wanted.",
         (m.Receipt, m.Want),
@@ -59,6 +58,11 @@ _CHANNELS: Final = {
     Kind.TASK: _Channel("What the fleet learns.", (TaskAnnouncement,), True),
     Kind.ROUND: _Channel("State of the round, for people and dashboards.", (m.RoundAnnouncement,), True),
     Kind.FLEET_MODEL: _Channel("The bundle that every device should run.", (m.ModelPointer,), True),
+    Kind.OFFER: _Channel(
+        "The devices of the open round's cohort train on this version; empty when the round is over.",
+        (m.Offer,),
+        True,
+    ),
 }
 
 

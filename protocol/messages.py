@@ -22,6 +22,7 @@ from protocol.base import (
     Word,
     first_fault,
 )
+from protocol.cohort import Cohort
 from protocol.errors import Reason, Refused
 from protocol.rollout import Hindrance, Trial, TrialReport
 from protocol.tasks.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, TaskAnnouncement
@@ -136,23 +137,26 @@ class RoundAnnouncement(Wire):
     """Time of sending by the coordinator's clock, unix seconds: shows people its age."""
 
 
-class Offer(Wire):
-    """``down/offer``: learn from this version. Repeated until the update has arrived or the round is over."""
+class Offer(Cohort):
+    """``b/offer``, retained while a round is open: the devices of its cohort learn from this version."""
 
     kind: Literal["offer"] = "offer"
     task: Name
     round: Count
+    attempt: Annotated[int, Field(ge=1, le=2**31 - 1)] = 1
     base: Digest
     """The manifest's digest; an update must name it."""
     base_size: Annotated[int, Field(ge=0, le=MAX_MANIFEST_BYTES)]
     closes_in_s: Seconds
-    seed: Count = 0
+    answer_within_s: Seconds = 0.0
+    """Devices begin within this time, each at its own moment (``protocol.cohort``): a rate, and no storm."""
     graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)] = Field(default_factory=dict)
-    """For a device whose only learning role is ``prototype``: the encoder models, by modality. They depend on
+    """For devices whose only learning role is ``prototype``: the encoder models, by modality. They depend on
     the task alone; their weights are the base's blobs. Absent without any."""
 
     signed: Annotated[str, Field(max_length=MAX_SIGNED_OFFER_BYTES)] | None = None
-    """Task, round, base and encoder models, signed (``protocol.trust.signed_work``); absent if unsigned."""
+    """Task, round, base, cohort and encoder models, signed (``protocol.trust.signed_work``); absent if
+    unsigned."""
 
     @model_serializer(mode="wrap")
     def _omit_empty_graphs(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

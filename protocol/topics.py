@@ -33,7 +33,6 @@ class Kind(StrEnum):
     METRIC = "up/metric"  # messages.Metric
     FETCH = "up/fetch"  # messages.Fetch: the pull of a blob (ADR 2)
     PING = "ping"  # empty: tests whether the broker answers; nobody subscribes
-    OFFER = "down/offer"  # messages.Offer
     RECEIPT = "down/receipt"  # messages.Receipt | messages.Want
     DOWN_BLOB = "down/blob"  # raw bytes of one chunk
     MODEL = "down/model"  # messages.ModelPointer for this device alone
@@ -41,6 +40,7 @@ class Kind(StrEnum):
     TASK = "b/task"  # retained: announcement.TaskAnnouncement
     ROUND = "b/round"  # retained: messages.RoundAnnouncement
     FLEET_MODEL = "b/model"  # retained: messages.ModelPointer
+    OFFER = "b/offer"  # retained while a round is open: messages.Offer
 
 
 _DEVICE_KINDS: Final = {k.value: k for k in Kind if not k.value.startswith("b/")}
@@ -111,12 +111,24 @@ def ping_topic(fleet: str, device: str | None = None) -> str:
     return device_topic(fleet, device, Kind.PING)
 
 
-def device_filters(fleet: str, device: str) -> tuple[str, ...]:
-    """Subscriptions of an agent: without ``b/round``, 1 MB a day that only people read."""
-    return (
-        f"lichen/v1/{_checked(fleet, 'fleet')}/d/{_checked(device, 'device')}/down/#",
-        *(broadcast_topic(fleet, kind) for kind in (Kind.TASK, Kind.FLEET_MODEL)),
-    )
+def device_filters(fleet: str, device: str, *, learns: bool = True) -> tuple[tuple[str, int], ...]:
+    """Subscriptions of an agent, each with its QoS: without ``b/round``, 1 MB a day that only people read.
+
+    Offers have QoS 0: the broker must not queue those of a day for each device that is away. A device that
+    comes back gets the retained one.
+
+    Args:
+        fleet: its name.
+        device: its name.
+        learns: whether it needs offers.
+
+    Raises:
+        ValueError: a name does not fit a topic level.
+    """
+    own = f"lichen/v1/{_checked(fleet, 'fleet')}/d/{_checked(device, 'device')}/down/#"
+    broadcasts = ((broadcast_topic(fleet, kind), 1) for kind in (Kind.TASK, Kind.FLEET_MODEL))
+    offers = ((broadcast_topic(fleet, Kind.OFFER), 0),) if learns else ()
+    return ((own, 1), *broadcasts, *offers)
 
 
 def coordinator_filters(fleet: str) -> tuple[str, ...]:

@@ -84,3 +84,8 @@ class Sender:
         """Publish retained to the fleet; raises ``Transient`` if the broker does not accept it."""
         topic = broadcast_topic(self.fleet, kind)
         await self.link.publish(topic, encode(message), retain=True, timeout_s=self._timeout_s)
+
+    async def withdraw(self, kind: Kind) -> None:
+        """Clear a retained message to the fleet; raises ``Transient`` if the broker does not accept it."""
+        topic = broadcast_topic(self.fleet, kind)
+        await self.link.publish(topic, b"", retain=True, timeout_s=self._timeout_s)

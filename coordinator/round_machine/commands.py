@@ -16,10 +16,8 @@ class Select(Wire):
     attempt: int
 
 
-class SendOffers(Wire):
-    """Offer the round to these devices now."""
-
-    devices: tuple[str, ...]
+class OfferRound(Wire):
+    """Offer the open round to its cohort."""
 
 
 class Aggregate(Wire):
@@ -53,4 +51,4 @@ class Finish(Wire):
     """All rounds are over."""
 
 
-Command = Initialise | Select | SendOffers | Aggregate | Evaluate | Export | RecordAttempt | Finish
+Command = Initialise | Select | OfferRound | Aggregate | Evaluate | Export | RecordAttempt | Finish

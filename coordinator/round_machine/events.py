@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet, DeviceWords
 from protocol.base import Wire
+from protocol.cohort import is_below
 from protocol.tasks.task import Task
 
 
@@ -86,6 +87,13 @@ class RoundState(Wire):
     """Its manifest's digest: the base that updates must name."""
     invited: DeviceSet = NONE
     """Selected in any attempt of this round: their updates still count."""
+    salt: str = ""
+    """Of the round, for places (``protocol.cohort``)."""
+    below: str = ""
+    """Updates of devices with a place below this count, too, even if they were away when the round opened;
+    empty: of none."""
+    by_name: bool = True
+    """Whether this attempt asks the selected devices alone, and not all below the threshold."""
     selected: DeviceSet = NONE
     delivered: DeviceSet = NONE
     """Those whose update counts; in an open round, devices of ``selected``."""
@@ -110,6 +118,10 @@ class RoundState(Wire):
     def first_missing(self, count: int) -> tuple[str, ...]:
         """The first of them by name, for people."""
         return tuple(heapq.nsmallest(count, self.each_missing()))
+
+    def asks(self, device: str) -> bool:
+        """Whether an update of this device may count: an attempt of this round asked it."""
+        return device in self.invited or is_below(self.salt, device, self.below)
 
     def lacks(self, device: str) -> bool:
         """Whether this device is selected and has not delivered."""
@@ -175,6 +187,9 @@ class Selected(Wire):
     round: int
     attempt: int
     devices: tuple[str, ...]
+    salt: str = ""
+    below: str = ""
+    """All devices with a place below this are asked, also those that come later; empty: the named alone."""
 
 
 class UpdatesAccepted(Wire):

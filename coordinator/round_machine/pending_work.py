@@ -10,7 +10,7 @@ from coordinator.round_machine.commands import (
     Export,
     Finish,
     Initialise,
-    SendOffers,
+    OfferRound,
 )
 from coordinator.round_machine.events import RoundPhase, RoundState
 
@@ -23,7 +23,7 @@ def pending(state: RoundState) -> tuple[Command, ...]:
 
 _WORK: Final[dict[RoundPhase, Callable[[RoundState], Command]]] = {
     RoundPhase.INITIALISING: lambda _: Initialise(),
-    RoundPhase.COLLECTING: lambda state: SendOffers(devices=state.missing()),
+    RoundPhase.COLLECTING: lambda _: OfferRound(),
     RoundPhase.AGGREGATING: lambda state: Aggregate(round=state.round, devices=tuple(state.delivered)),
     RoundPhase.EVALUATING: lambda state: Evaluate(version=state.version),
     RoundPhase.EXPORTING: lambda state: Export(version=state.version),

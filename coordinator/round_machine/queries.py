@@ -30,5 +30,5 @@ def check_acceptable(state: RoundState, device: str, round_: int, base: str | No
         raise Refused(Reason.WRONG_ROUND, f"the update is for round {round_}; {here}")
     if base is not None and base != state.manifest:
         raise Refused(Reason.WRONG_BASE, f"base {base[:12]}; round {round_} is on {state.manifest[:12]}")
-    if device not in state.invited:
+    if not state.asks(device):
         raise Refused(Reason.NOT_SELECTED, f"{device} was not selected for round {round_}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from coordinator.round_machine.closing import closes_at, needed
-from coordinator.round_machine.commands import Command, RecordAttempt, Select, SendOffers
+from coordinator.round_machine.commands import Command, RecordAttempt, Select
 from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet
 from coordinator.round_machine.events import (
     Begin,
@@ -30,7 +30,15 @@ from runtime.text import first_few
 
 Outcome = tuple[RoundState, tuple[Command, ...]]
 
-_NOBODY: Final = {"invited": NONE, "selected": NONE, "delivered": NONE, "refused": NO_WORDS}
+_NOBODY: Final[dict[str, Any]] = {
+    "invited": NONE,
+    "selected": NONE,
+    "delivered": NONE,
+    "refused": NO_WORDS,
+    "salt": "",
+    "below": "",
+    "by_name": True,
+}
 _FORGIVE_S: Final = 300.0
 """A round that has waited this long for devices also asks those whose update was refused."""
 
@@ -88,6 +96,9 @@ def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> 
         now,
         selected=selected,
         invited=state.invited.adding(selected.unsorted()),
+        salt=event.salt,
+        below=max(state.below, event.below),
+        by_name=not event.below,
         until=now + rules.deadline_s,
         trouble="",
     )
@@ -108,11 +119,11 @@ def _close(state: RoundState, now: float, by: str) -> Outcome:
 
 
 def _fresh(state: RoundState, event: UpdatesAccepted) -> tuple[str, ...]:
-    """The devices of an event of this round that were invited and have not delivered, each once."""
+    """The devices of an event of this round that were asked and have not delivered, each once."""
     if event.round != state.round:
         return ()
     devices = dict.fromkeys(event.devices)
-    return tuple(d for d in devices if d in state.invited and d not in state.delivered)
+    return tuple(d for d in devices if state.asks(d) and d not in state.delivered)
 
 
 def _counted(state: RoundState, devices: Sequence[str]) -> RoundState:
@@ -122,7 +133,7 @@ def _counted(state: RoundState, devices: Sequence[str]) -> RoundState:
 
 
 def accept(rules: Rules, state: RoundState, event: UpdatesAccepted, now: float) -> Outcome:
-    """Count each device once, then look at the quorum. One of an earlier attempt joins the selected."""
+    """Count each device once, then look at the quorum. One that was not selected joins the selected."""
     fresh = _fresh(state, event)
     if not fresh:
         return state, ()
@@ -145,7 +156,7 @@ def refuse(_: Rules, state: RoundState, event: UpdateRefused, _now: float) -> Ou
     """Exclude a device from further attempts of this round; recorded once, however often it sends."""
     device = event.device
     known = device in state.refused or device in state.delivered
-    if event.round != state.round or device not in state.invited or known:
+    if event.round != state.round or not state.asks(device) or known:
         return state, ()
     return state.model_copy(update={"refused": state.refused.adding({device: event.reason})}), ()
 
@@ -183,11 +194,6 @@ def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
     return reopened, (record, *work)
 
 
-def reoffer(_: Rules, state: RoundState, event: DeviceOnline, _now: float) -> Outcome:
-    """Offer the open round again to a missing device."""
-    return state, ((SendOffers(devices=(event.device,)),) if state.lacks(event.device) else ())
-
-
 def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Outcome:
     """Fold again without the unusable updates, or open the round again if too few are left."""
     lost = {device for device in event.devices if device in state.delivered}
@@ -205,7 +211,7 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
 
 
 def lose_open(_: Rules, state: RoundState, event: UpdatesLost, _now: float) -> Outcome:
-    """Before the round closes: the device is missing again, and gets the offer again."""
+    """Before the round closes: the device is missing again; its refused receipt makes it send again."""
     lost = {device for device in event.devices if device in state.delivered}
     if event.round != state.round or not lost:
         return state, ()

@@ -1,4 +1,4 @@
-"""Announcements of the coordinator: task, round, offers. Desired state is retained or repeated."""
+"""Announcements of the coordinator: task and round. Desired state is retained or repeated."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,17 @@ from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.round_machine.closing import closes_at
 from coordinator.round_machine.events import RoundPhase
 from coordinator.rounds.driver import RoundDriver
-from coordinator.rounds.offers import Offering
+from coordinator.rounds.offers import OfferAnnouncer
 from coordinator.rounds.offline_announcement import STOPPED, offline_announcement
 from coordinator.rounds.task_announcer import TaskAnnouncer
 from coordinator.storage.database import Database
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.trust.work_signer import WorkSigner
-from coordinator.workers.encoder_models import EncoderModels
 from protocol.errors import LichenError
 from protocol.messages import RoundAnnouncement, encode
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import Clock
-from runtime.concurrency.signals import KeyedQueue, Signal
+from runtime.concurrency.signals import Signal
 from runtime.mqtt.link import Will
 from runtime.storage.disk import DISK
 from runtime.waits import Wait
@@ -48,7 +47,7 @@ _MAX_WAITING_FOR: Final = 1000
 
 
 class Announcer:
-    """Publishes ``b/task``, ``b/round`` and ``down/offer``.
+    """Publishes ``b/task`` and ``b/round``.
 
     Args:
         post: sends to devices.
@@ -59,12 +58,10 @@ class Announcer:
         deployment: which bundles devices should run.
         rollouts: what a rollout waits for; None: there are none.
         traffic: bytes so far.
-        encoder_models: those that offers name.
-        signer: signs the task and offers.
+        signer: signs the task.
         changes: set when the round has changed.
-        offers: devices that the open round is to be offered to now.
+        offers: publishes the round's offer.
         clock: the time.
-        offer_every_s: interval of offers to devices that have not delivered.
         repeat_s: interval of the repeated announcement.
     """
 
@@ -79,12 +76,10 @@ class Announcer:
         deployment: BundleDelivery,
         rollouts: RolloutRecorder | None,
         traffic: Traffic,
-        encoder_models: EncoderModels,
         signer: WorkSigner,
         changes: Signal,
-        offers: KeyedQueue[str],
+        offers: OfferAnnouncer,
         clock: Clock,
-        offer_every_s: float,
         repeat_s: float = REPEAT_S,
     ) -> None:
         self._post = post
@@ -95,10 +90,8 @@ class Announcer:
         self._deployment = deployment
         self._rollouts = rollouts
         self._traffic = traffic
-        self._offering = Offering(post, roster, registry, encoder_models, signer)
         self._tasks = TaskAnnouncer(post, signer)
         self._clock = clock
-        self._offer_every_s = offer_every_s
         self._repeat_s = repeat_s
         self._leaving = False
         self._taskless: set[str] = set()
@@ -122,7 +115,7 @@ class Announcer:
         await self._tasks.say(self._driver.task)
         await self._post.broadcast(Kind.ROUND, await self.announcement())
         await self._deployment.announce(again=True)
-        self._offers.add(*self._driver.state.missing())
+        self._offers.publish_again()
 
     async def renew_signatures(self) -> bool:
         """Publish bundle pointers again; task and offers, too, if the signing key has changed.
@@ -134,7 +127,7 @@ class Announcer:
             Transient: the broker is gone, or the disk is full.
         """
         if await self._tasks.say(self._driver.task, unless_published=True):
-            self._offers.add(*self._driver.state.missing())
+            self._offers.publish_again()
         return await self._deployment.announce(again=True)
 
     def on_device_without_task(self, device: str) -> None:
@@ -252,15 +245,6 @@ class Announcer:
         if link.connected:
             return []
         return [asdict(Wait("broker", link.why, link.since, link.until, "it is tried again"))]
-
-    async def run_offers(self) -> None:
-        """Offer the open round to devices that have not delivered: at once on request, else at intervals."""
-        while True:
-            asked = await self._offers.take_all(self._offer_every_s, self._clock)
-            try:
-                await self._offering.offer_round(self._driver, set(asked) or None)
-            except (LichenError, OSError) as error:  # the next pass repeats it
-                log.info("not_offered", why=str(error))
 
 
 def _left(driver: RoundDriver) -> float | None:

@@ -22,9 +22,9 @@ from coordinator.round_machine.commands import (
     Export,
     Finish,
     Initialise,
+    OfferRound,
     RecordAttempt,
     Select,
-    SendOffers,
 )
 from coordinator.round_machine.events import (
     Begin,
@@ -52,7 +52,7 @@ from coordinator.storage.update_journal import Journal
 from protocol.errors import Reason, Refused, Transient
 from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.concurrency.signals import KeyedQueue, Signal
+from runtime.concurrency.signals import Signal
 from runtime.concurrency.threads import Threads
 from runtime.metrics import MetricFamily, gauge
 from runtime.text import MAX_NAMES
@@ -75,7 +75,7 @@ class RoundDriver:
         fleet: the devices that a round could select.
         chooser: selects among them.
         changes: set when the state has changed.
-        offers: gets the devices that the open round is to be offered to now.
+        offers: set when the offer of the round may have to change.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RoundDriver:
         fleet: RoundView,
         chooser: DeviceSelector,
         changes: Signal,
-        offers: KeyedQueue[str],
+        offers: Signal,
         clock: Clock,
     ) -> None:
         self.task = task
@@ -175,7 +175,7 @@ class RoundDriver:
             return await self._post(event, write)
 
     async def device_online(self, device: str, *, came: bool = False) -> None:
-        """A device came online: it may get an offer, or may have been the missing one."""
+        """A device came online: it may be able to take part, or may have been the missing one."""
         async with self._lock:
             await self._post(DeviceOnline(device=device, came=came))
 
@@ -227,6 +227,7 @@ class RoundDriver:
             new_phase = _phase_of(before) != _phase_of(state)
             if new_phase:  # not for each event: the sentence looks at the whole fleet
                 log.info("round", why=self.why())
+                self._offers.set()
             self._changes.set()
         await self._carry_out(commands)
         if new_phase and state.phase is RoundPhase.WAITING:
@@ -266,8 +267,8 @@ class RoundDriver:
             match command:
                 case Select():
                     await self._select(command)
-                case SendOffers():
-                    self._offers.add(*command.devices)
+                case OfferRound():
+                    self._offers.set()
                 case Finish():
                     self.finished.set()
                 case Initialise() | Aggregate() | Evaluate() | Export():
@@ -277,7 +278,13 @@ class RoundDriver:
 
     async def _select(self, command: Select) -> None:
         chosen = await self._chooser.choose(command, self.able(), self.state, self._fleet.terms())
-        answer = Selected(round=command.round, attempt=command.attempt, devices=chosen.devices)
+        answer = Selected(
+            round=command.round,
+            attempt=command.attempt,
+            devices=chosen.devices,
+            salt=chosen.salt,
+            below=chosen.below,
+        )
         if await self._post(answer, partial(self._attempts.opened, command, chosen)):
             few = dict(islice(sorted(chosen.why.items()), MAX_NAMES))
             log.info("selected", round=command.round, attempt=command.attempt, count=len(chosen.why), why=few)

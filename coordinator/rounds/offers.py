@@ -1,87 +1,165 @@
-"""Offers the open round to missing devices: several at a time, so one slow answer delays few."""
+"""Offers the open round to its whole cohort by one retained message, ``b/offer``.
+
+The message is published when a round opens and when the offer changes, and repeated at growing intervals,
+because a broker may lose it. When the round is over it is cleared.
+"""
 
 import asyncio
+import math
 from typing import Final
 
-from coordinator.fleet.device_registry import DeviceRegistry
+import structlog
+
 from coordinator.messaging.sender import Sender
-from coordinator.round_machine.events import RoundPhase
+from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.trust.work_signer import WorkSigner
 from coordinator.workers.encoder_models import EncoderModels
-from models.seeds import derive_round_seed
+from protocol.cohort import MAX_MEMBERS, pack
+from protocol.errors import LichenError
 from protocol.messages import Offer
 from protocol.topics import Kind
+from runtime.clock import Clock
+from runtime.concurrency.signals import Signal
 
-AT_ONCE: Final = 32
-"""Concurrent offers: one at a time, 10,000 of them would take longer than a round."""
+log = structlog.get_logger(__name__)
+
+DEVICE_S: Final = 0.005
+"""Seconds of ``answer_within_s`` for each selected device: 200 devices a second, which one coordinator can
+serve."""
+_LATER_ATTEMPTS: Final = 3
+"""In later attempts offers are repeated at most after this many times ``every_s``: they list the devices that
+delivered, and a device that is missing there makes its update again."""
 
 
-class Offering:
-    """The offers of one coordinator."""
+class OfferAnnouncer:
+    """The offers of one coordinator; one service.
+
+    Args:
+        post: sends to the fleet.
+        driver: the state of the round.
+        registry: knows the size of a manifest.
+        encoder_models: that the offer names.
+        signer: signs it.
+        changes: set when the round was opened or closed.
+        clock: the time.
+        every_s: interval until the first repetition; each further one is twice as long.
+    """
 
     def __init__(
         self,
+        *,
         post: Sender,
-        roster: DeviceRegistry,
+        driver: RoundDriver,
         registry: ModelRegistry,
         encoder_models: EncoderModels,
         signer: WorkSigner,
+        changes: Signal,
+        clock: Clock,
+        every_s: float,
     ) -> None:
         self._post = post
-        self._roster = roster
+        self._driver = driver
         self._registry = registry
         self._encoder_models = encoder_models
         self._signer = signer
+        self._changes = changes
+        self._clock = clock
+        self._every_s = every_s
+        self._published: object = None
+        """What the broker holds: :func:`_content` of the last offer, or () after it was cleared."""
+        self._again = True
+        """Whether that is unknown, or its signature is old."""
+        self._pause_s, self._again_at = every_s, 0.0
+        self._members: tuple[object, str] = ((), "")
+        self.sent = 0
+        """Messages so far."""
 
-    async def offer_round(self, driver: RoundDriver, only: set[str] | None) -> None:
-        """Offer the open round to online devices that have not delivered; ``only``: to those among them.
+    def publish_again(self) -> None:
+        """Publish in any case: the broker may have lost the message, or the signing key has changed."""
+        self._again = True
+        self._changes.set()
+
+    async def run(self) -> None:
+        """Keep the retained message as the round is, for ever."""
+        while True:
+            await self._changes.wait(self._every_s, self._clock)
+            try:
+                await self.publish()
+            except (LichenError, OSError) as error:  # the next pass tries it again
+                log.info("not_offered", why=str(error))
+
+    async def publish(self) -> None:
+        """Publish the offer of the open round, or clear it, if that is due.
 
         Raises:
-            Transient: the broker is gone, or the disk is full; the others of the same group got the offer.
+            Transient: the broker is gone, or the disk is full.
             Misconfigured: it cannot be signed.
         """
-        asked = driver.state.missing() if only is None else sorted(only)
-        for start in range(0, len(asked), AT_ONCE):
-            group = asked[start : start + AT_ONCE]
-            state = driver.state  # the state may change during the publishes
-            if state.phase is not RoundPhase.COLLECTING:
-                return
-            here = [name for name in group if state.lacks(name) and self._is_here(name)]
-            if here:
-                await self._offer(driver, here)
+        again, self._again = self._again, False
+        try:
+            state = self._driver.state
+            if state.phase is RoundPhase.COLLECTING:
+                await self._offer(state, again=again)
+            elif state.phase is RoundPhase.WAITING and state.invited:
+                self._again = again  # between two attempts the last offer stays: updates still count
+            elif again or self._published != ():
+                await self._post.withdraw(Kind.OFFER)
+                self._published, self.sent = (), self.sent + 1
+        except BaseException:
+            self._again = True
+            raise
 
-    def _is_here(self, device: str) -> bool:
-        known = self._roster.get(device)
-        return known is not None and known.online
+    async def _offer(self, state: RoundState, *, again: bool) -> None:
+        offer = await asyncio.to_thread(self._made, state)
+        content = _content(offer, state)
+        same = not again and self._published == content
+        if same and self._clock.now() < self._again_at:
+            return
+        await self._post.broadcast(Kind.OFFER, await asyncio.to_thread(self._signer.offer, offer))
+        self._published, self.sent = content, self.sent + 1
+        most_s = _LATER_ATTEMPTS * self._every_s if state.attempt > 1 else math.inf
+        self._pause_s = min(most_s, 2 * self._pause_s) if same else self._every_s
+        self._again_at = self._clock.now() + self._pause_s
 
-    async def _offer(self, driver: RoundDriver, devices: list[str]) -> None:
-        offers, encoder_models = (
-            {name: self._made(driver, name) for name in devices},
-            self._encoder_models.offered(),
-        )
-        any_of_them = offers[devices[0]]  # one signature for all devices
-        signed = await asyncio.to_thread(self._signer.offer, any_of_them, encoder_models)
-        done = await asyncio.gather(
-            *(
-                self._post.to_device(name, Kind.OFFER, offer.model_copy(update={"signed": signed}))
-                for name, offer in offers.items()
-            ),
-            return_exceptions=True,  # all have ended before one is raised
-        )
-        for error in done:
-            if error is not None:
-                raise error
-
-    def _made(self, driver: RoundDriver, device: str) -> Offer:
-        state = driver.state
+    def _made(self, state: RoundState) -> Offer:
+        driver, now = self._driver, self._driver.now()
         return Offer(
             task=driver.task.name,
             round=state.round,
+            attempt=state.attempt,
             base=state.manifest,
             base_size=self._registry.size(state.manifest),
-            closes_in_s=max(0.0, (state.until or 0.0) - driver.now()),
-            seed=derive_round_seed(driver.task.seed, state.round, device),
-            graphs=dict(self._encoder_models.offered_to(device)),
+            closes_in_s=max(0.0, (state.until or 0.0) - now),
+            answer_within_s=max(0.0, state.since + self._window_s(state) - now),
+            salt=state.salt,
+            below=None if state.by_name else state.below,
+            members=self._members_of(state) if state.by_name else None,
+            delivered=_delivered(state),
+            graphs=dict(self._encoder_models.offered()),
         )
+
+    def _window_s(self, state: RoundState) -> float:
+        rounds = self._driver.task.rounds
+        asked = rounds.answer_within_s
+        return min(rounds.deadline_s / 2, DEVICE_S * len(state.selected) if asked is None else asked)
+
+    def _members_of(self, state: RoundState) -> str:
+        """The list of those that this attempt selected; made once an attempt."""
+        attempt = (state.round, state.attempt, state.manifest)
+        if self._members[0] != attempt:
+            self._members = attempt, pack(state.salt, state.selected.unsorted())
+        return self._members[1]
+
+
+def _delivered(state: RoundState) -> str | None:
+    if state.attempt == 1 or len(state.delivered) > MAX_MEMBERS:
+        return None
+    return pack(state.salt, state.delivered.unsorted())
+
+
+def _content(offer: Offer, state: RoundState) -> object:
+    """What devices must hear of at once: all but durations, which count down, and who delivered."""
+    shown = {"closes_in_s", "answer_within_s", "delivered"}
+    return offer.model_dump_json(exclude=shown), state.until

@@ -13,9 +13,11 @@ from coordinator.selection import history
 from coordinator.selection.policies import Counts, SelectionInput, policy
 from coordinator.storage.database import Database
 from models.seeds import derive_round_seed
+from protocol.cohort import salt_of, threshold
 from protocol.tasks.task import LABEL, Task
 
 DELIVERED: Final = "delivered in an earlier attempt"
+_LARGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class SelectedDevices:
         devices: to be asked; sorted.
         why: of each of them, and of those that delivered already.
         passed: of some of the next candidates, why they were not selected.
+        salt: of the round, for places (``protocol.cohort``).
+        below: a threshold: other devices with a place below it are asked as well; empty: none are.
         looked_back: whether the policy reads the selections of earlier rounds.
     """
 
@@ -34,6 +38,8 @@ class SelectedDevices:
     devices: tuple[str, ...]
     why: dict[str, str]
     passed: dict[str, str]
+    salt: str = ""
+    below: str = ""
     looked_back: bool = False
 
 
@@ -65,6 +71,7 @@ class DeviceSelector:
         """
         task, back = self._task, self._policy.looks_back(self._task.rounds)
         askable = [device for device in able if device not in state.delivered]
+        salt = salt_of(task.seed, command.round, state.manifest)
         draw = SelectionInput(
             candidates={device: self._counts(device, terms) for device in askable},
             wanted=self._wanted(state),
@@ -75,11 +82,14 @@ class DeviceSelector:
             routes={device: self._route(device) for device in askable} if back else {},
             history=await asyncio.to_thread(history.read, self._store, command.round, back) if back else (),
             tried=frozenset(state.invited),
+            salt=salt,
         )
-        # A policy that looks back adds up thousands of rows, so it runs in a thread.
-        made = await asyncio.to_thread(self._policy.choose, draw) if back else self._policy.choose(draw)
+        # A policy adds up thousands of rows, or computes thousands of places, so it runs in a thread.
+        large = back or len(askable) > _LARGE
+        made = await asyncio.to_thread(self._policy.choose, draw) if large else self._policy.choose(draw)
         why = {**dict.fromkeys(state.delivered, DELIVERED), **made.why}
-        return SelectedDevices(self._policy.name, made.devices, why, made.passed, bool(back))
+        below = "" if made.below is None else threshold(made.below)
+        return SelectedDevices(self._policy.name, made.devices, why, made.passed, salt, below, bool(back))
 
     def _wanted(self, state: RoundState) -> int | None:
         wanted = self._rules.devices_per_round

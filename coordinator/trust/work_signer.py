@@ -1,12 +1,12 @@
 """Signs the work of devices: the task, and each round's offer, once for all devices."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from coordinator.storage.database import Database
 from coordinator.trust.signer import PointerSigner, Signer
-from protocol.messages import BlobRef, Offer
+from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.trust.signed_work import draft_offer, draft_task
 from protocol.trust.signing import Envelope
@@ -53,14 +53,10 @@ class WorkSigner:
             self._task = self._signed(self._task, (signer.written, announcement), signer, draft)
             return announcement.model_copy(update={"signed": self._task[1]})
 
-    def offer(self, offer: Offer, encoder_models: Mapping[str, BlobRef]) -> str | None:
-        """The signature of a round's offer to any device; None if there is no root. Blocks for a disk.
+    def offer(self, offer: Offer) -> Offer:
+        """The offer, signed; unchanged if there is no root. Blocks for a disk.
 
-        It stays the same until the round, its base, the encoder models or the root change.
-
-        Args:
-            offer: to any device.
-            encoder_models: the encoder models of all modalities.
+        The signature stays the same until something that is signed or the root changes.
 
         Raises:
             Misconfigured: a key or a root is missing.
@@ -68,15 +64,15 @@ class WorkSigner:
         """
         signer = self._pointer_signer.signer()
         if signer is None:
-            return None
+            return offer
 
         def draft(serial: int) -> Envelope:
-            return draft_offer(offer, encoder_models, self._pointer_signer.fleet, serial, signer.number)
+            return draft_offer(offer, self._pointer_signer.fleet, serial, signer.number)
 
-        same = (signer.written, offer.task, offer.round, offer.base, tuple(sorted(encoder_models.items())))
+        same = (signer.written, draft(0).signed)
         with self._lock:
             self._offer = self._signed(self._offer, same, signer, draft)
-            return self._offer[1]
+            return offer.model_copy(update={"signed": self._offer[1]})
 
     def _signed(
         self, last: tuple[object, str] | None, same: object, signer: Signer, draft: Callable[[int], Envelope]

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from coordinator.errors import in_words
 from coordinator.fleet.device_registry import DeviceRegistry
-from coordinator.fleet.requirements import Requirements, requirements_of, sends_prototypes_alone
+from coordinator.fleet.requirements import Requirements, requirements_of
 from coordinator.objects.blobs import BlobStorage
 from coordinator.storage.database import Database
 from coordinator.workers.jobs import Jobs
@@ -134,15 +134,8 @@ class EncoderModels:
         return self._terms
 
     def offered(self) -> Mapping[str, BlobRef]:
-        """The encoder models of all modalities that offers may name; empty while they are missing."""
+        """The encoder models of all modalities, which an offer names; empty while they are missing."""
         return self._kept.graphs if self._sound else {}
-
-    def offered_to(self, device: str) -> Mapping[str, BlobRef]:
-        """The encoder models that an offer to this device names."""
-        known = self._roster.get(device)
-        if known is None or not self._sound or not sends_prototypes_alone(known.state):
-            return {}
-        return {name: ref for name, ref in self._kept.graphs.items() if name in known.state.modalities}
 
     @contextmanager
     def held(self) -> Iterator[tuple[str, ...]]:

@@ -18,7 +18,7 @@ from runtime.process.daemon import Progress
 from runtime.waits import StatusPart
 
 _log = structlog.get_logger(__name__)
-_POINTERS: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL})
+_MAY_BE_EMPTY: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL, Kind.OFFER})
 """Handlers of these kinds also get an empty payload: the topic's message was deleted."""
 Handler = Callable[[Route, bytes], Awaitable[None]]
 
@@ -86,7 +86,7 @@ class MessageDispatcher(StatusPart):
         route = parse(message.topic)
         if not message.retain:
             self._contact.note_heard()
-        if not message.payload and message.retain and route.kind not in _POINTERS:
+        if not message.payload and message.retain and route.kind not in _MAY_BE_EMPTY:
             return  # the retained message was deleted
         handler = self._handlers.get(route.kind)
         if handler is None:

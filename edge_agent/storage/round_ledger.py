@@ -17,8 +17,8 @@ from runtime.storage.files import write_atomic
 _log = structlog.get_logger(__name__)
 MAX_ENTRIES: Final = 32
 GRACE_S: Final = 30.0
-"""Seconds after acceptance; an offer that still comes then means that the coordinator lost the update: train
-again."""
+"""Seconds after acceptance; an offer of a later attempt that still lacks the update then means that the
+coordinator lost it: train again."""
 RETRY_S: Final = 10.0
 MAX_RETRY_S: Final = 120.0
 FINAL_RETRY_S: Final = 600.0
@@ -30,6 +30,10 @@ FINAL: Final = frozenset(
     }
 )
 """Refusals caused by the update itself, which would recur. All others depend on the moment."""
+OF_THE_ROUND: Final = frozenset(
+    {Reason.NOT_SELECTED, Reason.WRONG_ROUND, Reason.WRONG_BASE, Reason.DUPLICATE, Reason.UNKNOWN_TASK}
+)
+"""Refusals of any update of this round: the offer is old, or the coordinator has another update."""
 _AGAIN: Final = "tried again when the offer comes again"
 
 
@@ -39,6 +43,8 @@ class Entry(Wire):
     task: Name
     round: Count
     base: Digest
+    attempt: Count = 1
+    """Of the round, when the update was made."""
     digest: Digest
     status: Literal["spooled", "accepted", "refused"] = "spooled"
     reason: ReasonWord | None = None
@@ -85,10 +91,12 @@ class RoundLedger:
                 return entry
         return None
 
-    def reason_to_skip(self, offer: Offer) -> str:
-        """Why an offer needs no training now; empty if it does.
+    def reason_to_skip(self, offer: Offer, *, lost: bool = False) -> str:
+        """Why an offer needs no training now; empty if it does. The caller checks the spool.
 
-        The caller checks the spool.
+        Args:
+            offer: that asks this device.
+            lost: the coordinator does not count an update of this device.
         """
         entry = self.find(offer)
         if entry is None or entry.status == "spooled":
@@ -98,8 +106,10 @@ class RoundLedger:
             words = f"this offer's update was refused: {entry.why}; waiting for the next round"
             return words if since < FINAL_RETRY_S else ""
         if entry.status == "accepted":
-            return f"round {entry.round} was accepted; waiting for the next offer" if since < GRACE_S else ""
-        pause = backoff_s(self._retry_s, MAX_RETRY_S, max(0, entry.refusals - 1))
+            again = lost and entry.attempt < offer.attempt and since >= GRACE_S
+            return "" if again else f"round {entry.round} was accepted; waiting for the next offer"
+        first_s = MAX_RETRY_S if entry.reason in OF_THE_ROUND else self._retry_s
+        pause = backoff_s(first_s, MAX_RETRY_S, max(0, entry.refusals - 1))
         return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""
 
     def first_status(self) -> str:
@@ -109,9 +119,9 @@ class RoundLedger:
             return "no offer yet"
         return f"no offer yet; the last update, of round {last.round}, was refused: {last.why}"
 
-    def is_done(self, offer: Offer) -> bool:
-        """Whether an offer needs no training now."""
-        return bool(self.reason_to_skip(offer))
+    def is_done(self, offer: Offer, *, lost: bool = False) -> bool:
+        """Whether an offer needs no training now; arguments as of :meth:`reason_to_skip`."""
+        return bool(self.reason_to_skip(offer, lost=lost))
 
     def record_spooled(self, offer: Offer, digest: str) -> None:
         """Record that an update for this offer is in the spool."""
@@ -119,7 +129,14 @@ class RoundLedger:
             kept = [e for e in self._entries if (e.task, e.round) != (offer.task, offer.round)]
             before = self.find(offer)
             refusals = 0 if before is None else before.refusals
-            new = Entry(task=offer.task, round=offer.round, base=offer.base, digest=digest, refusals=refusals)
+            new = Entry(
+                task=offer.task,
+                round=offer.round,
+                base=offer.base,
+                attempt=offer.attempt,
+                digest=digest,
+                refusals=refusals,
+            )
             self._entries = [*kept, new][-MAX_ENTRIES:]
             self._write()
 

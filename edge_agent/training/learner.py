@@ -1,7 +1,8 @@
 """Offer -> fetch the blobs on the route -> train in the worker, or make prototypes -> quantize -> spool.
 
 One offer at a time. A repeated offer changes nothing; an offer for another task or base, or a later round,
-cancels the present training. After a failure the offer waits, longer each time; it comes again.
+cancels the present training. After a failure the offer waits, longer each time; it comes again
+(``edge_agent.training.offer_schedule``).
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from edge_agent.training.update_encoding import encode_update
 from models import registry
 from models.contract import Blobs, LocalResult, Tensors
 from models.materials import Material
+from models.seeds import derive_round_seed
 from models.worker import job_folder
 from protocol.errors import LichenError, Transient
 from protocol.frames.frame import digest
@@ -137,6 +139,11 @@ class Learner(StatusPart):
         self._next = offer
         self._news.set()
 
+    def stop(self) -> None:
+        """Stop the present training, and forget the offer that waits: the round is over."""
+        self._next = None
+        self.cancel()
+
     def cancel(self) -> None:
         """Stop the present training, if any."""
         if self._task is not None:
@@ -183,7 +190,8 @@ class Learner(StatusPart):
             if any(e.digest == entry.digest for e in pending):
                 self._learning.say(f"the update for round {offer.round} waits for its receipt")
                 return False
-        if settled := self._storage.ledger.reason_to_skip(offer):
+        lost = offer.has_lost(self._settings.device)
+        if settled := self._storage.ledger.reason_to_skip(offer, lost=lost):
             self._learning.say(settled)
         return not settled
 
@@ -235,12 +243,11 @@ class Learner(StatusPart):
         private = await asyncio.to_thread(self._storage.privacy.with_account, task, private)
         started = self._clock.now()
         if learning_role(settings) == "prototype":
-            result = await self._prototypes.make(offer, work, data, private)
+            result = await self._prototypes.make(offer, work, data, private, self._seed(task, offer))
             took = {"prototypes_s": self._clock.now() - started}
         else:
-            job = job_folder.TrainJob(
-                task, settings.device, offer.round, offer.seed, settings.learn.threads, profile
-            )
+            seed, threads = self._seed(task, offer), settings.learn.threads
+            job = job_folder.TrainJob(task, settings.device, offer.round, seed, threads, profile)
             self._learning.say(
                 f"fetching version {offer.base[:12]} for round {offer.round}", settings.fetch_timeout_s
             )
@@ -267,6 +274,9 @@ class Learner(StatusPart):
         self._learning.say(f"the update for round {offer.round} waits for its receipt")
         _log.info("update_spooled", round=offer.round, bytes=len(frame))
         self._metrics.add(offer.round, metrics)
+
+    def _seed(self, task: Task, offer: Offer) -> int:
+        return derive_round_seed(task.seed, offer.round, self._settings.device)
 
     async def _train(
         self, job: job_folder.TrainJob, data: Material, state: Blobs, private: Tensors

@@ -75,7 +75,9 @@ class PrototypeMaker:
             )
         return ""
 
-    async def make(self, offer: Offer, work: TrainingData, data: Material, private: Tensors) -> LocalResult:
+    async def make(
+        self, offer: Offer, work: TrainingData, data: Material, private: Tensors, seed: int
+    ) -> LocalResult:
         """The method's summary of this device's windows.
 
         Args:
@@ -83,6 +85,7 @@ class PrototypeMaker:
             work: the task, and the modalities that this device has.
             data: labelled windows.
             private: the method's private tensors.
+            seed: of the round on this device.
 
         Raises:
             Transient: a blob was not here in time, ONNX Runtime does not work here, or there is nothing to
@@ -103,7 +106,7 @@ class PrototypeMaker:
         state, graphs = await self._pulled(offer, route, wanted)
         words = f"making prototypes for round {offer.round} of {len(windows)} windows"
         self._say(words, self._settings.learn.timeout_s)
-        context = ClientContext(task, self._settings.device, offer.round, offer.seed)
+        context = ClientContext(task, self._settings.device, offer.round, seed)
         limit_s = self._settings.learn.timeout_s
         try:
             async with asyncio.timeout(limit_s):

@@ -129,6 +129,9 @@ class Rounds(Wire):
     min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
     """An able device has at least this many windows to learn from: labelled ones if the method needs labels
     on devices."""
+    answer_within_s: Annotated[float, Field(ge=0, le=7 * 86400)] | None = None
+    """The selected devices begin within this time after a round opens, each at its own moment; at most half
+    of ``deadline_s``. None: 5 ms a device."""
 
 
 class Labelled(Wire):

@@ -4,10 +4,9 @@ A ``TaskAnnouncement`` and an ``Offer`` carry the text of an envelope (:mod:`pro
 by the keys of the role ``targets`` in the root, like decisions (:mod:`protocol.trust.decisions`); ``_type``
 separates the three. Pure.
 
-A task is signed by the digest of its text. Of an offer the fields that all devices of a round share are
-signed, so one signature serves all; not ``closes_in_s``, which counts down, and not ``seed``, which is one
-device's: it orders batches, and no privacy noise depends on it. A field of ``Offer`` that decides what a
-device does belongs into :class:`SignedOffer`.
+A task is signed by the digest of its text. Of an offer all is signed but ``closes_in_s`` and
+``answer_within_s``, which count down, and ``delivered``, which grows: it can only ask a device once more in a
+later attempt. A field of ``Offer`` that decides what a device does belongs into :class:`SignedOffer`.
 
 Serials are seconds of the coordinator's clock, or the last serial plus one: a device accepts no task and no
 offer with a lower serial than the last accepted one.
@@ -20,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, ValidationError
 
 from protocol.base import Count, Digest, Name, Wire
+from protocol.cohort import Salt, Threshold
 from protocol.messages import BlobRef, Offer
 from protocol.tasks.announcement import (
     MAX_NEXT_ROOTS,
@@ -63,23 +63,33 @@ class SignedTask(SignedWork):
 
 
 class SignedOffer(SignedWork):
-    """The offer of a round, for all selected devices."""
+    """The offer of a round."""
 
     type: Literal["offer"] = Field(alias="_type")
     task: Name
     round: Count
+    attempt: Count
     base: BlobRef
+    salt: Salt
+    below: Threshold | None = None
+    members: Digest | None = None
+    """SHA-256 of ``Offer.members``, in UTF-8."""
     graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)]
-    """Encoder models of all modalities; an offer has those of the device."""
+    """Encoder models of all modalities."""
 
     def difference(self, offer: Offer) -> str:
         """The first difference to the offer; empty without any."""
         if offer.task != self.task:
             return f"task {offer.task!r} is offered, {self.task!r} was signed"
-        if offer.round != self.round:
-            return f"round {offer.round} is offered, {self.round} was signed"
+        if (offer.round, offer.attempt) != (self.round, self.attempt):
+            return (
+                f"round {offer.round} attempt {offer.attempt} is offered, {self.round} attempt "
+                f"{self.attempt} was signed"
+            )
         if BlobRef(digest=offer.base, size=offer.base_size) != self.base:
             return f"version {offer.base[:12]} is offered, {self.base.digest[:12]} was signed"
+        if (offer.salt, offer.below, _members(offer)) != (self.salt, self.below, self.members):
+            return "the cohort of devices is not the one that was signed"
         for name, graph in offer.graphs.items():
             if self.graphs.get(name) != graph:
                 return f"the encoder model of {name} is not one that was signed"
@@ -101,23 +111,29 @@ def draft_task(
     return _draft("task", fleet, serial, root, fields)
 
 
-def draft_offer(offer: Offer, graphs: Mapping[str, BlobRef], fleet: str, serial: int, root: int) -> Envelope:
+def draft_offer(offer: Offer, fleet: str, serial: int, root: int) -> Envelope:
     """The statement about a round's offer, to be signed.
 
     Args:
-        offer: of any device.
-        graphs: encoder models of all modalities.
+        offer: the offer.
         fleet: its name.
         serial: of the statement.
         root: the version of the root whose key will sign.
     """
-    fields = {
+    fields: dict[str, Any] = {
         "task": offer.task,
         "round": offer.round,
+        "attempt": offer.attempt,
         "base": {"digest": offer.base, "size": offer.base_size},
-        "graphs": {name: ref.model_dump() for name, ref in graphs.items()},
+        "salt": offer.salt,
+        "graphs": {name: ref.model_dump() for name, ref in offer.graphs.items()},
     }
-    return _draft("offer", fleet, serial, root, fields)
+    cohort = {"below": offer.below, "members": _members(offer)}
+    return _draft("offer", fleet, serial, root, fields | {k: v for k, v in cohort.items() if v is not None})
+
+
+def _members(offer: Offer) -> str | None:
+    return None if offer.members is None else _digest(offer.members)
 
 
 def _draft(kind: WorkKind, fleet: str, serial: int, root: int, fields: Mapping[str, Any]) -> Envelope:

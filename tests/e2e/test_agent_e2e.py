@@ -123,7 +123,7 @@ async def test_offer_update_receipt_and_the_next_round_fetches_only_what_changed
             assert set(fake.states[-1].modalities) == {"acc", "gyr"}
             base = version(fake)
             for _ in range(3):
-                await fake.offer(DEVICE, TASK, 1, base, seed=7)
+                await fake.offer(DEVICE, TASK, 1, base)
             await fake.until(lambda: len(fake.updates) >= 2)  # sent again: no receipt yet
             header, tensors = decode_frame(fake.updates[0], UpdateHeader)
             assert (header.device, header.round, header.base) == (DEVICE, 1, base.digest)
@@ -193,11 +193,11 @@ async def test_a_newer_offer_cancels_the_older_one(tmp_path, broker):
     async with coordinator(broker) as fake, agent_of(config):
         await ready(fake)
         base = version(fake)
-        await fake.offer(DEVICE, TASK, 1, base, seed=14)
+        await fake.offer(DEVICE, TASK, 14, base)  # the worker hangs
         await fake.until(lambda: trained(tmp_path))
-        await fake.offer(DEVICE, TASK, 2, base)
+        await fake.offer(DEVICE, TASK, 15, base)
         await fake.until(lambda: fake.updates)
-        assert decode_frame(fake.updates[0], UpdateHeader)[0].round == 2
+        assert decode_frame(fake.updates[0], UpdateHeader)[0].round == 15
 
 
 async def test_a_worker_that_is_killed_costs_a_round_and_not_the_agent(tmp_path, broker):
@@ -205,10 +205,10 @@ async def test_a_worker_that_is_killed_costs_a_round_and_not_the_agent(tmp_path,
     async with coordinator(broker) as fake, agent_of(config) as agent:
         await ready(fake)
         base = version(fake)
-        await fake.offer(DEVICE, TASK, 1, base, seed=13)
+        await fake.offer(DEVICE, TASK, 13, base)  # the worker is killed
         await fake.until(lambda: agent.learner.failures == 1)
         assert "SIGKILL" in agent.learner.why
-        await fake.offer(DEVICE, TASK, 2, base)
+        await fake.offer(DEVICE, TASK, 15, base)
         await fake.until(lambda: fake.updates)
 
 

@@ -10,6 +10,7 @@ from coordinator.status.history import read
 from models.contract import ClientContext, WindowSet
 from models.data import window_set
 from models.registry import method
+from models.seeds import derive_round_seed
 from protocol import messages
 from protocol.bundle import unpack
 from protocol.frames.frame import decode_frame, digest, encode_frame
@@ -77,7 +78,7 @@ class Learner(FakeDevice):
     async def _take(self, message: messages.Wire) -> None:
         if isinstance(message, Command):
             self.fetcher.on_no_such_blob(message.digest)
-        if isinstance(message, Offer):
+        if isinstance(message, Offer) and message.asks(self.name):
             self.offers.append(message)
             if self.learning is None:
                 self.learning = asyncio.create_task(self.learn(message))
@@ -91,7 +92,9 @@ class Learner(FakeDevice):
         for name, ref in manifest.blobs.items():
             await self.fetcher.fetch(ref, 20)
             _, state[name] = decode_frame(self.store.get(ref.digest), BlobHeader)
-        context = ClientContext(TASK, self.name, offer.round, offer.seed)
+        context = ClientContext(
+            TASK, self.name, offer.round, derive_round_seed(TASK.seed, offer.round, self.name)
+        )
         result = await asyncio.to_thread(method("qqr").client().train, context, self.windows, state, {})
         head = update_header(
             TASK,

@@ -24,9 +24,7 @@ async def test_on_the_embedded_broker_a_state_told_meanwhile_is_asked_for(broker
     def coordinator() -> AbstractAsyncContextManager[Coordinator]:
         return open_coordinator(settings, tiny_task(min_devices=9), TinyServer(), jobs=TinyJobs())
 
-    async with running(
-        Link(quick(broker.port), "d", filters=[(f, 1) for f in device_filters(FLEET, "d")])
-    ) as link:
+    async with running(Link(quick(broker.port), "d", filters=list(device_filters(FLEET, "d")))) as link:
         await link.publish(topic, state("online"), retain=True)
         async with coordinator() as first, beside(first.run()):
             await until(lambda: first.roster.online() == ("d",), 15)

@@ -52,13 +52,11 @@ class Signing:
         return announcement.signed
 
     def offer(self, base, round_=1):
-        offer = Offer(
-            task=TASK.name, round=round_, base=base.digest, base_size=base.size, closes_in_s=60, seed=1
-        )
-        return offer.model_copy(update={"signed": self.signer.offer(offer, {})})
+        offer = Offer(task=TASK.name, round=round_, base=base.digest, base_size=base.size, closes_in_s=60)
+        return self.signer.offer(offer)
 
     async def send(self, offer):
-        await self.fake.down(DEVICE, Kind.OFFER, encode(offer))
+        await self.fake.link.publish(broadcast_topic(FLEET, Kind.OFFER), encode(offer), retain=True)
 
 
 async def test_an_agent_acts_on_nothing_that_a_forger_publishes(tmp_path, broker):

@@ -16,7 +16,7 @@ from runtime.mqtt.link import Message
 from runtime.storage.disk import DISK
 from tests.support.agent.data import write_toy
 
-OFFER = Offer(task="toy", round=3, base="b" * 64, base_size=10, closes_in_s=60.0, seed=1)
+OFFER = Offer(task="toy", round=3, base="b" * 64, base_size=10, closes_in_s=60.0)
 FRAME = b"an update"
 NAME = digest(FRAME)
 

@@ -32,11 +32,11 @@ def up(device: str, kind: Kind = Kind.STATE) -> str:
 
 
 def down(device: str) -> str:
-    return device_topic(FLEET, device, Kind.OFFER)
+    return device_topic(FLEET, device, Kind.CMD)
 
 
 def mine(device: str) -> list[str]:
-    return list(device_filters(FLEET, device))
+    return [topic for topic, _ in device_filters(FLEET, device)]
 
 
 async def forge(evil: Client, topic: str, *, retain: bool = False) -> None:
@@ -115,7 +115,8 @@ async def test_nobody_publishes_as_another(pki, secured, coordinator, protocol, 
         broadcast_topic(FLEET, Kind.FLEET_MODEL),
         f"lichen/v1/{FLEET}/d/{COORDINATOR_NAME}/up/state",
         f"lichen/v1/other/d/{EVIL}/up/state",
-        f"lichen/v1/{FLEET}/d/{EVIL}/down/offer",
+        f"lichen/v1/{FLEET}/d/{EVIL}/down/cmd",
+        broadcast_topic(FLEET, Kind.OFFER),
         "anything",
     ]
     everything = [f"lichen/v1/{FLEET}/b/#", *mine(GOOD)]

@@ -123,7 +123,7 @@ async def test_who_looks_sees_the_fleet_and_throws_nobody_out(tmp_path) -> None:
             assert [d.status for d in view.devices.values()] == ["online"]
             assert coordinator.link.counters.reconnects == 0
             async with connected(as_onlooker(settings), "x", []) as onlooker:
-                for topic in (broadcast_topic(FLEET, Kind.ROUND), device_topic(FLEET, "a", Kind.OFFER)):
+                for topic in (broadcast_topic(FLEET, Kind.ROUND), device_topic(FLEET, "a", Kind.CMD)):
                     with pytest.raises(Transient):
                         await onlooker.link.publish(topic, b"forged")
                     await onlooker.link.wait_connected()

@@ -194,7 +194,7 @@ async def stage(proxy: Proxy, root: Path, protocol: str, **options) -> AsyncIter
     fleet = f"{root.name}"[-40:].strip("_-.")
     agent = Link(
         quick(proxy.port, protocol=protocol, **options), f"agent-{fleet}",
-        filters=[(f, 1) for f in device_filters(fleet, "d")],
+        filters=list(device_filters(fleet, "d")),
         ping_topic=ping_topic(fleet, "d"),
     )  # fmt: skip
     cloud = Link(

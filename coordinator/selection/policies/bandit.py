@@ -126,7 +126,7 @@ def rank(draw: SelectionInput) -> list[Arm]:
 def choose(draw: SelectionInput) -> Selection:
     """The ``draw.wanted`` devices with the largest bounds."""
     if draw.wanted is None or draw.wanted >= len(draw.candidates):
-        return everyone(draw.order())
+        return everyone(draw.order(), draw.wanted)
     ranked = rank(draw)
     chosen, rest = ranked[: draw.wanted], ranked[draw.wanted :]
     why = {one.device: _said(one, draw) for one in chosen}

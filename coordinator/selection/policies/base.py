@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.cohort import MAX_MEMBERS, PLACE_BITS
 from protocol.tasks.task import Rounds
 
 Counts = Mapping[str, Sequence[int]]
@@ -44,6 +45,7 @@ class SelectionInput:
         routes: device -> names of the blobs that it may need.
         history: the rounds before, in order; as many as the policy looks back, or as there are.
         tried: devices that did not deliver in an earlier attempt of this round.
+        salt: of the round, for places (``protocol.cohort``); empty: made from the seed.
     """
 
     candidates: Mapping[str, Counts]
@@ -55,6 +57,7 @@ class SelectionInput:
     routes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     history: Sequence[PastRound] = ()
     tried: Collection[str] = ()
+    salt: str = ""
 
     def order(self) -> list[str]:
         """The candidates in the seed's order."""
@@ -71,11 +74,14 @@ class Selection:
         devices: sorted.
         why: of each of them.
         passed: of the next candidates, why they were not selected; may name some of them, or none.
+        below: the selected are those of the candidates with a place below this, and other devices with such a
+            place are asked as well, whenever they come; None: those that are named, and no others.
     """
 
     devices: tuple[str, ...]
     why: dict[str, str]
     passed: dict[str, str] = field(default_factory=dict)
+    below: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,13 +92,20 @@ class Policy:
         name: of the module; the value of ``rounds.selection``.
         choose: pure.
         looks_back: how many rounds of history it uses under a task's options; 0: none is read for it.
+        by_name: whether it may select devices by name, which an offer has room for ``MAX_MEMBERS`` of.
     """
 
     name: str
     choose: Callable[[SelectionInput], Selection]
     looks_back: Callable[[Rounds], int] = lambda _rounds: 0
+    by_name: bool = True
 
 
-def everyone(order: Sequence[str]) -> Selection:
-    """The selection if there are no more candidates than wanted."""
-    return Selection(tuple(sorted(order)), dict.fromkeys(order, EVERYONE))
+def everyone(order: Sequence[str], wanted: int | None) -> Selection:
+    """The selection if there are no more candidates than wanted.
+
+    Without a limit, devices that are away are asked as well.
+    """
+    open_to_all = wanted is None or len(order) > MAX_MEMBERS
+    below = 2**PLACE_BITS if open_to_all else None
+    return Selection(tuple(sorted(order)), dict.fromkeys(order, EVERYONE), below=below)

@@ -24,7 +24,7 @@ def choose(draw: SelectionInput) -> Selection:
     """At most ``draw.wanted`` devices."""
     order, wanted, needed = draw.order(), draw.wanted, draw.needed
     if wanted is None or wanted >= len(order):
-        return everyone(order)
+        return everyone(order, wanted)
     have = {device: cells(draw.candidates[device]) for device in order}
     open_cells = frozenset[Cell]().union(*have.values())
     why: dict[str, str] = {}

@@ -104,7 +104,7 @@ async def _speak(settings: AgentSettings, asked: BrokerReply, limit_s: float) ->
     session = Session(_short(mqtt, limit_s), identity, Inbox(64), LinkCounters())
     try:
         await session.open()
-        filters = [(topic, 0) for topic in device_filters(settings.fleet, settings.device)]
+        filters = [(topic, 0) for topic, _ in device_filters(settings.fleet, settings.device)]
         refused = await session.subscribe(filters)
         own = await _publish(session, ping_topic(settings.fleet, settings.device), 0, limit_s)
         chunk = 0 if own else min(mqtt.chunk_bytes, session.max_packet_bytes - TOPIC_ROOM)

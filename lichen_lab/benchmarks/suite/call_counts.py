@@ -108,7 +108,7 @@ def measure(checkout: Path, say: Say) -> dict[str, set[tuple[str, str]]]:
         fleet.until(lambda: _first_prediction(output) > 0, _TIMEOUT_S, "the device predicts with version 1")
         fleet.stop("device")
         calls, predicted = read(traces), _first_prediction(output)
-    offer, receipt = published(calls, "/down/offer")[0], published(calls, "/down/receipt")[-1]
+    offer, receipt = published(calls, "/b/offer")[0], published(calls, "/down/receipt")[-1]
     return {
         "sample to receipt": entered(calls, offer - _BEFORE_OFFER_S, receipt + _AFTER_RECEIPT_S),
         "fold to prediction": entered(calls, receipt, predicted),

@@ -25,7 +25,7 @@ from protocol.frames.frame import digest, encode_frame, open_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Encoded
 from protocol.messages import ModalityState, Offer, Receipt, State, Want, decode, encode
-from protocol.topics import Kind, device_topic
+from protocol.topics import Kind, broadcast_topic, device_topic
 
 _KEEPALIVE_S: Final = 600
 _AT_ONCE: Final = 50
@@ -75,15 +75,17 @@ class SwarmDevice:
         state = State(
             status="online", device=self.name, roles=("train",), modalities=known, windows=header.samples
         )
-        self.client.subscribe(device_topic(self.fleet, self.name, Kind.OFFER), 1)
+        self.client.subscribe(broadcast_topic(self.fleet, Kind.OFFER), 0)
         self.client.subscribe(device_topic(self.fleet, self.name, Kind.RECEIPT), 1)
         self.client.publish(device_topic(self.fleet, self.name, Kind.STATE), encode(state), 1, retain=True)
         self.connected.set()
 
     def _take(self, _client: object, _user: object, message: paho.MQTTMessage) -> None:
+        if not message.payload:  # the round is over
+            return
         said = decode(bytes(message.payload), Offer, Receipt, Want)
         if isinstance(said, Offer):
-            self.offer = said
+            self.offer = said if said.asks(self.name) else None
         elif isinstance(said, Receipt) and said.digest == self.waits_for:
             self.took_s = time.perf_counter() - self.sent_at
             self.waits_for = ""

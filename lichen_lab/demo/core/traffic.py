@@ -15,7 +15,7 @@ from protocol import messages
 from protocol.errors import Refused
 from protocol.frames.headers import Manifest
 from protocol.messages import ModelPointer, Offer
-from protocol.topics import Kind, Route, parse
+from protocol.topics import Kind, Route, broadcast_topic, parse
 
 MANIFEST: Final = "manifest"
 BUNDLE: Final = "bundle"
@@ -45,7 +45,7 @@ class TrafficCounter:
 
     def __init__(self, fleet: str) -> None:
         self._fleet = fleet
-        self._round: dict[str, int] = {}
+        self._round = 0
         """Device -> round of its last offer; its traffic belongs to that round."""
         self._down: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._up: dict[tuple[str, int], int] = defaultdict(int)
@@ -62,8 +62,9 @@ class TrafficCounter:
     def filters(self) -> tuple[tuple[str, int], ...]:
         """Topic filters and their QoS."""
         device = f"lichen/v1/{self._fleet}/d/+"
-        single = (Kind.OFFER, Kind.MODEL, Kind.UPDATE)
+        single = (Kind.MODEL, Kind.UPDATE)
         return (
+            (broadcast_topic(self._fleet, Kind.OFFER), 0),
             *((f"{device}/{kind.value}", 0) for kind in single),
             *((f"{device}/{kind.value}/+", 0) for kind in (Kind.DOWN_BLOB, Kind.UP_BLOB)),
         )
@@ -76,16 +77,16 @@ class TrafficCounter:
                 self._take(route, route.device, payload)
             elif route.kind is Kind.FLEET_MODEL:
                 self._bundles.add(messages.decode(payload, ModelPointer).bundle.digest)
+            elif route.kind is Kind.OFFER and payload:
+                offer = messages.decode(payload, Offer)
+                self._round = offer.round
+                self._bases.add(offer.base)
         except Refused:
             return
 
     def _take(self, route: Route, device: str, payload: bytes) -> None:
-        at = (device, self._round.get(device, 0))
+        at = (device, self._round)
         match route.kind:
-            case Kind.OFFER:
-                offer = messages.decode(payload, Offer)
-                self._round[device] = offer.round
-                self._bases.add(offer.base)
             case Kind.MODEL:
                 self.pointers[device] = pointer = messages.decode(payload, ModelPointer)
                 self._bundles.add(pointer.bundle.digest)

@@ -127,9 +127,7 @@ class VirtualDevice:
     def pack(self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> bytes:
         """Quantize with error carry and encode the frame, with the agent's own code."""
         task = context.task
-        offer = Offer(
-            task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0, seed=context.seed
-        )
+        offer = Offer(task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0)
         profile = context.profile
         who = (self.name, self.modalities(task, context.round) if profile is None else profile.modalities)
         frame, carry = encode_update(offer, task, who, windows, result, carry=self.carry)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from models.contract import Blobs
+from protocol.cohort import pack
 from protocol.frames.chunks import Assembly, chunk_at
 from protocol.frames.frame import digest, encode_frame, is_frame
 from protocol.frames.headers import BlobHeader, Manifest
@@ -98,11 +99,17 @@ class FakeCoordinator:
         self.blobs[digest(data)] = data
         return BlobRef(digest=digest(data), size=len(data))
 
-    async def offer(self, device: str, task: Task, round_: int, base: BlobRef, seed: int = 1) -> None:
+    async def offer(self, device: str, task: Task, round_: int, base: BlobRef) -> None:
+        """Offer a round to one device alone."""
         offer = Offer(
-            task=task.name, round=round_, base=base.digest, base_size=base.size, closes_in_s=60, seed=seed
+            task=task.name,
+            round=round_,
+            base=base.digest,
+            base_size=base.size,
+            closes_in_s=60,
+            members=pack("0" * 32, [device]),
         )
-        await self.down(device, Kind.OFFER, encode(offer))
+        await self.link.publish(broadcast_topic(FLEET, Kind.OFFER), encode(offer), retain=True)
 
     async def receipt(self, device: str, task: Task, round_: int, frame: bytes, **kwargs: object) -> None:
         receipt = Receipt(

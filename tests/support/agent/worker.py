@@ -1,6 +1,6 @@
 """Replaces ``models.worker`` in tests of the agent: no torch, answers at once.
 
-The delta of every tensor is 0.01; ``private`` counts the rounds. A seed of 13 dies of SIGKILL, one of 14
+The delta of every tensor is 0.01; ``private`` counts the rounds. Round 13 dies of SIGKILL, and 14
 sleeps.
 """
 
@@ -25,9 +25,9 @@ def work(folder: Path) -> None:
     windows = load(folder / job_folder.WINDOWS, job.task)
     with (folder.parent.parent / "trained.txt").open("a") as file:
         file.write(f"{job.round} {job.seed} {len(windows)}\n")
-    if job.seed == 13:
+    if job.round == 13:
         os.kill(os.getpid(), signal.SIGKILL)
-    if job.seed == 14:
+    if job.round == 14:
         time.sleep(60)
     state = flatten(job_folder.load_state(folder / job_folder.STATE))
     rounds = read_npz(folder / job_folder.PRIVATE).get("rounds", np.zeros(1, np.float32)) + 1

@@ -11,8 +11,8 @@ from coordinator.daemon import Coordinator
 from coordinator.status.history import read
 from protocol import messages
 from protocol.errors import Transient
-from protocol.messages import ModalityState, Receipt, State, Want
-from protocol.topics import Kind, device_topic, parse
+from protocol.messages import ModalityState, Offer, Receipt, State, Want
+from protocol.topics import Kind, broadcast_topic, device_topic, parse
 from runtime.mqtt.link import LinkCounters, Message
 from tests.support.coordinator.fake import FLEET, TinyJobs, TinyServer, settings_for, tiny_task
 from tests.support.services import beside
@@ -52,9 +52,16 @@ class FakeLink:
         self.sent.append((topic, payload, retain))
 
     def to(self, device: str, kind: Kind) -> list:
-        """Control messages sent to a device."""
+        """Control messages sent to a device, or the offers to the fleet that ask it."""
+        if kind is Kind.OFFER:
+            return [offer for offer in self.offers() if offer.asks(device)]
         topic = device_topic(FLEET, device, kind)
         return [messages.decode(p, messages.Wire) for t, p, _ in self.sent if t == topic]
+
+    def offers(self) -> list[Offer]:
+        """Offers to the fleet."""
+        topic = broadcast_topic(FLEET, Kind.OFFER)
+        return [messages.decode(p, Offer) for t, p, _ in self.sent if t == topic and p]
 
     def receipts(self, device: str) -> list[Receipt]:
         return [m for m in self.to(device, Kind.RECEIPT) if isinstance(m, Receipt)]

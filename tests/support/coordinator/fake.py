@@ -189,8 +189,7 @@ class FakeDevice:
         self._tasks: list[asyncio.Task[None]] = []
         settings = MqttSettings(port=port, backoff_min_s=0.05, backoff_max_s=0.3)
         # an agent does not receive rounds; tests do
-        heard = (*device_filters(FLEET, name), broadcast_topic(FLEET, Kind.ROUND))
-        filters = [(f, 1) for f in heard]
+        filters = [*device_filters(FLEET, name), (broadcast_topic(FLEET, Kind.ROUND), 1)]
         self.link = Link(settings, f"agent-{FLEET}-{name}{session}", filters=filters)
 
     async def __aenter__(self) -> Self:
@@ -248,7 +247,7 @@ class FakeDevice:
                 where.append(message)
         if isinstance(message, Receipt):
             self.sent.pop(message.digest, None)
-        if isinstance(message, Offer):
+        if isinstance(message, Offer) and message.asks(self.name):
             self.offers.append(message)
             if not self.mute:
                 update = frame(header(self.name, message.round, message.base), self.value, self.size)

@@ -88,11 +88,10 @@ def signed_task(announcement, *numbers, serial=1, fleet=FLEET, root=1, roots=(),
     return announcement.model_copy(update={"signed": text})
 
 
-def signed_offer(offer, *numbers, serial=1, graphs=None, fleet=FLEET, root=1, keys=None):
-    """An offer, signed likewise; ``graphs``: of all modalities; None: those that it names."""
+def signed_offer(offer, *numbers, serial=1, fleet=FLEET, root=1, keys=None):
+    """An offer, signed likewise."""
     numbers = numbers or (keys or Keys()).online["targets"]
-    graphs = offer.graphs if graphs is None else graphs
-    text = signed(draft_offer(offer, graphs, fleet, serial, root), *numbers).decode()
+    text = signed(draft_offer(offer, fleet, serial, root), *numbers).decode()
     return offer.model_copy(update={"signed": text})
 
 

@@ -30,7 +30,7 @@ class Villain(FakeDevice):
 
     async def _take(self, message: messages.Wire) -> None:
         await super()._take(message)
-        if isinstance(message, Offer):
+        if isinstance(message, Offer) and message.asks(self.name):
             await self.attack(message)
 
     async def attack(self, offer: Offer) -> None:

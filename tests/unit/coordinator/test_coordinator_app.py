@@ -16,7 +16,7 @@ from models.contract import Blobs, Evaluation
 from protocol import messages
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
-from protocol.messages import Offer, RoundAnnouncement, State
+from protocol.messages import RoundAnnouncement
 from protocol.tasks.task import Task
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
@@ -33,27 +33,83 @@ def rounds_said(link: FakeLink) -> list[RoundAnnouncement]:
     return [messages.decode(p, RoundAnnouncement) for t, p, _ in link.sent if t == topic]
 
 
-async def test_offers_come_again_with_the_time_that_is_left_until_the_update_is_here(tmp_path) -> None:
-    async with bench(tmp_path, tiny_task(min_devices=2), offer_every_s=0.1) as made:
+async def test_an_offer_is_retained_repeated_ever_more_slowly_and_cleared_when_the_round_is_over(
+    tmp_path,
+) -> None:
+    topic = broadcast_topic(FLEET, Kind.OFFER)
+    async with bench(tmp_path, tiny_task(count=1, min_devices=2), offer_every_s=0.1) as made:
+
+        def said() -> list[bytes]:
+            return [p for t, p, retain in made.link.sent if t == topic and retain]
+
+        await made.until(said)
+        assert said() == [b""], "what an earlier life left there is cleared"
+        began = asyncio.get_running_loop().time()
         await made.online("a", "b")
-        await made.until(lambda: len(made.link.to("a", Kind.OFFER)) >= 3)
-        offers: list[Offer] = made.link.to("a", Kind.OFFER)
-        assert offers[0].closes_in_s > offers[2].closes_in_s > 0
-        assert offers[0].base == made.app.driver.state.manifest
-        assert offers[0].seed == offers[2].seed != made.link.to("b", Kind.OFFER)[0].seed
-        await made.give("a", Kind.UPDATE, frame(header("a", 1, offers[0].base)))
-        known = len(made.link.to("a", Kind.OFFER)) + 1
-        await made.until(lambda: len(made.link.to("b", Kind.OFFER)) >= known + 3)
-        assert len(made.link.to("a", Kind.OFFER)) <= known
+        await made.until(lambda: len(made.link.offers()) == 3)
+        assert asyncio.get_running_loop().time() - began > 0.3, "0.1 and 0.2 s"
+        first, _, third = made.link.offers()
+        assert first.closes_in_s > third.closes_in_s > 0
+        assert (first.round, first.attempt, first.base) == (1, 1, made.app.driver.state.manifest)
+        assert first.asks("a")
+        assert first.asks("b")
+        await made.give("a", Kind.UPDATE, frame(header("a", 1, first.base)))
+        assert said()[-1], "the round is open to b"
+        await made.give("b", Kind.UPDATE, frame(header("b", 1, first.base)))
+        await made.until(lambda: said()[-1] == b"")
 
 
-async def test_a_device_that_comes_back_is_offered_the_round_at_once(tmp_path) -> None:
+async def test_an_offer_that_the_broker_lost_is_published_at_the_next_connect(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(min_devices=2), offer_every_s=1000.0) as made:
         await made.online("a", "b")
-        await made.until(lambda: len(made.link.to("b", Kind.OFFER)) == 1)
-        await made.give("b", Kind.STATE, messages.encode(State(status="offline", device="b")))
-        await made.online("b")
-        await made.until(lambda: len(made.link.to("b", Kind.OFFER)) == 2)
+        await made.until(lambda: len(made.link.offers()) == 1)
+        await made.app.announcer.publish_all()
+        await made.until(lambda: len(made.link.offers()) == 2)
+
+
+async def test_a_device_that_was_away_when_the_round_was_opened_takes_part_and_a_stranger_does_not(
+    tmp_path,
+) -> None:
+    async with bench(tmp_path, tiny_task(min_devices=2)) as made:
+        await made.online("a", "b")
+        await made.until(made.link.offers)
+        (offer, *_) = made.link.offers()
+        await made.give("late", Kind.UPDATE, frame(header("late", 1, offer.base)))
+        assert made.link.receipts("late")[-1].reason == "unknown_device"
+        await made.online("late")
+        await made.give("late", Kind.UPDATE, frame(header("late", 1, offer.base)))
+        assert made.link.receipts("late")[-1].status == "accepted"
+        assert made.app.driver.state.delivered == {"late"}
+
+
+@pytest.mark.parametrize("selection", ["uniform", "coverage"])
+async def test_a_device_that_is_not_in_the_cohort_is_refused_with_the_reason(tmp_path, selection) -> None:
+    names = tuple(f"d{n}" for n in range(12))
+    task = tiny_task(devices_per_round=4, selection=selection)
+    async with bench(tmp_path, task, spread_s=0.5) as made:
+        made.link.connected = False  # no round before all are there
+        await made.online(*names)
+        made.link.connected = True
+        await made.until(made.link.offers)
+        offer = made.link.offers()[-1]
+        asked = {name for name in names if offer.asks(name)}
+        assert asked == set(made.app.driver.state.selected)
+        assert len(asked) == 4
+        other = min(set(names) - asked)
+        await made.give(other, Kind.UPDATE, frame(header(other, 1, offer.base)))
+        answer = made.link.receipts(other)[-1]
+        assert (answer.reason, answer.detail) == ("not_selected", f"{other} was not selected for round 1")
+
+
+async def test_a_later_attempt_lists_those_that_delivered(tmp_path) -> None:
+    async with bench(tmp_path, tiny_task(min_devices=2, deadline_s=0.5), offer_every_s=0.1) as made:
+        await made.online("a", "b")
+        await made.until(made.link.offers)
+        assert made.link.offers()[0].delivered is None
+        await made.give("a", Kind.UPDATE, frame(header("a", 1, made.link.offers()[0].base)))
+        await made.until(lambda: made.link.offers()[-1].attempt == 2)
+        offer = made.link.offers()[-1]
+        assert (offer.has_lost("a"), offer.has_lost("b")) == (False, True)
 
 
 async def test_too_few_at_the_deadline_opens_the_round_again_and_keeps_what_came(tmp_path) -> None:

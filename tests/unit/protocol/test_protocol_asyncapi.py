@@ -66,7 +66,7 @@ def test_retained_is_what_a_newcomer_must_find():
     operations = document()["operations"]
     retained = {name for name, op in operations.items() if op["bindings"]["mqtt"]["retain"]}
     bundles = {"receive_b_model", "receive_down_model"}
-    assert retained == {"send_up_state", "receive_b_task", "receive_b_round"} | bundles
+    assert retained == {"send_up_state", "receive_b_task", "receive_b_round", "receive_b_offer"} | bundles
 
 
 def test_schemas_are_of_draft_07():

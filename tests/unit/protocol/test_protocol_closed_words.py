@@ -15,7 +15,7 @@ from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import Command, Offer, Receipt, State, decode, encode
 from protocol.rollout import TrialReport
-from protocol.topics import Kind, device_topic, parse
+from protocol.topics import Kind, broadcast_topic, device_topic, parse
 from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
 from tests.support.coordinator.bench import bench
@@ -51,9 +51,10 @@ async def test_an_agent_leaves_new_kinds_and_commands_aside_and_counts_them(tmp_
         for kind, payload in (
             (Kind.CMD, encode(Command(command="dance"))),
             (Kind.CMD, said(kind="greeting")),
-            (Kind.OFFER, said(kind="greeting")),
         ):
             await agent.dispatcher._take(Message(device_topic("f", "d", kind), payload, False))
+        offers = broadcast_topic("f", Kind.OFFER)
+        await agent.dispatcher._take(Message(offers, said(kind="greeting"), False))
         await agent.dispatcher._take(Message("lichen/v1/f/d/d/down/greeting", b"hello", False))
     assert agent.dispatcher.refused == {"unknown_kind": 4}
     assert {line["log_level"] for line in logs if line["event"] == "message_refused"} == {"debug"}

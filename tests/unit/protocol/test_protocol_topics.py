@@ -18,12 +18,10 @@ SHA = "a" * 64
 LAST = (1 << 20) - 1
 
 
-def test_an_agent_subscribes_to_its_own_topics_and_to_two_broadcasts() -> None:
-    assert device_filters("f", "d1") == (
-        "lichen/v1/f/d/d1/down/#",
-        "lichen/v1/f/b/task",
-        "lichen/v1/f/b/model",
-    )
+def test_an_agent_subscribes_to_its_own_topics_and_to_broadcasts() -> None:
+    without_offers = (("lichen/v1/f/d/d1/down/#", 1), ("lichen/v1/f/b/task", 1), ("lichen/v1/f/b/model", 1))
+    assert device_filters("f", "d1", learns=False) == without_offers
+    assert device_filters("f", "d1") == (*without_offers, ("lichen/v1/f/b/offer", 0))
 
 
 def test_the_coordinator_subscribes_to_what_devices_say() -> None:

@@ -309,7 +309,7 @@ async def test_random_payloads_on_every_topic_never_stop_it(tmp_path) -> None:
             for _ in range(rng.choice((0, 1, 3))):
                 if payload:
                     payload[rng.randrange(len(payload))] = rng.randrange(256)
-            kind = rng.choice([Kind.STATE, Kind.UPDATE, Kind.UP_BLOB, Kind.METRIC, Kind.FETCH, Kind.OFFER])
+            kind = rng.choice([Kind.STATE, Kind.UPDATE, Kind.UP_BLOB, Kind.METRIC, Kind.FETCH, Kind.CMD])
             device = rng.choice("abx")
             if kind is Kind.UP_BLOB:
                 await made.give(device, kind, bytes(payload), digest(b"x" * 5000), turn % 7)

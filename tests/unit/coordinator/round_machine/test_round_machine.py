@@ -11,9 +11,9 @@ from coordinator.round_machine.commands import (
     Export,
     Finish,
     Initialise,
+    OfferRound,
     RecordAttempt,
     Select,
-    SendOffers,
 )
 from coordinator.round_machine.device_sets import DeviceSet
 from coordinator.round_machine.events import (
@@ -38,6 +38,7 @@ from coordinator.round_machine.events import (
 from coordinator.round_machine.pending_work import pending
 from coordinator.round_machine.queries import check_acceptable, replay
 from coordinator.round_machine.table import apply
+from protocol.cohort import is_below, place, threshold
 from protocol.errors import Reason, Refused
 from tests.support.coordinator.fake import header
 
@@ -142,7 +143,7 @@ def test_a_round_opens_for_its_deadline_and_is_offered_to_those_selected() -> No
     assert opened == waiting(
         phase=RoundPhase.COLLECTING, since=110.0, until=170.0, selected=("a", "c"), invited=("a", "c")
     )
-    assert commands == (SendOffers(devices=("a", "c")),)
+    assert commands == (OfferRound(),)
 
 
 @pytest.mark.parametrize(("round_", "attempt"), [(2, 1), (1, 2), (0, 0)])
@@ -159,7 +160,7 @@ def test_the_next_attempt_keeps_what_was_delivered_and_whom_it_invited() -> None
     state = waiting(attempt=2, invited=("a", "b"), delivered=("a",))
     opened, commands = apply(rules(), state, Selected(round=1, attempt=2, devices=("c",)), 110.0)
     assert (opened.selected, opened.invited, opened.delivered) == ({"a", "c"}, set(THREE), {"a"})
-    assert commands == (SendOffers(devices=("c",)),)
+    assert commands == (OfferRound(),)
 
 
 def test_an_attempt_whose_quorum_is_there_already_closes_at_once() -> None:
@@ -247,12 +248,37 @@ def test_a_refusal_is_noted_once_of_an_invited_device_that_has_not_delivered() -
 # The open round.
 
 
-def test_the_round_is_offered_again_to_a_selected_device_that_has_not_delivered() -> None:
-    state = collecting(selected=("a", "b"), delivered=("a",))
-    again = apply(rules(), state, DeviceOnline(device="b"), 120.0)
-    assert again == (state, (SendOffers(devices=("b",)),))
-    for device in ("a", "c"):
-        assert apply(rules(), state, DeviceOnline(device=device), 120.0) == (state, ())
+def test_a_device_that_was_away_when_a_round_was_opened_by_a_threshold_takes_part() -> None:
+    salt = "ab" * 16
+    places = {device: place(salt, device) for device in ("a", "b", "c", "late", "other")}
+    below = threshold(sorted(places.values())[3])
+    asked = {device for device in places if is_below(salt, device, below)}
+    assert len(asked) == 3
+    event = Selected(round=1, attempt=1, devices=("a",), salt=salt, below=below)
+    state, _ = apply(rules(min_devices=1, quorum=1.0), waiting(), event, 110.0)
+    assert (state.selected, state.by_name) == ({"a"}, False)
+    for device in set(places) - {"a"}:
+        arrived = UpdatesAccepted(round=1, devices=(device,))
+        after, _ = apply(rules(min_devices=1, quorum=1.0), state, arrived, 120.0)
+        if device in asked:
+            assert (after.delivered, after.selected) == ({device}, {"a", device})
+        else:
+            assert after is state
+            with pytest.raises(Refused, match="was not selected"):
+                check_acceptable(state, device, 1, state.manifest)
+
+
+def test_the_threshold_of_a_round_never_falls_and_ends_with_it() -> None:
+    salt, low, high = "ab" * 16, threshold(5), threshold(2**63)
+    state, _ = apply(
+        rules(), waiting(), Selected(round=1, attempt=1, devices=THREE, salt=salt, below=high), 110.0
+    )
+    again, _ = apply(rules(), state, RoundTick(), 200.0)
+    assert (again.phase, again.attempt, again.below) == (RoundPhase.WAITING, 2, high)
+    for below, by_name in ((low, False), ("", True)):
+        event = Selected(round=1, attempt=2, devices=THREE, salt=salt, below=below)
+        opened, _ = apply(rules(), again, event, 210.0)
+        assert (opened.below, opened.by_name) == (high, by_name)
 
 
 def test_at_its_deadline_a_round_closes_with_enough_updates() -> None:
@@ -351,7 +377,7 @@ def test_before_the_round_closes_a_device_whose_update_was_lost_is_offered_it_ag
     state = collecting(delivered=("a", "b"))
     after, commands = apply(rules(), state, UpdatesLost(round=1, devices=("b",)), 130.0)
     assert after == collecting(delivered=("a",), trouble="unusable updates of b")
-    assert commands == (SendOffers(devices=("b", "c")),)
+    assert commands == (OfferRound(),)
 
 
 @pytest.mark.parametrize("state", [collecting(delivered=("a", "b")), aggregating(delivered=("a", "b"))])
@@ -470,7 +496,7 @@ def test_after_a_restart_no_time_lies_further_ahead_than_it_honestly_can() -> No
     state = collecting(since=500.0, until=560.0, away_since=510.0, enough_since=1.0)
     back, commands = apply(rules(), state, Resumed(), 120.0)
     assert back == collecting(since=120.0, until=180.0)
-    assert commands == (SendOffers(devices=THREE),)
+    assert commands == (OfferRound(),)
     soon, _ = apply(rules(), collecting(until=130.0), Resumed(), 120.0)
     assert (soon.since, soon.until) == (100.0, 130.0)
     failed, commands = apply(rules(), aggregating(failures=3, retry_at=900.0), Resumed(), 120.0)

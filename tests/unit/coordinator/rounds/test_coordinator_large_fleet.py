@@ -1,6 +1,5 @@
 """What is written of a large fleet: no line, row, announcement or answer grows with it."""
 
-import asyncio
 import json
 
 import pytest
@@ -17,7 +16,6 @@ from coordinator.round_machine.events import (
     Rules,
     Selected,
 )
-from coordinator.rounds.offers import AT_ONCE
 from coordinator.status.history import LISTED, read
 from coordinator.storage import schema
 from coordinator.storage.database import Database
@@ -36,11 +34,11 @@ MANY = 3000
 NAMES = tuple(f"device-{n:06}" for n in range(MANY))
 
 
-def fleet_of(folder, status: str = "online") -> None:
+def fleet_of(folder, status: str = "online", names: tuple[str, ...] = NAMES) -> None:
     (folder / "coordinator").mkdir()
     with Database(folder / "coordinator" / DATABASE) as store, store.transaction() as connection:
         rows = []
-        for name in NAMES:
+        for name in names:
             state = State(
                 status=status,
                 device=name,
@@ -99,20 +97,25 @@ async def test_a_round_of_thousands_leaves_bounded_lines_rows_and_words(tmp_path
     assert f"devices: {MANY - LISTED} more" in table
 
 
-async def test_offers_do_not_wait_for_each_other_one_by_one(tmp_path) -> None:
-    fleet_of(tmp_path)
-    async with bench(tmp_path, tiny_task(deadline_s=3600.0)) as made:
-        made.link.hold = asyncio.Event()
+@pytest.mark.parametrize(
+    ("known", "selection", "most"),
+    [(11_000, "uniform", 10_000), (1_000, "uniform", None), (1_000, "coverage", 900)],
+)
+async def test_ten_thousand_devices_are_selected_by_one_message(tmp_path, known, selection, most) -> None:
+    names = tuple(f"device-{n:06}" for n in range(known))
+    fleet_of(tmp_path, names=names)
+    task = tiny_task(deadline_s=3600.0, selection=selection, devices_per_round=most)
+    async with bench(tmp_path, task) as made:
         await made.phase("collecting")
-
-        def flying() -> int:
-            return sum(n for device, n in made.link._flying.items() if device)
-
-        await made.until(lambda: flying() == AT_ONCE)
-        made.link.hold.set()
-        made.link.hold = None
-        await made.until(lambda: len(made.link.sent) > MANY)
-        assert all(made.link.to(name, Kind.OFFER) for name in (NAMES[0], NAMES[MANY // 2], NAMES[-1]))
+        await made.until(made.link.offers)
+        assert not [topic for topic, _, _ in made.link.sent if "/d/" in topic], "nothing to single devices"
+        (offer,) = made.link.offers()
+        asked = {name for name in names if offer.asks(name)}
+        assert asked == set(made.app.driver.state.selected)
+        assert len(asked) == (most or len(names))
+        assert 0.7 * len(asked) / 200 < offer.answer_within_s <= len(asked) / 200, "200 a second"
+        payload = next(p for t, p, _ in made.link.sent if t == broadcast_topic(FLEET, Kind.OFFER) and p)
+        assert len(payload) < (6_000 if selection == "coverage" else 500)
 
 
 def test_the_history_shows_the_last_rounds(tmp_path) -> None:

@@ -100,21 +100,27 @@ async def test_graphs_are_made_when_the_first_device_asks_for_them_and_only_once
     assert "features" not in jobs.done, "found on disk"
 
 
-async def test_an_offer_names_the_graphs_of_the_modalities_that_a_device_has(tmp_path) -> None:
-    async with bench(tmp_path, tiny_task(min_devices=3).model_copy(update={"method": "qqr"})) as made:
-        await prototyper(made, "p")
-        both = {"acc": ModalityState(windows=(9, 9)), "gyro": ModalityState(windows=(9, 9))}
-        await prototyper(made, "q", modalities=both)
+async def test_an_offer_names_the_graphs_as_soon_as_they_are_made(tmp_path) -> None:
+    class Slow(TinyJobs):
+        go_on = asyncio.Event()
+
+        async def features(self) -> dict[str, bytes]:
+            await self.go_on.wait()
+            return await super().features()
+
+    async with bench(tmp_path, TASK.model_copy(update={"method": "qqr"}), Slow(), offer_every_s=0.1) as made:
         await made.online("t", roles=("train", "prototype"))
-        await made.until(lambda: len(made.link.to("p", Kind.OFFER)) == 1)
-        offers = {name: made.link.to(name, Kind.OFFER)[0] for name in ("p", "q", "t")}
-        assert set(offers["p"].graphs) == {"acc"}
-        assert set(offers["q"].graphs) == {"acc", "gyro"}
-        assert offers["t"].graphs == {}
-        ref = offers["p"].graphs["acc"]
-        assert BlobStore(tmp_path / "coordinator" / "blobs").get(ref.digest) == b"graph of acc"
-        raw = next(p for t, p, _ in made.link.sent if t.endswith("d/t/down/offer"))
-        assert b"graphs" not in raw, "what an older agent reads is what it was"
+        await made.until(made.link.offers)
+        raw = next(p for t, p, _ in made.link.sent if t.endswith("b/offer") and p)
+        assert b"graphs" not in raw
+        await prototyper(made, "p")
+        made.app.jobs.go_on.set()
+        await made.until(lambda: made.link.offers()[-1].graphs)
+        offer = made.link.offers()[-1]
+        assert set(offer.graphs) == {"acc", "gyro"}, "a device takes those of its modalities"
+        blob = BlobStore(tmp_path / "coordinator" / "blobs").get(offer.graphs["acc"].digest)
+        assert blob == b"graph of acc"
+        assert offer.asks("p"), "the round is open to it, too"
 
 
 async def test_a_round_waits_for_a_device_that_trains_and_says_so(tmp_path) -> None:
@@ -243,7 +249,7 @@ async def test_what_is_lost_or_damaged_is_made_again(tmp_path, monkeypatch, how:
     async with bench(tmp_path, TASK, jobs) as made:
         await prototyper(made, "p")
         await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
-        ref = made.app.encoder_models.offered_to("p")["acc"]
+        ref = made.app.encoder_models.offered()["acc"]
         path = BlobStore(tmp_path / "coordinator" / "blobs").path(ref.digest)
         if how == "gone":
             path.unlink()
@@ -293,7 +299,7 @@ async def test_collecting_old_versions_leaves_the_graphs(tmp_path) -> None:
     async with bench(tmp_path, TASK, keep_versions=1) as made:
         await prototyper(made, "p")
         await made.until(lambda: made.app.encoder_models.terms().no_prototypes == "")
-        refs = made.app.encoder_models.offered_to("p")
+        refs = made.app.encoder_models.offered()
         blobs = BlobStore(tmp_path / "coordinator" / "blobs")
         for round_ in (1, 2, 3):
             await made.online("t")

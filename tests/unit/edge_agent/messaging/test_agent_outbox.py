@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from edge_agent.config.agent import AgentSettings, OutboxSettings
-from edge_agent.storage.round_ledger import FINAL, GRACE_S, MAX_RETRY_S, RETRY_S, RoundLedger
+from edge_agent.storage.round_ledger import FINAL, GRACE_S, MAX_RETRY_S, OF_THE_ROUND, RETRY_S, RoundLedger
 from protocol.errors import Reason
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
@@ -169,7 +169,10 @@ async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_pat
     assert RoundLedger(tmp_path / "rounds.json", clock).is_done(OFFER)
     assert not ledger.is_done(OFFER.model_copy(update={"base": "c" * 64})), "another base is another question"
     await clock.advance(GRACE_S + 1)
-    assert not ledger.is_done(OFFER), "the coordinator keeps asking: it has lost the update"
+    assert ledger.is_done(OFFER, lost=True), "the same attempt: the list is older than the receipt"
+    later = OFFER.model_copy(update={"attempt": 2})
+    assert ledger.is_done(later)
+    assert not ledger.is_done(later, lost=True), "a later attempt lacks the update: it was lost"
 
 
 async def test_a_restarted_learner_says_that_the_last_update_was_refused_and_why(tmp_path):
@@ -216,6 +219,12 @@ async def test_what_was_refused_for_the_moment_is_tried_again_at_a_growing_pace(
     clock = ManualClock(100)
     ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="now now")
     assert f"refused: {reason}: now now" in ledger.reason_to_skip(OFFER)
+    if reason in OF_THE_ROUND:
+        await clock.advance(MAX_RETRY_S - 1)
+        assert ledger.is_done(OFFER), "another update of this round would be refused as well"
+        await clock.advance(2)
+        assert not ledger.is_done(OFFER), "unless a restored coordinator opens the round anew"
+        return
     await clock.advance(RETRY_S - 1)
     assert ledger.is_done(OFFER), "no busy loop"
     await clock.advance(2)

@@ -14,7 +14,7 @@ from runtime.logs import BURST
 from runtime.mqtt.link import Message
 from runtime.process.daemon import Progress
 
-OFFER = "lichen/v1/f/d/dev/down/offer"
+OFFER = "lichen/v1/f/b/offer"
 
 
 async def test_a_flood_of_messages_that_are_refused_is_no_flood_of_the_log() -> None:

@@ -133,7 +133,7 @@ async def test_a_task_that_the_device_cannot_do_is_refused_and_the_old_one_stays
 async def test_a_malformed_message_is_refused_by_name_and_a_foreign_topic_too(tmp_path):
     agent = make(tmp_path)
     for topic, payload in (
-        ("lichen/v1/f/d/d/down/offer", b"{}"),
+        ("lichen/v1/f/b/offer", b"{}"),
         ("lichen/v1/f/d/d/down/receipt", encode(State(status="online", device="d", modalities={}))),
         ("lichen/v1/f/elsewhere", b""),
         ("lichen/v1/f/b/model", b"\xff" * 100),

@@ -68,7 +68,7 @@ async def test_a_spool_that_cannot_be_read_now_costs_one_offer(tmp_path):
         assert "no space left" in learner.why
 
 
-@pytest.mark.parametrize("reason", [Reason.WRONG_TENSORS, Reason.WRONG_ROUND])
+@pytest.mark.parametrize("reason", [Reason.WRONG_TENSORS, Reason.FULL])
 async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refused_again(tmp_path, reason):
     clock = ManualClock(100)
     async with learning(tmp_path, clock) as learner:

@@ -61,7 +61,6 @@ async def test_devices_act_on_what_the_coordinator_says_and_one_signature_serves
         await made.until(lambda: made.link.to("a", Kind.OFFER) and made.link.to("b", Kind.OFFER))
         a, b = (made.link.to(name, Kind.OFFER)[-1] for name in "ab")
         assert a.signed == b.signed
-        assert a.seed != b.seed
         for name, offer in (("a", a), ("b", b)):
             verifier = device(tmp_path, name)
             assert (await takes(verifier, tasks(made)[-1])).read() == made.app.driver.task
@@ -120,8 +119,8 @@ def test_serials_rise_over_restarts_lost_books_and_clocks_that_go_back(tmp_path)
     serials = []
 
     def sign(signer, round_):
-        text = signer.offer(OFFER.model_copy(update={"round": round_}), {})
-        assert signer.offer(OFFER.model_copy(update={"round": round_, "seed": 7}), {}) == text
+        text = signer.offer(OFFER.model_copy(update={"round": round_})).signed
+        assert signer.offer(OFFER.model_copy(update={"round": round_, "closes_in_s": 7.0})).signed == text
         serials.append(read_signed(SignedOffer, text)[0].serial)
 
     for turn in range(2):

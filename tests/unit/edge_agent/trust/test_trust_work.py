@@ -10,6 +10,7 @@ from edge_agent.trust.trusted_metadata import TrustedMetadata
 from edge_agent.trust.updater import FOLDER, MetadataUpdater
 from edge_agent.trust.verify_process import step
 from edge_agent.trust.work_verifier import FILE, WorkVerifier
+from protocol.cohort import pack, threshold
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import digest
 from protocol.messages import BlobRef, Offer, decode, encode
@@ -37,7 +38,7 @@ from tests.unit.edge_agent.trust.test_trust_agent import EXCHANGED
 
 TASK = TaskAnnouncement.of(toy_task())
 GRAPHS = {name: BlobRef(digest=digest(name.encode()), size=9) for name in ("acc", "gyr")}
-OFFER = Offer(task="toy", round=3, base="ab" * 32, base_size=100, closes_in_s=60.0, seed=5)
+OFFER = Offer(task="toy", round=3, base="ab" * 32, base_size=100, closes_in_s=60.0, below=threshold(7))
 OTHER = BlobRef(digest="0" * 64, size=9)
 
 
@@ -118,23 +119,28 @@ async def test_attack_a_task_that_was_altered(device):
     [
         ({"base": "cd" * 32}, "version cdcdcdcdcdcd is offered, abababababab was signed"),
         ({"base_size": 101}, "version abababababab is offered"),
-        ({"round": 4}, "round 4 is offered, 3 was signed"),
+        ({"round": 4}, "round 4 attempt 1 is offered, 3 attempt 1 was signed"),
+        ({"attempt": 2}, "round 3 attempt 2 is offered, 3 attempt 1 was signed"),
+        ({"below": None}, "the cohort of devices is not the one that was signed"),
+        ({"below": threshold(8)}, "the cohort of devices is not the one that was signed"),
+        ({"salt": "12" * 16}, "the cohort of devices is not the one that was signed"),
+        ({"members": pack("0" * 32, ["d"])}, "the cohort of devices is not the one that was signed"),
         ({"task": "other"}, "task 'other' is offered"),
         ({"graphs": {"acc": OTHER}}, "the encoder model of acc is not one that was signed"),
         ({"graphs": {"new": OTHER}}, "the encoder model of new is not one that was signed"),
     ],
 )
 async def test_attack_an_offer_that_was_put_together_anew(device, change, words):
-    good = signed_offer(OFFER, graphs=GRAPHS)
+    good = signed_offer(OFFER.model_copy(update={"graphs": GRAPHS}))
     await device.refuses(good.model_copy(update=change), words)
     assert device.started == []
 
 
-async def test_what_is_a_devices_own_may_differ(device):
-    """One signature serves all devices of a round: its graphs, seed and the time left are each device's."""
-    text = signed_offer(OFFER, graphs=GRAPHS).signed
-    for own in ({}, {"graphs": {"gyr": GRAPHS["gyr"]}}, {"seed": 99, "closes_in_s": 1.0}):
-        await device.takes(OFFER.model_copy(update={**own, "signed": text}))
+async def test_what_changes_while_a_round_is_open_may_differ(device):
+    """One signature serves all repetitions of an offer."""
+    text = signed_offer(OFFER).signed
+    for now in ({}, {"closes_in_s": 1.0, "answer_within_s": 0.5}, {"delivered": pack("0" * 32, ["a"])}):
+        await device.takes(OFFER.model_copy(update={**now, "signed": text}))
     assert device.started == ["offer"]
 
 
@@ -270,7 +276,7 @@ async def test_a_root_that_is_given_up_as_soon_as_it_is_here_is_waited_for(devic
 
 async def test_releases_mix_what_is_signed_is_what_came(device):
     """Keys that this lichen does not know, in the message and in what was signed, do no harm."""
-    said = draft_offer(OFFER, {}, "f", 1, 1)
+    said = draft_offer(OFFER, "f", 1, 1)
     said.signed["patience"] = "long"
     text = signed(said, *Keys().online["targets"]).decode()
     wire = json.loads(encode(OFFER.model_copy(update={"signed": text}))) | {"patience": "long"}

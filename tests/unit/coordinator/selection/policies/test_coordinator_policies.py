@@ -23,7 +23,7 @@ from protocol.topics import Kind
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import TinyServer, frame, header, tiny_task
 
-every = pytest.mark.parametrize("name", ["bandit", "coverage"])
+every = pytest.mark.parametrize("name", ["bandit", "coverage", "uniform"])
 
 
 def some(names) -> dict:
@@ -32,7 +32,7 @@ def some(names) -> dict:
 
 
 def test_every_policy_of_the_folder_is_found_by_its_name() -> None:
-    assert list(policies()) == ["bandit", "coverage"]
+    assert list(policies()) == ["bandit", "coverage", "uniform"]
     with pytest.raises(Misconfigured, match=r"rounds\.selection.*'bandits' is none.*you mean 'bandit'"):
         policy("bandits")
 

@@ -40,13 +40,13 @@ def test_functions_of_threads_and_forked_processes_are_traced_and_class_bodies_a
 def test_calls_outside_a_span_and_published_messages_are_not_counted() -> None:
     calls = [
         CountedCall(1.0, "a.py", "early"),
-        CountedCall(2.0, "publish", "lichen/v1/f/d/x/down/offer"),
+        CountedCall(2.0, "publish", "lichen/v1/f/b/offer"),
         CountedCall(2.5, "a.py", "f"),
         CountedCall(2.6, "a.py", "f"),
         CountedCall(4.0, "a.py", "late"),
     ]
 
     assert call_counts.entered(calls, 2.0, 3.0) == {("a.py", "f")}
-    assert call_counts.published(calls, "/down/offer") == [2.0]
+    assert call_counts.published(calls, "/b/offer") == [2.0]
     with pytest.raises(Transient, match="down/receipt"):
         call_counts.published(calls, "/down/receipt")

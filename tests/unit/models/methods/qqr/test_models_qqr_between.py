@@ -150,7 +150,7 @@ class _Device:
     def update(self, the_task, round_, state):
         result = learn(the_task, round_, state, self.private, device=self.name)
         self.private = result.private
-        offer = Offer(task="t", round=round_, base="0" * 64, base_size=0, closes_in_s=0, seed=0)
+        offer = Offer(task="t", round=round_, base="0" * 64, base_size=0, closes_in_s=0)
         before = self.carry
         frame, self.carry = encode_update(
             offer, the_task, (self.name, ("acc", "gyro")), windows(), result, carry=before

@@ -30,7 +30,7 @@ from protocol.frames.frame import digest
 from protocol.frames.headers import Manifest
 from protocol.messages import BlobRef, ModelPointer, Offer, encode
 from protocol.tasks.task import Task
-from protocol.topics import Kind, device_topic
+from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.settings.load import load_toml
 
 TASK = devices.task(9)
@@ -120,7 +120,7 @@ def onlooker() -> TrafficCounter:
 
     for number in (1, 2):
         offer = Offer(task="t", round=number, base=digest(manifest), base_size=9, closes_in_s=9.0)
-        seen.apply(device_topic("demo", "usnea", Kind.OFFER), encode(offer))
+        seen.apply(broadcast_topic("demo", Kind.OFFER), encode(offer))
         seen.apply(device_topic("demo", "usnea", Kind.DOWN_BLOB, digest(manifest), 0), manifest)
         down(b"12345", "gate/gyroscope")
         seen.apply(device_topic("demo", "usnea", Kind.UPDATE), b"x" * 10 * number)
