@@ -33,7 +33,7 @@ from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED
 from coordinator.trust.waits import waits as trust_waits
 from coordinator.workers.encoder_models import kept, terms_kept, wait_for
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.tasks.task import Task
 from runtime import exit_codes
 from runtime.cli import Format, FormatOption, print_result
@@ -59,13 +59,28 @@ def status(
     """Show where the coordinator stands and what it waits for. Exit status 69: it does not run."""
     settings = load_settings(config)
     location, now = settings.location, SystemClock().wall()
-    require_database(location, "lichen coordinator", fmt)
-    with location.database(read_only=True) as store:
-        found, waited = look(store, settings, now)
+    try:
+        require_database(location, "lichen coordinator", fmt)
+        with location.database(read_only=True) as store:
+            found, waited = look(store, settings, now)
+    except Transient as error:
+        if location.schema is None:
+            raise
+        _print_lost(error, settings, now, fmt)
+        raise typer.Exit(exit_codes.UNAVAILABLE) from None
     result = found | {"waits": [wait.as_json(found["now"]) for wait in waited]}
     print_result(fmt, result, _words(found, waited, found["now"], why=why))
     if not found["running"]:
         raise typer.Exit(exit_codes.UNAVAILABLE)
+
+
+def _print_lost(error: Transient, settings: CoordinatorSettings, now: float, fmt: Format) -> None:
+    """A running coordinator that has lost its database accepts nothing, and cannot say so in it."""
+    words = "not known: its database cannot be reached"
+    wait = Wait("storage", str(error), None, None, "until the server answers; no receipts")
+    found = {"coordinator": words, "running": None, "now": now, "fleet": settings.fleet}
+    told = "\n".join([f"coordinator: {words}", *lines([wait], now)])
+    print_result(fmt, found | {"waits": [wait.as_json(now)]}, told)
 
 
 def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[dict[str, Any], list[Wait]]:

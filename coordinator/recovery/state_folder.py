@@ -101,7 +101,9 @@ def open_storage(
             stack.callback(rollouts.close)
         ledger = WriteBehindBuffer(store, clock)
         stack.callback(_write_rest, ledger)
-        yield Storage(root, store, journal, stores, ledger, rollouts, RunId(root, rng), kept)
+        yield Storage(
+            root, store, journal, stores, ledger, rollouts, _run_id(settings.location, store, rng), kept
+        )
 
 
 def _open_database(
@@ -113,6 +115,11 @@ def _open_database(
     return open_or_rebuild(
         location.state_dir / DATABASE, task, rules, clock.wall(), stores, keeps_messages=keeps_messages
     )
+
+
+def _run_id(location: Location, store: Database, rng: random.Random | None) -> RunId:
+    """On SQLite in a file of its own, which a lost database leaves."""
+    return RunId(location.state_dir, rng, None if location.schema is None else store)
 
 
 def _write_rest(ledger: WriteBehindBuffer) -> None:

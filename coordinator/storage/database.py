@@ -46,7 +46,7 @@ class Database:
     Args:
         place: the file ``coordinator.sqlite3``, or a schema of PostgreSQL.
         read_only: for commands beside the daemon.
-        alone: refuse to share the tables with another coordinator.
+        alone: refuse to share the tables with another process of a coordinator.
         fence: called before each commit that wrote something; what it raises undoes the transaction.
 
     Raises:
@@ -117,7 +117,7 @@ class Database:
         self.engine.require_there()
 
     def is_served(self) -> bool | None:
-        """Whether a coordinator has the tables open for itself; None if that cannot be seen."""
+        """Whether a coordinator runs on the tables; None if that cannot be seen."""
         with self._lock:
             return self.engine.is_served()
 

@@ -26,8 +26,11 @@ _log = structlog.get_logger(__name__)
 _STDERR_BYTES: Final = 4096
 _LINE_BYTES: Final = 1024 * 1024
 _GOODBYE_S: Final = 5.0
-_NOT_INHERITED: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""A child must not notify systemd in the daemon's name."""
+_NOT_INHERITED: Final = (
+    *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"),
+    *("LICHEN_STORAGE__URL", "PGPASSFILE", "PGPASSWORD", "PGSERVICEFILE"),
+)
+"""A child must not notify systemd in the daemon's name, nor open its database."""
 
 
 class WorkerFailed(Transient):

@@ -1,4 +1,4 @@
-"""One process per folder: an exclusive lock; the kernel releases it when its holder ends, in whatever way."""
+"""A lock of a folder, for one process or several that share it; the kernel releases it with its holder."""
 
 import fcntl
 import os
@@ -20,18 +20,19 @@ class FolderLock:
     Args:
         path: the lock's file, in an existing folder. The file remains after the lock.
         who: for the message, such as ``agent``.
+        shared: other processes may have it, too, if they also ask for it so.
 
     Raises:
         Misconfigured: another process has it, or we may not write the file.
         Transient: the disk is full.
     """
 
-    def __init__(self, path: Path, who: str) -> None:
+    def __init__(self, path: Path, who: str, *, shared: bool = False) -> None:
         self._handle = -1
         with disk_errors(path):
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         until = time.monotonic() + _PATIENCE_S
-        while not _try_lock(self._handle, fcntl.LOCK_EX):
+        while not _try_lock(self._handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX):
             if time.monotonic() > until:
                 self.close()
                 raise Misconfigured(f"{path}: another {who} runs on this state_dir; stop it first")
@@ -49,7 +50,7 @@ class FolderLock:
 
 
 def is_locked(path: Path) -> bool | None:
-    """Whether a live process holds the lock; None if we may not read it."""
+    """Whether a live process holds the lock, shared or not; None if we may not read it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:
@@ -57,7 +58,11 @@ def is_locked(path: Path) -> bool | None:
     except OSError:  # no such file: no process ever had it
         return False
     try:
-        return not _try_lock(handle, fcntl.LOCK_SH)
+        # Another process that asks the same question has it for an instant.
+        if _try_lock(handle, fcntl.LOCK_EX):
+            return False
+        time.sleep(_STEP_S)
+        return not _try_lock(handle, fcntl.LOCK_EX)
     finally:
         os.close(handle)
 

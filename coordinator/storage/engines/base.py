@@ -70,7 +70,7 @@ class TableEngine(ABC):
 
     @abstractmethod
     def is_served(self) -> bool | None:
-        """Whether a coordinator has the tables open for itself; None if that cannot be seen."""
+        """Whether a coordinator runs on the tables; None if that cannot be seen."""
 
     @abstractmethod
     def close(self) -> None:

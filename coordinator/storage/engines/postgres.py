@@ -43,7 +43,7 @@ class PostgresEngine(TableEngine):
         place: server, database and schema.
         known: the tables.
         read_only: for commands beside the daemon.
-        alone: refuse to share the schema with another coordinator.
+        alone: refuse to share the schema with another process of a coordinator.
         follows: the caller reads again what others changed, so it can go on with a database that is not where
             it left it.
         path: further schemas in which tables are looked up.
@@ -91,9 +91,9 @@ class PostgresEngine(TableEngine):
     def _connect(self) -> sa.Connection:
         connection = self.engine.connect()
         try:
-            if self._alone:
+            if not (self._read_only or self._follows):
                 numbers = lock_numbers(self.place, "serve")
-                query = "SELECT pg_try_advisory_lock(%s, %s)"
+                query = f"SELECT pg_try_advisory_lock{'' if self._alone else '_shared'}(%s, %s)"
                 self._require_alone(free=bool(connection.exec_driver_sql(query, numbers).scalar_one()))
             connection.rollback()
         except BaseException:

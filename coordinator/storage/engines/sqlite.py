@@ -56,7 +56,7 @@ class SqliteEngine(TableEngine):
     Args:
         path: the file.
         read_only: for commands beside the daemon.
-        alone: refuse to share the file with another coordinator.
+        alone: refuse to share the file with another process of a coordinator.
     """
 
     def __init__(self, path: Path, *, read_only: bool, alone: bool) -> None:
@@ -78,8 +78,9 @@ class SqliteEngine(TableEngine):
             Transient: the disk is full or fails, or another process holds the database.
             Misconfigured: access is denied, its disk is read-only, or it is of a newer lichen.
         """
-        if self._alone and not self._read_only:
-            self._lock = FolderLock(self.path.with_suffix(".lock"), "coordinator")
+        if not self._read_only:
+            shared = not self._alone
+            self._lock = FolderLock(self.path.with_suffix(".lock"), "coordinator", shared=shared)
         try:
             self._connection = self.engine.connect()
             self._raw = self._connection.connection.dbapi_connection
