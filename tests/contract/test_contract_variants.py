@@ -22,6 +22,8 @@ from tests.support.methods.contract_cases import (
     without_second,
 )
 
+pytestmark = pytest.mark.long
+
 LINEAGE = Lineage(1, 1, "0" * 64, None, {})
 EACH = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
 

@@ -20,6 +20,7 @@ def _uci_har() -> None:
         pytest.skip(str(error))
 
 
+@pytest.mark.long
 @pytest.mark.data
 @pytest.mark.usefixtures("_uci_har")
 def test_bench_qqr_quick_runs_on_the_real_windows_and_is_resumed(tmp_path: Path) -> None:

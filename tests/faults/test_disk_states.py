@@ -21,6 +21,8 @@ from tests.support.processes.disk_table import COLUMNS, DAEMONS, RUNS, SERVES, T
 from tests.unit.coordinator.cli.test_coordinator_cli import TASK
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, write_task, write_toy
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 if _WHY := disks.why_unavailable() or ("" if shutil.which("unshare") else "unshare is not installed"):
     pytest.skip(f"SKIPPED LOUDLY: no disk of their own for these tests: {_WHY}", allow_module_level=True)

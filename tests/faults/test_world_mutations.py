@@ -36,6 +36,8 @@ from runtime.mqtt.session import Session
 from runtime.storage.disk import DISK, Disk
 from runtime.storage.files import make_folder
 
+pytestmark = pytest.mark.long
+
 SEEDS = 8
 STORM = Weather(0.1, duplicate=0.3, reorder=0.1, corrupt=0.05, lose=0.1)
 
