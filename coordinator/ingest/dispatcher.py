@@ -28,7 +28,7 @@ from runtime.mqtt.link import Message
 
 log = structlog.get_logger(__name__)
 
-LANES: Final = 32
+LANES: Final = 128
 """Messages handled at a time: those that wait for a disk sync share one."""
 _UNKNOWN_DEVICE: Final = "(unknown)"
 _FROM_DEVICES: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.FETCH})

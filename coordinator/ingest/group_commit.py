@@ -10,11 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import structlog
+
 from coordinator.round_machine.batch import ReceivedUpdate, check_update
 from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Refused, Transient
 from protocol.frames.headers import UpdateHeader
+from runtime.text import first_few
+
+log = structlog.get_logger(__name__)
 
 MOST: Final = 256
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -102,7 +107,9 @@ class GroupCommit:
             replace(one.offered, file=file, at=at)
             for (one, *_), (file, at) in zip(fresh, places, strict=True)
         ]
-        for same, answer in zip(fresh, await self._driver.accept_all(offered), strict=True):
+        answers = await self._driver.accept_all(offered)
+        _say([one for one, answer in zip(offered, answers, strict=True) if answer is None])
+        for same, answer in zip(fresh, answers, strict=True):
             if answer is not None:  # the round closed between the two: the frame is on disk, but not counted
                 await self._driver.threads.run(self._journal.mark_void, round_, same[0].offered.digest)
             for one in same:
@@ -129,6 +136,14 @@ class GroupCommit:
             except Refused as refused:
                 _answer(one, refused)
         return list(fresh.values())
+
+
+def _say(counted: Sequence[ReceivedUpdate]) -> None:
+    """One line for a group, not one for each update."""
+    if counted:
+        devices = first_few([one.header.device for one in counted])
+        size = sum(one.size for one in counted)
+        log.info("accepted", round=counted[0].header.round, count=len(counted), size=size, devices=devices)
 
 
 def _answer(one: _PendingUpdate, error: Exception | None) -> None:

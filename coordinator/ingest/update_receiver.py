@@ -2,30 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import structlog
 
 from coordinator.admission.access import AccessControl
 from coordinator.aggregation.current_model import CurrentModel
-from coordinator.aggregation.fold import update_norms
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.errors import contain_faults
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.group_commit import GroupCommit
-from coordinator.ingest.header_checks import check_header
+from coordinator.ingest.verifier import Verifier
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.round_machine.queries import check_acceptable
 from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.update_journal import Journal
-from models.contract import Blobs, Server, Update
-from models.tensors import blobs_of
+from models.contract import Server
 from protocol.errors import Reason, Refused
-from protocol.frames.frame import Limits, check_seal, decode_tensors, digest, is_frame, open_frame
-from protocol.frames.headers import UpdateHeader
-from protocol.frames.tensors import Encoded
+from protocol.frames.frame import check_seal, digest, is_frame
 from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
 from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
@@ -34,8 +29,7 @@ from runtime.mqtt.link import Message
 
 log = structlog.get_logger(__name__)
 
-DECODED: Final = 2
-"""Updates whose tensors are decoded at a time: bounds the memory."""
+_SMALL_BYTES: Final = 64 * 1024
 
 
 class UpdateReceiver:
@@ -56,7 +50,6 @@ class UpdateReceiver:
         access: AccessControl,
     ) -> None:
         self._task = task
-        self._server = server
         self._driver = driver
         self._model = model
         self._note = note
@@ -66,7 +59,8 @@ class UpdateReceiver:
         self._receipts = receipts
         self._access = access
         self.commits = GroupCommit(driver, journal)
-        self._decoding = asyncio.Semaphore(DECODED)
+        self.verifier = Verifier(task, server, model, driver)
+        self._entered = -1
         self.stray_chunks = 0
         self._spoiled: dict[str, str] = {}
 
@@ -89,16 +83,19 @@ class UpdateReceiver:
         if barred is not None:
             await self._refuse_denied(device, route, payload, barred)
             return
-        await asyncio.to_thread(self._uploads.enter_round, self._driver.state.round)
+        round_ = self._driver.state.round
+        if round_ != self._entered:
+            await asyncio.to_thread(self._uploads.enter_round, round_)
+            self._entered = round_
         if route.kind is Kind.UP_BLOB:
             await self._chunk(device, route.digest or "", route.index or 0, payload)
             return
-        mark = await asyncio.to_thread(digest, payload)
+        mark = await _digest(payload)
         if is_frame(payload):
             await self._update(device, payload, mark)
             return
         try:
-            pointer = await asyncio.to_thread(_pointer_in, payload)
+            pointer = _pointer_in(payload)
         except Refused as refused:  # neither a frame nor a pointer: its own digest identifies it
             if refused.reason is Reason.UNKNOWN_KIND:
                 raise
@@ -110,7 +107,7 @@ class UpdateReceiver:
         """Answer a barred device at intervals, without decoding a tensor; other payloads are dropped."""
         if route.kind is Kind.UP_BLOB or not self._access.may_reply(device):
             return
-        mark = await asyncio.to_thread(digest, payload)
+        mark = await _digest(payload)
         if not is_frame(payload):
             with contextlib.suppress(Refused):  # its own digest identifies garbage
                 mark = _pointer_in(payload).blob.digest
@@ -176,29 +173,20 @@ class UpdateReceiver:
 
     async def _update(self, device: str, payload: bytes, mark: str) -> None:
         """Verify, decode, bound, check, write to the journal; then send the receipt."""
-        round_ = self._driver.state.round
+        offered = self.verifier.offered(device, payload)
         try:
             if self._is_here(device, mark):
                 return
             self._check_known(device)
-            state = await self._model.state()
-            limits = self._model.limits(state)
-            header, encoded = await asyncio.to_thread(self._open, payload, limits)
-            round_ = header.round
-            await self._check_header(device, header)  # before it takes a place below
-            async with self._decoding:
-                update = await asyncio.to_thread(self._decode, header, encoded)
-                self._note(mark, await asyncio.to_thread(self._check_tensors, state, update))
-                blobs = blobs_of(update.tensors)
-                del update
-            await self.commits.accept(header, mark, payload, blobs)
+            found = await self.verifier.verify(offered)
+            self._note(mark, found.norms)
+            await self.commits.accept(found.header, mark, payload, found.blobs)
         except Refused as refused:
             if not await self._again(device, mark):
-                await self._refuse(device, round_, mark, refused)
+                await self._refuse(device, offered.round, mark, refused)
             return
         self._roster.contributed(device)
-        log.info("accepted", device=device, round=header.round, size=len(payload), samples=header.samples)
-        self._receipts.send_accepted(device, header.round, mark)
+        self._receipts.send_accepted(device, found.header.round, mark)
 
     async def _refuse(self, device: str, round_: int, mark: str, refused: Refused) -> None:
         """Record that a device delivers, from a whole update or a pointer: the round need not wait for it."""
@@ -211,30 +199,16 @@ class UpdateReceiver:
         if self._driver.state.version < 0:
             raise Refused(Reason.WRONG_ROUND, "there is no model yet")
 
-    async def _check_header(self, device: str, header: UpdateHeader) -> None:
-        check_header(self._task, device, header)
-        if await self._driver.accepted.digests([(header.round, device)]):
-            raise Refused(
-                Reason.DUPLICATE, f"{device} already delivered another update in round {header.round}"
-            )
-        check_acceptable(self._driver.state, device, header.round, header.base)
-
-    def _open(self, payload: bytes, limits: Limits) -> tuple[UpdateHeader, Mapping[str, Encoded]]:
-        with contain_faults("decoding"):
-            return open_frame(payload, UpdateHeader, limits)
-
-    def _decode(self, header: UpdateHeader, encoded: Mapping[str, Encoded]) -> Update:
-        with contain_faults("decoding"):
-            return Update(header, decode_tensors(encoded))
-
-    def _check_tensors(self, state: Blobs, update: Update) -> Magnitudes:
-        with contain_faults(f"{self._task.method}'s check"):
-            self._server.check(self._task, state, update)
-            return update_norms(update)
-
     def metrics(self) -> Iterable[MetricFamily]:
         """Counts of written updates."""
         yield counter("lichen_update_groups", "Transactions that accepted them", self.commits.groups)
+
+
+async def _digest(payload: bytes) -> str:
+    """Its SHA-256: of a small payload at once, because a hop to a thread costs more."""
+    if len(payload) <= _SMALL_BYTES:
+        return digest(payload)
+    return await asyncio.to_thread(digest, payload)
 
 
 def _pointer_in(payload: bytes) -> BlobPointer:

@@ -3,7 +3,8 @@
 No handler waits for the broker: an answer is queued and ``SENDERS`` services publish it. If handlers waited
 for the PUBACK of their answer, a broker with many messages under way to us that sends no PUBACK before some
 of them are acknowledged (rumqttd) would bring both sides to a halt. Limits: at most ``PER_DEVICE`` answers
-wait for one device and ``MOST`` in all; further ones are dropped and counted.
+wait for one device and ``MOST_BYTES`` in all, which is room for the receipts of a whole fleet; further ones
+are dropped and counted.
 """
 
 import asyncio
@@ -20,15 +21,17 @@ from coordinator.messaging.sender import Sender
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.base import Wire
 from protocol.errors import LichenError, Refused
-from protocol.messages import Receipt
+from protocol.messages import Command, Receipt
 from protocol.topics import Kind
 from runtime.metrics import MetricFamily, counter
 
 log = structlog.get_logger(__name__)
 
-SENDERS: Final = 4
+SENDERS: Final = 16
 PER_DEVICE: Final = 128
-MOST: Final = 4096
+MOST_BYTES: Final = 32 * 1024 * 1024
+_ANSWER_BYTES: Final = 512
+"""Memory of one answer without its detail."""
 _DETAIL: Final = 250
 """Characters of a refusal's detail in the log."""
 Answer = tuple[str, Kind, Wire]
@@ -36,10 +39,7 @@ Answer = tuple[str, Kind, Wire]
 
 
 class AnswerQueue(asyncio.Queue[Answer]):
-    """Answers that wait to be sent, at most ``MOST``."""
-
-    def __init__(self) -> None:
-        super().__init__(MOST)
+    """Answers that wait to be sent; :class:`ReceiptSender` bounds them."""
 
 
 class ReceiptSender:
@@ -72,6 +72,7 @@ class ReceiptSender:
         self.dropped = 0
         self._queue = queue
         self._waiting: Counter[str] = Counter()
+        self._bytes = 0
         self._voice = LogRateLimiter(now)
 
     def send_accepted(self, device: str, round_: int, digest: str) -> None:
@@ -113,10 +114,12 @@ class ReceiptSender:
 
     def enqueue(self, device: str, kind: Kind, message: Wire) -> None:
         """Queue a message; drop it if too many wait."""
-        if self._waiting[device] >= PER_DEVICE or self._queue.full():
+        size = _size(message)
+        if self._waiting.get(device, 0) >= PER_DEVICE or self._bytes + size > MOST_BYTES:
             self.dropped += 1
             return
         self._waiting[device] += 1
+        self._bytes += size
         self._queue.put_nowait((device, kind, message))
 
     async def run(self) -> None:
@@ -129,6 +132,7 @@ class ReceiptSender:
                 if (unsaid := self._voice.unsaid(device)) is not None:
                     log.warning("not_told", device=device, topic=kind.value, why=str(error), **more(unsaid))
             finally:
+                self._bytes -= _size(message)
                 self._waiting[device] -= 1
                 if not self._waiting[device]:
                     del self._waiting[device]
@@ -147,3 +151,10 @@ class ReceiptSender:
         yield counter("lichen_updates_accepted", "Updates accepted since the start", self.accepted)
         refused = [((reason,), float(count)) for reason, count in sorted(self.refused.items())]
         yield MetricFamily("lichen_refused", "Refusals since the start", "counter", refused, ("reason",))
+
+
+def _size(message: Wire) -> int:
+    """About its bytes in memory; of the kinds that are answers, refusals and pointers alone are long."""
+    if isinstance(message, Receipt):
+        return _ANSWER_BYTES + len(message.detail)
+    return _ANSWER_BYTES if isinstance(message, Command) else 8 * _ANSWER_BYTES

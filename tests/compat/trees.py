@@ -131,8 +131,8 @@ _GREETING = """        topic = device_topic(self._settings.fleet, self._settings
         await self._link.publish(topic.replace("metric", "greeting"), b"hello")
 """
 _CHECKS = "        check_header(self._task, device, header)\n"
-_WEIRD = """        if device == "d1" and not self._spoiled.get("weird"):
-            self._spoiled["weird"] = "once"
+_WEIRD = """        if device == "d1" and not hasattr(self, "weird"):
+            self.weird = "once"
             raise Refused(Reason.TOO_WEIRD, "this device is too weird for the next release")
 """
 _COUNTED = "        self.accepted += 1\n"
@@ -167,11 +167,11 @@ _CHANGES: list[tuple[str, str, str]] = [
     ),
     # a reason to refuse, said once
     ("protocol/errors.py", '    OUTLIER = "outlier"', '    TOO_WEIRD = "too_weird"\n    OUTLIER = "outlier"'),
-    ("coordinator/ingest/update_receiver.py", _CHECKS, _CHECKS + _WEIRD),
+    ("coordinator/ingest/verifier.py", _CHECKS, _CHECKS + _WEIRD),
     # kinds of messages, topics and commands, both ways
     ("protocol/messages.py", _FETCH, _GREETING_KIND + _FETCH),
     ("edge_agent/messaging/state_reporter.py", _GREETS, _GREETS + _GREETING),
-    ("coordinator/messaging/receipts.py", "import Receipt\n", "import Command, Greeting, Receipt\n"),
+    ("coordinator/messaging/receipts.py", "import Command, Receipt\n", "import Command, Greeting, Receipt\n"),
     ("coordinator/messaging/receipts.py", _COUNTED, _COUNTED + _GREETED),
     # a step of the tables, and a key of what the round machine remembers
     (

@@ -12,7 +12,7 @@ from coordinator.admission.quarantine import (
     describe,
     record_offence,
 )
-from coordinator.ingest import update_receiver
+from coordinator.ingest import verifier
 from coordinator.status.history import read as history
 from coordinator.storage import schema
 from coordinator.storage.database import Database
@@ -197,7 +197,7 @@ async def test_a_quarantined_device_is_refused_undecoded_and_told_seldom(tmp_pat
         def never(*_: object) -> None:
             raise AssertionError("it was decoded")
 
-        monkeypatch.setattr(update_receiver, "open_frame", never)
+        monkeypatch.setattr(verifier, "open_frame", never)
         good = frame(header("a", 1, base))
         for _ in range(50):
             await made.give("a", Kind.UPDATE, good)

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.fleet.device_registry import DeviceRegistry
-from coordinator.ingest import update_receiver
+from coordinator.ingest import verifier
 from coordinator.ingest.state_receiver import BURST, most_bytes
 from coordinator.messaging.blob_server import FetchBudget
 from coordinator.messaging.log_rate_limit import BURST_OF_ALL, OF_ALL_A_SECOND, LogRateLimiter
@@ -90,14 +90,14 @@ async def test_a_flood_of_updates_that_no_round_wants_takes_no_decode_slot(tmp_p
         await made.phase("collecting")
         base = made.app.driver.state.manifest
         await made.online("b")
-        slots = made.app.receiver._decoding
-        for _ in range(update_receiver.DECODED):
+        slots = made.app.receiver.verifier.decoding.turns
+        for _ in range(verifier.DECODED):
             await slots.acquire()  # two updates are being decoded, and take long
         await made.give("b", Kind.UPDATE, frame(header("b", 1, base)))
         await made.give("a", Kind.UPDATE, frame(header("a", 7, base)))
         assert made.link.receipts("b")[0].reason is Reason.NOT_SELECTED
         assert made.link.receipts("a")[0].reason is Reason.WRONG_ROUND
-        for _ in range(update_receiver.DECODED):
+        for _ in range(verifier.DECODED):
             slots.release()
         await made.give("a", Kind.UPDATE, frame(header("a", 1, base)))
         assert made.link.receipts("a")[1].status == "accepted"
