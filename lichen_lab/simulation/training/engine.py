@@ -31,6 +31,8 @@ Tamper = Callable[[bytes, int], bytes]
 Watch = Callable[[int, list[Update]], None]
 """Called with a round's checked updates, before they are screened."""
 _FRAME: Final = "frame"
+_SMALL_BYTES: Final = 16 * 1024
+"""Frames up to this size stay decoded until the round is folded."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class _Received:
     digest: str
     parts: Mapping[str, int]
     norms: Mapping[str, float]
+    decoded: Update | None = None
+    """Of a small update; larger ones are decoded again, so that memory is bounded."""
     folder: None = None
 
     @property
@@ -75,7 +79,7 @@ class _Received:
         return self.header.device
 
     def read(self, limits: Limits) -> Update:
-        return Update(*decode_frame(self.frame, UpdateHeader, limits))
+        return self.decoded or Update(*decode_frame(self.frame, UpdateHeader, limits))
 
 
 @dataclass
@@ -163,7 +167,15 @@ class Engine:
         update = Update(header, decode_tensors(encoded))
         check_header(self.task, device, header)
         self.server.check(self.task, model, update)
-        return _Received(header, frame, digest(frame), _parts(frame, encoded), update_norms(update))
+        small = len(frame) <= _SMALL_BYTES
+        return _Received(
+            header,
+            frame,
+            digest(frame),
+            _parts(frame, encoded),
+            update_norms(update),
+            update if small else None,
+        )
 
     def _folded(
         self, record: RoundRecord, received: Mapping[str, _Received], state: Blobs, limits: Limits

@@ -56,6 +56,7 @@ class QqrClient:
 
     def __init__(self, prototyper: QqrPrototyper | None = None) -> None:
         self._prototyper = prototyper or QqrPrototyper()
+        self._built: tuple[Task, MultimodalNetwork] | None = None
 
     def initial(self, task: Task, seed: int) -> Blobs:
         """A fresh network, and prototypes of no round."""
@@ -87,7 +88,7 @@ class QqrClient:
         """
         config, task = METHOD.configure(context.task), context.task
         generator = local.start_deterministic(derive_seed(context.seed, context.device, context.round))
-        net = build(task)
+        net = self._network(task)
         known = _globals(task, state, config)
         if config.upload == "prototypes":
             load_blobs(net, state, partial=True)
@@ -114,6 +115,15 @@ class QqrClient:
             extra=made.message.extra(),
             private=_kept(context, state, private, own, made),
         )
+
+    def _network(self, task: Task) -> MultimodalNetwork:
+        """A network to load a version into; one for all devices of a simulation.
+
+        What a version does not set (encoders of modalities that a device lacks) is neither used nor sent.
+        """
+        if self._built is None or self._built[0] is not task:
+            self._built = task, build(task)
+        return self._built[1]
 
     def _summarised(
         self,

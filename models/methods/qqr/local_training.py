@@ -213,11 +213,17 @@ class LocalTraining:
         for m, name in enumerate(self._net.names):
             here_B = batch.present_BM[:, m]
             encode_B = self._encoded(name, here_B)
-            z_BD = torch.zeros(len(here_B), known.vbar[name].shape[1])
-            if bool(encode_B.any()):
+            if whole := bool(encode_B.all()):  # the usual case, in which rows need not be copied twice
                 self.trained |= {name}
-                z_BD[encode_B] = known.scaled(self._net.encode(name, batch.x[name][encode_B]))
-            if config.impute == "pnr":
+                z_BD = known.scaled(self._net.encode(name, batch.x[name]))
+            else:
+                z_BD = torch.zeros(len(here_B), known.vbar[name].shape[1])
+                if bool(encode_B.any()):
+                    self.trained |= {name}
+                    z_BD[encode_B] = known.scaled(self._net.encode(name, batch.x[name][encode_B]))
+            if whole and bool(here_B.all()):
+                pass
+            elif config.impute == "pnr":
                 # a class without prototype has a row of zeros: the zero feature
                 z_BD = imputed(z_BD, here_B, batch.y_B, known.vbar[name])
             elif config.impute == "mean_feature":
