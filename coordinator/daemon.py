@@ -97,3 +97,4 @@ class Coordinator:
         """End the threads, and close the identity store."""
         self.admission.close()
         self.driver.threads.close()
+        self.server.close()

@@ -1,6 +1,7 @@
 """``lichen coordinator``: init, serve, check, status, history, backup, trust."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from coordinator.cli.options import Config, require_database
 from coordinator.cli.status import status
 from coordinator.cli.trust import app as trust
 from coordinator.config.coordinator import load_settings
+from coordinator.recovery.blob_place import FOLDER, move_blobs
 from coordinator.recovery.downgrade import downgraded
 from coordinator.recovery.folder_owner import check_owner
 from coordinator.recovery.state_backup import copy_state
@@ -141,6 +143,22 @@ def backup(
         return
     typer.echo(f"{made.folder} is a whole state folder: {made.files} files, {made.size / 1e6:.1f} MB.")
     typer.echo("It holds the fleet's keys: keep it where only you can read it.", err=True)
+
+
+@app.command(name="move-blobs")
+def move(
+    to: Annotated[str, typer.Argument(help="URL of a bucket (s3://BUCKET/PREFIX?...), or: folder")],
+    config: Config,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Copy versions, bundles and accepted updates to another place; the coordinator must not run."""
+    settings = load_settings(config)
+    with run_as_owner(settings.state_dir):
+        made = move_blobs(settings, to)
+    then = "remove storage.blobs" if to == FOLDER else "set storage.blobs to that URL"
+    words = f"{made.blobs} blobs, {made.frames} files of updates ({made.bytes / 1e6:.1f} MB): in {made.place}"
+    lost = f"; {len(made.damaged)} damaged blobs are not" if made.damaged else ""
+    print_result(fmt, asdict(made), f"{words}{lost}. Now {then}; then remove the old ones.")
 
 
 app.add_typer(trust, name="trust")

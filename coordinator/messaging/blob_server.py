@@ -22,6 +22,7 @@ from protocol.messages import MAX_URL, Command, Fetch, decode
 from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
+from runtime.concurrency.threads import Threads
 from runtime.metrics import MetricFamily, counter
 from runtime.mqtt.link import Message
 from runtime.pacing import TokenBuckets
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 _DEVICES_AT_ONCE: Final = 4
 _CHUNK_TIMEOUT_S: Final = 20.0
+_THREADS: Final = 8
+"""Of its own: while a bucket is slow, other work in threads goes on."""
 _DAY_S: Final = 86400.0
 _STRANGERS: Final = "(strangers)"
 
@@ -112,6 +115,7 @@ class BlobServer:
         self._post = post
         self._say = say
         self._window = window
+        self._threads = Threads("blobs", _THREADS)
         self._turns = Turns()
         self._in_flight: dict[str, int] = {}
         self._more = Signal()
@@ -147,13 +151,13 @@ class BlobServer:
                 log.warning("fetch_dropped", device=device, why=str(error), **more(unsaid))
 
     async def _queue(self, device: str, fetch: Fetch) -> None:
-        if not await asyncio.to_thread(self._is_there_for, device, fetch.digest):
+        if not await self._threads.run(self._is_there_for, device, fetch.digest):
             self._no_such_blob(device, fetch.digest)
             return
         self.asked_at = self._clock.now()
         # The requested size, not our link's own: both sides must cut the blob at the same places.
         chunk_bytes = fetch.chunk_bytes
-        size = await asyncio.to_thread(self._blobs.size, fetch.digest)
+        size = await self._threads.run(self._blobs.size, fetch.digest)
         if fetch.download and await self._give_url(device, fetch.digest, size):
             return
         last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
@@ -175,7 +179,7 @@ class BlobServer:
         """Answer with a URL, if the blob is large enough for one and the device may fetch so much."""
         if self._links is None or size <= self._links.above_bytes:
             return False
-        url = await asyncio.to_thread(self._links.url, digest)
+        url = await self._threads.run(self._links.url, digest)
         if url is None or len(url) > MAX_URL:
             return False
         if self._budget.take(device, size, self.asked_at):
@@ -219,7 +223,7 @@ class BlobServer:
     async def _send(self, device: str, chunk: Chunk) -> None:
         digest, index, chunk_bytes = chunk
         try:
-            data = await asyncio.to_thread(self._blobs.read_chunk, digest, index, chunk_bytes)
+            data = await self._threads.run(self._blobs.read_chunk, digest, index, chunk_bytes)
             topic = device_topic(self._post.fleet, device, Kind.DOWN_BLOB, digest, index)
             await self._post.link.publish(topic, data, timeout_s=_CHUNK_TIMEOUT_S)
         except (KeyError, OSError) as error:
@@ -240,6 +244,10 @@ class BlobServer:
 
     def _no_such_blob(self, device: str, digest: str) -> None:
         self._say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
 
     def metrics(self) -> Iterable[MetricFamily]:
         """Counts of refused requests."""

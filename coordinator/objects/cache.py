@@ -2,24 +2,31 @@
 
 import contextlib
 import hashlib
+import secrets
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import structlog
 
 from protocol.errors import LichenError, Reason, Refused
 from runtime.storage.disk import DISK
 from runtime.storage.files import disk_errors, make_folder, remove, remove_tree, rename, write_at
+from runtime.storage.folder_lock import FolderLock, is_locked
 
 log = structlog.get_logger(__name__)
+
+_YOUNG_S: Final = 60.0
+"""A lock that is not older may be of a process that is about to take it."""
 
 
 class BlobCache:
     """The blobs that were used last. Thread-safe.
 
-    Nothing is synced: a power cut may tear a file, so the folder is emptied at each start.
+    Nothing is synced: a power cut may tear a file, so no later process uses the folder.
 
     Args:
         root: a folder of its own.
@@ -101,6 +108,26 @@ class BlobCache:
             self._sizes.pop(digest, None)
         with contextlib.suppress(OSError, LichenError):
             remove(self._root / digest)
+
+
+def folder_of_process(root: Path) -> tuple[Path, FolderLock]:
+    """A cache folder of this process alone; those of processes that have ended are removed.
+
+    Args:
+        root: the folder of all caches.
+
+    Returns:
+        The folder, and the lock that shows that its process lives.
+    """
+    with disk_errors(root):
+        make_folder(root)
+        for lock in root.glob("*.lock"):
+            old = time.time() - lock.stat().st_mtime > _YOUNG_S
+            if old and is_locked(lock) is False:
+                remove_tree(lock.with_suffix(""))
+                remove(lock)
+    mine = root / secrets.token_hex(6)
+    return mine, FolderLock(mine.with_suffix(".lock"), "process")
 
 
 def _write(file: Path, digest: str, size: int, parts: Iterable[bytes]) -> None:

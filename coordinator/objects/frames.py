@@ -42,6 +42,9 @@ class FrameStore(Protocol):
     def fetch_round(self, round_: int) -> None:
         """The same for all files of a round."""
 
+    def rounds(self) -> list[int]:
+        """The rounds with files."""
+
     def forget_before(self, round_: int) -> None:
         """Remove the files of earlier rounds."""
 
@@ -73,6 +76,10 @@ class FolderFrames:
     def fetch_round(self, round_: int) -> None:
         """Nothing to do."""
 
+    def rounds(self) -> list[int]:
+        """See :class:`FrameStore`."""
+        return sorted(int(folder.name) for folder in _rounds(self.root))
+
     def forget_before(self, round_: int) -> None:
         """See :class:`FrameStore`."""
         for folder in _before(self.root, round_):
@@ -80,7 +87,7 @@ class FolderFrames:
 
 
 class SharedFrames:
-    """Files in a shared store; the folder has copies, which are not synced, so it is emptied at each start.
+    """Files in a shared store; the folder has copies, which are not synced, so each process has its own.
 
     Args:
         objects: the store.
@@ -134,10 +141,14 @@ class SharedFrames:
         found = sorted(self._objects.below(f"{PREFIX}/{round_}"), key=lambda one: (one.modified, one.key))
         self.fetch(round_, [one.key.rpartition("/")[2] for one in found])
 
+    def rounds(self) -> list[int]:
+        """See :class:`FrameStore`."""
+        return sorted(int(name) for name in self._objects.folders(PREFIX) if name.isdecimal())
+
     def forget_before(self, round_: int) -> None:
         """See :class:`FrameStore`."""
-        for old in self._objects.folders(PREFIX):
-            if old.isdecimal() and int(old) < round_:
+        for old in self.rounds():
+            if old < round_:
                 self._objects.remove_below(f"{PREFIX}/{old}")
         for folder in _before(self.root, round_):
             remove_tree(folder)
@@ -147,7 +158,11 @@ def _key(round_: int, name: str) -> str:
     return f"{PREFIX}/{round_}/{name}"
 
 
-def _before(root: Path, round_: int) -> list[Path]:
+def _rounds(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
-    return [folder for folder in root.iterdir() if folder.name.isdecimal() and int(folder.name) < round_]
+    return [folder for folder in root.iterdir() if folder.name.isdecimal()]
+
+
+def _before(root: Path, round_: int) -> list[Path]:
+    return [folder for folder in _rounds(root) if int(folder.name) < round_]

@@ -7,13 +7,14 @@ from pathlib import Path
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.config.storage import StorageSettings
 from coordinator.objects.blobs import BlobStorage, DownloadLinks, SharedBlobs, key_of
-from coordinator.objects.cache import BlobCache
+from coordinator.objects.cache import BlobCache, folder_of_process
 from coordinator.objects.chunks import ChunkStore
 from coordinator.objects.contract import ObjectStore
 from coordinator.objects.folder import FolderObjects
 from coordinator.objects.frames import FolderFrames, FrameStore, SharedFrames
 from coordinator.objects.s3_url import credentials_of, parse
 from runtime.storage.blob_store import BlobStore
+from runtime.storage.folder_lock import FolderLock
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Stores:
     frames: FrameStore
     bucket: ObjectStore | None
     links: DownloadLinks | None = None
+    lock: FolderLock | None = None
+    """Of this process's cache."""
 
 
 def open_bucket(settings: StorageSettings) -> ObjectStore | None:
@@ -69,14 +72,15 @@ def open_stores(settings: StorageSettings, root: Path, *, alone: bool = True, fo
         folder = FolderFrames(root / "updates")
         return Stores(ChunkStore(FolderObjects(root)), BlobStore(root / "blobs"), folder, None)
     bucket.check()
-    cache = BlobCache(root / "cache" / "blobs", settings.cache_bytes)
+    own, lock = folder_of_process(root / "cache")
+    cache = BlobCache(own / "blobs", settings.cache_bytes)
     blobs = SharedBlobs(bucket, cache, settings.blob_grace_s)
-    frames = SharedFrames(bucket, root / "cache" / "updates", copies=folds)
+    frames = SharedFrames(bucket, own / "updates", copies=folds)
     chunks = ChunkStore(FolderObjects(root) if alone else bucket)
     links = None
     if settings.download_above_bytes:
         links = DownloadLinks(blobs, settings.download_above_bytes, settings.download_s)
-    return Stores(chunks, blobs, frames, bucket, links)
+    return Stores(chunks, blobs, frames, bucket, links, lock)
 
 
 def has_blob(settings: CoordinatorSettings) -> Callable[[str], bool]:

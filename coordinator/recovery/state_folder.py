@@ -10,6 +10,7 @@ import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.objects.blobs import BlobStorage
+from coordinator.recovery.blob_place import check_place
 from coordinator.recovery.folder_owner import own_task, rules_of
 from coordinator.recovery.open_stores import Stores, open_stores
 from coordinator.recovery.rebuild import open_or_rebuild
@@ -93,6 +94,7 @@ def open_storage(
         store = _open_database(settings.location, task, rules, clock, stores, keeps_messages=keeps_messages)
         stack.callback(store.close)
         own_task(store, task, settings)
+        check_place(store, settings)
         with disk_errors(root):
             kept = labelled.keep(windows, root)
         journal = Journal(store, stores.frames, keeps_messages=keeps_messages)

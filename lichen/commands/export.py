@@ -1,7 +1,9 @@
 """``lichen export``: a version of a coordinator, or a local manifest, as an ONNX bundle."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 import typer
@@ -72,16 +74,31 @@ def export(  # noqa: PLR0917 - options, given by name
             raise typer.BadParameter(f"{given[0]} and --config exclude each other: the coordinator knows it")
         from lichen.commands.export_version import version_of  # noqa: PLC0415 - a machine that only exports has no SQL
 
-        chosen = version_of(config, version)
-    elif blobs is None or manifest is None or task is None:
+        with TemporaryDirectory(prefix="lichen-export-") as scratch:
+            chosen = version_of(config, version, Path(scratch))
+            _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
+        return
+    if blobs is None or manifest is None or task is None:
         lacking = next(name for name, value in by_hand.items() if value is None)
         raise typer.BadParameter(f"{lacking} is missing; or name a coordinator's settings with --config")
-    elif version is not None:
+    if version is not None:
         raise typer.BadParameter("--version goes with --config; a manifest is of one version")
-    else:
-        chosen = _at_hand(blobs, manifest, task)
-    bundle, parity = make(chosen, out, inputs or (), targets or (), calibrate)
-    if format_ == "json":
+    chosen = _at_hand(blobs, manifest, task)
+    _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
+
+
+def _export(
+    chosen: ExportChoice,
+    out: Path,
+    inputs: Sequence[str],
+    targets: Sequence[str],
+    calibrate: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write the bundle, and report it."""
+    bundle, parity = make(chosen, out, inputs, targets, calibrate)
+    if as_json:
         report = {
             "out": str(out),
             "version": chosen.version.version,

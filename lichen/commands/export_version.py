@@ -5,22 +5,27 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from coordinator.config.coordinator import load_settings
+from coordinator.objects.blobs import key_of
+from coordinator.objects.contract import ObjectStore
+from coordinator.recovery.open_stores import has_blob, open_bucket
 from coordinator.storage import schema
 from export.cli import ExportChoice, read_manifest
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 
-def version_of(config: Path, number: int | None) -> ExportChoice:
+def version_of(config: Path, number: int | None, scratch: Path) -> ExportChoice:
     """The version, its task and the folder of its blobs; the coordinator may run.
 
     Args:
         config: coordinator.toml.
         number: of the version; None: the newest.
+        scratch: an empty folder, for the blobs of a coordinator that has them in a bucket.
 
     Raises:
         Misconfigured: the coordinator never ran, has no such version, or has removed it; the message names
             the available ones.
+        Transient: the bucket does not answer.
     """
     settings = load_settings(config)
     location, blobs = settings.location, settings.state_dir / "blobs"
@@ -34,7 +39,8 @@ def version_of(config: Path, number: int | None) -> ExportChoice:
     digests = {row["version"]: row["manifest"] for row in rows}
     if task_json is None or not digests:
         raise Misconfigured(f"{config}: {location.where} has no version yet")
-    available = sorted(one for one, digest in digests.items() if _path(blobs, digest).is_file())
+    has = has_blob(settings)
+    available = sorted(one for one, digest in digests.items() if has(digest))
     version = max(digests) if number is None else number
     names = ", ".join(map(str, available)) or "none"
     if version not in digests:
@@ -44,8 +50,26 @@ def version_of(config: Path, number: int | None) -> ExportChoice:
             f"--version {version} is gone: the coordinator of {config} keeps the newest "
             f"{settings.keep_versions} (keep_versions); here: {names}"
         )
+    bucket = open_bucket(settings.storage)
+    if bucket is not None:
+        blobs = scratch
+        _bring(bucket, digests[version], blobs)
     manifest, base = read_manifest(_path(blobs, digests[version]))
+    if bucket is not None:
+        for ref in manifest.blobs.values():
+            _bring(bucket, ref.digest, blobs)
     return ExportChoice(Task.model_validate_json(task_json), manifest, base, blobs)
+
+
+def _bring(bucket: ObjectStore, digest: str, folder: Path) -> None:
+    """Copy a blob into a folder; the export verifies it."""
+    path = _path(folder, digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("wb") as file:
+            file.writelines(bucket.stream(key_of(digest)))
+    except KeyError:
+        raise Misconfigured(f"storage.blobs: the bucket lacks the blob {digest}") from None
 
 
 def _path(blobs: Path, digest: str) -> Path:

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from coordinator.objects.contract import StoreUnusable
+from coordinator.recovery.blob_place import move_blobs
 from coordinator.recovery.bucket_watch import waits
 from coordinator.recovery.open_stores import open_stores
 from coordinator.recovery.state_folder import open_storage
@@ -107,3 +108,39 @@ def test_a_start_without_the_bucket_names_the_setting(bucket, tmp_path, status, 
         open_stores(
             settings_for(tmp_path, 1, **storage(bucket, ca_file=str(tmp_path / "none"))).storage, tmp_path
         )
+
+
+async def test_blobs_move_to_a_bucket_and_back_with_the_open_round(bucket, tmp_path) -> None:
+    """A start in another place is refused: it would report accepted updates as lost."""
+    task, folder = tiny_task(min_devices=2), {"storage": {}}
+    async with bench(tmp_path, task, **folder) as made:
+        await made.online("a", "b")
+        await made.phase("collecting")
+        await deliver(made, "a")
+    with pytest.raises(Misconfigured, match=r"^storage\.blobs: .* in folder, not in s3://.*move-blobs"):
+        async with bench(tmp_path, task, **storage(bucket)):
+            pass
+    moved = move_blobs(settings_for(tmp_path, 1, **folder), bucket)
+    assert (moved.blobs, moved.frames, moved.damaged) == (len(list(moved_from(tmp_path))), 1, ())
+    with pytest.raises(Misconfigured, match=r"^storage\.blobs: .* in s3://"):
+        async with bench(tmp_path, task, **folder):
+            pass
+    shutil.rmtree(tmp_path / "coordinator/blobs")
+    shutil.rmtree(tmp_path / "coordinator/updates")
+    async with bench(tmp_path, task, **storage(bucket)) as made:
+        await made.until(lambda: made.app.audit.looked_at == 1)
+        assert list(made.app.driver.state.delivered) == ["a"]
+        with pytest.raises(Misconfigured, match=r"another .* runs"):
+            move_blobs(settings_for(tmp_path, 1, **storage(bucket)), "folder")
+    settings = settings_for(tmp_path, 1, **storage(bucket))
+    assert move_blobs(settings, "folder").frames == 1
+    async with bench(tmp_path, task, **folder) as made:
+        await made.until(lambda: made.app.audit.looked_at == 1)
+        await made.online("a", "b")
+        await deliver(made, "b")
+        await made.until(lambda: made.app.driver.state.version == 1)
+        assert made.app.round_worker._registry.row(1)["devices"] == ["a", "b"]
+
+
+def moved_from(root):
+    return (root / "coordinator/blobs").glob("??/*")

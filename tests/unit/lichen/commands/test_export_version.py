@@ -1,6 +1,7 @@
 """A version of a coordinator is exported by its number."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.config.coordinator import load_settings
+from coordinator.recovery.blob_place import move_blobs
 from coordinator.recovery.folder_owner import own_task
 from coordinator.storage.database import Database
 from coordinator.storage.location import DATABASE
@@ -97,3 +99,16 @@ def test_one_way_or_the_other(tmp_path: Path, words: list[str], said: str) -> No
     done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "m.zip")], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert said in done.stderr
+
+
+def test_a_version_is_exported_from_a_bucket(config: Path, tmp_path: Path, bucket: str) -> None:
+    moved = move_blobs(load_settings(config), bucket)
+    assert moved.blobs > 2
+    shutil.rmtree(tmp_path / "state/blobs")
+    config.write_text(config.read_text() + f'[storage]\nblobs = "{bucket}"\n')
+    done = run(config, tmp_path / "m.zip", "--format", "json")
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["version"] == 3
+    done = run(config, tmp_path / "m.zip", "--version", "0")
+    assert isinstance(done.exception, Misconfigured)
+    assert "here: 2, 3" in str(done.exception)
