@@ -45,6 +45,8 @@ class Rules(Wire):
     export: bool = False
     export_every: int = 0
     """0: only the last version."""
+    patience: int = 0
+    """Versions without a gain after which the rounds end; 0: never."""
 
     @classmethod
     def of(cls, task: Task, **settings: float | bool) -> Self:
@@ -57,6 +59,7 @@ class Rules(Wire):
                 "devices_per_round": rounds.devices_per_round,
                 "quorum": rounds.quorum,
                 "min_devices": rounds.min_devices,
+                "patience": rounds.patience,
                 **settings,
             }
         )
@@ -110,6 +113,8 @@ class RoundState(Wire):
     """
     trouble: str = ""
     """The last failure, for people."""
+    ended: str = ""
+    """Why the rounds end with this version, before the last one of the task; empty: they do not."""
 
     def missing(self) -> tuple[str, ...]:
         """Selected devices that have not delivered, sorted: looks at all of them, so not for each message."""
@@ -230,6 +235,8 @@ class VersionMade(Wire):
     type: Literal["version_made"] = "version_made"
     version: int
     manifest: str
+    ended: str = ""
+    """As in :class:`EvaluationDone`, where versions are not evaluated."""
 
 
 class EvaluationDone(Wire):
@@ -237,6 +244,8 @@ class EvaluationDone(Wire):
 
     type: Literal["evaluation_done"] = "evaluation_done"
     version: int
+    ended: str = ""
+    """Why no further round would gain anything; empty: it may."""
 
 
 class ExportDone(Wire):

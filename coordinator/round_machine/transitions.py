@@ -62,8 +62,9 @@ def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
     changes = {"since": min(state.since, now), "until": until, "enough_since": None}
     changes |= {"away_since": None, "retry_at": None}
     resumed = state.model_copy(update=changes)
-    if state.phase is RoundPhase.DONE and state.version < rules.rounds:  # the task was given more rounds
-        return _next_round(rules, resumed, now)
+    over = state.ended and rules.patience
+    if state.phase is RoundPhase.DONE and state.version < rules.rounds and not over:  # more rounds are wanted
+        return _next_round(rules, resumed.model_copy(update={"ended": ""}), now)
     return resumed, pending(resumed)
 
 
@@ -226,27 +227,33 @@ def made(rules: Rules, state: RoundState, event: VersionMade, now: float) -> Out
     """A version is in the registry: evaluate it, export it, or go on."""
     if event.version != state.round:
         return state, ()
-    new = state.model_copy(update={"version": event.version, "manifest": event.manifest, "trouble": ""})
+    changes = {"version": event.version, "manifest": event.manifest, "trouble": "", "ended": event.ended}
+    new = state.model_copy(update=changes)
     if rules.evaluates(event.version):
         return _enter(new, RoundPhase.EVALUATING, now)
     return _after_evaluation(rules, new, now)
 
 
 def _after_evaluation(rules: Rules, state: RoundState, now: float) -> Outcome:
-    if rules.exports(state.version):
+    if rules.exports(state.version) or (state.ended and rules.export):
         return _enter(state, RoundPhase.EXPORTING, now)
     return _next_round(rules, state, now)
 
 
 def _next_round(rules: Rules, state: RoundState, now: float) -> Outcome:
-    if state.version >= rules.rounds:
+    if state.version >= rules.rounds or state.ended:
         return _enter(state, RoundPhase.DONE, now, **_NOBODY)
     return _enter(state, RoundPhase.WAITING, now, round=state.version + 1, attempt=1, closed_by="", **_NOBODY)
 
 
 def judged(rules: Rules, state: RoundState, event: EvaluationDone, now: float) -> Outcome:
     """Go on after the evaluation."""
-    return _after_evaluation(rules, _worked(state), now) if event.version == state.version else (state, ())
+    if event.version != state.version:
+        return state, ()
+    worked = _worked(state)
+    if event.ended:
+        worked = worked.model_copy(update={"ended": event.ended})
+    return _after_evaluation(rules, worked, now)
 
 
 def exported(rules: Rules, state: RoundState, event: ExportDone, now: float) -> Outcome:

@@ -1,7 +1,7 @@
 """Executes the machine's slow commands, one at a time: make, fold, evaluate, export."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from coordinator.admission.quarantine import OFFENCES
+from coordinator.aggregation import early_end
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.fold import UnusableUpdates
@@ -46,6 +47,8 @@ from runtime.process.worker import WorkerFailed
 
 _JOURNAL_RETRY_S: Final = 5.0
 _MAX_MEASURES: Final = 100_000
+NO_STEP: Final[Mapping[str, float]] = {}
+"""Version 0 follows no other."""
 
 log = structlog.get_logger(__name__)
 
@@ -161,7 +164,8 @@ class RoundWorker:
                 judged = replace(evaluation, metrics=sound(evaluation.metrics))
                 record = partial(self._registry.record_evaluation, command.version, judged)
                 log.info("judged", version=command.version, metrics=judged.metrics)
-                await self._driver.post(EvaluationDone(version=command.version), record)
+                ended = await asyncio.to_thread(self._why_end, command.version, judged.metrics)
+                await self._driver.post(EvaluationDone(version=command.version, ended=ended), record)
             case Export():
                 await self._export(command)
 
@@ -170,7 +174,19 @@ class RoundWorker:
         if len(self._measures) < _MAX_MEASURES:
             self._measures[digest] = measures
 
-    async def _made(self, version: int, made: FoldResult, devices: tuple[str, ...]) -> None:
+    def _why_end(self, version: int, metrics: Mapping[str, float]) -> str:
+        """Why the rounds end with this version; empty: they go on."""
+        rounds = self._driver.task.rounds
+        if not rounds.patience:
+            return ""
+        ended = early_end.reason([*self._registry.history(version), metrics], rounds)
+        if ended:
+            log.info("rounds_end_early", version=version, why=ended)
+        return ended
+
+    async def _made(
+        self, version: int, made: FoldResult, devices: tuple[str, ...], step: Mapping[str, float] = NO_STEP
+    ) -> None:
         parent = self._driver.state.manifest or None
         try:
             digest, _ = await asyncio.to_thread(self._registry.publish, version, made.state, parent)
@@ -178,6 +194,10 @@ class RoundWorker:
             raise Transient(f"version {version} cannot be written as frames: {error}") from error
         traffic, wall = self._traffic.totals(), self._clock.wall()
         told = await asyncio.to_thread(self._reported, version, devices)
+        ended = ""
+        if not self._driver.rules.evaluate:  # else its evaluation decides
+            told = {**step, **told}
+            ended = await asyncio.to_thread(self._why_end, version, told)
 
         def record() -> None:
             self._registry.record(version, digest, parent, devices, wall=wall, traffic=traffic, metrics=told)
@@ -185,7 +205,7 @@ class RoundWorker:
             if made.weighed is not None:
                 self._weighings.write(version, made.weighed)
 
-        await self._driver.post(VersionMade(version=version, manifest=digest), record)
+        await self._driver.post(VersionMade(version=version, manifest=digest, ended=ended), record)
         self._measures.clear()
         await asyncio.to_thread(self._tidy, version)
 
@@ -206,7 +226,8 @@ class RoundWorker:
         except UnusableUpdates as unusable:
             await self.lose(round_, unusable)
             return
-        await self._made(round_, made, tuple(entry.device for entry in entries))
+        step = await asyncio.to_thread(early_end.step, self._driver.task, state, made.state)
+        await self._made(round_, made, tuple(entry.device for entry in entries), step)
 
     async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
         """Report accepted updates that cannot be counted as refused (docs/reliability.md)."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from models.aggregation.update_norms import STATISTICS, part_of
+from models.aggregation.update_norms import coarseness_of
 from models.contract import FloatArray, Tensors
 from models.tensors import NEVER_NEGATIVE
 from protocol.frames import steps
@@ -109,8 +109,7 @@ def _change(
         encoded = encode(values, _codec(name, codecs))
         return None if encoded == held else encoded
     before = decode(held)
-    fine = values.ndim < 2 or part_of(name).endswith(STATISTICS)  # noqa: PLR2004 - a vector
-    levels, step = _levels(name, values, before, coarseness * _FINE if fine else coarseness)
+    levels, step = _levels(name, values, before, coarseness_of(name, values, coarseness))
     if not levels.any():
         return None
     return encode_steps(steps.values_of(levels, step).reshape(values.shape), step)

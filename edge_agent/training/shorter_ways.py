@@ -25,6 +25,11 @@ _SHARE: Final = 0.4
 """Share of a blob's bytes that differences may cost: about what a packed whole one does."""
 
 
+def worth_it(cost: int, size: int) -> bool:
+    """Whether differences of ``cost`` bytes are the shorter way to a blob of ``size`` bytes."""
+    return cost <= _SHARE * size
+
+
 @dataclass(frozen=True)
 class _Step:
     """One difference on the way: what to fetch, what it is added to, and what it makes."""
@@ -86,7 +91,7 @@ class ShorterWays:
                 if await asyncio.to_thread(self._store.has, difference.parent):
                     return steps
             cost += manifest.parent_size or 0
-            if cost > _SHARE * wanted.size:
+            if not worth_it(cost, wanted.size):
                 return []
             before = await self._parent(manifest)
             unchanged = before is not None and difference is None and before.blobs.get(name) == result

@@ -6,11 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models import registry
+from models.aggregation.update_norms import coarseness_of
 from models.contract import LocalResult
 from models.materials import Material
 from protocol.errors import Reason, Refused
 from protocol.frames.error_feedback import with_error_carry
-from protocol.frames.frame import encode_frame
+from protocol.frames.frame import compressed, encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, Encoded, encode
 from protocol.messages import Offer
@@ -46,17 +47,21 @@ def encode_update(
     """
     tensors: dict[str, Encoded] = {}
     new_carry: Residuals = dict(carry)
+    codec = Codec(task.uplink.codec)
     for name, tensor in result.tensors.items():
         if not np.isfinite(tensor).all():
             raise Refused(Reason.NON_FINITE, f"training gave a value that is not finite in tensor {name!r}")
         if name in result.codecs:
-            tensors[name] = encode(tensor, result.codecs[name])
+            tensors[name] = encode(tensor, result.codecs[name], coarseness=task.uplink.coarseness)
             continue
         before = carry.get(name) if task.uplink.error_carry else None
         if before is not None and before.shape != tensor.shape:
             before = None  # the network has changed since
-        tensors[name], new_carry[name] = with_error_carry(tensor, before, Codec(task.uplink.codec))
+        coarseness = coarseness_of(name, tensor, task.uplink.coarseness)
+        tensors[name], new_carry[name] = with_error_carry(tensor, before, codec, coarseness=coarseness)
     frame = encode_frame(_header(offer, task, who, material, result), tensors)
+    if codec is Codec.STEPS:  # a coordinator that asks for it reads compressed frames
+        frame = compressed(frame)
     return frame, new_carry if task.uplink.error_carry else None
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lichen_lab.benchmarks.study.study import Study
 
 _MODULES: Final = {
+    "bytes": "suite.training_bytes",
     "calls": "suite.call_counts",
     "device": "suite.device_cost",
     "disentafl": "studies.disentafl",

@@ -16,6 +16,8 @@ from models.contract import FloatArray, blob_of
 _BLOCK: Final = 1 << 16
 STATISTICS: Final = " statistics"
 """Suffix of parts of running statistics."""
+FINE: Final = 0.125
+"""Coarseness of vectors and running statistics, relative to that of weights."""
 _RUNNING: Final = "running_"
 
 
@@ -23,6 +25,15 @@ def part_of(tensor: str) -> str:
     """The part that a tensor belongs to: its blob, or its blob's running statistics."""
     statistics = tensor.rsplit("/", 1)[-1].rsplit(".", 1)[-1].startswith(_RUNNING)
     return f"{blob_of(tensor)}{STATISTICS}" if statistics else blob_of(tensor)
+
+
+def coarseness_of(tensor: str, values: FloatArray, coarseness: float) -> float:
+    """The coarseness of steps (``protocol.frames.steps``) for a tensor: finer for vectors and statistics.
+
+    They are few, and each of their values moves a whole channel.
+    """
+    vector = values.ndim < 2  # noqa: PLR2004 - of a channel each
+    return coarseness * FINE if vector or part_of(tensor).endswith(STATISTICS) else coarseness
 
 
 def magnitudes(tensors: Mapping[str, FloatArray]) -> dict[str, float]:

@@ -25,6 +25,7 @@ def with_error_carry(
     per_channel: bool = False,
     rng: "Generator | None" = None,
     keep: float = 0.01,
+    coarseness: float = 1.0,
 ) -> tuple[Encoded, NDArray[np.float32]]:
     """Encode ``x + carry``; the new carry is the encoding error.
 
@@ -35,6 +36,7 @@ def with_error_carry(
         per_channel: see there.
         rng: see there.
         keep: see there.
+        coarseness: see there.
 
     Returns:
         The encoded tensor, and ``(x + carry) - decode(encoded)`` (float32).
@@ -48,5 +50,5 @@ def with_error_carry(
         )
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.asarray(x, np.float32) if carry is None else np.add(x, carry, dtype=np.float32)
-    encoded = encode(total, codec, per_channel=per_channel, rng=rng, keep=keep)
+    encoded = encode(total, codec, per_channel=per_channel, rng=rng, keep=keep, coarseness=coarseness)
     return encoded, np.subtract(total, decode(encoded), dtype=np.float32)

@@ -23,7 +23,7 @@ _ITS_OWN: Final[Mapping[str, bool | set[str]]] = {
     "aggregator": True,
     "downlink": True,
     "labelled": True,
-    "rounds": {"selection", "bandit", "answer_within_s"},
+    "rounds": {"selection", "bandit", "answer_within_s", "patience", "gain"},
 }
 """Keys that no device reads: unknown words in them are no reason to refuse the task."""
 _JSON: Final[dict[str, JsonValue]] = {"contentMediaType": "application/json"}

@@ -126,6 +126,12 @@ class Rounds(Wire):
     """The round closes early after this share of the selected devices has delivered."""
     min_devices: Annotated[int, Field(ge=1, le=100_000)] = 1
     """With fewer at the deadline the round is abandoned and opened again."""
+    patience: Annotated[int, Field(ge=0, le=100_000)] = 10
+    """The rounds end after this many versions in a row without a gain; 0: never. Gains are in the metric of
+    ``[evaluation]`` at the coordinator, whose windows then are validation data; without one, versions gain
+    while they still move."""
+    gain: Share = 0.002
+    """An improvement of accuracy (or mrr) that counts as a gain."""
     min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
     """An able device has at least this many windows to learn from: labelled ones if the method needs labels
     on devices."""

@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.study.run_spec import F, O, Run, T
 from lichen_lab.simulation.data.streams import Fixed
 from lichen_lab.simulation.training.device import Site, VirtualDevice
-from lichen_lab.simulation.training.downloads import Downloads
+from lichen_lab.simulation.training.downlink.downloads import Downloads
 from lichen_lab.simulation.training.engine import Engine, RoundRecord
 from lichen_lab.simulation.training.guided import Guide
 from models import registry
@@ -118,7 +118,7 @@ class Federation:
 
     def round(self, round_: int) -> RoundRecord:
         """Play one round."""
-        began, model = time.process_time(), self.model
+        began, model = time.process_time(), self.engine.publish(self.state)
         deliveries = (self.site.deliver(device, model, round_) for device in self.before_round(round_))
         record, self.state = self.engine.close(deliveries, self.state, round_)
         self.records.append(record)

@@ -34,7 +34,7 @@ ENGINE: Final = (
     "edge_agent.training.update_encoding",
     "lichen_lab.benchmarks.study.federation",
     "lichen_lab.simulation.training.device",
-    "lichen_lab.simulation.training.downloads",
+    "lichen_lab.simulation.training.downlink.downloads",
     "lichen_lab.simulation.training.engine",
 )
 """Sources that affect the figures of all studies."""

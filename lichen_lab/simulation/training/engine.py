@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from coordinator.aggregation.fold import (
     UnusableUpdates,
@@ -13,14 +13,13 @@ from coordinator.aggregation.fold import (
 )
 from coordinator.ingest.header_checks import check_header
 from lichen_lab.simulation.training.device import DeviceResult
-from lichen_lab.simulation.training.downloads import Downloads
 from lichen_lab.simulation.training.guided import Guide
 from lichen_lab.simulation.training.selection import Choice
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server, Update, blob_of
 from models.guided import DeviceWeights
 from protocol.errors import Refused, Transient
-from protocol.frames.frame import Limits, decode_frame, decode_tensors, digest, open_frame
+from protocol.frames.frame import Limits, decode_frame, decode_tensors, digest, open_frame, plain
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Encoded
 from protocol.messages import MAX_BLOB_BYTES
@@ -33,6 +32,16 @@ Watch = Callable[[int, list[Update]], None]
 _FRAME: Final = "frame"
 _SMALL_BYTES: Final = 16 * 1024
 """Frames up to this size stay decoded until the round is folded."""
+
+
+class Down(Protocol):
+    """The way of versions to devices."""
+
+    def publish(self, exact: Blobs) -> Blobs:
+        """The model of the next version as devices hold it."""
+
+    def of(self, device: str, route: Iterable[str], state: Blobs) -> int:
+        """Bytes that a device fetches of that version, ``state``, for its route."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +98,13 @@ class Engine:
     Checked updates are screened and folded from their frames, as the coordinator does from its journal.
 
     Attributes:
-        down: counts what devices fetch; None: nothing is counted.
+        down: makes of each version what devices hold, and counts what they fetch; None: they hold its exact
+            values, and nothing is counted.
         choice: of the participants; None: every device takes part.
         guide: the coordinator's half of a guided method; without it, devices are folded with equal weights
             and the coordinator trains nothing.
         extra: by device, the method's own message of its last accepted update.
+        held: the newest version's model as devices hold it.
     """
 
     task: Task
@@ -101,10 +112,16 @@ class Engine:
     tamper: Mapping[str, Tamper]
     watch: Watch | None
     reference: Mapping[str, float] = field(default_factory=dict)
-    down: Downloads | None = None
+    down: Down | None = None
     choice: Choice | None = None
     guide: Guide | None = None
     extra: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    held: Blobs = field(default_factory=dict)
+
+    def publish(self, state: Blobs) -> Blobs:
+        """The model of a version as devices hold it: what they train from, and what is evaluated."""
+        self.held = model_of(state) if self.down is None else self.down.publish(state)
+        return self.held
 
     def chosen(self, round_: int) -> tuple[str, ...] | None:
         """The participants of a round; None: every device."""
@@ -113,7 +130,7 @@ class Engine:
     def close(
         self, deliveries: Iterable[DeviceResult], state: Blobs, round_: int
     ) -> tuple[RoundRecord, Blobs]:
-        """Close a round with the devices' results, trained from ``state``.
+        """Close a round with the devices' results, trained from ``state`` as :meth:`publish` gave it.
 
         Returns:
             The record, and the next version. If the task has an adaptive aggregator, both versions contain
@@ -189,7 +206,7 @@ class Engine:
         norms = {update.digest: update.norms for update in updates}
         reference = screen_round(self.task, updates, limits, self.reference, norms)
         if self.guide is not None:
-            weights = self.guide.weigh(model_of(state), updates, limits)
+            weights = self.guide.weigh(self.held or model_of(state), updates, limits)
         version = fold_screened(self.server, self.task, record.round, state, updates, limits, weights)
         self.reference = {**self.reference, **reference}
         if self.guide is None:
@@ -209,9 +226,11 @@ class Engine:
 
 
 def _parts(frame: bytes, encoded: Mapping[str, Encoded]) -> dict[str, int]:
-    """A frame's bytes by blob; header, names and scales count as ``frame``."""
-    parts: dict[str, int] = {}
+    """A frame's bytes by blob; header, names and scales count as ``frame``. All are compressed alike."""
+    sizes: dict[str, int] = {}
     for name, tensor in encoded.items():
         part = blob_of(name)
-        parts[part] = parts.get(part, 0) + len(tensor.data)
+        sizes[part] = sizes.get(part, 0) + len(tensor.data)
+    whole = len(plain(frame))
+    parts = {part: size * len(frame) // whole for part, size in sizes.items()}
     return {**parts, _FRAME: len(frame) - sum(parts.values())}

@@ -13,7 +13,7 @@ from typing import Any
 from lichen.commands.data_check import require_windows
 from lichen_lab.simulation.data.streams import Fixed, RoundStream
 from lichen_lab.simulation.training.device import PROTOTYPE, Role, Site, VirtualDevice
-from lichen_lab.simulation.training.downloads import Downloads
+from lichen_lab.simulation.training.downlink.versions import Versions
 from lichen_lab.simulation.training.engine import Engine, RoundRecord, Tamper, Watch
 from lichen_lab.simulation.training.evaluation.subsets import judgeable, labelled_for, without_others
 from lichen_lab.simulation.training.guided import Guide
@@ -21,7 +21,6 @@ from lichen_lab.simulation.training.ray_workers import RayWorkers
 from lichen_lab.simulation.training.selection import Choice
 from lichen_lab.simulation.training.workers import Crew, LocalWorker, Workers
 from models import registry
-from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
@@ -38,7 +37,7 @@ class History:
 
     Attributes:
         rounds: in order.
-        state: the final global state, without an optimizer's moments.
+        state: the final global state as devices hold it.
         evaluation: of the final state on the test windows; None without any.
         seconds: total wall time.
         private: each device's private tensors; empty if they were not asked for.
@@ -63,7 +62,7 @@ class History:
 
     @property
     def bytes_down(self) -> int:
-        """Payload bytes of the blobs that all devices fetched in all rounds."""
+        """Payload bytes of the manifests and blobs that all devices fetched in all rounds."""
         return sum(sum(record.bytes_down.values()) for record in self.rounds)
 
 
@@ -136,7 +135,7 @@ def simulate(
         spec.server(),
         tamper or {},
         watch,
-        down=Downloads(),
+        down=Versions(task),
         choice=_choice(task, seed, fleet),
         guide=guide,
     )
@@ -223,6 +222,7 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
     started, task = time.perf_counter(), engine.task
     client = registry.method(task.method).client()
     state = client.initial(task, site.seed)
+    held = engine.publish(state)
     records: list[RoundRecord] = []
     judged: Evaluation | None = None
 
@@ -231,21 +231,22 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
         nonlocal judged
         record = records[-1]
         if asked.test is not None and (record.round % asked.every == 0 or record.round == asked.rounds):
-            judged = client.evaluate(task, asked.test, model_of(state))
+            judged = client.evaluate(task, asked.test, held)
             record.metrics.update(judged.metrics)
         if asked.progress is not None:
             asked.progress(record)
 
     for round_ in range(1, asked.rounds + 1):
-        crew.start(model_of(state), round_, engine.chosen(round_))
+        crew.start(held, round_, engine.chosen(round_))
         if records:
             settle()
         record, state = engine.close(crew.finish(), state, round_)
+        held = engine.publish(state)
         records.append(record)
     settle()
     private = crew.private() if asked.keep_private else {}
     seconds = time.perf_counter() - started
-    return History(tuple(records), model_of(state), judged, seconds, private, dict(engine.extra))
+    return History(tuple(records), held, judged, seconds, private, dict(engine.extra))
 
 
 def alone(

@@ -55,7 +55,9 @@ def packed(
     row_m = row_n[sent_n]  # rows of the knowledge graph, in the order of their keys
     delta_mD = change_ED[row_m]
     carry_ED = change_ED.copy()
-    carry_ED[row_m] -= decode(encode(delta_mD, codec)) if uplink.error_carry else delta_mD
+    carry_ED[row_m] -= (
+        decode(encode(delta_mD, codec, coarseness=uplink.coarseness)) if uplink.error_carry else delta_mD
+    )
     if not first:
         carry_ED[new_E] = 0
     return Packed(Sent(new_k16, gone_b, keys_n16, sent_n, delta_mD), carry_ED)

@@ -22,7 +22,7 @@ from lichen_lab.benchmarks.studies.disentafl.settings import (
 )
 from lichen_lab.benchmarks.study import federation as study
 from lichen_lab.benchmarks.study.federation import StudyDevice
-from lichen_lab.simulation.training.downloads import Downloads
+from lichen_lab.simulation.training.downlink.downloads import Downloads
 from models.contract import Blobs, FloatArray, LocalResult, WindowSet, blob_of
 from models.data import window_set
 from models.registry import method

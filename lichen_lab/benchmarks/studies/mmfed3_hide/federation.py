@@ -20,7 +20,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
 )
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of, test_figures, valid_mrr
 from lichen_lab.benchmarks.study.federation import Federation, StudyDevice, bytes_per_update, timed_run
-from lichen_lab.simulation.training.downloads import Downloads
+from lichen_lab.simulation.training.downlink.downloads import Downloads
 from models.contract import Profile
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.methods.mmfed3_hide import config_of

@@ -33,6 +33,7 @@ from models.worker import update_views
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import MAX_BLOB_BYTES
+from protocol.tasks.links import Downlink
 from protocol.tasks.task import Labelled, Task
 from tests.support.lab.simulated import task as any_task
 from tests.support.lab.simulated import windows
@@ -99,6 +100,7 @@ def test_a_round_is_the_coordinators_own_from_the_journal(tmp_path: Path) -> Non
         return frame
 
     its, seed, trainer = task("fedadam"), 3, method("tactfl").trainer()
+    its = its.model_copy(update={"downlink": Downlink(codec="float32")})
     copied = {name: (lambda frame, _, name=name: kept(name, frame)) for name in NAMES}
     made = simulate(its, FLEET, None, seed, rounds=1, labelled=KNOWN, tamper=copied)
     first = method("tactfl").client().initial(its, seed)

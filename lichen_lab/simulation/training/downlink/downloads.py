@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.versions.published_blobs import blob_frame
+from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Tensors
 from protocol.frames.frame import digest
 from protocol.frames.tensors import Codec
@@ -22,6 +23,10 @@ class Downloads:
     kept: dict[str, dict[str, str]] = field(default_factory=dict)
     codecs: Mapping[str, Codec] = field(default_factory=dict)
     _known: dict[str, tuple[Tensors, str, int]] = field(default_factory=dict)
+
+    def publish(self, exact: Blobs) -> Blobs:
+        """The version as it is, without an optimizer's moments."""
+        return model_of(exact)
 
     def of(self, device: str, route: Iterable[str], state: Blobs) -> int:
         """Bytes of the blobs of a state that a device lacks for its route; it has them from now on."""

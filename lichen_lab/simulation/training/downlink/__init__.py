@@ -1,0 +1,1 @@
+"""The way of versions to simulated devices."""
