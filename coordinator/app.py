@@ -8,6 +8,8 @@ from coordinator.compute.runner import ClusterFolds, ClusterRunner
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
+from coordinator.lease.keeper import LeaseKeeper
+from coordinator.messaging.leased_link import LeasedLink
 from coordinator.messaging.sender import RunningLink
 from coordinator.recovery.state_folder import Storage, open_storage
 from coordinator.task import load_task
@@ -17,7 +19,7 @@ from coordinator.workers import labelled_data
 from coordinator.workers.jobs import Jobs, WorkerJobs
 from models.contract import Server
 from protocol.tasks.task import Task
-from protocol.topics import coordinator_filters, ping_topic
+from protocol.topics import coordinator_filters, leader_filters, ping_topic
 from runtime import logs
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
@@ -31,6 +33,14 @@ def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Li
         filters=[(one, 1) for one in coordinator_filters(settings.fleet)],
         ping_topic=ping_topic(settings.fleet),
     )
+
+
+def leader_link_of(settings: CoordinatorSettings, lease: LeaseKeeper) -> RunningLink:
+    """Makes the link of the process that leads. All have one client id: the broker keeps the last one."""
+    filters = [(one, 1) for one in leader_filters(settings.fleet)]
+    ping = ping_topic(settings.fleet)
+    link = Link(settings.mqtt, f"coordinator-{settings.fleet}", filters=filters, ping_topic=ping)
+    return LeasedLink(link, lease.holds)
 
 
 def cluster_of(settings: CoordinatorSettings, storage: Storage) -> ClusterRunner | None:
@@ -68,6 +78,7 @@ async def open_coordinator(
     link: RunningLink | None = None,
     rng: random.Random | None = None,
     wires: Wires | None = None,
+    lease: LeaseKeeper | None = None,
 ) -> AsyncIterator[Coordinator]:
     """Open the state folder and build a coordinator on it; :meth:`Coordinator.run` runs it.
 
@@ -80,6 +91,7 @@ async def open_coordinator(
         link: the broker; None: a real link.
         rng: draws the id of a training run; None takes the system's random numbers.
         wires: the signals between parts; None creates them.
+        lease: held; other processes accept the updates. None: this process does everything.
 
     Raises:
         Misconfigured: the state folder is not writable or belongs to another task, or the labelled windows
@@ -88,7 +100,8 @@ async def open_coordinator(
     """
     clock = clock or SystemClock()
     keeps_messages = routing(server) is not None
-    with open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng) as storage:
+    fence = None if lease is None else lease.fence()
+    with open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng, fence=fence) as storage:
         task = labelled_data.announced(task)  # from here on: the part of the task that devices may see
         cluster = None if jobs is not None else cluster_of(settings, storage)
         jobs = jobs or jobs_of(settings, task, storage, cluster)
@@ -98,10 +111,11 @@ async def open_coordinator(
             server,
             storage=storage,
             jobs=jobs,
-            link=link or link_of(settings),
+            link=link or (link_of(settings) if lease is None else leader_link_of(settings, lease)),
             clock=clock,
             wires=wires or Wires(),
             folds=None if cluster is None else ClusterFolds(cluster, settings.compute),
+            lease=lease,
         )
         try:
             if cluster is not None:

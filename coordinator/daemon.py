@@ -84,13 +84,14 @@ class Coordinator:
     async def serve(self) -> int:
         """As :meth:`run`, once the driver is open."""
         with serve_metrics(self.settings.metrics, self.measured):
-            return await supervise(self.services(), on_stop=self._goodbye)
+            return await supervise(self.services(), on_stop=self.goodbye)
 
     def services(self) -> dict[str, Service]:
         """All services to run; the enrolment port is taken now."""
         return {**self.always, **self.admission.services()}
 
-    async def _goodbye(self) -> None:
+    async def goodbye(self) -> None:
+        """What is written once at an orderly end."""
         await asyncio.to_thread(self.traffic.save)
 
     def close(self) -> None:

@@ -24,11 +24,15 @@ from coordinator.fleet.device_removal import Forgetting
 from coordinator.fleet.limits import roster_bounds
 from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
 from coordinator.fleet.serving_routes import TrainingRoutes, routing
+from coordinator.ingest.arrivals import leader_services
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.dispatcher import Dispatcher
 from coordinator.ingest.metric_receiver import MetricReceiver
 from coordinator.ingest.state_receiver import StateReceiver
 from coordinator.ingest.update_receiver import UpdateReceiver
+from coordinator.intake.intake_table import IntakeTable
+from coordinator.intake.outside_updates import OutsideUpdates
+from coordinator.lease.keeper import LeaseKeeper
 from coordinator.messaging.blob_server import BlobServer, FetchBudget
 from coordinator.messaging.log_rate_limit import LogRateLimiter
 from coordinator.messaging.receipts import ReceiptSender
@@ -74,6 +78,7 @@ def build(
     clock: Clock,
     wires: Wires,
     folds: FoldRunner | None = None,
+    lease: LeaseKeeper | None = None,
 ) -> Coordinator:
     """Build a coordinator; nothing runs yet.
 
@@ -87,6 +92,7 @@ def build(
         clock: the time.
         wires: the signals between parts.
         folds: run the passes over a round's updates; None: in a thread.
+        lease: held; other processes accept the updates. None: this process does everything.
 
     Raises:
         Misconfigured: there is a root of trust, but the online key is missing.
@@ -121,10 +127,8 @@ def build(
     encoder_models = EncoderModels(
         task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes
     )
-    rules, fleet = (
-        rules_of(task, settings),
-        RoundView(task, roster, encoder_models.terms, access.denial, link),
-    )
+    rules = rules_of(task, settings)
+    fleet = RoundView(task, roster, encoder_models.terms, access.denial, link)
     driver = RoundDriver(
         task=task,
         rules=rules,
@@ -135,6 +139,7 @@ def build(
         changes=changes,
         offers=offers,
         clock=clock,
+        outside=None if lease is None else OutsideUpdates(IntakeTable(store, journal)),
     )
 
     # Delivery of bundles.
@@ -299,6 +304,8 @@ def build(
     }
     if storage.stores.bucket is not None:
         services["bucket"] = partial(bucket_watch.watch, storage.stores.bucket, store, clock)
+    if lease is not None:
+        services |= leader_services(lease, driver, roster, quarantine, clock)
     if rollout is not None:
         services["rollout"] = rollout.run
     if settings.export.enabled and routed is not None:
@@ -308,18 +315,7 @@ def build(
         services["exit"] = partial(
             exit_when_done, driver, announcer, delivery, blob_server, rollouts, settings.exit_linger_s, clock
         )
-    measured = (
-        driver,
-        fleet,
-        roster,
-        quarantine,
-        access,
-        admission,
-        traffic,
-        receipts,
-        dispatcher,
-        blob_server,
-    )
+    measured = (driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher)
     return Coordinator(
         settings=settings,
         storage=storage,
@@ -350,12 +346,5 @@ def build(
         wires=wires,
         round_worker=round_worker,
         always=services,
-        measured=(
-            *measured,
-            states,
-            receiver,
-            weighings,
-            DiskWear(),
-            *([] if rollouts is None else [rollouts]),
-        ),
+        measured=(*measured, blob_server, states, receiver, weighings, DiskWear(), *filter(None, [rollouts])),
     )

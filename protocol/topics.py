@@ -136,6 +136,23 @@ def coordinator_filters(fleet: str) -> tuple[str, ...]:
     return (f"lichen/v1/{_checked(fleet, 'fleet')}/d/+/up/#",)
 
 
+def leader_filters(fleet: str) -> tuple[str, ...]:
+    """Subscriptions of the process that leads, where others accept updates."""
+    return (f"lichen/v1/{_checked(fleet, 'fleet')}/d/+/{Kind.STATE}",)
+
+
+def ingest_filters(fleet: str, *, shared: bool) -> tuple[str, ...]:
+    """Subscriptions of a process that accepts updates: all that devices send, but their retained states.
+
+    Args:
+        fleet: its name.
+        shared: the broker gives each message to one of the processes (MQTT 5, 4.8.2).
+    """
+    group = f"$share/ingest-{_checked(fleet, 'fleet')}/" if shared else ""
+    tails = (Kind.UPDATE, f"{Kind.UP_BLOB}/+", Kind.METRIC, Kind.FETCH)
+    return tuple(f"{group}lichen/v1/{fleet}/d/+/{tail}" for tail in tails)
+
+
 def parse(topic: str) -> Route:
     """Read a topic.
 

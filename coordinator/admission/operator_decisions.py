@@ -110,10 +110,12 @@ class OperatorDecisions:
     Args:
         settings: where the authority and the identity store are.
         clock: the time.
+        reads_only: this process holds no key: it never opens the authority, nor lets devices enrol.
     """
 
-    def __init__(self, settings: CoordinatorSettings, clock: Clock) -> None:
+    def __init__(self, settings: CoordinatorSettings, clock: Clock, *, reads_only: bool = False) -> None:
         self._settings = settings
+        self._reads_only = reads_only
         self._clock = clock
         self._desk: EnrolmentAuthority | None = None
         self._book: IdentityStore | None = None
@@ -142,8 +144,9 @@ class OperatorDecisions:
             Misconfigured: one of them is damaged, of another fleet, or missing although it existed.
             Transient: the disk is full.
         """
-        require_authority(self._settings)
-        if self.enabled_by(self._settings) and self._desk is None:
+        if not self._reads_only:
+            require_authority(self._settings)
+        if not self._reads_only and self.enabled_by(self._settings) and self._desk is None:
             from coordinator.identity.enrolment import EnrolmentAuthority  # noqa: PLC0415 - only where there is an authority
 
             self._desk = EnrolmentAuthority(self._settings)
@@ -205,7 +208,7 @@ class OperatorDecisions:
             Transient: the disk is full.
         """
         self.open()
-        found: dict[str, Callable[[], Awaitable[None]]] = {"admission": self._run}
+        found: dict[str, Callable[[], Awaitable[None]]] = {"admission": self.refresh_for_ever}
         if self._desk is not None:
             from coordinator.identity.http_api.service import EnrolmentServer  # noqa: PLC0415 - only where there is an authority
 
@@ -213,7 +216,8 @@ class OperatorDecisions:
             found |= {"enrolment": self._office.serve, "broker-files": self._office.keep}
         return found
 
-    async def _run(self) -> None:
+    async def refresh_for_ever(self) -> None:
+        """Read the operator's new decisions, for ever."""
         while True:
             await self._clock.sleep(REFRESH_S)
             if self._book is None and not self._may_have_book():

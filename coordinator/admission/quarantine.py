@@ -8,6 +8,7 @@ device: if the broker binds topics to certificates, no device can put another in
 (no TLS), every client of the broker can.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,8 @@ from coordinator.config.coordinator import QuarantineSettings
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer
-from protocol.errors import Reason, Refused
+from protocol.errors import LichenError, Reason, Refused
+from runtime.clock import Clock
 from runtime.metrics import MetricFamily, gauge
 from runtime.pacing import backoff_s
 
@@ -35,6 +37,7 @@ OFFENCES: Final = frozenset(
 """Reasons that only the content of a message can have."""
 MAX_TRACKED: Final = 10_000
 _MANY: Final = 1000.0
+_FOLLOW_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class Quarantine:
         released_at: Callable[[str], float | None],
         known: Callable[[str], bool],
     ) -> None:
+        self._store = store
         self._ledger = ledger
         self._wall = wall
         self._rules = rules
@@ -150,6 +154,21 @@ class Quarantine:
         """Whether the operator ended the quarantine; later offences start a new count."""
         return (self._released_at(device) or 0.0) >= known.since
 
+    async def follow(self, clock: Clock) -> None:
+        """Read, for ever, what other processes noted; the newer record of a device counts."""
+        while True:
+            await clock.sleep(_FOLLOW_S)
+            try:
+                found = await asyncio.to_thread(read, self._store)
+            except LichenError as error:
+                log.warning("offences_not_read", why=str(error))
+                continue
+            for device, record in found.items():
+                known = self._records.get(device)
+                if known is None or _newest(known) < _newest(record):
+                    self._records[device] = record
+            self._forget_oldest()
+
     def in_force(self) -> dict[str, Refused]:
         """All devices in quarantine."""
         found = ((device, self.denial(device)) for device in list(self._records))
@@ -158,6 +177,11 @@ class Quarantine:
     def metrics(self) -> Iterable[MetricFamily]:
         """How many devices are in quarantine."""
         yield gauge("lichen_quarantined", "Devices in quarantine", len(self.in_force()))
+
+
+def _newest(record: OffenceRecord) -> float:
+    """The time of its last change."""
+    return max((*record.times, record.since))
 
 
 def describe(known: OffenceRecord, left_s: float) -> str:

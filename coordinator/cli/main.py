@@ -50,6 +50,24 @@ def serve(config: Config) -> None:
 
 
 @app.command()
+def lead(config: Config) -> None:
+    """Lead the rounds while no other process does, else wait. Needs at least one ``ingest`` process."""
+    from coordinator.cluster.app import lead as lead_settings  # noqa: PLC0415 - these commands alone need it
+
+    settings = load_settings(config)
+    raise typer.Exit(run(lambda: lead_settings(settings)))
+
+
+@app.command()
+def ingest(config: Config) -> None:
+    """Accept updates and serve models for the process that leads; any number may run, without keys."""
+    from coordinator.cluster.app import ingest as ingest_settings  # noqa: PLC0415 - these commands alone need it
+
+    settings = load_settings(config)
+    raise typer.Exit(run(lambda: ingest_settings(settings)))
+
+
+@app.command()
 def init(
     config: Config,
     host: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from coordinator.config.cluster import ClusterSettings
 from coordinator.config.compute import ComputeSettings
 from coordinator.config.rollout import RolloutSettings
 from coordinator.config.storage import StorageSettings
@@ -147,6 +148,7 @@ class CoordinatorSettings(Section):
     trust: TrustSettings = TrustSettings()
     rollout: RolloutSettings = RolloutSettings()
     storage: StorageSettings = StorageSettings()
+    cluster: ClusterSettings = ClusterSettings()
     history_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
     """Of the database; beyond that the oldest rounds are removed from the history, too."""
     exit_when_done: bool = False

@@ -16,8 +16,8 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from coordinator.admission.access import AccessControl
-from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.ingest.fair_queue import FairQueue
+from coordinator.ingest.round_access import Registered
 from coordinator.messaging.log_rate_limit import LogRateLimiter, cut, more
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.storage.write_behind import WriteBehindBuffer
@@ -61,7 +61,7 @@ class Dispatcher:
         fleet: str,
         messages: Callable[[], AsyncIterator[Message]],
         handlers: Mapping[Kind, Handler],
-        roster: DeviceRegistry,
+        roster: Registered,
         access: AccessControl,
         receipts: ReceiptSender,
         ledger: WriteBehindBuffer,

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
+from coordinator.ingest.round_access import RoundAccess
 from coordinator.round_machine.batch import ReceivedUpdate, check_update
-from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.update_journal import Journal
 from protocol.errors import LichenError, Refused, Transient
 from protocol.frames.headers import UpdateHeader
@@ -36,7 +36,7 @@ class _PendingUpdate:
 class GroupCommit:
     """For use from one event loop."""
 
-    def __init__(self, driver: RoundDriver, journal: Journal) -> None:
+    def __init__(self, driver: RoundAccess, journal: Journal) -> None:
         self._driver = driver
         self._journal = journal
         self._queue: list[_PendingUpdate] = []

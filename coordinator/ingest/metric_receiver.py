@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.rounds.driver import RoundDriver
+from coordinator.ingest.round_access import RoundAccess
 from coordinator.storage import schema
 from coordinator.storage.update_journal import Journal
 from coordinator.storage.write_behind import WriteBehindBuffer
@@ -31,7 +31,7 @@ class MetricReceiver:
     """
 
     def __init__(
-        self, driver: RoundDriver, journal: Journal, ledger: WriteBehindBuffer, now: Callable[[], float]
+        self, driver: RoundAccess, journal: Journal, ledger: WriteBehindBuffer, now: Callable[[], float]
     ) -> None:
         self._driver = driver
         self._journal = journal

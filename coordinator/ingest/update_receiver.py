@@ -10,13 +10,12 @@ import structlog
 from coordinator.admission.access import AccessControl
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.group_commit import GroupCommit
+from coordinator.ingest.round_access import Registered, RoundAccess
 from coordinator.ingest.verifier import Verifier
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.round_machine.queries import check_acceptable
-from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.update_journal import Journal
 from models.contract import Server
 from protocol.errors import Reason, Refused
@@ -30,6 +29,10 @@ from runtime.mqtt.link import Message
 log = structlog.get_logger(__name__)
 
 _SMALL_BYTES: Final = 64 * 1024
+_JUDGED_BY_ROUND: Final = frozenset(
+    {Reason.WRONG_ROUND, Reason.WRONG_BASE, Reason.NOT_SELECTED, Reason.UNKNOWN_DEVICE}
+)
+"""Reasons that may be over: where another process leads, the round is known here a moment later."""
 
 
 class UpdateReceiver:
@@ -40,11 +43,11 @@ class UpdateReceiver:
         *,
         task: Task,
         server: Server,
-        driver: RoundDriver,
+        driver: RoundAccess,
         model: CurrentModel,
         note: Callable[[str, Magnitudes], None],
         journal: Journal,
-        roster: DeviceRegistry,
+        roster: Registered,
         uploads: Uploads,
         receipts: ReceiptSender,
         access: AccessControl,
@@ -114,7 +117,7 @@ class UpdateReceiver:
         if not await self._again(device, mark):  # an update that counts is not refused afterwards
             await self._refuse(device, self._driver.state.round, mark, barred)
 
-    async def _pointer(self, device: str, pointer: BlobPointer) -> None:
+    async def _pointer(self, device: str, pointer: BlobPointer, *, again: bool = False) -> None:
         mark = pointer.blob.digest
         try:
             if self._is_here(device, mark):
@@ -123,7 +126,9 @@ class UpdateReceiver:
             limits = self._model.limits(await self._model.state())
             answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
         except Refused as refused:
-            if not await self._again(device, mark):
+            if not again and await self._judged_by_old_round(device, refused):
+                await self._pointer(device, pointer, again=True)
+            elif not await self._again(device, mark):
                 await self._refuse(device, pointer.round, mark, refused)
             return
         if isinstance(answer, bytes):
@@ -171,7 +176,11 @@ class UpdateReceiver:
             self._receipts.send_accepted(device, round_, mark)
         return round_ is not None
 
-    async def _update(self, device: str, payload: bytes, mark: str) -> None:
+    async def _judged_by_old_round(self, device: str, refused: Refused) -> bool:
+        """Whether a refusal was made on a state of the round that has changed since."""
+        return refused.reason in _JUDGED_BY_ROUND and await self._driver.refresh(device)
+
+    async def _update(self, device: str, payload: bytes, mark: str, *, again: bool = False) -> None:
         """Verify, decode, bound, check, write to the journal; then send the receipt."""
         offered = self.verifier.offered(device, payload)
         try:
@@ -182,7 +191,9 @@ class UpdateReceiver:
             self._note(mark, found.norms)
             await self.commits.accept(found.header, mark, payload, found.blobs)
         except Refused as refused:
-            if not await self._again(device, mark):
+            if not again and await self._judged_by_old_round(device, refused):
+                await self._update(device, payload, mark, again=True)
+            elif not await self._again(device, mark):
                 await self._refuse(device, offered.round, mark, refused)
             return
         self._roster.contributed(device)

@@ -13,9 +13,9 @@ from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.errors import contain_faults
 from coordinator.ingest.grouped import Grouped
 from coordinator.ingest.header_checks import check_header
+from coordinator.ingest.round_access import RoundAccess
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import check_acceptable
-from coordinator.rounds.driver import RoundDriver
 from models.contract import Blobs, Server, Update
 from models.tensors import blobs_of
 from protocol.errors import Reason, Refused
@@ -69,7 +69,7 @@ class Verifier:
         driver: knows the open round.
     """
 
-    def __init__(self, task: Task, server: Server, model: CurrentModel, driver: RoundDriver) -> None:
+    def __init__(self, task: Task, server: Server, model: CurrentModel, driver: RoundAccess) -> None:
         self._task = task
         self._server = server
         self._model = model

@@ -11,12 +11,13 @@ import structlog
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.objects.blobs import BlobStorage
 from coordinator.recovery.blob_place import check_place
-from coordinator.recovery.folder_owner import own_task, rules_of
+from coordinator.recovery.folder_owner import check_owner, own_task, rules_of
 from coordinator.recovery.open_stores import Stores, open_stores
 from coordinator.recovery.rebuild import open_or_rebuild
 from coordinator.rollout.recorder import RolloutRecorder, open_rollouts
 from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
+from coordinator.storage.engines.base import Fence
 from coordinator.storage.location import DATABASE, Location
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import Journal
@@ -68,6 +69,7 @@ def open_storage(
     *,
     keeps_messages: bool,
     rng: random.Random | None = None,
+    fence: Fence | None = None,
 ) -> Iterator[Storage]:
     """Open the state folder; damage is reported, and repaired if possible.
 
@@ -77,6 +79,8 @@ def open_storage(
         clock: the time.
         keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
         rng: draws the id of a training run; None takes the system's random numbers.
+        fence: as of :class:`coordinator.storage.database.Database`; other processes have the folder open.
+            None: this process has it alone.
 
     Raises:
         Misconfigured: it is not writable or is another task's, or the labelled windows cannot be used.
@@ -90,8 +94,13 @@ def open_storage(
         task = labelled.announced(task)
         rules = rules_of(task, settings)
         sweep_below(root)
-        stores = open_stores(settings.storage, root)
-        store = _open_database(settings.location, task, rules, clock, stores, keeps_messages=keeps_messages)
+        stores = open_stores(settings.storage, root, alone=fence is None)
+        if fence is None:
+            store = _open_database(
+                settings.location, task, rules, clock, stores, keeps_messages=keeps_messages
+            )
+        else:  # a rebuild would take the database away from the other processes
+            store = settings.location.database(alone=False, fence=fence)
         stack.callback(store.close)
         own_task(store, task, settings)
         check_place(store, settings)
@@ -122,6 +131,34 @@ def _open_database(
 def _run_id(location: Location, store: Database, rng: random.Random | None) -> RunId:
     """On SQLite in a file of its own, which a lost database leaves."""
     return RunId(location.state_dir, rng, None if location.schema is None else store)
+
+
+@contextmanager
+def open_shared_storage(
+    settings: CoordinatorSettings, task: Task, clock: Clock, *, keeps_messages: bool
+) -> Iterator[Storage]:
+    """Open what a process needs that accepts updates for a leader; arguments as of :func:`open_storage`.
+
+    Raises:
+        Misconfigured: it is another task's, or cannot be read.
+        Transient: the database cannot be used now.
+    """
+    root = settings.state_dir
+    with ExitStack() as stack:
+        with disk_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+        store = settings.location.database(alone=False)
+        stack.callback(store.close)
+        task = labelled.announced(task)
+        check_owner(store, task, settings)
+        check_place(store, settings)
+        stores = open_stores(settings.storage, root, alone=False, folds=False)
+        journal = Journal(store, stores.frames, keeps_messages=keeps_messages)
+        ledger = WriteBehindBuffer(store, clock)
+        stack.callback(_write_rest, ledger)
+        yield Storage(
+            root, store, journal, stores, ledger, None, _run_id(settings.location, store, None), None
+        )
 
 
 def _write_rest(ledger: WriteBehindBuffer) -> None:

@@ -13,6 +13,8 @@ from typing import Final
 import structlog
 
 from coordinator.admission.quarantine import OFFENCES
+from coordinator.intake.intake_table import Arrivals
+from coordinator.intake.outside_updates import OutsideUpdates, count
 from coordinator.round_machine import table
 from coordinator.round_machine.batch import Key, ReceivedUpdate, accept_batch
 from coordinator.round_machine.commands import (
@@ -45,7 +47,7 @@ from coordinator.rounds.accepted_index import AcceptedIndex
 from coordinator.rounds.attempt_log import Attempts
 from coordinator.rounds.fleet_watch import Lookout
 from coordinator.rounds.outlook import RoundView
-from coordinator.rounds.progress import explain
+from coordinator.rounds.progress import explain, round_metrics
 from coordinator.selection.selector import DeviceSelector
 from coordinator.storage.database import Database
 from coordinator.storage.update_journal import Journal
@@ -54,7 +56,7 @@ from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.concurrency.threads import Threads
-from runtime.metrics import MetricFamily, gauge
+from runtime.metrics import MetricFamily
 from runtime.text import MAX_NAMES
 
 TICK_S: Final = 0.5
@@ -76,6 +78,7 @@ class RoundDriver:
         chooser: selects among them.
         changes: set when the state has changed.
         offers: set when the offer of the round may have to change.
+        outside: updates that other processes accept; None: there are no others.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class RoundDriver:
         changes: Signal,
         offers: Signal,
         clock: Clock,
+        outside: OutsideUpdates | None = None,
     ) -> None:
         self.task = task
         self.rules = rules
@@ -99,7 +103,7 @@ class RoundDriver:
         """One command at a time: the machine asks for the next only when the last is answered."""
         self._store, self._journal, self._clock = store, journal, clock
         self._attempts = Attempts(store, clock)
-        self._fleet, self._chooser = fleet, chooser
+        self._fleet, self._chooser, self._outside = fleet, chooser, outside
         self._changes, self._offers = changes, offers
         self._lock, self._journaled = asyncio.Lock(), 0
         self.threads = Threads("journal", 2)
@@ -134,6 +138,8 @@ class RoundDriver:
             # The task file's rules may have changed: the new ones apply from here on, also in a replay.
             begun = Checkpoint(state=self.state, rules=self.rules)
             await self.threads.run(self._store.append, begun, self.now())
+            if self._outside:
+                await self._reopen(self._outside)
             if rules is not None and rules != self.rules:
                 log.warning("rules_changed", old=rules.model_dump(), new=self.rules.model_dump())
             now = self.state
@@ -154,9 +160,8 @@ class RoundDriver:
     async def _look_at_missing(self) -> None:
         """Report to the machine whether the devices that an open round waits for are all offline."""
         state = self.state
-        if (
-            state.phase is RoundPhase.COLLECTING and self._fleet.may_select()
-        ):  # without a broker no device is heard
+        # Without a broker no device is heard.
+        if state.phase is RoundPhase.COLLECTING and self._fleet.may_select():
             await self.post(Presence(here=self._fleet.has_any(state.each_missing())))
 
     def _look_at_broker(self) -> None:
@@ -199,15 +204,58 @@ class RoundDriver:
             await self._advance(steps, found.state, now, found.commands, counted)
             return found.answers
 
+    async def count_outside(self) -> tuple[str, ...]:
+        """Count what other processes accepted, and return the devices. Raises as :meth:`post`."""
+        async with self._lock:
+            outside, state = self._outside, self.state
+            found = await self.threads.run(outside.arrivals, state) if outside else Arrivals()
+            if not outside or not found:
+                return ()
+            ends = outside.ends(state, count(self.rules, state, found, self.now()).state)
+            found = await self._count(outside, None if ends else found)
+            await self._reopen(outside)
+            return found.accepted
+
+    async def _count(self, outside: OutsideUpdates, found: Arrivals | None = None) -> Arrivals:
+        """Count what was found; None: let nothing more be accepted, and count the rest."""
+        arrivals = await self.threads.run(outside.close, self.state) if found is None else found
+        now, known = self.now(), partial(outside.known, self.state, arrivals)
+        counted = count(self.rules, self.state, arrivals, now)
+        steps: list[tuple[Event, Write | None]] = [(event, None) for event in counted.events]
+        if steps:
+            steps[-1] = (counted.events[-1], known)
+            await self._advance(steps, counted.state, now, counted.commands, {})
+        elif arrivals:  # the round machine knew it
+            await self.threads.run(known)
+        return arrivals
+
+    async def _reopen(self, outside: OutsideUpdates) -> None:
+        """Let other processes accept updates as the state says: an expected end may not have come."""
+        outside.held = False
+        if outside.differs(self.state):
+            await self.threads.run(outside.write, self.state)
+            outside.wrote(self.state)
+
+    async def refresh(self, _device: str) -> bool:
+        """Nothing: this is the round machine."""
+        return False
+
     async def refuse(self, device: str, round_: int, reason: Reason) -> None:
         """An update of this device was refused; if the same bytes would be again, do not wait for it."""
         if reason in OFFENCES:
             await self.post(UpdateRefused(device=device, round=round_, reason=reason.value))
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
+        if outside := self._outside:
+            outside.held = False
+            while not outside.held and outside.ended_by(event, self.rules, self.state, self.now()):
+                await self._count(outside)
+            outside.held = False  # from here on the event is written without a pause
         now, before = self.now(), self.state
         state, commands = table.apply(self.rules, before, event, now)
         await self._advance([(event, write)] if state is not before else [], state, now, commands, {})
+        if outside:
+            await self._reopen(outside)
         return state is not before
 
     async def _advance(
@@ -223,6 +271,8 @@ class RoundDriver:
         if steps:
             await self._write(steps, state, now, commands)
             before, self.state = self.state, state
+            if self._outside:
+                self._outside.wrote(state)
             self.accepted.follow(state.round, [event for event, _ in steps], counted)
             new_phase = _phase_of(before) != _phase_of(state)
             if new_phase:  # not for each event: the sentence looks at the whole fleet
@@ -253,6 +303,8 @@ class RoundDriver:
                 self._store.append(event, now)
                 if write is not None:
                     write()
+            if self._outside and self._outside.differs(state):
+                self._outside.write(state)
             for command in commands:
                 if isinstance(command, RecordAttempt):
                     self._attempts.closed(command)
@@ -291,11 +343,7 @@ class RoundDriver:
 
     def metrics(self) -> Iterable[MetricFamily]:
         """Where the round stands."""
-        state = self.state
-        yield gauge("lichen_round", "The round that is open", state.round)
-        yield gauge("lichen_version", "The newest version", state.version)
-        yield gauge("lichen_selected", "Devices selected in this round", len(state.selected))
-        yield gauge("lichen_delivered", "Devices that delivered in this round", len(state.delivered))
+        return round_metrics(self.state)
 
 
 def _phase_of(state: RoundState) -> tuple[RoundPhase, int, int]:

@@ -11,6 +11,7 @@ from typing import Final
 
 from coordinator.round_machine.closing import closes_at, needed
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
+from runtime.metrics import MetricFamily, gauge
 from runtime.text import one_line
 
 MAX_NAMES: Final = 8
@@ -122,3 +123,11 @@ _WHY: Final[dict[RoundPhase, Callable[[Rules, RoundState, float, FleetStatus], s
     RoundPhase.EXPORTING: lambda _, s, *__: f"waiting for the worker to export version {s.version}",
     RoundPhase.DONE: lambda _, s, *__: f"all {s.round} rounds are over; version {s.version} is the last",
 }
+
+
+def round_metrics(state: RoundState) -> Iterable[MetricFamily]:
+    """Where the round stands."""
+    yield gauge("lichen_round", "The round that is open", state.round)
+    yield gauge("lichen_version", "The newest version", state.version)
+    yield gauge("lichen_selected", "Devices selected in this round", len(state.selected))
+    yield gauge("lichen_delivered", "Devices that delivered in this round", len(state.delivered))

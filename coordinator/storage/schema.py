@@ -7,7 +7,7 @@ from sqlalchemy import JSON, BigInteger, Column, Dialect, Float, Identity, Integ
 from sqlalchemy import String as Varchar
 from sqlalchemy.types import TypeDecorator
 
-VERSION = 6
+VERSION = 7
 """Version of the tables, in ``PRAGMA user_version``."""
 
 READABLE_FROM = 6
@@ -28,6 +28,7 @@ UPGRADES = {
     3: (),
     4: (),
     5: (),
+    6: (),
 }
 """Statements from that version to the next: changes to existing tables; ``create_all`` makes the missing
 ones."""
@@ -227,6 +228,38 @@ bundles = Table(
 )
 """Where a method is ``routed``: the newest bundle of each serving route, and how many devices it was made
 for. ``route``: digest of ``blobs``, the names of what it holds; ``base``: the version's manifest."""
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("role", String, primary_key=True),
+    Column("holder", String, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("until", Float, nullable=False),
+)
+"""Which process has a role that only one may have (``lease.decisions``). ``until``: Unix seconds of the
+database's clock."""
+
+intake = Table(
+    "intake",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("manifest", String, nullable=False),
+    Column("taking", Integer, nullable=False),
+)
+"""What processes that accept updates may accept: one row (``id`` 1), written by the leader with the event
+that changes it."""
+
+arrivals = Table(
+    "arrivals",
+    metadata,
+    Column("round", Integer, primary_key=True),
+    Column("device", String, primary_key=True),
+    Column("reason", String, primary_key=True),
+)
+"""What other processes did with updates, until the leader's round machine knows it: ``reason`` is empty for
+an accepted update, else why its content was refused."""
 
 
 def unsound(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:

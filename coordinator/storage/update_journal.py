@@ -130,7 +130,11 @@ class Journal:
         for one in updates:
             if one.header.device in self._unconfirmed:  # the same bytes as a withdrawn update: they count now
                 self.confirmed(one.header.device, [one.digest])
-        self._store.put_all(schema.updates, [_row(one, wall) for one in updates])
+        self._store.put_all(schema.updates, [row_of(one, wall) for one in updates])
+        self.record_messages(updates)
+
+    def record_messages(self, updates: Sequence[ReceivedUpdate]) -> None:
+        """Write the method's own messages of accepted updates, if they are kept; in their transaction."""
         if self._keeps_messages:
             headers = [one.header for one in updates]
             rows = [{"device": one.device, "round": one.round, "extra": one.extra} for one in headers]
@@ -271,7 +275,8 @@ class Journal:
         self._frames.forget_before(round_)
 
 
-def _row(update: ReceivedUpdate, wall: float) -> dict[str, Any]:
+def row_of(update: ReceivedUpdate, wall: float) -> dict[str, Any]:
+    """An accepted update as a row of ``schema.updates``; ``wall`` is Unix seconds."""
     header = update.header
     content = header.model_dump(mode="json", exclude={"extra"})
     row = {"round": header.round, "device": header.device, "digest": update.digest, "size": update.size}

@@ -94,3 +94,17 @@ def lost_words(settings: MqttSettings, reason: ReasonCode, *, from_broker: bool,
     if reason.value == _UNSPECIFIED:  # nothing else is known: TCP ended without an MQTT packet
         return f"the connection to {where} was lost: it was cut, or the broker ended"
     return f"the connection to {where} was lost: {reason}"
+
+
+def is_shared(name: str) -> bool:
+    """Whether a topic filter is a shared subscription (MQTT 5, 4.8.2)."""
+    return name.startswith("$share/")
+
+
+def no_shared_words(settings: MqttSettings) -> str:
+    """The message for a broker without shared subscriptions."""
+    return (
+        f"the broker at {settings.where} offers no shared subscriptions (MQTT {settings.protocol}), so it "
+        "cannot divide updates among several processes: set cluster.shared_subscriptions = false, and one "
+        "ingest process works at a time"
+    )

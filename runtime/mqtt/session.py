@@ -10,7 +10,15 @@ from paho.mqtt.reasoncodes import ReasonCode
 from protocol.errors import Reason, Refused, Transient
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.connection import Arrival, Connect, ConnectOptions, fail, succeed
-from runtime.mqtt.errors import TAKEN_OVER, ConnectFailed, limit_words, lost_words, refusal
+from runtime.mqtt.errors import (
+    TAKEN_OVER,
+    ConnectFailed,
+    is_shared,
+    limit_words,
+    lost_words,
+    no_shared_words,
+    refusal,
+)
 from runtime.mqtt.flow_control import FlowControl, is_bulk
 from runtime.mqtt.inbox import Inbox, Message
 from runtime.mqtt.keepalive import Ask, KeepaliveMonitor
@@ -77,6 +85,8 @@ class Session:
         self._pinging: asyncio.Task[None] | None = None
         self.max_packet_bytes = settings.max_packet_bytes
         self.session_present = False
+        self.shared_available = settings.protocol == "5"
+        """Whether the broker offers shared subscriptions, which MQTT 3.1.1 does not know."""
         self.withheld = 0
         """QoS 1 messages that found no room; the broker delivers them again on the next connection."""
         self.ended_because = ""
@@ -146,10 +156,13 @@ class Session:
         """Subscribe to all filters; returns a message for each that the broker refused.
 
         Raises:
-            ConnectFailed: the connection ended, or no SUBACK came in time.
+            ConnectFailed: the connection ended, no SUBACK came in time, or the broker has no shared
+                subscriptions and a filter is one.
         """
         if not filters:
             return []
+        if not self.shared_available and any(is_shared(name) for name, _ in filters):
+            raise ConnectFailed(no_shared_words(self._settings), patient=True)
         future: asyncio.Future[list[ReasonCode] | None] = self._loop.create_future()
         self._subacks[self._connection.subscribe(filters)] = future
         try:
@@ -159,7 +172,10 @@ class Session:
             raise ConnectFailed(f"no SUBACK from the broker at {self._settings.where}") from None
         if codes is None:
             raise ConnectFailed(self.ended_because)
-        return [f"{name}: {code}" for (name, _), code in zip(filters, codes, strict=False) if code.is_failure]
+        refused = {name: code for (name, _), code in zip(filters, codes, strict=False) if code.is_failure}
+        if any(is_shared(name) for name in refused):
+            raise ConnectFailed(no_shared_words(self._settings), patient=True)
+        return [f"{name}: {code}" for name, code in refused.items()]
 
     async def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, timeout_s: float) -> None:
         """Send, and return at PUBACK (QoS 0: when it is written to the socket).
@@ -249,6 +265,7 @@ class Session:
         self.session_present = present
         self.max_packet_bytes = int(getattr(limits, "MaximumPacketSize", self.max_packet_bytes))
         self._gate = self._new_gate(int(getattr(limits, "ReceiveMaximum", 65535)))
+        self.shared_available &= bool(getattr(limits, "SharedSubscriptionAvailable", 1))
         self._watch.acked()
         self.was_open = True
         succeed(self._connack)

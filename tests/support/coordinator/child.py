@@ -1,6 +1,7 @@
 """The coordinator with the tiny method as a process: ``-m tests.support.coordinator.child ARGS.json``.
 
-``slow``: a step (initial, fold, evaluate, export) that takes longer than any test, to be killed in it.
+``role``: ``serve``, ``lead`` or ``ingest``. ``slow``: a step (initial, fold, evaluate, export) that takes
+longer than any test, to be killed in it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 from coordinator.app import run as run_coordinator
+from coordinator.cluster.app import run_ingest, run_lead
 from protocol.tasks.task import Task
 from runtime import logs
 from runtime.process.daemon import run
@@ -64,8 +66,14 @@ def main(file: str) -> int:
     server = SlowServer() if args["slow"] == "fold" else TinyServer()
 
     async def start() -> int:
-        task = Task.model_validate(args["task"])
-        return await run_coordinator(settings, task, server, jobs=SlowJobs(args["slow"]))
+        task, jobs = Task.model_validate(args["task"]), SlowJobs(args["slow"])
+        match args.get("role", "serve"):
+            case "lead":
+                return await run_lead(settings, task, server, jobs=jobs)
+            case "ingest":
+                return await run_ingest(settings, task, server)
+            case _:
+                return await run_coordinator(settings, task, server, jobs=jobs)
 
     return run(start)
 

@@ -1,0 +1,195 @@
+"""``lichen coordinator lead`` and ``ingest``, from their settings to an exit status."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Final
+
+import structlog
+
+from coordinator.app import open_coordinator
+from coordinator.cluster import ingest_worker
+from coordinator.cluster.ingest_worker import IngestWorker
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.fleet.serving_routes import routing
+from coordinator.lease.keeper import LeaseKeeper, holder_name
+from coordinator.lease.table import LeaseTable
+from coordinator.recovery.state_folder import open_shared_storage
+from coordinator.status.prometheus import serve_metrics
+from coordinator.task import load_task
+from coordinator.wires import Wires
+from coordinator.workers import labelled_data
+from coordinator.workers.jobs import Jobs
+from models.contract import Server
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+from protocol.topics import ingest_filters, ping_topic
+from runtime import logs
+from runtime.clock import Clock, SystemClock
+from runtime.mqtt.link import Link
+from runtime.process.daemon import Finished, supervise
+from runtime.storage.files import disk_errors
+
+log = structlog.get_logger(__name__)
+
+LEAD: Final = "lead"
+INGEST: Final = "ingest"
+"""Roles whose lease one process has."""
+_KEEPALIVE_S: Final = 10
+"""A process that hangs gets its share of the messages until the broker notices."""
+
+
+@contextmanager
+def _lease(settings: CoordinatorSettings, role: str, clock: Clock) -> Iterator[LeaseKeeper]:
+    """The lease of a role, on a connection of its own."""
+    with disk_errors(settings.state_dir):
+        settings.state_dir.mkdir(parents=True, exist_ok=True)
+    with settings.location.database(alone=False) as store:
+        table = LeaseTable(store, role, settings.cluster.lease_s)
+        keeper = LeaseKeeper(table, role, clock, holder_name())
+        try:
+            yield keeper
+        finally:
+            keeper.close()
+
+
+async def lead(settings: CoordinatorSettings) -> int:
+    """Lead the rounds of the fleet while no other process does; else wait.
+
+    Raises:
+        Misconfigured: the task, the method's options or the state folder.
+    """
+    logs.configure(settings.log)
+    task, spec = load_task(settings)
+    return await run_lead(settings, task, spec.server())
+
+
+async def run_lead(
+    settings: CoordinatorSettings, task: Task, server: Server, *, jobs: Jobs | None = None
+) -> int:
+    """As :func:`lead`, with a task that is read already; ``jobs`` None: real child processes."""
+    with _lease(settings, LEAD, SystemClock()) as lease:
+        return await supervise({LEAD: partial(_lead, settings, task, server, lease, jobs)})
+
+
+async def _lead(
+    settings: CoordinatorSettings, task: Task, server: Server, lease: LeaseKeeper, jobs: Jobs | None
+) -> None:
+    await lease.take()
+    try:
+        async with open_coordinator(settings, task, server, jobs=jobs, lease=lease) as coordinator:
+            await coordinator.driver.open()
+            with serve_metrics(settings.metrics, (*coordinator.measured, lease)):
+                try:
+                    await _run_all(coordinator.services())
+                finally:
+                    await coordinator.goodbye()
+    finally:
+        await lease.release()
+
+
+async def ingest(settings: CoordinatorSettings) -> int:
+    """Accept updates for the leader until a signal.
+
+    Raises:
+        Misconfigured: the task, the method's options, the state folder or the protocol of the broker.
+    """
+    logs.configure(settings.log)
+    task, spec = load_task(settings)
+    return await run_ingest(settings, task, spec.server())
+
+
+async def run_ingest(settings: CoordinatorSettings, task: Task, server: Server) -> int:
+    """As :func:`ingest`, with a task that is read already."""
+    shared, clock = settings.cluster.shared_subscriptions, SystemClock()
+    if shared and settings.mqtt.protocol != "5":
+        raise Misconfigured(
+            "cluster.shared_subscriptions: shared subscriptions are a part of MQTT 5, and mqtt.protocol is "
+            f'"{settings.mqtt.protocol}"; set cluster.shared_subscriptions = false, and one ingest process '
+            "works at a time"
+        )
+    accepting = partial(_ingest, settings, task, server, clock)
+    if shared:
+        return await supervise({INGEST: accepting})
+    with _lease(settings, INGEST, clock) as lease:
+        return await supervise({INGEST: partial(_alone, lease, accepting)})
+
+
+async def _alone(lease: LeaseKeeper, accepting: Callable[[], Awaitable[None]]) -> None:
+    """Without shared subscriptions each process would get every message."""
+    await lease.take()
+    try:
+        await _run_all({"lease": lease.run, INGEST: accepting})
+    finally:
+        await lease.release()
+
+
+async def _ingest(settings: CoordinatorSettings, task: Task, server: Server, clock: Clock) -> None:
+    async with open_ingest(settings, task, server, clock=clock) as worker:
+        with serve_metrics(settings.metrics, worker.measured):
+            await _run_all(worker.services)
+
+
+@asynccontextmanager
+async def open_ingest(
+    settings: CoordinatorSettings, task: Task, server: Server, *, clock: Clock | None = None
+) -> AsyncIterator[IngestWorker]:
+    """Open what the leader shares, and build a process on it that accepts updates.
+
+    Args:
+        settings: where and how.
+        task: as the operator wrote it.
+        server: the method's server half.
+        clock: the time.
+
+    Raises:
+        Misconfigured: the state belongs to another task.
+        Transient: it cannot be read now.
+    """
+    clock = clock or SystemClock()
+    keeps_messages = routing(server) is not None
+    # No session at the broker: it would keep messages for a process that never returns.
+    mqtt = settings.mqtt.model_copy(
+        update={"session_expiry_s": 0, "keepalive_s": min(_KEEPALIVE_S, settings.mqtt.keepalive_s)}
+    )
+    filters = ingest_filters(settings.fleet, shared=settings.cluster.shared_subscriptions)
+    link = Link(
+        mqtt,
+        ingest_worker.client_id(settings.fleet),
+        filters=[(one, 1) for one in filters],
+        ping_topic=ping_topic(settings.fleet),
+    )
+    with open_shared_storage(settings, task, clock, keeps_messages=keeps_messages) as storage:
+        worker = ingest_worker.build(
+            settings,
+            labelled_data.announced(task),
+            server,
+            storage=storage,
+            link=link,
+            clock=clock,
+            wires=Wires(),
+        )
+        try:
+            await worker.open()
+            yield worker
+        finally:
+            worker.close()
+
+
+async def _run_all(services: Mapping[str, Callable[[], Awaitable[None]]]) -> None:
+    """Run services until one fails; if one has finished the work, end with that."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for name, run in services.items():
+                group.create_task(_named(name, run), name=name)
+    except* Finished as done:
+        raise Finished(str(done.exceptions[0])) from None
+
+
+async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await run()
+    except Exception as error:
+        error.add_note(f"in service {name!r}")
+        raise

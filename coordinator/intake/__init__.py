@@ -1,0 +1,1 @@
+"""Updates that other processes accept for the one that leads."""

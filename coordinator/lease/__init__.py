@@ -1,0 +1,1 @@
+"""Which one of several processes leads."""

@@ -1,0 +1,121 @@
+"""Leases in the database: compare-and-set on its own time. Synchronous and thread-safe."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from coordinator.lease.decisions import Lease, is_free, renewed, taken
+from coordinator.storage import schema
+from coordinator.storage.database import Database
+from protocol.errors import Transient
+
+_NOW: Final = {
+    "postgresql": "extract(epoch from clock_timestamp())::double precision",
+    "sqlite": "(julianday('now') - 2440587.5) * 86400.0",
+}
+"""The database's own time, by dialect: one clock for all processes."""
+_HOLDER: Final = 200
+"""Characters of a holder's name."""
+
+
+class LeaseLost(Transient):
+    """Another process has the lease: nothing of the transaction was written."""
+
+
+class LeaseTable:
+    """The row of one role's lease.
+
+    Args:
+        store: a connection that no long transaction of this process holds back.
+        role: key of the lease.
+        life_s: of the lease after its last renewal.
+    """
+
+    def __init__(self, store: Database, role: str, life_s: float) -> None:
+        self._store = store
+        self._role = role
+        self.life_s = life_s
+        self._mine = schema.leases.c.role == role
+
+    def read(self) -> tuple[Lease, float]:
+        """The lease, and the database's time.
+
+        Raises:
+            Transient: the database cannot be read now.
+        """
+        with self._store.transaction() as connection:
+            return self._read(connection)
+
+    def _read(self, connection: sa.Connection) -> tuple[Lease, float]:
+        now = float(connection.exec_driver_sql(f"SELECT {_NOW[connection.dialect.name]}").scalar_one())
+        row = connection.execute(sa.select(schema.leases).where(self._mine)).mappings().one_or_none()
+        return (Lease() if row is None else Lease(row["holder"], row["epoch"], row["until"])), now
+
+    def take(self, holder: str) -> tuple[Lease | None, Lease, float]:
+        """Take the lease if it is free.
+
+        Returns:
+            The lease, None if another process has it; the row before; and the database's time.
+
+        Raises:
+            Transient: the database cannot be read or written now.
+        """
+        found, now = self.read()  # without a write lock, which a process that only waits does not need
+        mine = None
+        if is_free(found, now, self.life_s):
+            mine = self._change(lambda row, at: taken(row, holder[:_HOLDER], at, self.life_s))
+        return mine, found, now
+
+    def renew(self, mine: Lease) -> Lease | None:
+        """Extend a lease; None: another process has it.
+
+        Raises:
+            Transient: the database cannot be written now.
+        """
+        return self._change(lambda found, now: renewed(found, mine, now, self.life_s))
+
+    def release(self, mine: Lease) -> None:
+        """Give the lease back, so that the next holder need not wait.
+
+        Raises:
+            Transient: the database cannot be written now.
+        """
+        self._change(
+            lambda found, now: None if renewed(found, mine, now, 0.0) is None else Lease("", mine.epoch, 0.0)
+        )
+
+    def _change(self, decide: Callable[[Lease, float], Lease | None]) -> Lease | None:
+        """Read, decide and write; None if the decision is, or if the row changed in between."""
+        table = schema.leases
+        with self._store.transaction(write=True) as connection:
+            found, now = self._read(connection)
+            new = decide(found, now)
+            if new is None:
+                return None
+            values = {"holder": new.holder, "epoch": new.epoch, "until": new.until}
+            if found == Lease():
+                self._store.insert_new(table, [{"role": self._role, "holder": "", "epoch": 0, "until": 0.0}])
+            unchanged = (table.c.epoch == found.epoch) & (table.c.until == found.until)
+            done = connection.execute(table.update().where(self._mine & unchanged).values(**values))
+            return new if done.rowcount == 1 else None
+
+
+def fence(role: str, epoch: int) -> Callable[[Any], None]:
+    """A check for the end of a writing transaction: no other process has the lease, nor gets it until then.
+
+    The row is locked for reading: another process that takes the lease waits for the commit, so that no write
+    of an epoch follows one of the next.
+
+    Args:
+        role: of the lease.
+        epoch: of the writer.
+    """
+    query = sa.select(schema.leases.c.epoch).where(schema.leases.c.role == role).with_for_update(read=True)
+
+    def check(connection: sa.Connection) -> None:
+        found = connection.execute(query).scalar_one_or_none()
+        if found != epoch:
+            raise LeaseLost(f"the lease {role!r} has epoch {found}, ours is {epoch}: nothing was written")
+
+    return check
