@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OBSERVER := .venv-observer
+FLOWER := .venv-flower
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of processes are started, and each would compile our code again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium postgresql postgresql-package
+.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium postgresql postgresql-package flower
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
@@ -36,7 +37,7 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp ## every figure of docs/benchmarks (ARGS=--quick: one seed)
+bench: $(VENV)/dev.stamp $(OBSERVER)/installed.stamp $(FLOWER)/installed.stamp ## every figure of docs/benchmarks (ARGS=--quick: one seed)
 	$(BIN)/lichen bench all $(ARGS)
 
 docs: $(VENV)/dev.stamp ## pages that are generated from the code and from stored results
@@ -88,8 +89,16 @@ postgresql:
 postgresql-package:
 	$(call installed,postgresql)
 
+# Flower and what our training needs, apart from our own environment: both ask for versions of the same libraries.
+flower: $(FLOWER)/installed.stamp ## the environment of Flower, for `lichen bench peers`
+$(FLOWER)/installed.stamp: pyproject.toml
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/pip install -q torch==2.13.0
+	$(FLOWER)/bin/pip install -q '.' 'flwr==1.41.0'
+	touch $@
+
 lock: ## the libraries of install.sh, resolved again, with hashes (Python 3.11, x86_64)
 	$(PYTHON) install/lock.py
 
 clean:
-	rm -rf $(VENV) $(OBSERVER) build *.egg-info demo-out bench-out mutants-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(OBSERVER) $(FLOWER) build *.egg-info demo-out bench-out mutants-out .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

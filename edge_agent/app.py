@@ -12,6 +12,7 @@ import structlog
 
 from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings, read, read_task
+from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.in_process import all_ended
 from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
 from edge_agent.ports import AgentLink, Trainer
@@ -71,6 +72,7 @@ def open_agent(
     worker: Trainer | None = None,
     zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
+    inference: Inference | None = None,
 ) -> Agent:
     """Open the agent's files, and make its parts; :meth:`Agent.close` closes them.
 
@@ -83,6 +85,7 @@ def open_agent(
         worker: as for :func:`edge_agent.wiring.build`, and so are the others.
         zygote: see there.
         rng: see there.
+        inference: see there.
 
     Raises:
         Misconfigured: another agent runs on this state_dir, or a folder or file of it is invalid.
@@ -108,6 +111,7 @@ def open_agent(
             worker=worker,
             zygote=zygote,
             rng=rng,
+            inference=inference,
         )
     except BaseException:
         storage.close()

@@ -54,6 +54,7 @@ def build(
     worker: Trainer | None = None,
     zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
+    inference: Inference | None = None,
 ) -> Agent:
     """Make every part, after the parts it depends on.
 
@@ -68,6 +69,7 @@ def build(
         worker: trains; None uses a child process as configured.
         zygote: starts model processes; None starts one when needed.
         rng: jitter; None creates one.
+        inference: runs models; None uses ONNX Runtime as configured.
 
     Raises:
         Misconfigured: ``trust_file`` is missing, or no root.
@@ -81,7 +83,7 @@ def build(
     zygote = zygote or ZygoteClient(settings.log)
 
     # From sensors or files to the current task's data.
-    inference = Inference(settings.infer, clock, storage.private, zygote)
+    inference = inference or Inference(settings.infer, clock, storage.private, zygote)
     collector = Collector(
         settings, sources, clock=clock, listener=inference.enqueue, changed=changed, progress=progress
     )

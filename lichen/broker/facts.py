@@ -23,7 +23,7 @@ HELD: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ConnackLimits:
-    """ConnackLimits that CONNACK of MQTT 5 names; None: not named."""
+    """Limits that CONNACK of MQTT 5 names; None: not named."""
 
     packet_bytes: int | None = None
     receive_maximum: int | None = None

@@ -90,6 +90,7 @@ _HELP = {
     "names": "What 10,000 made-up names cost in a round: bytes of log, database and announcements.",
     "norms": "How far apart the updates of honest, uneven devices lie.",
     "observer": "Memory of an agent that only observes and infers, without torch.",
+    "peers": "lichen and Flower on the same fleet, model, data and rounds: CPU, bytes, memory, time.",
     "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
     "serving": "What the agent adds to ONNX Runtime: time around a prediction, memory over swaps.",
     "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",

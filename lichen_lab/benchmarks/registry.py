@@ -26,6 +26,7 @@ _MODULES: Final = {
     "names": "suite.coordinator.fleet_names",
     "norms": "suite.update_norms",
     "observer": "suite.observer",
+    "peers": "suite.peers",
     "qqr": "studies.qqr",
     "quality": "suite.quality_indicator",
     "serving": "suite.serving",

@@ -121,7 +121,7 @@ class SharedSqlite:
                 gone.
         """
         with self._lock, self._sorted():
-            with transaction(self._connection):
+            with transaction(self._connection, self.path):
                 before = self._connection.total_changes
                 yield self._connection
                 if self._fence is not None and self._connection.total_changes != before:

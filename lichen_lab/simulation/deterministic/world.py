@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from coordinator.rollout.model import RolloutState
 from coordinator.round_machine.events import RoundPhase
 from lichen_lab.simulation.deterministic import resource_bounds
 from lichen_lab.simulation.deterministic.machine import event_loop
@@ -24,6 +25,7 @@ from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.network import network
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
 from lichen_lab.simulation.deterministic.scenario.invariants import GroundTruth
+from lichen_lab.simulation.deterministic.scenario.rollout_truth import RolloutTruth
 from lichen_lab.simulation.deterministic.scenario.scenario import (
     COORDINATOR,
     FaultKind,
@@ -85,6 +87,7 @@ class World:
             first_state(self.task, scenario.head),
             tolerant=scenario.rots,
             time=None if scenario.jumps_at(COORDINATOR) else sim.time,
+            rollouts=RolloutTruth(scenario.seed) if scenario.rollouts else None,
         )
         self.sky = network.SimNetwork(scenario, self.say, self.fail)
         self.nodes: dict[str, Node] = {COORDINATOR: CoordinatorNode(self, COORDINATOR, sim)}
@@ -105,6 +108,28 @@ class World:
     def link_maker(self, node: Node) -> Callable[..., Any]:
         """See ``nodes.Surroundings``."""
         return self.sky.link_maker(node)
+
+    def model_runs(self, device: str, digest: str) -> None:
+        """See ``nodes.Surroundings``."""
+        truth, app = self.truth.rollouts, self.headquarters.app
+        if truth is None:
+            return
+        known = app is not None and self.headquarters.is_up
+        if known and app is not None:
+            self.truth.look_at_rollouts(app)
+        truth.runs(device, digest, known=known)
+
+    def stable_digests(self) -> tuple[str, ...]:
+        """See ``nodes.Surroundings``."""
+        course = self._course()
+        return () if course is None or course.stable is None else course.stable.release.digests
+
+    def _course(self) -> RolloutState | None:
+        """The decisions of the coordinator that runs now."""
+        app = self.headquarters.app
+        if app is None or not self.headquarters.is_up or app.storage.rollouts is None:
+            return None
+        return app.storage.rollouts.last
 
     def say(self, words: str) -> None:
         """See ``nodes.Surroundings``."""
@@ -234,9 +259,14 @@ class World:
         if app is None or not self.headquarters.is_up or app.driver.state.phase is not RoundPhase.DONE:
             return False
         devices = [node for node in self.nodes.values() if isinstance(node, DeviceNode)]
-        if self.truth.unreported():
+        if self.truth.unreported() or not self._rolled_out():
             return False
-        return all(device.is_up and not device.waiting for device in devices)
+        return all(device.is_up and not device.waiting and device.settled for device in devices)
+
+    def _rolled_out(self) -> bool:
+        """No rollout goes on, or is about to."""
+        course = self._course()
+        return course is None or (course.open is None and course.waiting is None)
 
     def _why(self) -> str:
         app = self.headquarters.app

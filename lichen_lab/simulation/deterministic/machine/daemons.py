@@ -20,9 +20,10 @@ from edge_agent.storage.agent_storage import open_storage
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, ToySource, ToyTrainer
+from lichen_lab.simulation.deterministic.scenario.toy_models import ToyInference, bundle
 from protocol.base import Wire
 from protocol.errors import Refused
-from protocol.messages import Receipt, Want, decode
+from protocol.messages import Receipt, State, Want, decode
 from protocol.topics import Kind, parse
 from runtime.concurrency.signals import Signal
 from runtime.mqtt.inbox import Message
@@ -65,6 +66,14 @@ class WatchedLink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
+    async def publish(self, topic: str, payload: bytes, **how: Any) -> None:
+        """Publish, after the observer has seen a state."""
+        truth = self._device.world.truth.rollouts
+        if truth is not None and payload and parse(topic).kind is Kind.STATE:
+            state = decode(payload, State)
+            self._device.aside(lambda: truth.reports(self._device.name, state))
+        await self._link.publish(topic, payload, **how)
+
     async def messages(self) -> AsyncIterator[Message]:
         """Take a message that arrives."""
         async for message in self._link.messages():
@@ -98,8 +107,38 @@ class DeviceNode(Node):
             make_link=partial(WatchedLink, self, self.world.link_maker(self)),
             worker=ToyTrainer(self.clock, scenario.train_s, self.rng("worker"), scenario.work_fails),
             rng=self.rng("jitter"),
+            inference=self._inference(settings),
         )
         return await live(self.agent)
+
+    def _inference(self, settings: AgentSettings) -> ToyInference | None:
+        """Toy models, in a world with rollouts."""
+        if self.world.truth.rollouts is None:
+            return None
+        return ToyInference(
+            settings.infer,
+            self.clock,
+            seed=self.world.scenario.seed,
+            rng=self.rng("models"),
+            on_swap=self._on_swap,
+        )
+
+    def _on_swap(self, digest: str) -> None:
+        """A model becomes active."""
+        self.world.say(f"{self.name} runs {digest[:8]}")
+        self.aside(lambda: self.world.model_runs(self.name, digest))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it runs what all devices should run, or has tried it and does not keep it."""
+        truth, agent = self.world.truth.rollouts, self.agent
+        if truth is None or agent is None:
+            return True
+        report, model = agent.deployment.report(), agent.inference.model
+        wanted = self.world.stable_digests()
+        if not wanted or (model is not None and model.digest in wanted):
+            return report is None or report.phase != "trial"
+        return report is not None and report.bundle in wanted and report.phase in {"rolled_back", "refused"}
 
     def may_rot(self, path: Path) -> bool:
         """The agent's JSON files, blobs and private tensors; databases while they are closed."""
@@ -157,7 +196,14 @@ class CoordinatorNode(Node):
             settings,
             task,
             self.world.truth.server,
-            jobs=ToyJobs(task, scenario.head, self.clock, self.rng("jobs"), scenario.work_fails),
+            jobs=ToyJobs(
+                task,
+                scenario.head,
+                self.clock,
+                self.rng("jobs"),
+                scenario.work_fails,
+                bundle if scenario.rollouts else None,
+            ),
             clock=self.clock,
             link=link_of(settings, self.world.link_maker(self)),
             rng=self.rng("run id"),
@@ -210,7 +256,8 @@ def _settings_of(scenario: Scenario, name: str) -> AgentSettings:
             "store": {"commit_every_s": 4.0},
             "outbox": {"resend_s": scenario.resend_s},
             "learn": {"module": "lichen_lab.simulation.deterministic.scenario.toy_method", "timeout_s": 60.0},
-            "infer": {"enabled": False},
+            "infer": {"enabled": scenario.rollouts},
+            "deploy": {"max_starts": 100},
             "fetch_timeout_s": 60.0,
             "state_every_s": 5.0,
         }
@@ -226,7 +273,11 @@ def coordinator_settings(scenario: Scenario, root: Path) -> CoordinatorSettings:
             "task": root / "task.toml",
             "mqtt": mqtt(scenario),
             "evaluation": {"data": root / "windows.npz" if scenario.evaluate else None},
-            "export": {"enabled": scenario.export, "every_rounds": int(scenario.routed)},
+            "export": {
+                "enabled": scenario.export or scenario.rollouts,
+                "every_rounds": int(scenario.routed or scenario.rollouts),
+            },
+            "rollout": _STAGED if scenario.rollouts else {},
             "quarantine": {"first_s": 20.0, "longest_s": 160.0},
             "offer_every_s": scenario.offer_every_s,
             "spread_s": scenario.spread_s,
@@ -240,4 +291,14 @@ def mqtt(scenario: Scenario) -> dict[str, Any]:
     return {"chunk_bytes": scenario.chunk_bytes, "backoff_min_s": 0.2, "backoff_max_s": 5.0}
 
 
+_STAGED: Final = {
+    "mode": "staged",
+    "canary": "share:0.3",
+    "waves": (1.0,),
+    "soak_s": 3.0,
+    "deadline_s": 1e6,
+    "gates": {"max_failed_share": 0.0},
+    "trial": {"windows": 2, "deadline_s": 120.0, "min_labelled": 1000},
+}
+"""``[rollout]``: one canary, then all; a device that fails ends it, and no person is needed."""
 ERRNO: Final = {"full disk": errno.ENOSPC, "read-only disk": errno.EROFS}

@@ -40,6 +40,12 @@ class Surroundings(Protocol):
     def link_maker(self, node: "Node") -> Callable[..., Any]:
         """Makes the links of this life, as the constructor of ``runtime.mqtt.link.Link``."""
 
+    def model_runs(self, device: str, digest: str) -> None:
+        """A device activates a model."""
+
+    def stable_digests(self) -> tuple[str, ...]:
+        """Of the release that all devices should run; empty if there is none."""
+
     def say(self, words: str) -> None:
         """Write a line of the trace."""
 

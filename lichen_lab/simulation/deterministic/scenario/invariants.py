@@ -25,6 +25,7 @@ from lichen_lab.simulation.deterministic.scenario.coordinator_state import (
     updates_of,
     version_of,
 )
+from lichen_lab.simulation.deterministic.scenario.rollout_truth import RolloutTruth
 from lichen_lab.simulation.deterministic.scenario.toy_guided import train_step, viewed
 from models.contract import Blobs, Server, Update
 from models.tensors import flatten
@@ -84,6 +85,8 @@ class GroundTruth:
     """Round, attempt, and the true time at which it began to collect."""
     looked: float = 0.0
     """True time of the last look at the state."""
+    rollouts: RolloutTruth | None = None
+    """Of a world with rollouts."""
     living: Coordinator | None = None
     """The observed life."""
 
@@ -157,7 +160,17 @@ class GroundTruth:
         while len(self.states) <= state.version:
             self._made(app, len(self.states))
         self._none_missing(app, state)
+        self.look_at_rollouts(app)
         self.last = state
+
+    def look_at_rollouts(self, app: Coordinator) -> None:
+        """The decisions on what devices run, as they are on disk.
+
+        Raises:
+            Violation: see :class:`RolloutTruth`.
+        """
+        if self.rollouts is not None and app.storage.rollouts is not None:
+            self.rollouts.decided(app.storage.rollouts.course())
 
     def _closed(self, before: RoundState, state: RoundState, now: float | None) -> None:
         """A round closed just now; ``now`` is None where it did in the coordinator's last life."""

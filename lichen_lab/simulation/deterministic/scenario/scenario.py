@@ -1,7 +1,7 @@
 """A seed's scenario: the fleet, its settings, and a plan of faults. Pure."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -99,6 +99,8 @@ class Scenario:
     """Each kind of device gets a bundle of its own."""
     guided: bool = False
     """Guided rounds: the coordinator looks at every update before the fold, and trains after it."""
+    rollouts: bool = False
+    """Devices run models, and each version reaches them in stages."""
     receive_maximum: int | None = None
     """Of the broker, told at CONNACK."""
     max_packet_bytes: int | None = None
@@ -131,6 +133,8 @@ _WEIGHTS: Final = {
 }
 _ROTTEN: Final = 0.15
 """Share of seeds in which bits rot."""
+_STAGED: Final = 0.4
+"""Share of seeds with rollouts, of those without routes and without bit rot."""
 _POLICIES: Final = ("coverage", "coverage", "bandit")
 _OF_BROKER: Final = (FaultKind.BROKER_CRASH, FaultKind.BROKER_LOSS)
 
@@ -146,7 +150,7 @@ def draw(seed: int) -> Scenario:
     end = rng.uniform(25.0, 60.0)
     small = rng.random() < 0.4  # noqa: PLR2004 - of the worlds
     max_packet_bytes = links.choice((None, None, 4096))
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         devices=devices,
         lacking=tuple(d for d in devices if rng.random() < 0.2),  # noqa: PLR2004 - of the devices
@@ -173,6 +177,8 @@ def draw(seed: int) -> Scenario:
         receive_maximum=links.choice((None, 1, 2, 20)),
         max_packet_bytes=max_packet_bytes,
     )
+    staged = random.Random(f"rollouts {seed}").random() < _STAGED  # noqa: S311 - a seed, not a secret
+    return replace(scenario, rollouts=staged and not scenario.routed and not scenario.rots)
 
 
 def _rounds(rng: random.Random, devices: int) -> Rounds:

@@ -5,7 +5,7 @@ offer's seed, so that the same offer gives the same bytes. Work takes virtual se
 """
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -127,11 +127,23 @@ def train(job_dir: Path) -> None:
 
 
 class ToyJobs:
-    """Stands in for the coordinator's worker processes; see ``coordinator.workers.jobs.Jobs``."""
+    """Stands in for the coordinator's worker processes; see ``coordinator.workers.jobs.Jobs``.
 
-    def __init__(self, task: Task, head: int, clock: Clock, rng: random.Random, fail: float) -> None:
+    ``bundle`` makes an export that agents can deploy; None: some bytes.
+    """
+
+    def __init__(  # noqa: PLR0917 - one place makes it
+        self,
+        task: Task,
+        head: int,
+        clock: Clock,
+        rng: random.Random,
+        fail: float,
+        bundle: Callable[[Task, Blobs, ExportLineage], bytes] | None = None,
+    ) -> None:
         self._task = task
         self._head = head
+        self._bundle = bundle
         self._clock = clock
         self._rng = rng
         self._fail = fail
@@ -149,6 +161,8 @@ class ToyJobs:
     async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         """Some bytes that depend on the version and the names of its parts alone."""
         await self._work("exporting")
+        if self._bundle is not None:
+            return ExportedBundle(self._bundle(self._task, state, lineage), {})
         words = f"version {lineage.version} of {', '.join(sorted(state))}"
         return ExportedBundle(words.encode() + state["head"]["head/w"].tobytes(), {})
 
