@@ -23,7 +23,8 @@ from lichen_lab.simulation.processes.embedded_broker import free_port
 from models.data import window_set
 from models.data.streams.recording import read
 from models.multimodal.network import two_branch_task
-from protocol.tasks.task import Rounds, Task, Uplink
+from protocol.tasks.links import Uplink
+from protocol.tasks.task import Rounds, Task
 
 _WINDOWS: Final = 500
 _DEVICES: Final = 3
