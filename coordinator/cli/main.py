@@ -20,11 +20,13 @@ from coordinator.recovery.blob_place import FOLDER, move_blobs
 from coordinator.recovery.downgrade import downgraded
 from coordinator.recovery.folder_owner import check_owner
 from coordinator.recovery.state_backup import copy_state
+from coordinator.recovery.table_copy import copy_from_files
 from coordinator.status.history import read
 from coordinator.status.history_table import HistoryParts, judged_on, print_parts
 from coordinator.task import load_task
 from coordinator.trust.signer import repository_of
 from coordinator.workers.labelled_data import read as read_labelled
+from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.cli import Format, FormatOption, print_result
 from runtime.process.daemon import run
@@ -138,7 +140,7 @@ def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        done = downgraded(settings.state_dir)
+        done = downgraded(settings.location)
     text = "\n".join(done) or "This release can use what is there; nothing was changed."
     print_result(fmt, {"put_back": done}, text)
 
@@ -155,7 +157,7 @@ def backup(
     """Copy the whole state folder, also while the coordinator runs. The copy has the fleet's secrets."""
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        made = copy_state(settings.state_dir, folder)
+        made = copy_state(settings.location, folder)
     if fmt is Format.JSON:
         typer.echo(json.dumps({"folder": str(made.folder), "files": made.files, "bytes": made.size}))
         return
@@ -177,6 +179,30 @@ def move(
     words = f"{made.blobs} blobs, {made.frames} files of updates ({made.bytes / 1e6:.1f} MB): in {made.place}"
     lost = f"; {len(made.damaged)} damaged blobs are not" if made.damaged else ""
     print_result(fmt, asdict(made), f"{words}{lost}. Now {then}; then remove the old ones.")
+
+
+@app.command()
+def restore(
+    folder: Annotated[Path, typer.Argument(help="a state folder with SQLite files, or a backup")],
+    config: Config,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Write the tables of a state folder, or of a backup, into the empty database that storage.url names.
+
+    Copy the other files of the folder into state_dir first, where they are not there yet. The next start adds
+    what blobs and accepted updates prove since then.
+    """
+    settings = load_settings(config)
+    location = settings.location
+    if location.schema is None:
+        raise Misconfigured(
+            f"{config}: storage.url is not set: with SQLite, put the folder in the place of "
+            f"{settings.state_dir} (docs/coordinator-state.md)"
+        )
+    with run_as_owner(settings.state_dir):
+        copy_from_files(folder, location)
+    words = f"{location.where} has the tables of {folder}; start the coordinator."
+    print_result(fmt, {"folder": str(folder), "storage": location.where}, words)
 
 
 app.add_typer(trust, name="trust")

@@ -8,11 +8,13 @@ other files prove: versions that were made since, and accepted updates of the op
 from pathlib import Path
 from typing import Final
 
+from coordinator.recovery.rebuild import DUE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
 from coordinator.storage.backup import backup_of
+from coordinator.storage.engines.postgres_address import PostgresSchema
 from coordinator.storage.engines.shared_sqlite import IDENTITIES
-from coordinator.storage.location import DATABASE
+from coordinator.storage.location import DATABASE, Location
 from coordinator.storage.migrations import put_back
 from runtime.storage.folder_lock import FolderLock
 
@@ -23,8 +25,8 @@ _SINCE: Final = {
 }
 
 
-def downgraded(state_dir: Path) -> list[str]:
-    """Make a state folder usable for this release.
+def downgraded(where: Location | Path) -> list[str]:
+    """Make a coordinator's tables usable for this release.
 
     Returns:
         What was restored, a line each; empty if this release can use everything.
@@ -33,6 +35,10 @@ def downgraded(state_dir: Path) -> list[str]:
         Misconfigured: a coordinator runs on it, or there is no copy to go back to.
         Transient: the disk is full, or another process has a file open; a repeated call continues.
     """
+    location = Location.at(where)
+    if location.schema is not None:
+        return _put_back_schemas(location.schema)
+    state_dir = location.state_dir
     database = state_dir / DATABASE
     if not state_dir.is_dir():
         return []
@@ -43,4 +49,14 @@ def downgraded(state_dir: Path) -> list[str]:
             done[book.file] = put_back(state_dir / book.file, book.version)
     finally:
         alone.close()
+    return [f"{words}; {_SINCE[name]}" for name, words in done.items() if words]
+
+
+def _put_back_schemas(main: PostgresSchema) -> list[str]:
+    # Only where it is configured.
+    from coordinator.storage.engines import postgres_downgrade  # noqa: PLC0415
+
+    done = {DATABASE: postgres_downgrade.put_back(main, "", schema.VERSION, DUE)}
+    for book in (IDENTITIES, ROLLOUTS):
+        done[book.file] = postgres_downgrade.put_back(main, book.suffix, book.version)
     return [f"{words}; {_SINCE[name]}" for name, words in done.items() if words]

@@ -40,6 +40,8 @@ _FILE_SUFFIXES: Final = ("-wal", "-shm", "")
 _OPEN: Final = (RoundPhase.WAITING, RoundPhase.COLLECTING, RoundPhase.AGGREGATING)
 META: Final = "salvaged"
 """The key of the report on the last rebuild, for ``history``."""
+DUE: Final = "rebuild_due"
+"""The key of the reason why the next start adds what blobs and frames prove; empty: it need not."""
 
 
 @dataclass
@@ -66,7 +68,7 @@ class _Rebuild:
         self._restore()
         store = Database(self.path)
         try:
-            self._rebuild(store)
+            self.add_to(store)
             remove(mark)
             sync_folder(mark.parent)
         except BaseException:
@@ -100,7 +102,8 @@ class _Rebuild:
         write_atomic(self.path, copy.read_bytes())
         self.words.append(f"restored from the backup of {made}; the history since then is lost")
 
-    def _rebuild(self, store: Database) -> None:
+    def add_to(self, store: Database) -> None:
+        """Add what blobs and frames prove."""
         try:
             state, _ = replay(store.journal())
         except DatabaseDamaged as error:  # damaged values inside of sound pages
@@ -208,6 +211,35 @@ class _Rebuild:
 def rebuild_marker(database: Path) -> Path:
     """A file that exists while a rebuild is not finished."""
     return database.with_name(f"{database.name}.salvaging")
+
+
+def add_since(
+    store: Database,
+    path: Path,
+    *,
+    task: Task,
+    rules: Rules,
+    wall: float,
+    stores: Stores,
+    keeps_messages: bool,
+) -> None:
+    """Add what blobs and frames prove to tables that were restored from a copy; otherwise nothing.
+
+    Args:
+        store: open.
+        path: for messages.
+        task: what the coordinator runs.
+        rules: of its round machine.
+        wall: Unix seconds.
+        stores: its blobs and accepted updates.
+        keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
+    """
+    if not (why := store.get_meta(DUE)):
+        return
+    salvage = _Rebuild(path, task, rules, wall, keeps_messages, stores, [why])
+    with store.transaction():
+        salvage.add_to(store)
+        store.put_meta({DUE: ""})
 
 
 def open_or_rebuild(

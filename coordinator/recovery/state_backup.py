@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coordinator.recovery.table_copy import copy_to_files
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage.backup import back_up, copy_checked
 from coordinator.storage.engines.shared_sqlite import IDENTITIES
-from coordinator.storage.location import DATABASE
+from coordinator.storage.location import DATABASE, Location
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 
@@ -47,19 +48,21 @@ def back_up_databases(state_dir: Path) -> None:
             back_up(state_dir / name)
 
 
-def copy_state(state_dir: Path, to: Path) -> Copied:
-    """Copy a state folder.
+def copy_state(where: Location | Path, to: Path) -> Copied:
+    """Copy a state folder; tables on PostgreSQL become SQLite files of the copy.
 
     Args:
-        state_dir: of a coordinator, which may be running.
+        where: of a coordinator, which may be running; a folder stands for the SQLite files in it.
         to: an empty folder, or one that does not exist yet.
 
     Raises:
         Transient: the disk is full, or a database is damaged.
         Misconfigured: there is nothing to copy, or ``to`` is not empty, inside of it, or denies access.
     """
-    if not (state_dir / DATABASE).is_file():
-        raise Misconfigured(f"{state_dir / DATABASE} is not there; has this coordinator ever run?")
+    location = Location.at(where)
+    state_dir = location.state_dir
+    if not location.exists():
+        raise Misconfigured(f"{location.where} is not there; has this coordinator ever run?")
     if to.resolve().is_relative_to(state_dir.resolve()):
         raise Misconfigured(f"{to}: is inside of {state_dir}; name a folder outside, better on another disk")
     with disk_errors(to):
@@ -68,7 +71,9 @@ def copy_state(state_dir: Path, to: Path) -> Copied:
             raise Misconfigured(f"{to}: is not empty; a backup is made in a folder of its own")
         to.chmod(0o700)
         _copy_files(state_dir, to)
-        for name in DATABASES:
+        if location.schema is not None:
+            copy_to_files(location, to)
+        for name in () if location.schema else DATABASES:
             if (state_dir / name).is_file():
                 copy_checked(state_dir / name, to / name)
         _copy_files(state_dir, to)

@@ -13,7 +13,7 @@ from coordinator.objects.blobs import BlobStorage
 from coordinator.recovery.blob_place import check_place
 from coordinator.recovery.folder_owner import check_owner, own_task, rules_of
 from coordinator.recovery.open_stores import Stores, open_stores
-from coordinator.recovery.rebuild import open_or_rebuild
+from coordinator.recovery.rebuild import add_since, open_or_rebuild
 from coordinator.rollout.recorder import RolloutRecorder, open_rollouts
 from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
@@ -121,11 +121,24 @@ def _open_database(
     location: Location, task: Task, rules: Rules, clock: Clock, stores: Stores, *, keeps_messages: bool
 ) -> Database:
     """A damaged or missing file is rebuilt; PostgreSQL has checksums, replicas and backups of its own."""
-    if location.schema is not None:
-        return location.database()
-    return open_or_rebuild(
-        location.state_dir / DATABASE, task, rules, clock.wall(), stores, keeps_messages=keeps_messages
-    )
+    path, wall = location.state_dir / DATABASE, clock.wall()
+    if location.schema is None:
+        return open_or_rebuild(path, task, rules, wall, stores, keeps_messages=keeps_messages)
+    store = location.database()
+    try:
+        add_since(
+            store,
+            path,
+            task=task,
+            rules=rules,
+            wall=wall,
+            stores=stores,
+            keeps_messages=keeps_messages,
+        )
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _run_id(location: Location, store: Database, rng: random.Random | None) -> RunId:

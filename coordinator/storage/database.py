@@ -107,6 +107,13 @@ class Database:
             with self.engine.transaction(write=write, fence=self._fence) as connection:
                 yield connection
 
+    @contextmanager
+    def snapshot(self) -> Iterator[sa.Connection]:
+        """A transaction that reads everything as of one moment."""
+        with self._lock, self.transaction() as connection:
+            self.engine.see_one_moment()
+            yield connection
+
     def require_there(self) -> None:
         """Check that what is written can be found again after a restart; does not wait for other threads.
 

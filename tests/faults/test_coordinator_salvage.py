@@ -168,7 +168,7 @@ async def test_a_salvage_that_was_cut_off_is_done_again(
     def cut(*_: object) -> None:
         raise Transient("the power went")
 
-    for step in ("_restore", "_rebuild"):
+    for step in ("_restore", "add_to"):
         monkeypatch.setattr(rebuild._Rebuild, step, cut)
         with pytest.raises(Transient):
             async with bench(tmp_path, TASK):

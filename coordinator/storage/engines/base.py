@@ -61,6 +61,14 @@ class TableEngine(ABC):
         """Bytes of the rows, about; inside a transaction."""
 
     @abstractmethod
+    def see_one_moment(self) -> None:
+        """Let the open transaction, which has read nothing yet, see everything as of one moment."""
+
+    @abstractmethod
+    def count_on(self, connection: sa.Connection) -> None:
+        """Let numbers that the engine draws go on after those of rows that were copied."""
+
+    @abstractmethod
     def require_there(self) -> None:
         """Check that what was written can be found again; does not wait for other threads.
 

@@ -288,6 +288,14 @@ class PostgresEngine(TableEngine):
         """See the base class."""
         return used_bytes(self.connection, self._known.metadata)
 
+    def see_one_moment(self) -> None:
+        """See the base class."""
+        self.connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+    def count_on(self, connection: sa.Connection) -> None:
+        """See the base class."""
+        tables.count_on(connection, self.place.name)
+
     def require_there(self) -> None:
         """See the base class."""
         if self._lost:

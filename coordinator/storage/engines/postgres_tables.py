@@ -187,6 +187,19 @@ def copies(connection: sa.Connection, schema: str) -> dict[int, str]:
     return {int(match[1]): name for name in names if (match := pattern.match(name))}
 
 
+def count_on(connection: sa.Connection, schema: str) -> None:
+    """Let the numbers that PostgreSQL draws go on after those of the rows."""
+    run = connection.exec_driver_sql
+    query = (
+        "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = %s AND "
+        "is_identity = 'YES'"
+    )
+    for table, column in run(query, (schema,)).all():
+        name = f"{quoted(schema)}.{quoted(table)}"
+        newest = f"(SELECT coalesce(max({quoted(column)}), 0) + 1 FROM {name})"  # noqa: S608 - our own names
+        run(f"SELECT setval(pg_get_serial_sequence(%s, %s), {newest}, false)", (name, column))
+
+
 def keep_copy(connection: sa.Connection, schema: str, version: int) -> None:
     """Copy a schema before its tables are changed, in the same transaction; the newest copies are kept."""
     run, copy = connection.exec_driver_sql, quoted(copy_name(schema, version))
@@ -197,5 +210,6 @@ def keep_copy(connection: sa.Connection, schema: str, version: int) -> None:
         table = quoted(name)
         run(f"CREATE TABLE {copy}.{table} (LIKE {quoted(schema)}.{table} INCLUDING ALL)")
         run(f"INSERT INTO {copy}.{table} OVERRIDING SYSTEM VALUE SELECT * FROM {quoted(schema)}.{table}")  # noqa: S608 - our own names
+    count_on(connection, copy_name(schema, version))
     for old in sorted(copies(connection, schema))[:-KEPT]:
         run(f"DROP SCHEMA {quoted(copy_name(schema, old))} CASCADE")

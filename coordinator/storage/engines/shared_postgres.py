@@ -28,6 +28,10 @@ class _Row(tuple[Any, ...]):  # noqa: SLOT001 - each query makes a class of its 
 
     names: tuple[str, ...]
 
+    def keys(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return self.names
+
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(self.names.index(key) if isinstance(key, str) else key)
 

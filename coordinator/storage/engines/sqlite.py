@@ -170,6 +170,12 @@ class SqliteEngine(TableEngine):
         """Bytes of the pages in use; removed rows leave free pages, which are reused."""
         return used_bytes(self._raw)
 
+    def see_one_moment(self) -> None:
+        """A transaction of SQLite sees no more than its first read."""
+
+    def count_on(self, connection: sa.Connection) -> None:
+        """SQLite numbers a row after the largest number."""
+
     def require_there(self) -> None:
         """Check that the file can be found again after a restart.
 
