@@ -172,7 +172,7 @@ async def test_chunks_in_any_order_twice_and_late(tmp_path) -> None:
         assert [r.status for r in made.link.receipts("a")] == ["accepted"]
         await made.give("a", Kind.UP_BLOB, chunks[0], mark, 0)
         assert tuple(made.app.driver.state.delivered) == ("a",)
-        assert not list((tmp_path / "coordinator/uploads").rglob("*.part"))
+        assert not list((tmp_path / "coordinator/uploads").rglob("*/0"))
 
 
 async def test_chunks_that_do_not_make_the_digest_are_refused_and_may_come_anew(tmp_path) -> None:
