@@ -16,7 +16,7 @@ from runtime.waits import Wait
 log = structlog.get_logger(__name__)
 
 META: Final = "bucket"
-_POLL_S: Final = 2.0
+_POLL_S: Final = 0.5
 _PROBE_S: Final = 15.0
 """While the bucket fails, it is tried so often, whoever else uses it."""
 
