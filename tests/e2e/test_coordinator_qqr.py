@@ -69,7 +69,7 @@ class Learner(FakeDevice):
             route = parse(message.topic)
             if route.kind is Kind.DOWN_BLOB:
                 self.fetcher.on_chunk(route.digest, route.index, message.payload)
-            else:
+            elif message.payload:
                 await self._take(messages.decode(message.payload, messages.Wire))
             message.ack()
             async with self.heard:
