@@ -13,7 +13,7 @@ from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
 
-_TASKS: Final = 60
+_TASKS: Final = 90
 """Tasks of one process: services, messages in flight, timers."""
 
 
