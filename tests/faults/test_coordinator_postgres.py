@@ -11,6 +11,7 @@ from coordinator.round_machine.queries import replay
 from coordinator.status.history import read
 from coordinator.storage.location import Location
 from coordinator.storage.update_journal import Journal
+from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from tests.faults.test_coordinator_kill import check_history, fleet
 from tests.support.coordinator.fake import FakeDevice, settings_for, tiny_task
@@ -86,3 +87,20 @@ async def test_a_crash_of_the_server_in_mid_storm_loses_no_receipt_and_counts_no
             await device.hello()
         assert await child.status() == 0
     check_history(read(location), 4, sorted(f"d{n}" for n in range(1, MANY + 1)))
+
+
+def test_a_server_that_does_not_sync_is_refused(tmp_path: Path) -> None:
+    server = PostgresServer("fsync = off", "synchronous_commit = off").start()
+    try:
+        server.sql(f"CREATE DATABASE {USER}", database="postgres")
+        storage: dict[str, object] = {"url": server.url()}
+        with pytest.raises(Misconfigured, match="fsync = off: a power cut would lose updates"):
+            location_of(tmp_path, storage).database()
+        server.sql("ALTER SYSTEM SET fsync = on", "SELECT pg_reload_conf()")
+        server.stop()
+        server.start()
+        with location_of(tmp_path, storage).database() as store, store.transaction() as connection:
+            shown = connection.exec_driver_sql("SHOW synchronous_commit").scalar_one()
+        assert shown == "on", "the server's default is off; a receipt follows a commit"
+    finally:
+        server.remove()

@@ -101,7 +101,17 @@ def _begin(raw: Any, place: PostgresSchema, path: tuple[str, ...], *, read_only:
         return
     known = raw.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (place.name,)).fetchone()
     if known is None:
+        _make_schema(raw, place)
+
+
+def _make_schema(raw: Any, place: PostgresSchema) -> None:
+    """One process at a time: PostgreSQL's IF NOT EXISTS fails if two make it at the same moment."""
+    numbers = lock_numbers(place, "schema")
+    raw.execute("SELECT pg_advisory_lock(%s, %s)", numbers)
+    try:
         raw.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(place.name)}")
+    finally:
+        raw.execute("SELECT pg_advisory_unlock(%s, %s)", numbers)
 
 
 def quoted(name: str) -> str:

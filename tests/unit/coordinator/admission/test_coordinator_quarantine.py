@@ -26,6 +26,8 @@ from runtime.clock import SystemClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import ANYBODY, frame, header, tiny_task
 
+pytestmark = pytest.mark.both_engines
+
 RULES = QuarantineSettings(refusals=3, within_s=100.0, first_s=10.0, longest_s=40.0)
 
 

@@ -12,6 +12,8 @@ from coordinator.lease.table import LeaseLost, LeaseTable, fence
 from coordinator.storage.database import Database
 from runtime.clock import ManualClock
 
+pytestmark = pytest.mark.both_engines
+
 LIFE_S = 30.0
 
 

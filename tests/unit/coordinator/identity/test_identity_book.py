@@ -18,6 +18,8 @@ from coordinator.identity.invites import MAX_RENEWALS_A_DAY
 from coordinator.identity.store import FILE, MAX_OPEN_INVITES, IdentityStore
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 
+pytestmark = pytest.mark.both_engines
+
 ROOT = Path(__file__).resolve().parents[4]
 DAY = 86400.0
 HOUR = 3600.0
@@ -89,6 +91,7 @@ def test_a_token_that_ran_out_is_refused(book, wall) -> None:
     assert book.invites() == []
 
 
+@pytest.mark.sqlite_only
 def test_a_token_is_not_on_the_disk(book, tmp_path) -> None:
     token = book.invite("pi-1", HOUR)
     book.claim(token, "pi-1", "k1")
@@ -261,6 +264,7 @@ def test_it_sees_what_it_writes_itself_and_reads_nothing_when_nothing_changed(
     book.refresh()
 
 
+@pytest.mark.sqlite_only
 def test_of_two_processes_that_use_one_token_one_gets_it(tmp_path) -> None:
     with IdentityStore(tmp_path) as book:
         tokens = [book.invite(f"pi-{n}" if n % 2 else None, HOUR) for n in range(30)]
@@ -328,12 +332,14 @@ def test_threads_that_write_at_once_lose_nothing(tmp_path) -> None:
         assert len(set(tokens)) == len(one.invites()) == 40
 
 
+@pytest.mark.sqlite_only
 def test_a_file_that_is_no_book_is_named(tmp_path) -> None:
     (tmp_path / FILE).write_bytes(b"nonsense " * 100)
     with pytest.raises(Misconfigured, match=r"identity\.sqlite3.*backup"):
         IdentityStore(tmp_path)
 
 
+@pytest.mark.sqlite_only
 def test_a_newer_book_is_left_alone(tmp_path) -> None:
     IdentityStore(tmp_path).close()
     made = sqlite3.connect(tmp_path / FILE)
@@ -343,6 +349,7 @@ def test_a_newer_book_is_left_alone(tmp_path) -> None:
         IdentityStore(tmp_path)
 
 
+@pytest.mark.sqlite_only
 def test_a_book_that_another_process_holds_is_waited_for_and_then_said(tmp_path, monkeypatch) -> None:
     IdentityStore(tmp_path).close()
     monkeypatch.setattr("coordinator.storage.engines.shared_sqlite._WAIT_S", 0.2)

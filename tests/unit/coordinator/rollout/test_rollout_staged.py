@@ -29,6 +29,8 @@ from tests.support.coordinator.bench import FakeLink, bench
 from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
 from tests.support.coordinator.routed import PartJobs, Parts
 
+pytestmark = pytest.mark.both_engines
+
 ACC, GYRO = {"acc": ModalityState(windows=(2, 1))}, {"gyro": ModalityState(windows=(2, 1))}
 QUICK = {"mode": "staged", "canary": "label:site=barn", "soak_s": 0.0, "deadline_s": 60.0}
 
@@ -266,6 +268,7 @@ async def test_what_ran_before_there_were_rollouts_is_what_all_run(tmp_path) -> 
         assert (devices.fleet()[-1].version, devices.fleet()[-1].serial > 0) == (1, True)
 
 
+@pytest.mark.sqlite_only
 async def test_a_book_that_is_lost_brings_no_version_to_anybody(tmp_path) -> None:
     manual = {"rollout": {"mode": "manual"}}
     async with bench(tmp_path, tiny_task(count=1, min_devices=1), **manual) as made:

@@ -23,6 +23,8 @@ from protocol.topics import Kind
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import TinyServer, frame, header, tiny_task
 
+pytestmark = pytest.mark.both_engines
+
 every = pytest.mark.parametrize("name", ["bandit", "coverage", "uniform"])
 
 
