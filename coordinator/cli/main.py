@@ -16,9 +16,10 @@ from coordinator.cli.options import Config, require_database
 from coordinator.cli.status import status
 from coordinator.cli.trust import app as trust
 from coordinator.config.coordinator import load_settings
-from coordinator.recovery.blob_place import FOLDER, move_blobs
+from coordinator.recovery.blob_place import FOLDER, move_blobs, place_of
 from coordinator.recovery.downgrade import downgraded
 from coordinator.recovery.folder_owner import check_owner
+from coordinator.recovery.open_stores import open_bucket
 from coordinator.recovery.state_backup import copy_state
 from coordinator.recovery.table_copy import copy_from_files
 from coordinator.status.history import read
@@ -95,7 +96,7 @@ def init(
 
 @app.command()
 def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Check the configuration, the task, the method's options and the owner of state_dir."""
+    """Check the configuration, the task, the method's options, the owner of state_dir, and the bucket."""
     settings = load_settings(config)
     task, spec = load_task(settings)
     labelled = read_labelled(settings, task)
@@ -103,12 +104,15 @@ def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     if location.exists():
         with location.database(read_only=True) as store:
             check_owner(store, task, settings)
+    if (bucket := open_bucket(settings.storage)) is not None:
+        bucket.check()
     found = {
         "config": str(config),
         "fleet": settings.fleet,
         "broker": settings.mqtt.where,
         "state_dir": str(settings.state_dir),
         "storage": location.where,
+        "blobs": place_of(settings.storage),
         "task": task.name,
         "method": spec.name,
         "rounds": task.rounds.count,

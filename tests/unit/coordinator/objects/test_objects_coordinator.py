@@ -3,7 +3,9 @@
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
+from coordinator.cli.main import app
 from coordinator.objects.contract import StoreUnusable
 from coordinator.recovery.blob_place import move_blobs
 from coordinator.recovery.bucket_watch import waits
@@ -15,6 +17,9 @@ from runtime.clock import SystemClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import frame, header, settings_for, tiny_task
 from tests.support.network.object_store import SECRET, hostile, objects_at
+from tests.support.tasks import stream, task_toml
+
+TASK = task_toml(streams={"acc": stream(2, 8)}, window={"length_s": 2.0, "stride_s": 1.0})
 
 
 def storage(url: str, **changes: object) -> dict:
@@ -108,6 +113,18 @@ def test_a_start_without_the_bucket_names_the_setting(bucket, tmp_path, status, 
         open_stores(
             settings_for(tmp_path, 1, **storage(bucket, ca_file=str(tmp_path / "none"))).storage, tmp_path
         )
+
+
+def test_the_command_that_checks_a_configuration_tries_the_bucket(bucket, tmp_path) -> None:
+    (tmp_path / "task.toml").write_text(TASK)
+    file = tmp_path / "coordinator.toml"
+    for name, works in ((bucket, True), (bucket.replace("s3://lichen-", "s3://nobody-"), False)):
+        file.write_text(
+            f'fleet = "f"\nstate_dir = "{tmp_path}/s"\ntask = "task.toml"\n[storage]\nblobs = "{name}"\n'
+        )
+        done = CliRunner().invoke(app, ["check", "--config", str(file)])
+        assert (done.exit_code == 0) == works, done.output
+        assert works or "there is no such bucket: create it" in str(done.exception)
 
 
 async def test_blobs_move_to_a_bucket_and_back_with_the_open_round(bucket, tmp_path) -> None:
