@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import signal
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,12 +13,14 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.lease.table import LeaseTable
+from coordinator.status.history import read
 from coordinator.storage import schema
-from coordinator.storage.database import Database
-from coordinator.storage.location import DATABASE
-from tests.faults.test_coordinator_kill import check_books
-from tests.support.coordinator.fake import FakeDevice, tiny_task
+from coordinator.storage.location import Location
+from tests.faults.test_coordinator_kill import check_history
+from tests.support.coordinator.fake import FakeDevice, settings_for, tiny_task
 from tests.support.network.brokers import mosquitto  # noqa: F401 - a fixture
+from tests.support.services import beside
+from tests.support.storage.postgres import shared_server
 
 pytestmark = [pytest.mark.mosquitto, pytest.mark.timeout(170)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +50,11 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)
 
+    async def keep(self) -> None:
+        """As systemd: start it again unless it ended because all rounds are over."""
+        while await self.process.wait() != 0:
+            await self.start()
+
     async def end(self) -> None:
         if self.process.returncode is None:
             self.process.kill()
@@ -58,14 +66,15 @@ class Process:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, port: int, task, *, leads: int = 2, ingests: int = 2, devices: int = 3):
-    """Running processes, and devices that are online; device i sends the value i."""
+async def cluster(folder: Path, port: int, task, *, leads: int = 2, ingests: int = 2, **storage: object):
+    """Running processes, and three devices that are online; device i sends the value i."""
     (folder / "w.npz").touch()
     settings = {
         "exit_when_done": True,
         "evaluation": {"data": str(folder / "w.npz")},
         "cluster": {"lease_s": LEASE_S},
         "log": {"level": "info", "format": "json"},
+        "storage": storage,
     }
     args = {
         "root": str(folder),
@@ -81,28 +90,33 @@ async def cluster(folder: Path, port: int, task, *, leads: int = 2, ingests: int
             await one.start()
             stack.push_async_callback(one.end)
         fleet = [
-            await stack.enter_async_context(FakeDevice(port, f"d{i}", value=float(i)))
-            for i in range(1, devices + 1)
+            await stack.enter_async_context(FakeDevice(port, f"d{i}", value=float(i))) for i in range(1, 4)
         ]
-        yield running, fleet
+        yield running, fleet, Books(settings_for(folder, port, **settings).location)
 
 
 class Books:
     """What the database says, read beside the processes."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "coordinator" / DATABASE
+    def __init__(self, location: Location) -> None:
+        self._location = location
 
     def leader(self) -> tuple[str, int]:
-        """The process that has the lease, as ``lead-N``, and the epoch."""
-        with Database(self._path, alone=False) as store:
+        """The process that has the lease, and the epoch."""
+        with self._location.database(alone=False) as store:
             lease, _ = LeaseTable(store, "lead", LEASE_S).read()
         return lease.holder, lease.epoch
 
-    def accepted(self) -> dict[tuple[int, str], str]:
-        with Database(self._path, alone=False) as store:
+    def check(self, rounds: int, fleet: list[FakeDevice]) -> None:
+        """Each round counted each device once, and every update with a receipt, with that digest."""
+        check_history(read(self._location), rounds, [device.name for device in fleet])
+        with self._location.database(alone=False) as store:
             rows = store.rows(sa.select(schema.updates))
-        return {(row["round"], row["device"]): row["digest"] for row in rows if not row["lost"]}
+        counted = {(row["round"], row["device"]): row["digest"] for row in rows if not row["lost"]}
+        for device in fleet:
+            for receipt in device.receipts:
+                if receipt.status == "accepted":
+                    assert counted[receipt.round, device.name] == receipt.digest
 
 
 def by_pid(running: dict[str, Process], holder: str) -> str:
@@ -110,30 +124,58 @@ def by_pid(running: dict[str, Process], holder: str) -> str:
     return next(name for name, one in running.items() if str(one.process.pid) == holder.split("/")[1])
 
 
-async def finished(running: dict[str, Process]) -> None:
+async def finished(running: dict[str, Process], seconds: float = 150) -> None:
     """Wait until a leader ends because all rounds are over."""
     leads = [one for name, one in running.items() if name.startswith("lead")]
-    async with asyncio.timeout(150):
+    async with asyncio.timeout(seconds):
         while not any(one.process.returncode == 0 for one in leads):  # noqa: ASYNC110 - any of them
             await asyncio.sleep(0.1)
 
 
-def check_acknowledged(folder: Path, fleet: list[FakeDevice]) -> None:
-    """Every update with a receipt is in the books, with that digest."""
-    counted = Books(folder).accepted()
-    for device in fleet:
-        for receipt in device.receipts:
-            if receipt.status == "accepted":
-                assert counted[receipt.round, device.name] == receipt.digest
-
-
 async def test_after_a_leader_and_an_ingest_process_were_killed_every_update_counts_once(tmp_path, mosquitto):  # noqa: F811
-    async with cluster(tmp_path, mosquitto.port, tiny_task(count=3, min_devices=3)) as (running, fleet):
+    task = tiny_task(count=3, min_devices=3)
+    async with cluster(tmp_path, mosquitto.port, task) as (running, fleet, books):
         await fleet[0].wait_for(lambda: any(one.round == 1 for one in fleet[0].receipts), 60)
-        holder, epoch = Books(tmp_path).leader()
+        holder, epoch = books.leader()
         running[by_pid(running, holder)].send(signal.SIGKILL)
         running["ingest-0"].send(signal.SIGKILL)
         await finished(running)
-        assert Books(tmp_path).leader()[1] == epoch + 1
-    check_books(tmp_path, 3, ["d1", "d2", "d3"])
-    check_acknowledged(tmp_path, fleet)
+        assert books.leader()[1] == epoch + 1
+        books.check(3, fleet)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def storage(request: pytest.FixtureRequest) -> dict[str, object]:
+    """``[storage]`` on each engine."""
+    if request.param == "sqlite":
+        return {}
+    return {"url": shared_server().url(), "schema_name": f"cluster_{random.randrange(10**9)}"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+async def test_whichever_process_is_killed_or_stopped_at_any_moment_nothing_is_lost_or_counted_twice(
+    tmp_path,
+    mosquitto,  # noqa: F811
+    storage,
+    how,
+):
+    rounds, rng = 25, random.Random(how)
+    task = tiny_task(count=rounds, min_devices=3, deadline_s=300.0)
+    async with cluster(tmp_path, mosquitto.port, task, ingests=3, **storage) as (running, fleet, books):
+        async with beside(*(one.keep() for one in running.values())):
+            ending = asyncio.create_task(finished(running, 500))
+            for _ in range(12):
+                await asyncio.wait([ending], timeout=rng.uniform(0.0, 2.0))
+                if ending.done():
+                    break
+                victim = rng.choice(sorted(running))
+                if how == "killed":
+                    running[victim].send(signal.SIGKILL)
+                    continue
+                running[victim].send(signal.SIGSTOP)
+                await asyncio.wait([ending], timeout=3 * LEASE_S)
+                running[victim].send(signal.SIGCONT)
+            await ending
+        books.check(rounds, fleet)

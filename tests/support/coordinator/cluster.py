@@ -11,8 +11,6 @@ from coordinator.cluster.ingest_worker import IngestWorker
 from coordinator.lease.keeper import LeaseKeeper
 from coordinator.lease.table import LeaseTable
 from coordinator.recovery.state_folder import open_shared_storage
-from coordinator.storage.database import Database
-from coordinator.storage.location import DATABASE
 from coordinator.wires import Wires
 from protocol.topics import Kind, device_topic
 from runtime.clock import SystemClock
@@ -50,7 +48,7 @@ async def leading(
     made = settings_for(folder, 1, **settings)
     made.state_dir.mkdir(parents=True, exist_ok=True)
     link, clock = FakeLink(), SystemClock()
-    with Database(made.state_dir / DATABASE, alone=False) as store:
+    with made.location.database(alone=False) as store:
         lease = LeaseKeeper(LeaseTable(store, "lead", LIFE_S), "lead", clock, holder)
         await lease.take()
         async with open_coordinator(

@@ -15,7 +15,7 @@ from tests.support.coordinator.bench import Bench
 from tests.support.coordinator.cluster import Worker, accepting, leading
 from tests.support.coordinator.fake import TinyJobs, frame, header, tiny_task
 
-pytestmark = pytest.mark.asyncio
+pytestmark = [pytest.mark.asyncio, pytest.mark.both_engines]
 
 
 async def collecting(lead: Bench, *devices: str) -> None:
