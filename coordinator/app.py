@@ -100,8 +100,7 @@ async def open_coordinator(
     """
     clock = clock or SystemClock()
     keeps_messages = routing(server) is not None
-    fence = None if lease is None else lease.fence()
-    with open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng, fence=fence) as storage:
+    with open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng, lease=lease) as storage:
         task = labelled_data.announced(task)  # from here on: the part of the task that devices may see
         cluster = None if jobs is not None else cluster_of(settings, storage)
         jobs = jobs or jobs_of(settings, task, storage, cluster)

@@ -9,7 +9,8 @@ from typing import Any
 import structlog
 
 from coordinator.lease.decisions import RENEWALS, Lease, Tenure, tenure, wait_s
-from coordinator.lease.table import LeaseLost, LeaseTable, fence
+from coordinator.lease.table import LeaseLost, LeaseTable, fence, shared_fence
+from coordinator.storage.engines.shared_tables import SharedFence
 from protocol.errors import Transient
 from runtime.clock import Clock
 from runtime.concurrency.threads import Threads
@@ -54,6 +55,10 @@ class LeaseKeeper:
     def fence(self) -> Callable[[Any], None]:
         """The check for the transactions of this tenure."""
         return fence(self._role, self.epoch)
+
+    def shared_fence(self, *, same_database: bool) -> SharedFence:
+        """The same for tables beside them, as :func:`coordinator.lease.table.shared_fence`."""
+        return shared_fence(self._role, self.epoch, self._table, same_database=same_database)
 
     async def take(self) -> None:
         """Wait until this process has the lease."""

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from coordinator.lease.decisions import Lease, is_free, renewed, taken
 from coordinator.storage import schema
 from coordinator.storage.database import Database
+from coordinator.storage.engines.shared_tables import SharedFence, Statements
 from protocol.errors import Transient
 
 _NOW: Final = {
@@ -115,6 +116,29 @@ def fence(role: str, epoch: int) -> Callable[[Any], None]:
 
     def check(connection: sa.Connection) -> None:
         found = connection.execute(query).scalar_one_or_none()
+        if found != epoch:
+            raise LeaseLost(f"the lease {role!r} has epoch {found}, ours is {epoch}: nothing was written")
+
+    return check
+
+
+def shared_fence(role: str, epoch: int, table: LeaseTable, *, same_database: bool) -> SharedFence:
+    """The same for tables beside the coordinator's own.
+
+    Args:
+        role: of the lease.
+        epoch: of the writer.
+        table: the lease.
+        same_database: their transactions see the lease and can lock its row (PostgreSQL). Files of SQLite
+            cannot: a process that is stopped between this check and its commit still commits.
+    """
+
+    def check(statements: Statements) -> None:
+        if same_database:
+            row = statements.execute("SELECT epoch FROM leases WHERE role = ? FOR SHARE", (role,)).fetchone()
+            found = None if row is None else row[0]
+        else:
+            found = table.read()[0].epoch
         if found != epoch:
             raise LeaseLost(f"the lease {role!r} has epoch {found}, ours is {epoch}: nothing was written")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.lease.keeper import LeaseKeeper
 from coordinator.objects.blobs import BlobStorage
 from coordinator.recovery.blob_place import check_place
 from coordinator.recovery.folder_owner import check_owner, own_task, rules_of
@@ -17,7 +18,6 @@ from coordinator.recovery.rebuild import add_since, open_or_rebuild
 from coordinator.rollout.recorder import RolloutRecorder, open_rollouts
 from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
-from coordinator.storage.engines.base import Fence
 from coordinator.storage.location import DATABASE, Location
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import Journal
@@ -69,7 +69,7 @@ def open_storage(
     *,
     keeps_messages: bool,
     rng: random.Random | None = None,
-    fence: Fence | None = None,
+    lease: LeaseKeeper | None = None,
 ) -> Iterator[Storage]:
     """Open the state folder; damage is reported, and repaired if possible.
 
@@ -79,8 +79,8 @@ def open_storage(
         clock: the time.
         keeps_messages: as of :class:`coordinator.storage.update_journal.Journal`.
         rng: draws the id of a training run; None takes the system's random numbers.
-        fence: as of :class:`coordinator.storage.database.Database`; other processes have the folder open.
-            None: this process has it alone.
+        lease: held; it guards all writes, and other processes have the folder open. None: this process has it
+            alone.
 
     Raises:
         Misconfigured: it is not writable or is another task's, or the labelled windows cannot be used.
@@ -94,20 +94,22 @@ def open_storage(
         task = labelled.announced(task)
         rules = rules_of(task, settings)
         sweep_below(root)
-        stores = open_stores(settings.storage, root, alone=fence is None)
-        if fence is None:
+        stores = open_stores(settings.storage, root, alone=lease is None)
+        if lease is None:
             store = _open_database(
                 settings.location, task, rules, clock, stores, keeps_messages=keeps_messages
             )
         else:  # a rebuild would take the database away from the other processes
-            store = settings.location.database(alone=False, fence=fence)
+            store = settings.location.database(alone=False, fence=lease.fence())
         stack.callback(store.close)
         own_task(store, task, settings)
         check_place(store, settings)
         with disk_errors(root):
             kept = labelled.keep(windows, root)
         journal = Journal(store, stores.frames, keeps_messages=keeps_messages)
-        rollouts = open_rollouts(settings, store, clock)
+        on_server = settings.location.schema is not None
+        fence = None if lease is None else lease.shared_fence(same_database=on_server)
+        rollouts = open_rollouts(settings, store, clock, fence)
         if rollouts is not None:
             stack.callback(rollouts.close)
         ledger = WriteBehindBuffer(store, clock)

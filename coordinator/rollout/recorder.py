@@ -32,6 +32,7 @@ from coordinator.rollout.model import (
 from coordinator.rollout.store import ROLLOUTS, RolloutStore
 from coordinator.rollout.view import waits
 from coordinator.storage.database import Database
+from coordinator.storage.engines.shared_tables import SharedFence
 from runtime.clock import Clock
 from runtime.metrics import MetricFamily, gauge
 
@@ -150,8 +151,16 @@ class RolloutRecorder:
         yield MetricFamily("lichen_rollout_devices", words, "gauge", values, ("phase",))
 
 
-def open_rollouts(settings: CoordinatorSettings, store: Database, clock: Clock) -> RolloutRecorder | None:
+def open_rollouts(
+    settings: CoordinatorSettings, store: Database, clock: Clock, fence: SharedFence | None = None
+) -> RolloutRecorder | None:
     """Open the store of rollouts; None if there is nothing to decide: each export goes to all at once.
+
+    Args:
+        settings: where and how.
+        store: the coordinator's own tables.
+        clock: the time.
+        fence: as of :class:`coordinator.rollout.store.RolloutStore`.
 
     Raises:
         Misconfigured: the store cannot be read.
@@ -161,7 +170,7 @@ def open_rollouts(settings: CoordinatorSettings, store: Database, clock: Clock) 
     # Serials must keep increasing even if the store was lost: to devices a 0 is stale.
     if mode == "newest" and before is None and not settings.location.has(ROLLOUTS):
         return None
-    recorder = RolloutRecorder(settings.rollout, state_dir, RolloutStore(settings.location), clock)
+    recorder = RolloutRecorder(settings.rollout, state_dir, RolloutStore(settings.location, fence), clock)
     try:
         recorder.begin(releases.announced(store, mode))
         if before is None:

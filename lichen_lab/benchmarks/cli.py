@@ -86,6 +86,7 @@ _HELP = {
     "fold": "The coordinator's memory while it folds 20 and 200 updates of a million parameters.",
     "hostile": "One malicious device in five, real training on SPAR: points of accuracy that it costs.",
     "idle": "Bytes that a connected agent at rest sends in a day.",
+    "ingest": "A storm of updates into one process, and into a leader with one and two ingest processes.",
     "int8": "The int8 variant of a model against float32: what it costs in accuracy, what it saves.",
     "names": "What 10,000 made-up names cost in a round: bytes of log, database and announcements.",
     "norms": "How far apart the updates of honest, uneven devices lie.",

@@ -19,6 +19,7 @@ _MODULES: Final = {
     "fold": "suite.coordinator.fold_memory",
     "hostile": "suite.coordinator.hostile_device",
     "idle": "suite.idle_traffic",
+    "ingest": "suite.coordinator.ingest_processes",
     "int8": "suite.int8",
     "kills": "fault_injection.kills",
     "matrix": "fault_injection.matrix_bench",

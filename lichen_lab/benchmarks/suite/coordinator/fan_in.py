@@ -74,7 +74,7 @@ def templates(task: Task, folder: Path) -> list[str]:
 
 
 @contextmanager
-def _swarm_process(fleet: ProcessFleet, args: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
+def swarm_process(fleet: ProcessFleet, args: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
     """The devices; yields what they print, one object a line.
 
     Raises:
@@ -125,7 +125,7 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
             "limit_s": _LIMIT_S,
         }
         reports: list[dict[str, Any]] = []
-        with _swarm_process(fleet, args) as lines:
+        with swarm_process(fleet, args) as lines:
             before: dict[str, float] = {}
             for line in lines:
                 if "ready" in line:

@@ -9,7 +9,10 @@ import pytest
 from coordinator.lease.decisions import Lease
 from coordinator.lease.keeper import LeaseKeeper
 from coordinator.lease.table import LeaseLost, LeaseTable, fence
+from coordinator.rollout.model import Begun
+from coordinator.rollout.store import RolloutStore
 from coordinator.storage.database import Database
+from coordinator.storage.location import Location
 from runtime.clock import ManualClock
 
 pytestmark = pytest.mark.both_engines
@@ -112,3 +115,18 @@ async def test_a_process_that_was_stopped_for_longer_than_its_lease_does_not_tru
         assert not keeper.holds()
         await keeper.release()
         assert not keeper.holds()
+
+
+async def test_a_former_leader_writes_no_rollout(tmp_path, connect):
+    location = Location.at(tmp_path)
+    table, clock = LeaseTable(connect(), "lead", 1e-6), ManualClock()
+    with closing(LeaseKeeper(table, "lead", clock, "me")) as keeper:
+        await keeper.take()
+        guard = keeper.shared_fence(same_database=location.schema is not None)
+        assert LeaseTable(connect(), "lead", LIFE_S).take("other")[0] is not None
+        with RolloutStore(location, guard) as rollouts, pytest.raises(LeaseLost):
+            rollouts.play(Begun(mode="manual", release=None), 1.0)
+        with RolloutStore(location) as rollouts:
+            assert not rollouts.course().begun
+            rollouts.play(Begun(mode="manual", release=None), 2.0)
+            assert rollouts.course().begun
