@@ -75,11 +75,15 @@ class SharedRounds:
         """Of the leader's round machine, at most a moment old."""
         return self._replica.state
 
-    async def refresh(self, device: str) -> bool:
-        """Read again what an update of this device is judged by; whether it may be judged differently now."""
+    async def refresh(self, device: str, judged: RoundState) -> bool:
+        """Read again what updates are judged by; whether one that was judged by that state may fare better.
+
+        Not whether something new was read: another update of the same moment may have read it just before.
+        """
         unknown = device not in self._devices
         await self._devices.look_up(device)
-        return await self._replica.refresh() or (unknown and device in self._devices)
+        await self._replica.refresh()
+        return self.state is not judged or (unknown and device in self._devices)
 
     async def accept_all(self, group: Sequence[ReceivedUpdate]) -> tuple[Refused | None, ...]:
         """Write updates whose frames are on disk, in one transaction; the leader counts them.

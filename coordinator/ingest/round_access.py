@@ -37,8 +37,8 @@ class RoundAccess(Protocol):
     def accepted(self) -> AcceptedUpdates:
         """The updates that are accepted already."""
 
-    async def refresh(self, device: str) -> bool:
-        """Read again what a device's update is judged by; whether it may be judged differently now."""
+    async def refresh(self, device: str, judged: RoundState) -> bool:
+        """Read again what updates are judged by; whether one judged by that state may fare better."""
 
     async def accept_all(self, group: Sequence[ReceivedUpdate]) -> tuple[Refused | None, ...]:
         """Count updates whose frames are on disk, in one transaction."""

@@ -15,6 +15,7 @@ from coordinator.ingest.group_commit import GroupCommit
 from coordinator.ingest.round_access import Registered, RoundAccess
 from coordinator.ingest.verifier import Verifier
 from coordinator.messaging.receipts import ReceiptSender
+from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import check_acceptable
 from coordinator.storage.update_journal import Journal
 from models.contract import Server
@@ -118,7 +119,7 @@ class UpdateReceiver:
             await self._refuse(device, self._driver.state.round, mark, barred)
 
     async def _pointer(self, device: str, pointer: BlobPointer, *, again: bool = False) -> None:
-        mark = pointer.blob.digest
+        mark, judged = pointer.blob.digest, self._driver.state
         try:
             if self._is_here(device, mark):
                 return
@@ -126,7 +127,7 @@ class UpdateReceiver:
             limits = self._model.limits(await self._model.state())
             answer = await asyncio.to_thread(self._uploads.announce, device, pointer, limits.max_bytes)
         except Refused as refused:
-            if not again and await self._judged_by_old_round(device, refused):
+            if not again and await self._judged_by_old_round(device, refused, judged):
                 await self._pointer(device, pointer, again=True)
             elif not await self._again(device, mark):
                 await self._refuse(device, pointer.round, mark, refused)
@@ -176,13 +177,13 @@ class UpdateReceiver:
             self._receipts.send_accepted(device, round_, mark)
         return round_ is not None
 
-    async def _judged_by_old_round(self, device: str, refused: Refused) -> bool:
-        """Whether a refusal was made on a state of the round that has changed since."""
-        return refused.reason in _JUDGED_BY_ROUND and await self._driver.refresh(device)
+    async def _judged_by_old_round(self, device: str, refused: Refused, judged: RoundState) -> bool:
+        """Whether a refusal was made on a state of the round, or of the registry, that has changed since."""
+        return refused.reason in _JUDGED_BY_ROUND and await self._driver.refresh(device, judged)
 
     async def _update(self, device: str, payload: bytes, mark: str, *, again: bool = False) -> None:
         """Verify, decode, bound, check, write to the journal; then send the receipt."""
-        offered = self.verifier.offered(device, payload)
+        offered, judged = self.verifier.offered(device, payload), self._driver.state
         try:
             if self._is_here(device, mark):
                 return
@@ -191,7 +192,7 @@ class UpdateReceiver:
             self._note(mark, found.norms)
             await self.commits.accept(found.header, mark, payload, found.blobs)
         except Refused as refused:
-            if not again and await self._judged_by_old_round(device, refused):
+            if not again and await self._judged_by_old_round(device, refused, judged):
                 await self._update(device, payload, mark, again=True)
             elif not await self._again(device, mark):
                 await self._refuse(device, offered.round, mark, refused)

@@ -236,7 +236,7 @@ class RoundDriver:
             await self.threads.run(outside.write, self.state)
             outside.wrote(self.state)
 
-    async def refresh(self, _device: str) -> bool:
+    async def refresh(self, _device: str, _judged: RoundState) -> bool:
         """Nothing: this is the round machine."""
         return False
 

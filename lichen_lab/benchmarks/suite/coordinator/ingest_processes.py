@@ -17,6 +17,7 @@ from lichen_lab.simulation.processes import mosquitto
 from lichen_lab.simulation.processes.embedded_broker import HOST
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, lichen
+from protocol.errors import Transient
 
 _MANY: Final = 1000
 _FEW: Final = 100
@@ -33,6 +34,9 @@ def measure(devices: int, storms: int, ingest: int, say: Say) -> list[dict[str, 
         storms: one after the other.
         ingest: processes that accept updates, beside one that leads; 0: one process does everything.
         say: prints progress.
+
+    Raises:
+        Transient: an update was refused, or the devices ended.
     """
     task = fleet_task(devices, storms)
     with ProcessFleet(task) as fleet:
@@ -58,6 +62,8 @@ def measure(devices: int, storms: int, ingest: int, say: Say) -> list[dict[str, 
             for line in lines:
                 after = {name: _cpu_s(process) for name, process in watched.items()}
                 if "ready" not in line:
+                    if line["refused"]:
+                        raise Transient(f"updates were refused: {line['refused']}")
                     line["cpu_s"] = {name: after[name] - before[name] for name in after}
                     reports.append(line)
                     say(f"{ingest} ingest: {devices} receipts in {line['seconds']:.2f} s")
@@ -77,7 +83,6 @@ def figures(devices: int, reports: list[dict[str, Any]]) -> dict[str, list[float
         "updates/s acknowledged and durable": [devices / one["seconds"] for one in reports],
         "leader CPU ms an update": [1e3 * one["cpu_s"][_LEAD] / devices for one in reports],
         "broker CPU ms an update": [1e3 * one["cpu_s"][BROKER] / devices for one in reports],
-        "updates refused": [float(len(one["refused"])) for one in reports],
     }
     if all(ingest):
         found["ingest CPU ms an update"] = [1e3 * sum(parts) / devices for parts in ingest]

@@ -75,6 +75,20 @@ async def test_two_updates_of_a_device_at_once_through_two_processes_count_once(
         assert [row["digest"] for row in rows] == [digest(frames[said.index("accepted")])]
 
 
+async def test_many_updates_at_once_that_come_sooner_than_the_news_of_their_round_are_accepted(tmp_path):
+    names = [f"d{n}" for n in range(8)]
+    task = tiny_task(min_devices=len(names))
+    async with leading(tmp_path, task) as lead, accepting(tmp_path, 1, task) as [one]:
+        known = one.made.replica.state
+        await collecting(lead, *names)
+        lead.app.storage.ledger.save()
+        await one.made.devices.open()
+        one.made.replica.state = known  # as if the journal had not been read since
+        one.made.replica._last = 0
+        said = await asyncio.gather(*(status_of(one, name, update(lead, name)) for name in names))
+        assert said == ["accepted"] * len(names)
+
+
 async def test_a_closed_round_accepts_nothing_and_says_so(tmp_path):
     async with (
         leading(tmp_path, tiny_task(count=1)) as lead,
