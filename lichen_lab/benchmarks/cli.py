@@ -93,6 +93,7 @@ _HELP = {
     "observer": "Memory of an agent that only observes and infers, without torch.",
     "peers": "lichen and Flower on the same fleet, model, data and rounds: CPU, bytes, memory, time.",
     "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
+    "scale": "What an update costs in rounds of 100 to 10,000 devices; a start with 100,000 known.",
     "serving": "What the agent adds to ONNX Runtime: time around a prediction, memory over swaps.",
     "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",
     "wire": "Bytes of an update on the wire, and the time of its codec.",

@@ -30,6 +30,7 @@ _MODULES: Final = {
     "peers": "suite.peers",
     "qqr": "studies.qqr",
     "quality": "suite.quality_indicator",
+    "scale": "suite.coordinator.scale",
     "serving": "suite.serving",
     "spar": "suite.spar",
     "tactfl": "studies.tactfl",

@@ -129,9 +129,9 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
             before: dict[str, float] = {}
             for line in lines:
                 if "ready" in line:
-                    before = _usage(coordinator, metrics)
+                    before = usage(coordinator, metrics)
                     continue
-                after = _usage(coordinator, metrics)
+                after = usage(coordinator, metrics)
                 line["used"] = {name: after[name] - before[name] for name in after}
                 line["rss"] = (before["rss"], after["rss"])
                 reports.append(line)
@@ -141,7 +141,7 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
     return reports
 
 
-def _usage(process: psutil.Process, port: int) -> dict[str, float]:
+def usage(process: psutil.Process, port: int) -> dict[str, float]:
     """CPU seconds, resident bytes and bytes written of the process, without its worker."""
     used = process.cpu_times()
     with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=_SCRAPE_S) as answer:
