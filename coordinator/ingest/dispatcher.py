@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import Final
 
 import structlog
-from structlog.contextvars import bound_contextvars
+from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from coordinator.admission.access import AccessControl
 from coordinator.ingest.fair_queue import FairQueue
@@ -126,9 +126,9 @@ class Dispatcher:
         Without an effect (a full disk) the device sends again.
         """
         try:
-            with bound_contextvars(topic=cut(message.topic, _TOPIC)):  # on every log line until then
-                if await self._handle(device, route, message):
-                    return
+            bind_contextvars(topic=cut(message.topic, _TOPIC))  # for all log lines
+            if await self._handle(device, route, message):
+                return
         except Refused as refused:
             self._refuse(message.topic, device, route.kind, refused)
         except (LichenError, OSError) as error:

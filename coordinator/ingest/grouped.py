@@ -38,7 +38,10 @@ class Grouped(Generic[Item, Result]):
     def __init__(self, work: Callable[[Item], Result], turns: int) -> None:
         self._work = work
         self._queue: list[_Waiting[Item, Result]] = []
-        self.turns = asyncio.Semaphore(turns)
+        self._turns = turns
+        self.taken = 0
+        """Turns that are taken."""
+        self._workers: set[asyncio.Task[None]] = set()
         self.groups = 0
 
     async def do(self, item: Item, size: int) -> Result:
@@ -46,14 +49,24 @@ class Grouped(Generic[Item, Result]):
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         mine = _Waiting(item, size, answer)
         self._queue.append(mine)
+        if self.taken < self._turns:
+            self.taken += 1
+            worker = asyncio.create_task(self._work_off())
+            self._workers.add(worker)
+            worker.add_done_callback(self._workers.discard)
         try:
-            async with self.turns:
-                if not mine.taken:
-                    await self._work_on(self._take())
+            return await answer
         finally:
-            if not mine.taken:
+            if not mine.taken:  # its caller was cancelled
                 self._queue.remove(mine)
-        return await answer
+
+    async def _work_off(self) -> None:
+        """Work on groups until nothing waits. No waiting caller is woken before its answer is here."""
+        try:
+            while self._queue:
+                await self._work_on(self._take())
+        finally:
+            self.taken -= 1
 
     def _take(self) -> list[_Waiting[Item, Result]]:
         size = count = 0
@@ -72,6 +85,9 @@ class Grouped(Generic[Item, Result]):
             found = await asyncio.to_thread(self._all, [one.item for one in group])
             for one, (result, error) in zip(group, found, strict=True):
                 _answer(one.answer, result, error)
+        except Exception as error:  # noqa: BLE001 - of the work: it is the callers' error, not ours
+            for one in group:
+                _answer(one.answer, None, error)
         finally:
             cut = Transient("the work on the update was cut off")  # no caller may wait for ever
             for one in group:
@@ -87,7 +103,7 @@ class Grouped(Generic[Item, Result]):
         return found
 
 
-def _answer(answer: "asyncio.Future[Result]", result: Result | None, error: LichenError | None) -> None:
+def _answer(answer: "asyncio.Future[Result]", result: Result | None, error: Exception | None) -> None:
     """The first answer stays."""
     if answer.done():
         return

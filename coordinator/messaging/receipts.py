@@ -71,7 +71,7 @@ class ReceiptSender:
         self.refused: Counter[str] = Counter()
         self.dropped = 0
         self._queue = queue
-        self._waiting: Counter[str] = Counter()
+        self._waiting: dict[str, int] = {}
         self._bytes = 0
         self._voice = LogRateLimiter(now)
 
@@ -118,7 +118,7 @@ class ReceiptSender:
         if self._waiting.get(device, 0) >= PER_DEVICE or self._bytes + size > MOST_BYTES:
             self.dropped += 1
             return
-        self._waiting[device] += 1
+        self._waiting[device] = self._waiting.get(device, 0) + 1
         self._bytes += size
         self._queue.put_nowait((device, kind, message))
 
