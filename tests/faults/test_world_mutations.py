@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import coordinator.storage.update_journal
+import coordinator.objects.frames
 import lichen_lab.simulation.deterministic.machine.node
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.ingest.group_commit import GroupCommit
@@ -54,7 +54,7 @@ def no_sync_before_the_receipt(patch: pytest.MonkeyPatch) -> None:
         disk.write(part, data, sync=False, fresh=True)
         disk.replace(part, path)
 
-    patch.setattr(coordinator.storage.update_journal, "write_atomic", write_atomic)
+    patch.setattr(coordinator.objects.frames, "write_atomic", write_atomic)
 
 
 def a_disk_that_lies(patch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ CALM = {"weather": Weather(0.01), "faults": (), "work_fails": 0.0, "sensor_fails
 LINK_MUTATIONS: dict[Patch, tuple[dict[str, Any], str]] = {
     more_in_flight_than_the_broker_takes: ({"receive_maximum": 1}, "ReceiveMaximum is 1, this is"),
     packets_larger_than_the_broker_takes: (
-        {"max_packet_bytes": 4096, "chunk_bytes": 65536, "head": 1800},
+        {"max_packet_bytes": 4096, "chunk_bytes": 65536, "head": 18000},
         "MaximumPacketSize is 4096, this is",
     ),
     subscribed_once: (
