@@ -26,7 +26,7 @@ from protocol.errors import Misconfigured
 from protocol.frames.frame import encode_frame
 from protocol.frames.headers import BlobHeader
 from protocol.frames.tensors import Codec, encode
-from protocol.tasks.links import Downlink
+from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.task import Task
 from tests.support.methods.disentafl_cases import task_of, windows_of
 
@@ -68,8 +68,9 @@ def size(name: str, state) -> int:
 
 def test_each_device_moves_its_route_and_fetches_what_has_changed() -> None:
     seen: list[dict[str, Update]] = []
+    its = task().model_copy(update={"uplink": Uplink(codec="int8")})
     history = simulate(
-        whole(task()),
+        whole(its),
         FLEET,
         None,
         3,
