@@ -40,7 +40,8 @@ def version_of(config: Path, number: int | None, scratch: Path) -> ExportChoice:
     if task_json is None or not digests:
         raise Misconfigured(f"{config}: {location.where} has no version yet")
     has = has_blob(settings)
-    available = sorted(one for one, digest in digests.items() if has(digest))
+    oldest = max(digests) - settings.keep_versions  # of that one and those before only differences are kept
+    available = sorted(one for one, digest in digests.items() if one > oldest and has(digest))
     version = max(digests) if number is None else number
     names = ", ".join(map(str, available)) or "none"
     if version not in digests:
