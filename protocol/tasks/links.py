@@ -13,7 +13,7 @@ Coarseness = Annotated[float, Field(ge=1 / 64, le=64)]
 class Uplink(Wire):
     """Encoding of model deltas. The method's config sets the bits of prototypes."""
 
-    codec: CodecName = "steps"
+    codec: CodecName = "int8"
     error_carry: bool = True
     coarseness: Coarseness = 4.0
     """``steps``: the step relative to the root mean square of a tensor's change; of changes below half a step
@@ -28,6 +28,6 @@ class Downlink(Wire):
     """
 
     codec: Literal["float32", "steps"] = "steps"
-    coarseness: Coarseness = 3.0
-    """``steps``: the step relative to the root mean square of a tensor's change. Finer than the way up, whose
-    errors are averaged over the devices."""
+    coarseness: Coarseness = 1.0
+    """``steps``: the step relative to the root mean square of a tensor's change. Long steps are few bytes,
+    and cost accuracy in small fleets (docs/benchmarks/wire.md)."""

@@ -30,7 +30,7 @@ class MakeTask(Protocol):
         rounds: int = ...,
         seed: int = 0,
         config: Mapping[str, Any] | None = None,
-        codec: str = "steps",
+        codec: str = "int8",
     ) -> Task:
         """The task."""
 
@@ -57,7 +57,7 @@ def uci_har_task(
     rounds: int = UCI_HAR_ROUNDS,
     seed: int = 0,
     config: Mapping[str, Any] | None = None,
-    codec: str = "steps",
+    codec: str = "int8",
 ) -> Task:
     """The QQR paper's study on UCI-HAR: five convolutions for the accelerometer, an LSTM for the gyroscope.
 
@@ -84,7 +84,7 @@ def spar_task(
     rounds: int = SPAR_ROUNDS,
     seed: int = 0,
     config: Mapping[str, Any] | None = None,
-    codec: str = "steps",
+    codec: str = "int8",
 ) -> Task:
     """Seven exercises from a watch: the demo's encoders. Arguments as for :func:`uci_har_task`."""
     encoders = {m.name: Encoder(kind="cnn1d", width=16, depth=4) for m in spar_windows.MODALITIES}
@@ -107,7 +107,7 @@ def av_mnist_task(
     rounds: int = AV_MNIST_ROUNDS,
     seed: int = 0,
     config: Mapping[str, Any] | None = None,
-    codec: str = "steps",
+    codec: str = "int8",
 ) -> Task:
     """Ten digits, written and spoken. Arguments as for :func:`uci_har_task`."""
     encoders = {m.name: Encoder(kind="cnn1d", width=16, depth=4) for m in av_mnist.MODALITIES}
