@@ -160,7 +160,6 @@ METHOD = MethodSpec(
     needs_labels=True,
     may_miss_modality=True,
     prototype_role=True,
-    rounded=("encoder", "head", "prototypes"),
     trains=lambda config: config.upload != "prototypes",
     personal=lambda config: _PERSONAL[config.personal],
     noise=lambda config: config.dp_noise,
