@@ -96,7 +96,8 @@ async def test_a_good_device_is_heard_and_hears(pki, secured, coordinator, proto
         chunk = device_topic(FLEET, GOOD, Kind.UP_BLOB, "0" * 64, 3)
         await good.link.publish(chunk, b"part")
         await coordinator.until(chunk)
-        for topic in (down(GOOD), *(broadcast_topic(FLEET, k) for k in (Kind.TASK, Kind.FLEET_MODEL))):
+        broadcasts = [broadcast_topic(FLEET, k) for k in (Kind.TASK, Kind.FLEET_MODEL, Kind.OFFER)]
+        for topic in (down(GOOD), *broadcasts):
             await coordinator.link.publish(topic, b"do")
             await good.until(topic)
         await good.link.publish(f"lichen/v1/{FLEET}/d/{GOOD}/ping", b"")

@@ -390,7 +390,7 @@ async def test_gateways_are_able_by_their_triples(tmp_path) -> None:
         await gateways_online(made, "small", roles=("prototype",))
         why = made.app.driver.why()
         families = {one.name: one for one in _Collector(made.app.measured).collect()}
-        assert made.app.encoder_models.offered_to("small") == {}
+        assert made.app.encoder_models.offered() == {}
         assert "features" not in made.app.jobs.done
     assert "young (3 of 5 triples)" in why
     assert "small (no role train; method 'mmfed3_hide' has no use for role prototype)" in why
