@@ -78,11 +78,11 @@ class Cluster:
         try:
             self._ray.init(**options)
         except ConnectionError as error:
-            raise Unreachable(f"{self._name}: {_line(error)}") from None
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # another release of Ray or Python, no node on this machine
+            hint = (
+                "" if self._head is None else "; the head answers: do both have Ray's authentication token?"
+            )
+            raise Unreachable(f"{self._name}: {_line(error)}{hint}") from None
+        except (RuntimeError, ValueError) as error:  # another release, or this machine is no node
             raise Misconfigured(f"{self._name}: {_line(error)}") from None
 
     def put(self, value: object) -> Any:

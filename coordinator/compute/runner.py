@@ -17,7 +17,7 @@ from coordinator.compute.fold_job import ClusterJob, FoldJob, HelloJob, MeasureJ
 from coordinator.config.compute import ComputeSettings
 from coordinator.errors import in_words
 from coordinator.storage.update_journal import AcceptedUpdate
-from coordinator.workers.jobs import secrets_in
+from coordinator.workers.jobs import UPDATES, secrets_in
 from models.contract import Blobs, Server
 from models.guided import DeviceWeights
 from protocol.errors import Misconfigured, Refused, Transient
@@ -105,6 +105,8 @@ class ClusterRunner:
         folder = self._root / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        # The child can open what is in the state folder at its start: frames may come later.
+        (self._root.parent / UPDATES).mkdir(exist_ok=True)
         try:
             yield folder
         finally:

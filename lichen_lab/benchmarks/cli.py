@@ -95,6 +95,7 @@ _HELP = {
     "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
     "scale": "What an update costs in rounds of 100 to 10,000 devices; a start with 100,000 known.",
     "serving": "What the agent adds to ONNX Runtime: time around a prediction, memory over swaps.",
+    "simulation": "Simulated client-rounds a CPU second, beside Flower's simulation and a plain torch loop.",
     "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",
     "wire": "Bytes of an update on the wire, and the time of its codec.",
     "writes": "What an agent writes to its disk in an hour, at rest and collecting.",

@@ -32,6 +32,7 @@ _MODULES: Final = {
     "quality": "suite.quality_indicator",
     "scale": "suite.coordinator.scale",
     "serving": "suite.serving",
+    "simulation": "suite.simulation_speed.bench",
     "spar": "suite.spar",
     "tactfl": "studies.tactfl",
     "wire": "suite.wire_bytes",

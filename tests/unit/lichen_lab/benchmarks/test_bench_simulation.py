@@ -1,0 +1,49 @@
+"""``lichen bench simulation``: both sides get the same work, and CPU is counted over all processes."""
+
+import os
+import sys
+
+import psutil
+import pytest
+
+from lichen_lab.benchmarks.suite.simulation_speed import bench
+from lichen_lab.benchmarks.suite.simulation_speed.bench import FLOWER, LICHEN, PLAIN, Work, measure
+from lichen_lab.benchmarks.suite.simulation_speed.fleet import REFERENCE, SMALL, task_of, windows_of
+from models.multimodal.network import build, parameter_count
+from protocol.errors import Misconfigured, Transient
+
+
+def test_the_networks_are_those_of_the_page():
+    counts = [parameter_count(build(task_of(network, 2, 3))) for network in (SMALL, REFERENCE)]
+    assert counts == [2486, 223_622]
+
+
+def test_a_device_has_the_same_windows_on_both_sides():
+    task = task_of(SMALL, 2, 3)
+    one, again, other = (windows_of(task, number, 4) for number in (1, 1, 2))
+    assert one.x["gyroscope"].tobytes() == again.x["gyroscope"].tobytes()
+    assert one.x["gyroscope"].tobytes() != other.x["gyroscope"].tobytes()
+
+
+def test_without_flower_the_make_target_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv(bench.VARIABLE, str(tmp_path))
+    with pytest.raises(Misconfigured, match="make flower"):
+        measure(Work(SMALL, 4, 2, 2), FLOWER)
+
+
+def test_cpu_counts_from_the_end_of_the_first_round_and_all_processes_end(monkeypatch):
+    spin = "t = time.process_time()\nwhile time.process_time() < t + .2: pass\n"
+    child = (
+        f"import time\n{spin}print('round 1', flush=True)\n{spin}print('round 2', flush=True)\ntime.sleep(60)"
+    )
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    monkeypatch.setattr(bench, "commands", lambda *_: [sys.executable, "-c", script])
+    figures = measure(Work(SMALL, 4, 2, 2), LICHEN)
+    assert 90 < figures["CPU ms a client-round"] < 190  # of the child's .4 s those after round 1, over two
+    assert not psutil.Process(os.getpid()).children(recursive=True)
+
+
+def test_a_side_that_fails_says_how(monkeypatch):
+    monkeypatch.setattr(bench, "commands", lambda *_: [sys.executable, "-c", "raise SystemExit('no memory')"])
+    with pytest.raises(Transient, match="0 of 2 rounds: no memory"):
+        measure(Work(SMALL, 4, 2, 2), PLAIN)
