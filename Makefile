@@ -90,11 +90,11 @@ postgresql-package:
 	$(call installed,postgresql)
 
 # Flower and what our training needs, apart from our own environment: both ask for versions of the same libraries.
-flower: $(FLOWER)/installed.stamp ## the environment of Flower, for `lichen bench peers`
+flower: $(FLOWER)/installed.stamp ## the environment of Flower, for `lichen bench peers` and `simulation`
 $(FLOWER)/installed.stamp: pyproject.toml
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/pip install -q torch==2.13.0
-	$(FLOWER)/bin/pip install -q '.' 'flwr==1.41.0'
+	$(FLOWER)/bin/pip install -q '.' 'flwr[simulation]==1.41.0'
 	touch $@
 
 lock: ## the libraries of install.sh, resolved again, with hashes (Python 3.11, x86_64)

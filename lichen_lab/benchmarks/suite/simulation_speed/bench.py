@@ -17,13 +17,11 @@ from typing import Final
 import psutil
 
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.suite.peers.flower_fleet import require_flower
 from lichen_lab.benchmarks.suite.simulation_speed.fleet import REFERENCE, SMALL
 from lichen_lab.simulation.processes.process import ONE_THREAD
-from protocol.errors import Misconfigured, Transient
+from protocol.errors import Transient
 
-ENVIRONMENT: Final = Path(".venv-flower")
-VARIABLE: Final = "LICHEN_FLOWER"
-"""The folder of another environment that has Flower."""
 LICHEN: Final = "lichen"
 FLOWER: Final = "Flower"
 PLAIN: Final = "plain torch loop"
@@ -80,18 +78,6 @@ class _Tree:
                 one.kill()
 
 
-def flower_python() -> Path:
-    """The interpreter of Flower's environment.
-
-    Raises:
-        Misconfigured: there is none.
-    """
-    python = Path(os.environ.get(VARIABLE, ENVIRONMENT)).absolute() / "bin" / "python"
-    if not python.is_file():
-        raise Misconfigured(f"{python} is not there: make flower (or set {VARIABLE} to its environment)")
-    return python
-
-
 def commands(work: Work, side: str, workers: int) -> list[str]:
     """The command line of a side."""
     numbers = [str(work.devices), str(work.per_round), str(work.rounds)]
@@ -101,7 +87,7 @@ def commands(work: Work, side: str, workers: int) -> list[str]:
         words = [sys.executable, "-P", "-m", f"{_PACKAGE}.plain_loop", work.network, numbers[-1]]
     else:
         call = f"from {_PACKAGE}.flower_side import main; main({work.network!r}, {', '.join(numbers)})"
-        words = [str(flower_python()), "-c", call]
+        words = [str(require_flower() / "python"), "-c", call]
     return words
 
 
@@ -175,7 +161,7 @@ def _rows(work: Work, found: dict[str, list[dict[str, float]]], seconds: float) 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """A thousand clients beside Flower, the reference network beside plain torch, ten thousand clients."""
     started, repeats = time.perf_counter(), 1 if quick else 3
-    flower_python()
+    require_flower()
     small = Work(SMALL, 100, 20, 4) if quick else Work(SMALL, 1000, 100, 20)
     pairs = compared(small, (LICHEN, FLOWER), repeats, say)
     large = Work(REFERENCE, 4, 4, 3) if quick else Work(REFERENCE, 10, 10, 4)

@@ -6,6 +6,7 @@ import sys
 import psutil
 import pytest
 
+from lichen_lab.benchmarks.suite.peers.flower_fleet import VARIABLE
 from lichen_lab.benchmarks.suite.simulation_speed import bench
 from lichen_lab.benchmarks.suite.simulation_speed.bench import FLOWER, LICHEN, PLAIN, Work, measure
 from lichen_lab.benchmarks.suite.simulation_speed.fleet import REFERENCE, SMALL, task_of, windows_of
@@ -26,7 +27,7 @@ def test_a_device_has_the_same_windows_on_both_sides():
 
 
 def test_without_flower_the_make_target_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv(bench.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(Misconfigured, match="make flower"):
         measure(Work(SMALL, 4, 2, 2), FLOWER)
 
