@@ -169,10 +169,10 @@ def _checked(found: Any) -> Any:
 
 def _of_task(error: Exception) -> Exception:
     cause = getattr(error, "cause", None)
-    if isinstance(cause, ImportError):
+    if isinstance(cause, ImportError) or "failed to import on the worker" in str(error):
         return Misconfigured(
             "compute.ray: a node of the cluster cannot import lichen: install the coordinator's release "
-            f"there ({_line(cause)})"
+            f"there ({_line(cause or error)})"
         )
     return RuntimeError(f"a task on the cluster failed: {error}")
 
