@@ -25,6 +25,7 @@ from protocol.errors import Reason, Refused
 from protocol.messages import State
 from runtime.metrics import MetricFamily, gauge
 from runtime.pacing import TokenBucket
+from runtime.process.garbage import collector_paused
 from runtime.waits import span
 
 log = structlog.get_logger(__name__)
@@ -68,14 +69,15 @@ class DeviceRegistry:
         self._wall = wall
         self._now = now
         self._began = now()
-        self._devices = {
-            row["device"]: one for row in store.rows(sa.select(schema.devices)) if (one := _read(row))
-        }
+        self._devices: dict[str, Device] = {}
         self.sets = FleetSets()
         """Who is online, who trains, who is eligible."""
-        for name, device in self._devices.items():
-            self._room.put(name, _size(device.state))
-            self.sets.put(device.state)
+        with collector_paused():
+            for row in store.rows(sa.select(schema.devices)):
+                if (device := _read(row)) is not None:
+                    self._devices[row["device"]] = device
+                    self._room.put(row["device"], _size(device.state))
+                    self.sets.put(device.state)
         updates = schema.updates.c.device
         self._contributed = {row["device"] for row in store.rows(sa.select(updates).distinct())}
         """Devices that delivered an update, as far as the history goes."""
