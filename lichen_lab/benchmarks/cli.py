@@ -80,6 +80,7 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
 
 
 _HELP = {
+    "bytes": "Bytes of a whole training, both ways, beside float32 everywhere and the raw samples; accuracy.",
     "calls": "Functions and files that one update enters, from sample to receipt, from fold to prediction.",
     "device": "CPU of a device for a round beyond training: real processes, a 223,622-parameter network.",
     "fanin": "A thousand devices' updates through Mosquitto into one coordinator, each to its receipt.",

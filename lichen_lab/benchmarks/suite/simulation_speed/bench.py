@@ -37,7 +37,7 @@ _MB: Final = 1e6
 
 
 @dataclass(frozen=True)
-class Work:
+class SimulationLoad:
     """A simulation."""
 
     network: str
@@ -78,7 +78,7 @@ class _Tree:
                 one.kill()
 
 
-def commands(work: Work, side: str, workers: int) -> list[str]:
+def commands(work: SimulationLoad, side: str, workers: int) -> list[str]:
     """The command line of a side."""
     numbers = [str(work.devices), str(work.per_round), str(work.rounds)]
     if side == LICHEN:
@@ -91,7 +91,7 @@ def commands(work: Work, side: str, workers: int) -> list[str]:
     return words
 
 
-def measure(work: Work, side: str, workers: int = 2) -> dict[str, float]:
+def measure(work: SimulationLoad, side: str, workers: int = 2) -> dict[str, float]:
     """Run one side; its figures.
 
     Raises:
@@ -132,7 +132,7 @@ def measure(work: Work, side: str, workers: int = 2) -> dict[str, float]:
 
 
 def compared(
-    work: Work, sides: Sequence[str], repeats: int, say: Say, workers: int = 2
+    work: SimulationLoad, sides: Sequence[str], repeats: int, say: Say, workers: int = 2
 ) -> dict[str, list[dict[str, float]]]:
     """Figures by side, one a repetition."""
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
@@ -143,7 +143,7 @@ def compared(
     return found
 
 
-def _rows(work: Work, found: dict[str, list[dict[str, float]]], seconds: float) -> list[ResultRow]:
+def _rows(work: SimulationLoad, found: dict[str, list[dict[str, float]]], seconds: float) -> list[ResultRow]:
     return [
         row(
             f"noise, {work.network} network",
@@ -162,9 +162,9 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
     """A thousand clients beside Flower, the reference network beside plain torch, ten thousand clients."""
     started, repeats = time.perf_counter(), 1 if quick else 3
     require_flower()
-    small = Work(SMALL, 100, 20, 4) if quick else Work(SMALL, 1000, 100, 20)
+    small = SimulationLoad(SMALL, 100, 20, 4) if quick else SimulationLoad(SMALL, 1000, 100, 20)
     pairs = compared(small, (LICHEN, FLOWER), repeats, say)
-    large = Work(REFERENCE, 4, 4, 3) if quick else Work(REFERENCE, 10, 10, 4)
+    large = SimulationLoad(REFERENCE, 4, 4, 3) if quick else SimulationLoad(REFERENCE, 10, 10, 4)
     loops = compared(large, (LICHEN, PLAIN), repeats, say, workers=1)
     rows = [
         *_rows(small, pairs, time.perf_counter() - started),
@@ -175,7 +175,7 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
     rows.append(row("noise, small network", LICHEN, small.words(), _TIMES, times))
     rows.append(row("noise, reference network", LICHEN, large.words(), _OVER, over))
     if not quick:
-        many = Work(SMALL, 10_000, 100, 20)
+        many = SimulationLoad(SMALL, 10_000, 100, 20)
         rows += _rows(many, compared(many, (LICHEN,), 1, say), time.perf_counter() - started)
     return rows
 

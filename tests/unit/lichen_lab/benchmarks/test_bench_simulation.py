@@ -8,7 +8,7 @@ import pytest
 
 from lichen_lab.benchmarks.suite.peers.flower_fleet import VARIABLE
 from lichen_lab.benchmarks.suite.simulation_speed import bench
-from lichen_lab.benchmarks.suite.simulation_speed.bench import FLOWER, LICHEN, PLAIN, Work, measure
+from lichen_lab.benchmarks.suite.simulation_speed.bench import FLOWER, LICHEN, PLAIN, SimulationLoad, measure
 from lichen_lab.benchmarks.suite.simulation_speed.fleet import REFERENCE, SMALL, task_of, windows_of
 from models.multimodal.network import build, parameter_count
 from protocol.errors import Misconfigured, Transient
@@ -29,7 +29,7 @@ def test_a_device_has_the_same_windows_on_both_sides():
 def test_without_flower_the_make_target_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(Misconfigured, match="make flower"):
-        measure(Work(SMALL, 4, 2, 2), FLOWER)
+        measure(SimulationLoad(SMALL, 4, 2, 2), FLOWER)
 
 
 def test_cpu_counts_from_the_end_of_the_first_round_and_all_processes_end(monkeypatch):
@@ -39,7 +39,7 @@ def test_cpu_counts_from_the_end_of_the_first_round_and_all_processes_end(monkey
     )
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     monkeypatch.setattr(bench, "commands", lambda *_: [sys.executable, "-c", script])
-    figures = measure(Work(SMALL, 4, 2, 2), LICHEN)
+    figures = measure(SimulationLoad(SMALL, 4, 2, 2), LICHEN)
     assert 90 < figures["CPU ms a client-round"] < 190  # of the child's .4 s those after round 1, over two
     assert not psutil.Process(os.getpid()).children(recursive=True)
 
@@ -47,4 +47,4 @@ def test_cpu_counts_from_the_end_of_the_first_round_and_all_processes_end(monkey
 def test_a_side_that_fails_says_how(monkeypatch):
     monkeypatch.setattr(bench, "commands", lambda *_: [sys.executable, "-c", "raise SystemExit('no memory')"])
     with pytest.raises(Transient, match="0 of 2 rounds: no memory"):
-        measure(Work(SMALL, 4, 2, 2), PLAIN)
+        measure(SimulationLoad(SMALL, 4, 2, 2), PLAIN)
