@@ -137,7 +137,9 @@ async def test_nobody_publishes_as_another(pki, secured, coordinator, protocol, 
 @PROTOCOLS
 async def test_nobody_reads_anothers_downlink_or_uplink(pki, secured, coordinator, protocol):
     await coordinator.link.publish(down(GOOD), b"secret", retain=True)
-    filters = [*WILD, down(GOOD), f"$share/x/lichen/v1/{FLEET}/d/{GOOD}/down/#", "$SYS/#"]
+    filters = [*WILD, down(GOOD), "$SYS/#"]
+    if protocol == "5":  # our client refuses a shared subscription over MQTT 3.1.1, which has none
+        filters.append(f"$share/x/lichen/v1/{FLEET}/d/{GOOD}/down/#")
     async with (
         connected(settings_of(pki, secured, GOOD), "a", mine(GOOD)) as good,
         connected(settings_of(pki, secured, EVIL, protocol=protocol), "b", filters) as evil,

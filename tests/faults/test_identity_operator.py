@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 
 from coordinator.admission.operator_decisions import unproven
 from coordinator.identity.enrolment import EnrolmentAuthority, PublishedList
+from coordinator.storage.location import Location
 from lichen.commands.looking import as_onlooker
 from lichen.commands.status import look
 from protocol.enrolment import EnrolRequest
@@ -144,13 +145,13 @@ async def test_a_reload_that_does_nothing_is_noticed_said_and_tried_again(tmp_pa
             assert "accepts a certificate that the newest list revokes" in str(found.value)
         async with connected(thief, "x", []) as client:
             assert client.link.connected, "so it is true"
-        wait = unproven(desk.places.state_dir)
+        wait = unproven(Location.at(desk.places.state_dir))
         assert wait is not None
         assert "may let revoked devices in" in wait.why
         silent.unlink()
         monkeypatch.undo()
         assert desk.publish().reloaded
-        assert unproven(desk.places.state_dir) is None
+        assert unproven(Location.at(desk.places.state_dir)) is None
         assert desk.publish() == PublishedList(changed=False, reloaded=False), (
             "once shown, nothing is told again"
         )
@@ -163,7 +164,7 @@ async def test_a_broker_that_is_told_by_hand_is_found_out(tmp_path) -> None:
         desk.book.revoke("a", unknown=True)
         assert desk.publish() == PublishedList(changed=True, reloaded=False)
         assert desk.publish() == PublishedList(changed=False, reloaded=False)
-        assert unproven(desk.places.state_dir) is not None
+        assert unproven(Location.at(desk.places.state_dir)) is not None
         os.kill(broker.pid, signal.SIGHUP)
         await until(lambda: desk.publish().reloaded)
-        assert unproven(desk.places.state_dir) is None
+        assert unproven(Location.at(desk.places.state_dir)) is None
