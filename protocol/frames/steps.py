@@ -60,7 +60,7 @@ def levels_of(values: FloatArray, step: float) -> IntArray:
 
 
 def exact_step(values: FloatArray) -> float | None:
-    """The largest power of two of which all values are whole multiples.
+    """The largest power of two within the bounds of this codec of which all values are whole multiples.
 
     Args:
         values: any shape, finite.
@@ -80,9 +80,9 @@ def exact_step(values: FloatArray) -> float | None:
     mantissa = (nonzero & 0x7FFFFF) | 0x800000
     lowest_bit = mantissa & (~mantissa + np.uint32(1))
     zeros = np.log2(lowest_bit.astype(np.float64)).astype(np.int64)  # exact: powers of two below 2**24
-    exponent = int((raised.astype(np.int64) - 150 + zeros).min())
+    exponent = min(int((raised.astype(np.int64) - 150 + zeros).min()), _HIGHEST_EXPONENT)
     top = int(raised.max()) - 126
-    if not _LOWEST_EXPONENT <= exponent <= _HIGHEST_EXPONENT or top - exponent >= _MANTISSA_BITS:
+    if exponent < _LOWEST_EXPONENT or top - exponent >= _MANTISSA_BITS:
         return None
     return math.ldexp(1.0, exponent)
 

@@ -1,6 +1,5 @@
 """``lichen bench simulation``: both sides get the same work, and CPU is counted over all processes."""
 
-import os
 import sys
 
 import psutil
@@ -39,9 +38,10 @@ def test_cpu_counts_from_the_end_of_the_first_round_and_all_processes_end(monkey
     )
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     monkeypatch.setattr(bench, "commands", lambda *_: [sys.executable, "-c", script])
+    before = set(psutil.Process().children(recursive=True))
     figures = measure(SimulationLoad(SMALL, 4, 2, 2), LICHEN)
     assert 90 < figures["CPU ms a client-round"] < 190  # of the child's .4 s those after round 1, over two
-    assert not psutil.Process(os.getpid()).children(recursive=True)
+    assert not set(psutil.Process().children(recursive=True)) - before
 
 
 def test_a_side_that_fails_says_how(monkeypatch):
