@@ -33,7 +33,7 @@ FINAL: Final = frozenset(
 OF_THE_ROUND: Final = frozenset(
     {Reason.NOT_SELECTED, Reason.WRONG_ROUND, Reason.WRONG_BASE, Reason.DUPLICATE, Reason.UNKNOWN_TASK}
 )
-"""Refusals of any update of this round: the offer is old, or the coordinator has another update."""
+"""Refusals of any update of this attempt: the offer is old, or the coordinator has another update."""
 _AGAIN: Final = "tried again when the offer comes again"
 
 
@@ -108,6 +108,9 @@ class RoundLedger:
         if entry.status == "accepted":
             again = lost and entry.attempt < offer.attempt and since >= GRACE_S
             return "" if again else f"round {entry.round} was accepted; waiting for the next offer"
+        reopened = entry.attempt < offer.attempt and (lost or entry.reason != Reason.DUPLICATE)
+        if entry.reason in OF_THE_ROUND and reopened:
+            return ""  # the refusal was of an attempt that is over, and this one asks the device
         first_s = MAX_RETRY_S if entry.reason in OF_THE_ROUND else self._retry_s
         pause = backoff_s(first_s, MAX_RETRY_S, max(0, entry.refusals - 1))
         return f"round {entry.round} was refused: {entry.why}; {_AGAIN}" if since < pause else ""

@@ -38,13 +38,13 @@ async def test_what_came_at_the_wrong_moment_is_trained_again_and_what_is_wrong_
         for turn, reason in enumerate((Reason.WRONG_ROUND, Reason.NOT_SELECTED, Reason.WRONG_TENSORS), 1):
             async with asyncio.timeout(20):
                 while not fake.updates:
-                    await fake.offer(DEVICE, TASK, 1, base)
+                    await fake.offer(DEVICE, TASK, 1, base, attempt=turn)
                     await asyncio.sleep(0.1)
             frame = fake.updates[-1]
             await fake.receipt(DEVICE, TASK, 1, frame, status="refused", reason=reason, detail="no")
             await fake.until(lambda n=turn: agent.outbox.refused == n and agent.outbox.waiting == 0)
             fake.updates.clear()
-        await fake.offer(DEVICE, TASK, 1, base)
+        await fake.offer(DEVICE, TASK, 1, base, attempt=turn + 1)
         why = "this offer's update was refused: wrong_tensors: no; waiting for the next round"
         await until(lambda: agent.status()["learning"] == why)
         assert not fake.updates

@@ -88,11 +88,9 @@ class Device:
 
         await self._fake.until(true, LIMIT_S)
 
-    async def learns(self, round_: int, base: BlobRef) -> tuple[Update, set[str]]:
-        """Offer a round: what it sends, and the digests that it pulled for that round."""
+    async def learns(self, round_: int) -> tuple[Update, set[str]]:
+        """In a round that is offered: what it sends, and the digests that it pulled for that round."""
         fake = self._fake
-        fake.pulled.pop(self.name, None)
-        await fake.offer(self.name, TASK, round_, base)
         await fake.until(lambda: self._update(round_) is not None, LIMIT_S)
         frame = self._update(round_)
         assert frame is not None
@@ -152,7 +150,8 @@ async def test_a_device_moves_its_route_and_nothing_else_and_a_new_sensor_change
             await device.shows(ACC)
         base = fake.version(TASK, state, 0)
         updates = []
-        for update, pulled in await asyncio.gather(*(device.learns(1, base) for device in devices)):
+        await fake.offer([device.name for device in devices], TASK, 1, base)
+        for update, pulled in await asyncio.gather(*(device.learns(1) for device in devices)):
             got = names(fake, base, pulled)
             assert got == on_route(got, ACC) | {"manifest"}, "its route and nothing else"
             assert {blob_of(name) for name in update.tensors} == got - {"manifest"}
@@ -174,7 +173,9 @@ async def test_a_device_moves_its_route_and_nothing_else_and_a_new_sensor_change
         updates = []
         for device, profile in ((plain, ACC), (growing, BOTH)):
             here = set(device.pulled)
-            update, pulled = await device.learns(2, base)
+            fake.pulled.clear()
+            await fake.offer(device.name, TASK, 2, base)
+            update, pulled = await device.learns(2)
             sent = {blob_of(name) for name in update.tensors}
             assert sent == on_route(sent, profile)
             assert pulled == {base.digest, *(now[name] for name in sent)} - here

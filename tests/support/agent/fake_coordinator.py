@@ -99,15 +99,19 @@ class FakeCoordinator:
         self.blobs[digest(data)] = data
         return BlobRef(digest=digest(data), size=len(data))
 
-    async def offer(self, device: str, task: Task, round_: int, base: BlobRef) -> None:
-        """Offer a round to one device alone."""
+    async def offer(
+        self, devices: str | list[str], task: Task, round_: int, base: BlobRef, attempt: int = 1
+    ) -> None:
+        """Offer a round to one device or several; it replaces the former offer for all devices."""
+        asked = [devices] if isinstance(devices, str) else devices
         offer = Offer(
             task=task.name,
             round=round_,
+            attempt=attempt,
             base=base.digest,
             base_size=base.size,
             closes_in_s=60,
-            members=pack("0" * 32, [device]),
+            members=pack("0" * 32, asked),
         )
         await self.link.publish(broadcast_topic(FLEET, Kind.OFFER), encode(offer), retain=True)
 

@@ -220,8 +220,11 @@ async def test_what_was_refused_for_the_moment_is_tried_again_at_a_growing_pace(
     ledger = settled(tmp_path, clock, status="refused", reason=reason, detail="now now")
     assert f"refused: {reason}: now now" in ledger.reason_to_skip(OFFER)
     if reason in OF_THE_ROUND:
+        later = OFFER.model_copy(update={"attempt": 2})
+        assert ledger.is_done(later) is (reason is Reason.DUPLICATE), "the round was opened again"
+        assert not ledger.is_done(later, lost=True), "the coordinator has no update of this device"
         await clock.advance(MAX_RETRY_S - 1)
-        assert ledger.is_done(OFFER), "another update of this round would be refused as well"
+        assert ledger.is_done(OFFER), "another update of this attempt would be refused as well"
         await clock.advance(2)
         assert not ledger.is_done(OFFER), "unless a restored coordinator opens the round anew"
         return
