@@ -21,7 +21,7 @@ from coordinator.storage.engines.base import Fence, Insert, TableEngine
 from coordinator.storage.engines.postgres_address import PostgresSchema
 from coordinator.storage.engines.postgres_errors import is_lost, sorted_error
 from coordinator.storage.engines.postgres_look import is_locked, used_bytes
-from coordinator.storage.engines.postgres_session import engine_of, lock_numbers
+from coordinator.storage.engines.postgres_session import engine_of, lock_numbers, take_lock
 from coordinator.storage.engines.postgres_tables import KnownTables
 from protocol.errors import LichenError, Misconfigured, Transient
 
@@ -33,6 +33,8 @@ _IDLE_S: Final = 2.0
 """A session that was not used for longer is tried first."""
 _RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Pauses between attempts to connect; the last one from then on."""
+_RELEASE_S: Final = 5.0
+"""How long a start waits for the lock of a process that has ended: the server releases it a little later."""
 _READS: Final = ("SELECT", "SHOW", "SET")
 
 
@@ -66,7 +68,7 @@ class PostgresEngine(TableEngine):
         sa.event.listen(self.engine, "before_cursor_execute", self._note)
         self._writer, self._seq = secrets.token_hex(12), 0
         self._connection: sa.Connection | None = None
-        self._wrote = self._opened = False
+        self._wrote = self._opened = self._closed = False
         self._doubtful: int | None = None
         self._used = self._next_try = 0.0
         self._failures = 0
@@ -92,9 +94,7 @@ class PostgresEngine(TableEngine):
         connection = self.engine.connect()
         try:
             if not (self._read_only or self._follows):
-                numbers = lock_numbers(self.place, "serve")
-                query = f"SELECT pg_try_advisory_lock{'' if self._alone else '_shared'}(%s, %s)"
-                self._require_alone(free=bool(connection.exec_driver_sql(query, numbers).scalar_one()))
+                self._lock(connection)
             connection.rollback()
         except BaseException:
             connection.invalidate()
@@ -103,8 +103,9 @@ class PostgresEngine(TableEngine):
         self._connection, self._used = connection, time.monotonic()
         return connection
 
-    def _require_alone(self, *, free: bool) -> None:
-        if not free:
+    def _lock(self, connection: sa.Connection) -> None:
+        wait_s = 0.0 if self._opened else _RELEASE_S
+        if not take_lock(connection, self.place, shared=not self._alone, wait_s=wait_s):
             words = f"{self.where}: another coordinator runs on this schema; stop it first"
             raise (Transient if self._opened else Misconfigured)(words)
 
@@ -122,6 +123,8 @@ class PostgresEngine(TableEngine):
             Transient: the server cannot be reached now.
         """
         self.require_there()
+        if self._closed:  # a thread that ends late would take the lock of the schema again
+            raise Transient(f"{self.where}: the tables are closed")
         if self._connection is not None and time.monotonic() - self._used > _IDLE_S:
             self._try()
         if self._connection is None:
@@ -311,5 +314,6 @@ class PostgresEngine(TableEngine):
         if self._connection is not None and self._opened and not self._read_only and not self._lost:
             with suppress(Exception), self._connection.begin():  # a row that stays is removed in a month
                 self._connection.exec_driver_sql("DELETE FROM writers WHERE writer = %s", (self._writer,))
+        self._closed = True
         self._drop()
         self.engine.dispose()

@@ -1,6 +1,7 @@
 """One session on PostgreSQL: how it connects, what it requires of the server, and its limits."""
 
 import hashlib
+import time
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from protocol.errors import Misconfigured
 _OLDEST: Final = 120000
 _LOCKS: Final = 0x6C696368
 """First number of lichen's advisory locks."""
+_LOCK_RETRY_S: Final = 0.05
 _KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 _UNACKNOWLEDGED_MS: Final = 15_000
 _LIMITS: Final = {
@@ -123,3 +125,21 @@ def lock_numbers(place: PostgresSchema, what: str) -> tuple[int, int]:
     """The two numbers of an advisory lock of a schema."""
     mark = hashlib.sha256(f"{place.name}\0{what}".encode()).digest()
     return _LOCKS, int.from_bytes(mark[:4], "big", signed=True)
+
+
+def take_lock(connection: sa.Connection, place: PostgresSchema, *, shared: bool, wait_s: float) -> bool:
+    """Take the lock of the process that serves a schema, for the session; False: another one has it.
+
+    Args:
+        connection: the session.
+        place: the schema.
+        shared: with other processes that share it.
+        wait_s: how long another process may still have it, in seconds.
+    """
+    query = f"SELECT pg_try_advisory_lock{'_shared' if shared else ''}(%s, %s)"
+    numbers, until = lock_numbers(place, "serve"), time.monotonic() + wait_s
+    while not connection.exec_driver_sql(query, numbers).scalar_one():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_LOCK_RETRY_S)
+    return True

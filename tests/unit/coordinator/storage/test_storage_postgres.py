@@ -1,5 +1,6 @@
 """Tables on PostgreSQL: addresses, what is refused in words, migrations, and sessions that are lost."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -157,7 +158,10 @@ def test_tables_that_are_not_there_and_those_of_a_newer_release(
     assert "written by a newer lichen" in str(error)
 
 
-def test_one_coordinator_alone_or_several_that_share(place: PostgresSchema) -> None:
+def test_one_coordinator_alone_or_several_that_share(
+    place: PostgresSchema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_RELEASE_S", 0.1)
     with Database(place) as store:
         assert store.is_served()
         with pytest.raises(Misconfigured, match="another coordinator runs on this schema"):
@@ -170,6 +174,25 @@ def test_one_coordinator_alone_or_several_that_share(place: PostgresSchema) -> N
         pass
     with Database(place, read_only=True) as reader:
         assert reader.is_served() is False
+
+
+def test_a_start_waits_for_the_lock_of_the_process_before(place: PostgresSchema) -> None:
+    before = Database(place)
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(Database, place)
+        with pytest.raises(TimeoutError):
+            waits.result(timeout=0.3)
+        before.close()
+        waits.result(timeout=10).close()
+
+
+def test_closed_tables_take_no_lock_again(place: PostgresSchema) -> None:
+    """A thread that ends late still calls; the next process must not find the lock taken."""
+    store = Database(place)
+    store.close()
+    with pytest.raises(Transient, match="the tables are closed"):
+        store.get_meta("task")
+    Database(place).close()
 
 
 def test_a_step_copies_the_tables_before_it(
