@@ -68,7 +68,7 @@ class PostgresEngine(TableEngine):
         sa.event.listen(self.engine, "before_cursor_execute", self._note)
         self._writer, self._seq = secrets.token_hex(12), 0
         self._connection: sa.Connection | None = None
-        self._wrote = self._opened = self._closed = False
+        self._wrote = self._opened = False
         self._doubtful: int | None = None
         self._used = self._next_try = 0.0
         self._failures = 0
@@ -123,8 +123,6 @@ class PostgresEngine(TableEngine):
             Transient: the server cannot be reached now.
         """
         self.require_there()
-        if self._closed:  # a thread that ends late would take the lock of the schema again
-            raise Transient(f"{self.where}: the tables are closed")
         if self._connection is not None and time.monotonic() - self._used > _IDLE_S:
             self._try()
         if self._connection is None:
@@ -314,6 +312,6 @@ class PostgresEngine(TableEngine):
         if self._connection is not None and self._opened and not self._read_only and not self._lost:
             with suppress(Exception), self._connection.begin():  # a row that stays is removed in a month
                 self._connection.exec_driver_sql("DELETE FROM writers WHERE writer = %s", (self._writer,))
-        self._closed = True
+        self._lost = self._lost or f"{self.where}: the tables are closed"  # late threads must not reconnect
         self._drop()
         self.engine.dispose()
