@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import numpy as np
+import pytest
 
 from coordinator.app import run
 from coordinator.status.history import read
@@ -24,6 +25,8 @@ from runtime.storage.blob_store import BlobStore
 from tests.support.coordinator.fake import FLEET, FakeDevice, settings_for
 from tests.support.network.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 from tests.support.tasks import update_header
+
+pytestmark = pytest.mark.long
 
 TASK = Task(
     name="real",

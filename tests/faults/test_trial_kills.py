@@ -15,6 +15,8 @@ from tests.support.lab.matrix_model import model
 from tests.support.network.brokers import require_mosquitto
 from tests.support.tasks import update_header
 
+pytestmark = pytest.mark.long
+
 __all__ = ["model"]
 
 NAMES = ("broker", "coordinator", "a", "b")
