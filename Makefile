@@ -13,15 +13,15 @@ export PYTHONDONTWRITEBYTECODE =
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
-# Half of the tests wait for processes that they start: two workers for a core. tests/conftest.py orders the files.
-test: $(VENV)/dev.stamp mosquitto chromium postgresql ## the suite without the long tests (ARGS="-k spool": a part of all)
+# Half of the tests wait for processes that they start: five workers for two cores. tests/conftest.py orders the files.
+test: $(VENV)/compiled.stamp mosquitto chromium postgresql ## the suite without the long tests (ARGS="-k spool": a part of all)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -P -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not long' --durations=15 tests
+	$(BIN)/python -P -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'not long' --durations=15 tests
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif
 
-test-long: $(VENV)/dev.stamp mosquitto chromium postgresql ## whole demos, faults at every step of a round, releases, exports, types
+test-long: $(VENV)/compiled.stamp mosquitto chromium postgresql ## whole demos, faults at every step of a round, releases, exports, types
 	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests
 
 mutants: $(VENV)/dev.stamp ## small faults in the decision modules; lists those that no test notices (ARGS="--seed 1 --count 300")
@@ -45,19 +45,27 @@ docs: $(VENV)/dev.stamp ## pages that are generated from the code and from store
 	$(BIN)/python -P -m lichen.commands.task_reference > docs/task.md
 	$(BIN)/lichen bench pages
 
-# torch first and alone: the exact pin is the CPU build, and no resolver may choose another.
+# torch first and alone: the exact pin is the CPU build, and no resolver may choose another. The pip that Python brings
+# resolves at half the speed of today's. Nothing is compiled: of what is installed, most is never imported.
 $(VENV)/torch.stamp:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q torch==2.13.0
+	-$(BIN)/pip install -q --no-compile --upgrade pip
+	$(BIN)/pip install -q --no-compile torch==2.13.0
 	touch $@
 
 $(VENV)/demo.stamp: $(VENV)/torch.stamp pyproject.toml lichen_lab/pyproject.toml
-	$(BIN)/pip install -q -e '.[coordinator,export]' -e ./lichen_lab
+	$(BIN)/pip install -q --no-compile -e '.[coordinator,export]' -e ./lichen_lab
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml lichen_lab/pyproject.toml
-	$(BIN)/pip install -q -e '.[dev]' -e ./lichen_lab
+	$(BIN)/pip install -q --no-compile -e '.[dev]' -e ./lichen_lab
 	touch $@ $(VENV)/demo.stamp
+
+# Every worker of pytest would compile all that it imports: two processes do it once. The run itself reports errors.
+COLLECT := $(BIN)/python -P -m pytest -q --collect-only -p no:cacheprovider
+$(VENV)/compiled.stamp: $(VENV)/dev.stamp
+	@$(COLLECT) tests/unit >/dev/null 2>&1 & $(COLLECT) $(filter-out tests/unit,$(wildcard tests/[a-z]*)) >/dev/null 2>&1; wait
+	@touch $@
 
 # The installation of an observing device: no torch, no web parts. Not editable: as on a device.
 $(OBSERVER)/installed.stamp: pyproject.toml $(shell find protocol runtime models export edge_agent coordinator lichen -name '*.py' -newer $(OBSERVER)/installed.stamp 2>/dev/null)

@@ -23,6 +23,7 @@ from protocol.topics import coordinator_filters, leader_filters, ping_topic
 from runtime import logs
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
+from runtime.process import garbage
 
 
 def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Link) -> RunningLink:
@@ -35,11 +36,13 @@ def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Li
     )
 
 
-def leader_link_of(settings: CoordinatorSettings, lease: LeaseKeeper) -> RunningLink:
+def leader_link_of(
+    settings: CoordinatorSettings, lease: LeaseKeeper, make: Callable[..., RunningLink] = Link
+) -> RunningLink:
     """Makes the link of the process that leads. All have one client id: the broker keeps the last one."""
     filters = [(one, 1) for one in leader_filters(settings.fleet)]
     ping = ping_topic(settings.fleet)
-    link = Link(settings.mqtt, f"coordinator-{settings.fleet}", filters=filters, ping_topic=ping)
+    link = make(settings.mqtt, f"coordinator-{settings.fleet}", filters=filters, ping_topic=ping)
     return LeasedLink(link, lease.holds)
 
 
@@ -88,7 +91,7 @@ async def open_coordinator(
         server: the method's server half.
         jobs: work for child processes; None: real child processes.
         clock: the time.
-        link: the broker; None: a real link.
+        link: the broker; None: a real link of a process that does everything.
         rng: draws the id of a training run; None takes the system's random numbers.
         wires: the signals between parts; None creates them.
         lease: held; other processes accept the updates. None: this process does everything.
@@ -110,7 +113,7 @@ async def open_coordinator(
             server,
             storage=storage,
             jobs=jobs,
-            link=link or (link_of(settings) if lease is None else leader_link_of(settings, lease)),
+            link=link or link_of(settings),
             clock=clock,
             wires=wires or Wires(),
             folds=None if cluster is None else ClusterFolds(cluster, settings.compute),
@@ -138,5 +141,6 @@ async def serve(settings: CoordinatorSettings) -> int:
         Misconfigured: the task, the method's options or the state folder.
     """
     logs.configure(settings.log)
+    garbage.collect_seldom()
     task, spec = load_task(settings)
     return await run(settings, task, spec.server())

@@ -19,7 +19,6 @@ from coordinator.ingest.update_receiver import UpdateReceiver
 from coordinator.messaging.blob_server import BlobServer
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.sender import RunningLink
-from coordinator.messaging.state_requests import StateRequester
 from coordinator.messaging.traffic import Traffic
 from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_folder import Storage
@@ -60,7 +59,6 @@ class Coordinator:
     model: CurrentModel
     access: AccessControl
     receiver: UpdateReceiver
-    state_requester: StateRequester
     rollout: RolloutService | None
     roster: DeviceRegistry
     server: BlobServer

@@ -334,7 +334,6 @@ def build(
         encoder_models=encoder_models,
         access=access,
         receiver=receiver,
-        state_requester=state_requester,
         rollout=rollout,
         roster=roster,
         server=blob_server,

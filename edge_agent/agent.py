@@ -20,7 +20,6 @@ from edge_agent.messaging.dispatcher import MessageDispatcher
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter, will
-from edge_agent.ports import AgentLink
 from edge_agent.publish.service import Publishing
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
@@ -34,6 +33,7 @@ from edge_agent.windows.collector import Collector
 from edge_agent.work_receiver import WorkReceiver
 from protocol.tasks.task import Task
 from runtime.clock import Clock
+from runtime.mqtt.link import Link
 from runtime.process.daemon import Progress
 from runtime.storage import sqlite
 from runtime.storage.blob_fetcher import Fetcher
@@ -49,7 +49,7 @@ class Agent:
     sources: list[Source]
     clock: Clock
     storage: AgentStorage
-    link: AgentLink
+    link: Link
     fetcher: Fetcher
     tasks: CurrentTask
     collector: Collector

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -15,7 +15,7 @@ from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.in_process import all_ended
 from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
-from edge_agent.ports import AgentLink, Trainer
+from edge_agent.ports import Trainer
 from edge_agent.publish.service import predictions_link
 from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_sources
@@ -68,7 +68,7 @@ def open_agent(
     clock: Clock,
     *,
     storage: AgentStorage | None = None,
-    make_link: Callable[..., AgentLink] = Link,
+    make_link: Callable[..., Any] = Link,
     worker: Trainer | None = None,
     zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,

@@ -18,7 +18,7 @@ from edge_agent.messaging.dispatcher import Handler, MessageDispatcher, commands
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
-from edge_agent.ports import AgentLink, Trainer
+from edge_agent.ports import Trainer
 from edge_agent.publish.service import Publishing
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
@@ -37,6 +37,7 @@ from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
+from runtime.mqtt.link import Link
 from runtime.process.daemon import Progress
 from runtime.storage.blob_fetcher import Download, Fetcher
 from runtime.waits import StatusPart, StatusText
@@ -48,8 +49,8 @@ def build(
     clock: Clock,
     *,
     storage: AgentStorage,
-    link: AgentLink,
-    publish_link: AgentLink | None,
+    link: Link,
+    publish_link: Link | None,
     first_task: Task | None,
     worker: Trainer | None = None,
     zygote: ZygoteClient | None = None,
@@ -157,7 +158,7 @@ def _download(settings: AgentSettings) -> Download | None:
 
 
 def _publishing(
-    settings: AgentSettings, link: AgentLink | None, clock: Clock, rng: random.Random | None
+    settings: AgentSettings, link: Link | None, clock: Clock, rng: random.Random | None
 ) -> Publishing | None:
     if link is None or settings.infer.mqtt is None:
         return None

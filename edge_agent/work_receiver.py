@@ -1,6 +1,7 @@
 """Tasks and offers: verified, if this device has a trust root, and then acted on."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 import structlog
 from pydantic_core import from_json
@@ -19,6 +20,7 @@ from runtime.concurrency.signals import Signal
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class WorkReceiver:
     """One service, and two handlers.
 
@@ -32,24 +34,13 @@ class WorkReceiver:
         refused: counts refusals by reason.
     """
 
-    def __init__(
-        self,
-        verifier: WorkVerifier,
-        tasks: CurrentTask,
-        learner: Learner,
-        schedule: OfferSchedule,
-        deployment: DeploymentService,
-        *,
-        changed: Signal,
-        refused: Counter[str],
-    ) -> None:
-        self._verifier = verifier
-        self._tasks = tasks
-        self._learner = learner
-        self._schedule = schedule
-        self._deployment = deployment
-        self._changed = changed
-        self._refused = refused
+    verifier: WorkVerifier
+    tasks: CurrentTask
+    learner: Learner
+    schedule: OfferSchedule
+    deployment: DeploymentService
+    changed: Signal
+    refused: Counter[str]
 
     async def on_task(self, _route: Route, payload: bytes) -> None:
         """Handle an announced task. Raises Refused."""
@@ -57,7 +48,7 @@ class WorkReceiver:
             announcement = decode(payload, TaskAnnouncement)
         except Refused as error:
             if _is_json(payload):  # valid JSON is a newer release's; anything else was damaged on the way
-                self._tasks.refuse(error.words)
+                self.tasks.refuse(error.words)
             raise
         await self._verified(announcement)
 
@@ -67,16 +58,16 @@ class WorkReceiver:
         An offer that does not ask this device is not verified: that takes a process, on each of a fleet.
         """
         if not payload:
-            self._schedule.end()
+            self.schedule.end()
             return
         offer = decode(payload, Offer)
-        if self._schedule.asks_us(offer):
+        if self.schedule.asks_us(offer):
             await self._verified(offer)
 
     async def _verified(self, work: Work) -> None:
         """Act on it; with a trust root, :meth:`run` does so after its signature was verified."""
-        if self._verifier.active:
-            self._verifier.give(work)
+        if self.verifier.active:
+            self.verifier.give(work)
         else:
             await self.act_on(work)
 
@@ -84,12 +75,12 @@ class WorkReceiver:
         """Act on verified tasks and offers, for ever."""
         while True:
             try:
-                await self.act_on(await self._verifier.next())
+                await self.act_on(await self.verifier.next())
             except Refused as error:
-                self._refused[error.reason] += 1
+                self.refused[error.reason] += 1
             except Transient as error:
                 _log.warning("work_waits", why=str(error))
-            self._changed.set()
+            self.changed.set()
 
     async def act_on(self, work: Work) -> None:
         """Hand an offer to its schedule; for a new task restart all that depends on it.
@@ -98,16 +89,16 @@ class WorkReceiver:
             Refused: this device cannot do the task.
         """
         if isinstance(work, Offer):
-            self._schedule.take(work)
+            self.schedule.take(work)
             return
-        task = await self._tasks.accept(work)
+        task = await self.tasks.accept(work)
         if task is None:
             return
-        self._learner.cancel()  # an update for the former task is of no use
-        await self._tasks.use(task)
+        self.learner.cancel()  # an update for the former task is of no use
+        await self.tasks.use(task)
         _log.info("task_started", name=task.name, method=task.method)
-        self._changed.set()
-        self._deployment.task_changed()
+        self.changed.set()
+        self.deployment.task_changed()
 
 
 def _is_json(payload: bytes) -> bool:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from models.contract import WindowSet
 from models.data import window_set
 from models.worker.job_folder import load_state
-from protocol.base import Count, Digest, Wire
+from protocol.base import Count, Digest, Wire, first_fault
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from protocol.messages import Metrics
@@ -73,8 +73,7 @@ def read_job(job_dir: Path) -> ExportJob | FeaturesJob:
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror or error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise Misconfigured(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise Misconfigured(f"{path}: {first_fault(error)}") from None
 
 
 def require_parts() -> None:

@@ -76,13 +76,10 @@ def examples(defaults: Tensors) -> list[Tensors]:
     rng = np.random.default_rng(len(defaults))
     mixed, bare = {}, {}
     for name, value in defaults.items():
-        moved = value + (_least(name) + np.abs(value).mean()) * rng.standard_normal(value.shape)
+        # Small if layers follow, which amplify rounding.
+        least = 0.1 if name.split("/", maxsplit=1)[0] in _AT_THE_END else 0.01
+        moved = value + (least + np.abs(value).mean()) * rng.standard_normal(value.shape)
         some = rng.integers(0, 3, value.shape)
         mixed[name] = (some if name.endswith(_ROUNDS) else moved).astype(np.float32)
         bare[name] = np.zeros_like(value) if name.endswith(_ROUNDS) else value[..., ::-1].copy()
     return [mixed, bare]
-
-
-def _least(name: str) -> float:
-    """Minimum change of values: small if layers follow, which amplify rounding."""
-    return 0.1 if name.split("/", maxsplit=1)[0] in _AT_THE_END else 0.01

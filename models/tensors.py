@@ -5,6 +5,7 @@ blob.
 """
 
 import io
+import math
 import os
 import zipfile
 from collections.abc import Collection, Iterable, Mapping
@@ -75,7 +76,7 @@ def check_tensor(name: str, tensor: FloatArray, shape: tuple[int, ...], bound: f
         return
     # min and max propagate NaN and need no temporary of the tensor's size
     low, high = float(tensor.min()), float(tensor.max())
-    if not (np.isfinite(low) and np.isfinite(high)):
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise Refused(Reason.NON_FINITE, f"tensor {name!r} holds NaN or infinity")
     if max(-low, high) > bound:
         raise Refused(

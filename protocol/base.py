@@ -74,8 +74,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
-def first_fault(error: ValidationError) -> str:
-    """The first error, with its path; at most 500 characters."""
+def first_fault(error: ValidationError, *within: str) -> str:
+    """The first error, with its path (``within`` begins it); at most 500 characters."""
     first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join(str(part) for part in first["loc"]) or "message"
+    path = ".".join(map(str, [*within, *first["loc"]])) or "message"
     return f"{path}: {first['msg']}"[:500]

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
-from protocol.base import Count, Digest, Label, Name, Wire, Word
+from protocol.base import Count, Digest, Label, Name, Wire, Word, first_fault
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import MAX_MESSAGE_BYTES, BlobRef, Metrics
@@ -205,9 +205,7 @@ def _manifest(text: bytes) -> BundleManifest:
     try:
         return BundleManifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join([MANIFEST_NAME, *map(str, first["loc"])])
-        raise Refused(Reason.MALFORMED, f"bundle: {path}: {first['msg']}"[:500]) from None
+        raise Refused(Reason.MALFORMED, f"bundle: {first_fault(error, MANIFEST_NAME)}") from None
 
 
 def _require_listed(manifest: BundleManifest, entries: Mapping[str, int]) -> None:

@@ -70,6 +70,7 @@ def record_offence(known: OffenceRecord, reason: str, now: float, rules: Quarant
     return OffenceRecord((), level + 1, now, now + lasts_s, reason)
 
 
+@dataclass(eq=False, repr=False)
 class Quarantine:
     """The records of all devices that were ever refused; quarantines survive restarts.
 
@@ -82,23 +83,15 @@ class Quarantine:
         known: whether a device is registered: invented names must not fill the disk.
     """
 
-    def __init__(
-        self,
-        store: Database,
-        ledger: WriteBehindBuffer,
-        wall: Callable[[], float],
-        rules: QuarantineSettings,
-        *,
-        released_at: Callable[[str], float | None],
-        known: Callable[[str], bool],
-    ) -> None:
-        self._store = store
-        self._ledger = ledger
-        self._wall = wall
-        self._rules = rules
-        self._records = dict(read(store))
-        self._released_at = released_at
-        self._known = known
+    store: Database
+    ledger: WriteBehindBuffer
+    wall: Callable[[], float]
+    rules: QuarantineSettings
+    released_at: Callable[[str], float | None]
+    known: Callable[[str], bool]
+
+    def __post_init__(self) -> None:
+        self._records = dict(read(self.store))
 
     def refused(self, device: str, refused: Refused) -> str:
         """Count a refusal, if its reason counts.
@@ -106,12 +99,12 @@ class Quarantine:
         Returns:
             An addition to the device's answer if a quarantine begins: no receipt asks it again until the end.
         """
-        if refused.reason not in OFFENCES or not self._known(device):
+        if refused.reason not in OFFENCES or not self.known(device):
             return ""
         before = self._records.get(device, OffenceRecord())
         if before.until and self._released(device, before):
             before = OffenceRecord()
-        after = record_offence(before, refused.reason.value, self._wall(), self._rules)
+        after = record_offence(before, refused.reason.value, self.wall(), self.rules)
         self._records.pop(device, None)  # the newest last: the oldest are removed first
         self._note(device, after)
         self._forget_oldest()
@@ -123,25 +116,25 @@ class Quarantine:
 
     def _note(self, device: str, record: OffenceRecord) -> None:
         self._records[device] = record
-        self._ledger.note(schema.standing, device=device, record=json.dumps(asdict(record)))
+        self.ledger.note(schema.standing, device=device, record=json.dumps(asdict(record)))
 
     def _forget_oldest(self) -> None:
         if len(self._records) > MAX_TRACKED:
-            now = self._wall()
+            now = self.wall()
             free = (device for device, one in self._records.items() if one.until <= now)
             self.forget(next(free, next(iter(self._records))))
 
     def forget(self, device: str) -> None:
         """Remove a device's record."""
         if self._records.pop(device, None) is not None:
-            self._ledger.remove(schema.standing, device=device)
+            self.ledger.remove(schema.standing, device=device)
 
     def denial(self, device: str) -> Refused | None:
         """Why a device is denied now; None if it is not."""
         known = self._records.get(device)
         if known is None or not known.until:
             return None
-        now = self._wall()
+        now = self.wall()
         if now < known.since:  # the clock was set back: the quarantine starts again, with the same length
             known = replace(known, since=now, until=now + known.until - known.since)
             self._note(device, known)
@@ -152,14 +145,14 @@ class Quarantine:
 
     def _released(self, device: str, known: OffenceRecord) -> bool:
         """Whether the operator ended the quarantine; later offences start a new count."""
-        return (self._released_at(device) or 0.0) >= known.since
+        return (self.released_at(device) or 0.0) >= known.since
 
     async def follow(self, clock: Clock) -> None:
         """Read, for ever, what other processes noted; the newer record of a device counts."""
         while True:
             await clock.sleep(_FOLLOW_S)
             try:
-                found = await asyncio.to_thread(read, self._store)
+                found = await asyncio.to_thread(read, self.store)
             except LichenError as error:
                 log.warning("offences_not_read", why=str(error))
                 continue
@@ -186,15 +179,12 @@ def _newest(record: OffenceRecord) -> float:
 
 def describe(known: OffenceRecord, left_s: float) -> str:
     """Until when, and why."""
+    lasting = f"{left_s:.0f} s" if left_s < _MANY else f"{left_s / 60:.0f} min"
     times = "the first time" if known.level == 1 else f"time {known.level}"
     return (
-        f"for another {_lasting(left_s)}, {times}; its last refusal was {known.reason}. "
+        f"for another {lasting}, {times}; its last refusal was {known.reason}. "
         "`lichen device approve` ends it"
     )
-
-
-def _lasting(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < _MANY else f"{seconds / 60:.0f} min"
 
 
 def read(store: Database) -> Mapping[str, OffenceRecord]:

@@ -50,6 +50,8 @@ class CurrentModel:
         Raises:
             Transient: the registry cannot read them; the message says which blob is gone or damaged.
         """
+        if self._loaded is not None and self._loaded[0] == self._manifest():
+            return self._loaded[1]
         async with self._loading:
             manifest = self._manifest()
             if self._loaded is None or self._loaded[0] != manifest:

@@ -61,6 +61,23 @@ def finish_seed(task: Task, round_: int) -> int:
     return derive_round_seed(task.seed, round_, "(coordinator)")
 
 
+@dataclass(frozen=True)
+class RoundUpdates:
+    """What both passes over a round's updates read.
+
+    Attributes:
+        task: what is learned.
+        round: its number.
+        entries: accepted updates, in any order.
+        limits: what an update may need.
+    """
+
+    task: Task
+    round: int
+    entries: Sequence[AcceptedUpdate]
+    limits: Limits
+
+
 class FoldRunner(Protocol):
     """Runs the two passes over a round's updates; see :mod:`coordinator.aggregation.fold`."""
 
@@ -68,24 +85,12 @@ class FoldRunner(Protocol):
     """Limit of updates in one view job."""
 
     async def screen(
-        self,
-        task: Task,
-        entries: Sequence[AcceptedUpdate],
-        limits: Limits,
-        before: Mapping[str, float],
-        known: Mapping[str, Magnitudes],
+        self, updates: RoundUpdates, before: Mapping[str, float], known: Mapping[str, Magnitudes]
     ) -> dict[str, float]:
         """As :func:`coordinator.aggregation.fold.screen_round`."""
 
-    async def fold(  # noqa: PLR0917 - as of ``coordinator.aggregation.fold``
-        self,
-        server: Server,
-        task: Task,
-        round_: int,
-        state: Blobs,
-        entries: Sequence[AcceptedUpdate],
-        limits: Limits,
-        weighing: DeviceWeights | None,
+    async def fold(
+        self, server: Server, updates: RoundUpdates, state: Blobs, weighing: DeviceWeights | None
     ) -> Blobs:
         """As :func:`coordinator.aggregation.fold.fold_screened`."""
 
@@ -96,28 +101,20 @@ class LocalFolds:
     views_a_job = LOOKS
 
     async def screen(
-        self,
-        task: Task,
-        entries: Sequence[AcceptedUpdate],
-        limits: Limits,
-        before: Mapping[str, float],
-        known: Mapping[str, Magnitudes],
+        self, updates: RoundUpdates, before: Mapping[str, float], known: Mapping[str, Magnitudes]
     ) -> dict[str, float]:
         """See :class:`FoldRunner`."""
-        return await asyncio.to_thread(screen_round, task, entries, limits, before, known)
+        its = updates
+        return await asyncio.to_thread(screen_round, its.task, its.entries, its.limits, before, known)
 
-    async def fold(  # noqa: PLR0917 - as of ``coordinator.aggregation.fold``
-        self,
-        server: Server,
-        task: Task,
-        round_: int,
-        state: Blobs,
-        entries: Sequence[AcceptedUpdate],
-        limits: Limits,
-        weighing: DeviceWeights | None,
+    async def fold(
+        self, server: Server, updates: RoundUpdates, state: Blobs, weighing: DeviceWeights | None
     ) -> Blobs:
         """See :class:`FoldRunner`."""
-        return await asyncio.to_thread(fold_screened, server, task, round_, state, entries, limits, weighing)
+        its = updates
+        return await asyncio.to_thread(
+            fold_screened, server, its.task, its.round, state, its.entries, its.limits, weighing
+        )
 
 
 class RoundFold:
@@ -167,10 +164,10 @@ class RoundFold:
             UnusableUpdates: some cannot be screened, viewed or folded; nothing was made.
             LichenError, OSError: the worker failed, or the disk cannot be read.
         """
-        task, server = self._task, self._server
-        reference = await self._folds.screen(task, entries, limits, before, known)
-        weighing = await self._weighed(round_, published, entries, limits)
-        folded = await self._folds.fold(server, task, round_, state, entries, limits, weighing)
+        task, updates = self._task, RoundUpdates(self._task, round_, entries, limits)
+        reference = await self._folds.screen(updates, before, known)
+        weighing = await self._weighed(updates, published)
+        folded = await self._folds.fold(self._server, updates, state, weighing)
         if weighing is None:
             return FoldResult(folded, reference)
         for words in weighing.warnings:
@@ -181,29 +178,25 @@ class RoundFold:
         return FoldResult(rejoined({**model, **made}, folded), reference, weighed)
 
     async def _weighed(
-        self,
-        round_: int,
-        published: Callable[[], Awaitable[Blobs]],
-        entries: Sequence[AcceptedUpdate],
-        limits: Limits,
+        self, updates: RoundUpdates, published: Callable[[], Awaitable[Blobs]]
     ) -> DeviceWeights | None:
         """Weights from the views of all updates; None if the method uses none."""
         if self._guided is None:
             return None
-        if self._looked[0] != round_:
-            self._looked = (round_, {})
+        if self._looked[0] != updates.round:
+            self._looked = (updates.round, {})
         known = self._looked[1]
-        new = [entry for entry in entries if entry.digest not in known]
+        new = [entry for entry in updates.entries if entry.digest not in known]
         refused: dict[str, Refused] = {}
         model = without_private_blobs(self._task, await published()) if new else {}
         while new:
             part, new = new[: self._at_once], new[self._at_once :]
-            views, why = await self._look(model, part, limits)
+            views, why = await self._look(model, part, updates.limits)
             known |= {entry.digest: views[entry.device] for entry in part if entry.device in views}
             refused |= why
         if refused:
             raise UnusableUpdates(refused)
-        seen = {entry.device: known[entry.digest] for entry in entries}
+        seen = {entry.device: known[entry.digest] for entry in updates.entries}
         return await asyncio.to_thread(self._weigh, self._guided, seen)
 
     async def _look(

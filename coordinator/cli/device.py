@@ -182,9 +182,10 @@ def forget(
     force: Annotated[bool, typer.Option("--force", help="forget a device that is online, too")] = False,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Forget a device's reports and free its place. A device that is online reports again.
+    """Forget a device's reports and free its place.
 
-    What it delivered stays in the history. Its admission does not change; see revoke.
+    What it delivered stays in the history. Its admission does not change; see revoke. Exit status 75: it is
+    online, and would report again.
     """
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
@@ -192,7 +193,7 @@ def forget(
         if name not in known:
             raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
         if known[name].status == "online" and not force:
-            raise Misconfigured(f"{name} is online, and would say its state again; --force forgets it anyway")
+            raise Transient(f"{name} is online and would report again: stop its agent first, or use --force")
         with settings.location.database(read_only=True) as store:
             runs = store.is_served()
         if runs:

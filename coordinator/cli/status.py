@@ -18,6 +18,7 @@ from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import mismatch_warning
 from coordinator.fleet.serving_routes import served, unserved
+from coordinator.lease.heartbeat import read_cluster
 from coordinator.recovery import bucket_watch
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
 from coordinator.rollout.view import read_rollouts, standing
@@ -27,6 +28,7 @@ from coordinator.round_machine.queries import replay
 from coordinator.rounds.late_bundles import wait_kept
 from coordinator.rounds.outlook import fleet_status
 from coordinator.rounds.progress import MAX_NAMES
+from coordinator.status.cluster_words import cluster_json, cluster_lines, cluster_waits
 from coordinator.status.waits import CoordinatorStatus, waits
 from coordinator.storage import schema
 from coordinator.storage.database import Database
@@ -103,11 +105,13 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         clocks, now = [_clocks(now - said_at)], said_at
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
     course, _ = read_rollouts(settings.location)
+    cluster = read_cluster(store)
     found = {
         "coordinator": "running"
         if running
         else f"not running; its last entry is of {stamp(said_at)}, and what follows is how it stood then",
         "running": running,
+        **cluster_json(cluster),
         "now": now,
         "fleet": settings.fleet,
         "task": None if task is None else task.name,
@@ -145,6 +149,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         return found, [Wait("coordinator", "it does not run", said_at, None, then), *disk]
     if task is None or rules is None:
         return found, [Wait("start", "it has just been started for the first time", said_at)]
+    processes = cluster_waits(cluster)
     broker = read(json.loads(store.get_meta("broker") or "[]"))
     terms = terms_kept(store, task)
     # The rounds' times run from the clock at the start: setting a clock moves none of them.
@@ -169,7 +174,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     others = [*going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
     others += ahead(roster, course, _newest_export(store), barred)
     rounds = by_another_clock(waits(picture), set_s)
-    return found, [*disk, *clocks, *rounds, *revocations, *others]
+    return found, [*disk, *processes, *clocks, *rounds, *revocations, *others]
 
 
 def _clocks(ahead_s: float) -> Wait:
@@ -241,7 +246,7 @@ def _quarantines(barred: dict[str, OffenceRecord | None], roster: DeviceRegistry
 
 
 def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) -> str:
-    told = [f"coordinator: {found['coordinator']}", *lines(waited, now)]
+    told = [f"coordinator: {found['coordinator']}", *cluster_lines(found), *lines(waited, now)]
     if not why:
         shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
         told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]

@@ -1,20 +1,25 @@
 """``lichen coordinator lead`` and ``ingest``, from their settings to an exit status."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import structlog
 
-from coordinator.app import open_coordinator
+from coordinator.app import leader_link_of, open_coordinator
 from coordinator.cluster import ingest_worker
 from coordinator.cluster.ingest_worker import IngestWorker
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
+from coordinator.lease.heartbeat import LEAD, ProcessHeartbeat
 from coordinator.lease.keeper import LeaseKeeper, holder_name
 from coordinator.lease.table import LeaseTable
+from coordinator.messaging.sender import RunningLink
 from coordinator.recovery.state_folder import open_shared_storage
 from coordinator.status.prometheus import serve_metrics
 from coordinator.task import load_task
@@ -28,16 +33,41 @@ from protocol.topics import ingest_filters, ping_topic
 from runtime import logs
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
+from runtime.process import garbage
 from runtime.process.daemon import Finished, supervise
 from runtime.storage.files import disk_errors
 
 log = structlog.get_logger(__name__)
 
-LEAD: Final = "lead"
 INGEST: Final = "ingest"
-"""Roles whose lease one process has."""
+"""Role of the lease of the process that accepts updates where only one can."""
 _KEEPALIVE_S: Final = 10
 """A process that hangs gets its share of the messages until the broker notices."""
+
+
+def _unwatched(_coordinator: Coordinator, _lease: LeaseKeeper) -> None:
+    """Nobody looks on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """What a process takes from outside; tests and simulations bring their own.
+
+    Attributes:
+        clock: the time.
+        make_link: makes the link to the broker, as the constructor of ``runtime.mqtt.link.Link``.
+        jobs: work for child processes; None: real child processes.
+        rng: draws the id of a training run; None: the system's random numbers.
+        wires: the signals between parts.
+        opened: is given a leader at work.
+    """
+
+    clock: Clock = field(default_factory=SystemClock)
+    make_link: Callable[..., RunningLink] = Link
+    jobs: Jobs | None = None
+    rng: random.Random | None = None
+    wires: Wires = field(default_factory=Wires)
+    opened: Callable[[Coordinator, LeaseKeeper], None] = _unwatched
 
 
 @contextmanager
@@ -61,25 +91,39 @@ async def lead(settings: CoordinatorSettings) -> int:
         Misconfigured: the task, the method's options or the state folder.
     """
     logs.configure(settings.log)
+    garbage.collect_seldom()
     task, spec = load_task(settings)
     return await run_lead(settings, task, spec.server())
 
 
 async def run_lead(
-    settings: CoordinatorSettings, task: Task, server: Server, *, jobs: Jobs | None = None
+    settings: CoordinatorSettings, task: Task, server: Server, outer: Outer | None = None
 ) -> int:
-    """As :func:`lead`, with a task that is read already; ``jobs`` None: real child processes."""
-    with _lease(settings, LEAD, SystemClock()) as lease:
-        return await supervise({LEAD: partial(_lead, settings, task, server, lease, jobs)})
+    """As :func:`lead`, with a task that is read already."""
+    outer = outer or Outer()
+    with _lease(settings, LEAD, outer.clock) as lease:
+        return await supervise({LEAD: partial(_lead, settings, task, server, lease, outer)})
 
 
 async def _lead(
-    settings: CoordinatorSettings, task: Task, server: Server, lease: LeaseKeeper, jobs: Jobs | None
+    settings: CoordinatorSettings, task: Task, server: Server, lease: LeaseKeeper, outer: Outer
 ) -> None:
     await lease.take()
     try:
-        async with open_coordinator(settings, task, server, jobs=jobs, lease=lease) as coordinator:
+        async with open_coordinator(
+            settings,
+            task,
+            server,
+            jobs=outer.jobs,
+            clock=outer.clock,
+            link=leader_link_of(settings, lease, outer.make_link),
+            rng=outer.rng,
+            wires=outer.wires,
+            lease=lease,
+        ) as coordinator:
+            await lease.renew()
             await coordinator.driver.open()
+            outer.opened(coordinator, lease)
             with serve_metrics(settings.metrics, (*coordinator.measured, lease)):
                 try:
                     await _run_all(coordinator.services())
@@ -96,23 +140,26 @@ async def ingest(settings: CoordinatorSettings) -> int:
         Misconfigured: the task, the method's options, the state folder or the protocol of the broker.
     """
     logs.configure(settings.log)
+    garbage.collect_seldom()
     task, spec = load_task(settings)
     return await run_ingest(settings, task, spec.server())
 
 
-async def run_ingest(settings: CoordinatorSettings, task: Task, server: Server) -> int:
+async def run_ingest(
+    settings: CoordinatorSettings, task: Task, server: Server, outer: Outer | None = None
+) -> int:
     """As :func:`ingest`, with a task that is read already."""
-    shared, clock = settings.cluster.shared_subscriptions, SystemClock()
+    shared, outer = settings.cluster.shared_subscriptions, outer or Outer()
     if shared and settings.mqtt.protocol != "5":
         raise Misconfigured(
             "cluster.shared_subscriptions: shared subscriptions are a part of MQTT 5, and mqtt.protocol is "
             f'"{settings.mqtt.protocol}"; set cluster.shared_subscriptions = false, and one ingest process '
             "works at a time"
         )
-    accepting = partial(_ingest, settings, task, server, clock)
+    accepting = partial(_ingest, settings, task, server, outer)
     if shared:
         return await supervise({INGEST: accepting})
-    with _lease(settings, INGEST, clock) as lease:
+    with _lease(settings, INGEST, outer.clock) as lease:
         return await supervise({INGEST: partial(_alone, lease, accepting)})
 
 
@@ -125,15 +172,15 @@ async def _alone(lease: LeaseKeeper, accepting: Callable[[], Awaitable[None]]) -
         await lease.release()
 
 
-async def _ingest(settings: CoordinatorSettings, task: Task, server: Server, clock: Clock) -> None:
-    async with open_ingest(settings, task, server, clock=clock) as worker:
+async def _ingest(settings: CoordinatorSettings, task: Task, server: Server, outer: Outer) -> None:
+    async with open_ingest(settings, task, server, outer) as worker:
         with serve_metrics(settings.metrics, worker.measured):
             await _run_all(worker.services)
 
 
 @asynccontextmanager
 async def open_ingest(
-    settings: CoordinatorSettings, task: Task, server: Server, *, clock: Clock | None = None
+    settings: CoordinatorSettings, task: Task, server: Server, outer: Outer | None = None
 ) -> AsyncIterator[IngestWorker]:
     """Open what the leader shares, and build a process on it that accepts updates.
 
@@ -141,20 +188,21 @@ async def open_ingest(
         settings: where and how.
         task: as the operator wrote it.
         server: the method's server half.
-        clock: the time.
+        outer: the clock, the link and the signals.
 
     Raises:
         Misconfigured: the state belongs to another task.
         Transient: it cannot be read now.
     """
-    clock = clock or SystemClock()
+    outer = outer or Outer()
+    clock = outer.clock
     keeps_messages = routing(server) is not None
     # No session at the broker: it would keep messages for a process that never returns.
     mqtt = settings.mqtt.model_copy(
         update={"session_expiry_s": 0, "keepalive_s": min(_KEEPALIVE_S, settings.mqtt.keepalive_s)}
     )
     filters = ingest_filters(settings.fleet, shared=settings.cluster.shared_subscriptions)
-    link = Link(
+    link = outer.make_link(
         mqtt,
         ingest_worker.client_id(settings.fleet),
         filters=[(one, 1) for one in filters],
@@ -168,12 +216,14 @@ async def open_ingest(
             storage=storage,
             link=link,
             clock=clock,
-            wires=Wires(),
+            wires=outer.wires,
         )
+        heartbeat = ProcessHeartbeat(storage.store, holder_name(), clock, worker.threads)
         try:
             await worker.open()
-            yield worker
+            yield replace(worker, services={**worker.services, "heartbeat": heartbeat.run})
         finally:
+            heartbeat.forget()
             worker.close()
 
 

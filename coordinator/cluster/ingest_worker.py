@@ -40,6 +40,7 @@ from protocol.topics import Kind
 from runtime.clock import Clock
 from runtime.concurrency.threads import Threads
 from runtime.metrics import HasMetrics
+from runtime.storage import sqlite
 
 
 def client_id(fleet: str) -> str:
@@ -177,6 +178,7 @@ def build(
         "blobs": blob_server.run,
         "decisions": admission.refresh_for_ever,
         "standing": partial(quarantine.follow, clock),
+        "state": partial(sqlite.watch, store.require_there, clock),
     }
     return IngestWorker(
         replica=replica,

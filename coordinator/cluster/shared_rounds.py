@@ -20,14 +20,15 @@ _TRIES: Final = 3
 class AcceptedHere:
     """The updates that this process accepted in the open round, and the table of all processes'."""
 
-    def __init__(self, journal: Journal, threads: Threads) -> None:
-        self._journal, self._threads = journal, threads
+    def __init__(self, replica: RoundReplica, journal: Journal, threads: Threads) -> None:
+        self._replica, self._journal, self._threads = replica, journal, threads
         self._round = -1
         self._digests: dict[str, str] = {}
 
     def has(self, device: str, digest: str) -> bool:
         """Whether exactly this update was accepted here in the open round."""
-        return self._digests.get(device) == digest
+        # the next round may have been opened since: a receipt names the round of its update
+        return self._replica.state.round == self._round and self._digests.get(device) == digest
 
     async def digests(self, keys: Iterable[Key]) -> dict[Key, str]:
         """The digests that these devices delivered in these rounds, wherever they were accepted.
@@ -68,7 +69,7 @@ class SharedRounds:
     ) -> None:
         self._replica, self._table, self._devices, self._clock = replica, table, devices, clock
         self.threads = threads
-        self.accepted = AcceptedHere(journal, threads)
+        self.accepted = AcceptedHere(replica, journal, threads)
 
     @property
     def state(self) -> RoundState:

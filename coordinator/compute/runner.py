@@ -2,27 +2,24 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from coordinator.aggregation.fold import UnusableUpdates, screen_round
+from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.aggregation.outlier_screen import Magnitudes
-from coordinator.aggregation.round_fold import LOOKS, LocalFolds
+from coordinator.aggregation.round_fold import LOOKS, LocalFolds, RoundUpdates
 from coordinator.compute import fold_job
 from coordinator.compute.fold_job import ClusterJob, FoldJob, HelloJob, MeasureJob
 from coordinator.config.compute import ComputeSettings
 from coordinator.errors import in_words
-from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.jobs import UPDATES, secrets_in
 from models.contract import Blobs, Server
 from models.guided import DeviceWeights
 from protocol.errors import Misconfigured, Refused, Transient
-from protocol.frames.frame import Limits
-from protocol.tasks.task import Task
 from runtime.process.worker import Unreachable, Worker, WorkerFailed
 
 _VIEWS_A_JOB: Final = 64 * LOOKS
@@ -128,18 +125,13 @@ class ClusterFolds:
         self._local = LocalFolds()
 
     async def screen(
-        self,
-        task: Task,
-        entries: Sequence[AcceptedUpdate],
-        limits: Limits,
-        before: Mapping[str, float],
-        known: Mapping[str, Magnitudes],
+        self, updates: RoundUpdates, before: Mapping[str, float], known: Mapping[str, Magnitudes]
     ) -> dict[str, float]:
         """Measure on the cluster what was not measured on arrival, then compare here."""
-        new = [entry for entry in entries if entry.digest not in known]
+        new = [entry for entry in updates.entries if entry.digest not in known]
         norms: dict[str, Magnitudes] = {}
         if len(new) > 1:
-            job = MeasureJob(fold_job.frames_of(new), limits, self._settings.updates_a_task)
+            job = MeasureJob(fold_job.frames_of(new), updates.limits, self._settings.updates_a_task)
             try:
                 by_device, lost = await self._measured(job)
             except Unreachable as error:
@@ -148,33 +140,27 @@ class ClusterFolds:
                 if lost:
                     raise UnusableUpdates(lost)
                 norms = {entry.digest: by_device[entry.device] for entry in new}
-        return await asyncio.to_thread(screen_round, task, entries, limits, before, {**known, **norms})
+        return await self._local.screen(updates, before, {**known, **norms})
 
     async def _measured(self, job: MeasureJob) -> tuple[dict[str, dict[str, float]], dict[str, Refused]]:
         with self._runner.folder("measure") as folder:
             await self._run(folder, job)
             return await asyncio.to_thread(fold_job.read_norms, folder)
 
-    async def fold(  # noqa: PLR0917 - as of ``FoldRunner``
-        self,
-        server: Server,
-        task: Task,
-        round_: int,
-        state: Blobs,
-        entries: Sequence[AcceptedUpdate],
-        limits: Limits,
-        weighing: DeviceWeights | None,
+    async def fold(
+        self, server: Server, updates: RoundUpdates, state: Blobs, weighing: DeviceWeights | None
     ) -> Blobs:
         """Fold in tasks; see :mod:`coordinator.aggregation.partition`."""
-        frames, each = fold_job.frames_of(entries), self._settings.updates_a_task
+        frames, each = fold_job.frames_of(updates.entries), self._settings.updates_a_task
         weights = None if weighing is None else {part: dict(of) for part, of in weighing.weights.items()}
+        job = FoldJob(updates.task, updates.round, frames, updates.limits, each, weights)
         try:
             with self._runner.folder("fold") as folder:
-                await self._run(folder, FoldJob(task, round_, frames, limits, each, weights), state)
+                await self._run(folder, job, state)
                 made, lost = await asyncio.to_thread(fold_job.read_fold, folder)
         except Unreachable as error:
             self._require_fallback(error)
-            return await self._local.fold(server, task, round_, state, entries, limits, weighing)
+            return await self._local.fold(server, updates, state, weighing)
         if lost:
             raise UnusableUpdates(lost)
         return made

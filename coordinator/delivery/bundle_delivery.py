@@ -8,6 +8,7 @@ stage's devices the candidate. If the method is routed, each device has a ``down
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from coordinator.delivery.exporters import FleetExporter, RouteExporter
 from coordinator.delivery.pointers import Decision, decision_of, pointer_of, stable_pointer, targets
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.routes import RouteGroup, ServingNeed, best_bundle, group_by_route
+from coordinator.fleet.serving_routes import ServingRoutes
 from coordinator.messaging.sender import Sender
 from coordinator.objects.blobs import BlobStorage
 from coordinator.rollout import releases
@@ -39,6 +41,7 @@ _RESEND_INTERVAL_S: Final = 60.0
 """Shortest interval in which a device that does not run its bundle is sent the same pointer again."""
 
 
+@dataclass(eq=False, repr=False)
 class BundleDelivery:
     """Exports bundles of a version, and sends each device the pointer to its own.
 
@@ -56,35 +59,24 @@ class BundleDelivery:
         pointer_signer: signs pointers.
     """
 
-    def __init__(
-        self,
-        exporter: FleetExporter | RouteExporter,
-        rollouts: RolloutRecorder | None,
-        *,
-        task: str,
-        store: Database,
-        blobs: BlobStorage,
-        state_dir: Path,
-        recent: int,
-        post: Sender,
-        roster: DeviceRegistry,
-        clock: Clock,
-        pointer_signer: PointerSigner,
-    ) -> None:
-        self.exporter = exporter
-        self.rollouts = rollouts
-        self._routes = exporter.routes
-        self._task = task
-        self._store = store
-        self._blobs = blobs
-        self._state_dir = state_dir
-        self._recent = recent
-        self._post = post
-        self._roster = roster
-        self._clock = clock
-        self._pointer_signer = pointer_signer
+    exporter: FleetExporter | RouteExporter
+    rollouts: RolloutRecorder | None
+    task: str
+    store: Database
+    blobs: BlobStorage
+    state_dir: Path
+    recent: int
+    post: Sender
+    roster: DeviceRegistry
+    clock: Clock
+    pointer_signer: PointerSigner
+
+    def __post_init__(self) -> None:
+        self._routes = self.exporter.routes
         self._pointed: dict[str, tuple[Decision, float]] = {}
         """Device -> the decision sent to it last, and when."""
+        self._announced: RolloutState | None = None
+        """Without rollouts: the decisions at the last announcement."""
         self._missing: set[str] = set()
         self._announcing = asyncio.Lock()
         """One announcement at a time: an older decision never replaces a later one at the broker."""
@@ -106,7 +98,7 @@ class BundleDelivery:
             raise failed
 
     def _note(self) -> None:
-        release = releases.newest(self._store)
+        release = releases.newest(self.store)
         if self.rollouts is not None and release is not None:
             self.rollouts.note(release)
 
@@ -114,16 +106,16 @@ class BundleDelivery:
         """The decisions so far."""
         if self.rollouts is not None:
             return self.rollouts.course()
-        release = releases.newest(self._store)
+        release = releases.newest(self.store)
         return RolloutState(stable=None if release is None else StableRelease(release=release, serial=0))
 
     def ensure_bundles(self, course: RolloutState) -> None:
         """Store the bundles that the operator brought as blobs. Blocks for a disk."""
         for name in sorted({name for release in course.running for name in release.digests}):
-            if not self._blobs.has(name):
-                data = releases.brought(self._state_dir, name)
+            if not self.blobs.has(name):
+                data = releases.brought(self.state_dir, name)
                 if data is not None:
-                    self._blobs.put(data)
+                    self.blobs.put(data)
                 elif name not in self._missing:
                     self._missing.add(name)
                     log.error("bundle_gone", digest=name)
@@ -132,11 +124,11 @@ class BundleDelivery:
         """Digests of blobs to retain: those that may be needed, and the last exports."""
         wanted = list(self._decided().named)
         if self.rollouts is not None:
-            newest = releases.newest(self._store)
-            wanted += [*releases.exports(self._store, self._recent), *([] if newest is None else [newest])]
+            newest = releases.newest(self.store)
+            wanted += [*releases.exports(self.store, self.recent), *([] if newest is None else [newest])]
         return (
             *sorted({name for release in wanted for name in release.digests}),
-            *self._pointer_signer.kept(),
+            *self.pointer_signer.kept(),
         )
 
     def fits(self, release: Release) -> Callable[[str], bool]:
@@ -187,8 +179,8 @@ class BundleDelivery:
         if self._routes is None:
             if course.stable is not None:
                 stable = course.stable
-                pointer = stable_pointer(self._task, stable)
-                await self._post.broadcast(Kind.FLEET_MODEL, await self._signed(course, pointer))
+                pointer = stable_pointer(self.task, stable)
+                await self.post.broadcast(Kind.FLEET_MODEL, await self._signed(course, pointer))
             members = () if over is None else over.members
             # A rollout may end, and the next one begin, between two announcements.
             await self._take_back(sorted((self._pointed.keys() | set(members)) - needs.keys()))
@@ -202,7 +194,7 @@ class BundleDelivery:
         return True
 
     def _ready(self) -> RolloutState:
-        course = self._decided()
+        course = self._announced = self._decided()
         if self.rollouts is not None:
             self.ensure_bundles(course)
         return course
@@ -215,20 +207,20 @@ class BundleDelivery:
 
     def _forget_gone(self, *, again: bool) -> None:
         """Forget what was sent to devices that are not registered any more; ``again``: to all devices."""
-        for device in [one for one in self._pointed if again or one not in self._roster]:
+        for device in [one for one in self._pointed if again or one not in self.roster]:
             del self._pointed[device]
 
     def _news(
         self, course: RolloutState, needs: Mapping[str, ServingNeed | None], *, again: bool
     ) -> list[tuple[str, ModelPointer]]:
         """Pointers that have not been sent yet; ``again``: those of all online devices. For a thread."""
-        online = set(self._roster.online()) if again else set()
+        online = set(self.roster.online()) if again else set()
         if again and self._routes is not None:  # the other devices get theirs when they come online
             needs = {device: need for device, need in needs.items() if device in online}
         return [
             (device, pointer)
             for device, need in needs.items()
-            if (pointer := pointer_of(self._task, course, device, need)) is not None
+            if (pointer := pointer_of(self.task, course, device, need)) is not None
             and (device in online or self._pointed.get(device, (None, 0.0))[0] != decision_of(pointer))
         ]
 
@@ -241,18 +233,18 @@ class BundleDelivery:
 
     async def _send_one(self, course: RolloutState, device: str, pointer: ModelPointer) -> bool:
         try:
-            await self._post.to_device(device, Kind.MODEL, await self._signed(course, pointer, device))
+            await self.post.to_device(device, Kind.MODEL, await self._signed(course, pointer, device))
         except LichenError as error:
             log.warning("model_not_announced", device=device, version=pointer.version, why=str(error))
             return False
-        self._pointed[device] = (decision_of(pointer), self._clock.now())
+        self._pointed[device] = (decision_of(pointer), self.clock.now())
         return True
 
     async def _take_back(self, names: Sequence[str]) -> None:
         """Clear the devices' own pointers."""
         for start in range(0, len(names), _MAX_CONCURRENT_SENDS):
             group = names[start : start + _MAX_CONCURRENT_SENDS]
-            await asyncio.gather(*(self._post.clear(name, Kind.MODEL) for name in group))
+            await asyncio.gather(*(self.post.clear(name, Kind.MODEL) for name in group))
             for name in group:
                 self._pointed.pop(name, None)
 
@@ -266,14 +258,14 @@ class BundleDelivery:
         Raises:
             LichenError, OSError: it cannot be read or signed.
         """
-        known = self._roster.get(device)
-        if self._routes is not None:
-            course, pointer = await asyncio.to_thread(self._look_up, device)
+        known, course = self.roster.get(device), await self._last_decided()
+        if self._routes is None:
+            pointer = self._of_stage(device, course)
         else:
-            course, pointer = self._of_stage(device)
+            pointer = await asyncio.to_thread(self._of_route, self._routes, device, course)
         if known is None or pointer is None:
             return None
-        wanted, now = decision_of(pointer), self._clock.now()
+        wanted, now = decision_of(pointer), self.clock.now()
         decision, at = self._pointed.get(device, (wanted, -inf))
         runs = self._routes is not None and known.state.model == pointer.bundle.digest
         if decision == wanted and (runs or (not reconnected and now - at < _RESEND_INTERVAL_S)):
@@ -284,23 +276,30 @@ class BundleDelivery:
         self._pointed[device] = (wanted, now)
         return pointer
 
-    def _look_up(self, device: str) -> tuple[RolloutState, ModelPointer | None]:
-        course = self._decided()
-        need = self._routes.one(device) if self._routes is not None and course.running else None
-        return course, None if need is None else pointer_of(self._task, course, device, need)
+    async def _last_decided(self) -> RolloutState:
+        """The decisions as of the last pass, without a look at the tables; new ones are announced."""
+        if self.rollouts is not None:
+            return self.rollouts.last
+        if self._announced is None and self._routes is not None:
+            self._announced = await asyncio.to_thread(self._decided)
+        return self._announced or RolloutState()
 
-    def _of_stage(self, device: str) -> tuple[RolloutState, ModelPointer | None]:
+    def _of_route(self, routes: ServingRoutes, device: str, course: RolloutState) -> ModelPointer | None:
+        """The pointer of a device with a route of its own. Reads one row."""
+        need = routes.one(device) if course.running else None
+        return None if need is None else pointer_of(self.task, course, device, need)
+
+    def _of_stage(self, device: str, course: RolloutState) -> ModelPointer | None:
         """The pointer of a stage's device that has not answered yet; ``b/model`` is for the others."""
-        course = RolloutState() if self.rollouts is None else self.rollouts.last
         member = None if course.open is None else course.open.members.get(device)
         if member is None or member.phase not in {"waiting", "trial"}:
-            return course, None
-        return course, pointer_of(self._task, course, device, None)
+            return None
+        return pointer_of(self.task, course, device, None)
 
     async def _signed(
         self, course: RolloutState, pointer: ModelPointer, device: str | None = None
     ) -> ModelPointer:
         """The pointer with signatures of all bundles that may run."""
         return await asyncio.to_thread(
-            lambda: self._pointer_signer.vouched(pointer, targets(self._task, course.running), device)
+            lambda: self.pointer_signer.vouched(pointer, targets(self.task, course.running), device)
         )

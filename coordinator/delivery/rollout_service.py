@@ -1,6 +1,7 @@
 """Drives a rollout: feeds device reports to the state machine and publishes its decisions."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -25,6 +26,7 @@ _REPEAT_ANNOUNCEMENT_S: Final = 5.0
 """Delay after a failed announcement; each connect repeats it, too."""
 
 
+@dataclass(eq=False, repr=False)
 class RolloutService:
     """The loop.
 
@@ -38,24 +40,15 @@ class RolloutService:
         clock: the time.
     """
 
-    def __init__(
-        self,
-        rollouts: RolloutRecorder,
-        delivery: BundleDelivery,
-        *,
-        roster: DeviceRegistry,
-        barred: DenialCheck,
-        link: MessagePublisher,
-        changes: Signal,
-        clock: Clock,
-    ) -> None:
-        self._rollouts = rollouts
-        self._delivery = delivery
-        self._roster = roster
-        self._barred = barred
-        self._link = link
-        self._changes = changes
-        self._clock = clock
+    rollouts: RolloutRecorder
+    delivery: BundleDelivery
+    roster: DeviceRegistry
+    barred: DenialCheck
+    link: MessagePublisher
+    changes: Signal
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self._looked_at: tuple[int, dict[str, tuple[Device, bool]]] = (-1, {})
         """Of a rollout: the reports of its devices at the last pass, and whether they were barred."""
         self._announced = -1
@@ -68,27 +61,27 @@ class RolloutService:
                 await self.turn()
             except (LichenError, OSError) as error:
                 log.warning("rollout_not_carried_on", why=str(error))
-            await self._clock.sleep(TICK_S)
+            await self.clock.sleep(TICK_S)
 
     async def turn(self) -> None:
         """One pass over the devices' reports; announces decisions made here or by ``lichen rollout``."""
-        course = await asyncio.to_thread(self._rollouts.course)
+        course = await asyncio.to_thread(self.rollouts.course)
         if course.open is not None or course.waiting is not None:
             await asyncio.to_thread(self._look, course)
-            course = await asyncio.to_thread(self._rollouts.course)
+            course = await asyncio.to_thread(self.rollouts.course)
         # Another process may have collected blobs before the store named them.
-        await asyncio.to_thread(self._delivery.ensure_bundles, course)
+        await asyncio.to_thread(self.delivery.ensure_bundles, course)
         over = course.rollout is not None and course.open is None and not course.rollout.cleared
-        if (course.serial == self._announced and not over) or self._clock.now() < self._again_at:
+        if (course.serial == self._announced and not over) or self.clock.now() < self._again_at:
             return
-        if not self._link.connected:
+        if not self.link.connected:
             return
         serial = course.serial
-        self._changes.set()
-        if await self._delivery.announce():
+        self.changes.set()
+        if await self.delivery.announce():
             self._announced = serial
         else:
-            self._again_at = self._clock.now() + _REPEAT_ANNOUNCEMENT_S
+            self._again_at = self.clock.now() + _REPEAT_ANNOUNCEMENT_S
 
     def _look(self, course: RolloutState) -> None:
         """Apply the time, and the reports of the rollout's devices that have changed since the last pass."""
@@ -99,11 +92,11 @@ class RolloutService:
         members = () if rollout is None else rollout.members.keys()
         news = {}
         for name in members:
-            one, barred, before = self._roster.get(name), self._barred(name) is not None, known.get(name)
+            one, barred, before = self.roster.get(name), self.barred(name) is not None, known.get(name)
             if one is not None and (before is None or before[0] is not one or before[1] != barred):
                 news[name] = one, barred
         heard = {name: _heard(one, barred=barred) for name, (one, barred) in news.items()}
-        self._rollouts.play(RolloutTick(heard=heard, fleet=self._fleet(course, rollout)))
+        self.rollouts.play(RolloutTick(heard=heard, fleet=self._fleet(course, rollout)))
         known.update(news)
 
     def _fleet(self, course: RolloutState, rollout: Rollout | None) -> dict[str, Fact] | None:
@@ -114,26 +107,20 @@ class RolloutService:
         """
         if rollout is None or not needs_fleet(rollout):
             return None
-        fits = self._delivery.fits(rollout.release)
+        fits = self.delivery.fits(rollout.release)
         devices = {
             name: one
-            for name in self._roster.names()
-            if (one := self._roster.get(name)) is not None and self._barred(name) is None and fits(name)
+            for name in self.roster.names()
+            if (one := self.roster.get(name)) is not None and self.barred(name) is None and fits(name)
         }
-        running = {name: one for name, one in devices.items() if _runs(one)}
+        running = {name: one for name, one in devices.items() if one.state.model or one.state.trial}
         observing = {name: one for name, one in devices.items() if "observe" in one.state.roles}
         able = running if running and course.stable is not None else {**observing, **running}
-        return {name: _fact(one) for name, one in able.items()}
+        return {
+            name: Fact(online=one.online, labels=dict(one.state.labels or {})) for name, one in able.items()
+        }
 
 
 def _heard(device: Device, *, barred: bool) -> DeviceReport:
     state = device.state
     return DeviceReport(online=device.online, model=state.model, trial=state.trial, barred=barred)
-
-
-def _runs(device: Device) -> bool:
-    return device.state.model is not None or device.state.trial is not None
-
-
-def _fact(device: Device) -> Fact:
-    return Fact(online=device.online, labels=dict(device.state.labels or {}))

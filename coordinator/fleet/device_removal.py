@@ -6,6 +6,7 @@ one it edits the database itself.
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -52,6 +53,7 @@ def forget_in(store: Database, device: str) -> None:
             store.remove(table, device=device)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Forgetting:
     """A service that removes devices.
 
@@ -59,47 +61,39 @@ class Forgetting:
         days: devices that are offline and silent for this long are removed; 0: none.
     """
 
-    def __init__(
-        self,
-        *,
-        state_dir: Path,
-        roster: DeviceRegistry,
-        ledger: WriteBehindBuffer,
-        quarantine: Quarantine,
-        secrets: SecretMismatchMonitor,
-        clock: Clock,
-        days: float,
-    ) -> None:
-        self._folder = state_dir / FOLDER
-        self._roster = roster
-        self._ledger = ledger
-        self._quarantine = quarantine
-        self._secrets = secrets
-        self._clock = clock
-        self._days = days
+    state_dir: Path
+    roster: DeviceRegistry
+    ledger: WriteBehindBuffer
+    quarantine: Quarantine
+    secrets: SecretMismatchMonitor
+    clock: Clock
+    days: float
+
+    def __post_init__(self) -> None:
+        self._folder = self.state_dir / FOLDER
         self.forgotten = 0
         """Devices removed since the start."""
 
     def forget(self, devices: Iterable[str]) -> None:
         """Remove devices; their quarantine stays."""
         for device in devices:
-            self._roster.forget(device)
-            self._secrets.heard(device)
-            self._ledger.remove(schema.devices, device=device)
-            self._ledger.remove(schema.messages, device=device)
-            if self._quarantine.denial(device) is None:
-                self._quarantine.forget(device)
+            self.roster.forget(device)
+            self.secrets.heard(device)
+            self.ledger.remove(schema.devices, device=device)
+            self.ledger.remove(schema.messages, device=device)
+            if self.quarantine.denial(device) is None:
+                self.quarantine.forget(device)
             self.forgotten += 1
 
     async def run(self) -> None:
         """Look for requests of the operator, and at intervals for silent devices."""
-        stale_at = self._clock.now()
+        stale_at = self.clock.now()
         while True:
-            await self._clock.sleep(_POLL_S)
+            await self.clock.sleep(_POLL_S)
             for device, forced in await asyncio.to_thread(self._asked):
                 self._do(device, forced=forced)
-            if self._days and self._clock.now() - stale_at >= _STALE_S:
-                stale_at = self._clock.now()
+            if self.days and self.clock.now() - stale_at >= _STALE_S:
+                stale_at = self.clock.now()
                 self._forget_stale()
 
     def _asked(self) -> list[tuple[str, bool]]:
@@ -119,7 +113,7 @@ class Forgetting:
         return found
 
     def _do(self, device: str, *, forced: bool) -> None:
-        known = self._roster.get(device)
+        known = self.roster.get(device)
         if known is not None and known.online and not forced:
             log.warning("device_not_forgotten", device=device, why="it is online")
         elif known is not None:
@@ -127,7 +121,7 @@ class Forgetting:
             log.info("device_forgotten", device=device, why="the operator asked for it")
 
     def _forget_stale(self) -> None:
-        stale = self._roster.stale(self._days)
+        stale = self.roster.stale(self.days)
         self.forget(stale)
         if stale:
-            log.info("devices_forgotten", count=len(stale), first=stale[:MAX_NAMES], days=self._days)
+            log.info("devices_forgotten", count=len(stale), first=stale[:MAX_NAMES], days=self.days)

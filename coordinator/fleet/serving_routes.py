@@ -6,6 +6,7 @@ update; both are on disk, so a restart changes no route.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import sqlalchemy as sa
@@ -28,48 +29,41 @@ UNSERVED: Final = "unserved"
 _MAX_KINDS: Final = 4096
 
 
+@dataclass(eq=False, repr=False)
 class ServingRoutes:
     """Reads each device's route. Synchronous, thread-safe."""
 
-    def __init__(
-        self,
-        task: Task,
-        server: RoutedServer,
-        store: Database,
-        roster: DeviceRegistry,
-        barred: Callable[[str], Refused | None],
-    ) -> None:
-        self.task = task
-        self._server = server
-        self._store = store
-        self._roster = roster
-        self._barred = barred
+    task: Task
+    server: RoutedServer
+    store: Database
+    roster: DeviceRegistry
+    barred: Callable[[str], Refused | None]
 
     def all(self) -> dict[str, ServingNeed]:
         """Of every registered device that is not barred, and reads and predicts something of the task."""
         table = schema.messages
-        said = {row["device"]: row["extra"] for row in self._store.rows(sa.select(table))}
-        found = {device: self._need(device, said.get(device)) for device in self._roster.names()}
+        said = {row["device"]: row["extra"] for row in self.store.rows(sa.select(table))}
+        found = {device: self._need(device, said.get(device)) for device in self.roster.names()}
         return {device: need for device, need in found.items() if need is not None}
 
     def one(self, device: str) -> ServingNeed | None:
         """Of one device."""
         table = schema.messages
-        rows = self._store.rows(sa.select(table.c.extra).where(table.c.device == device))
+        rows = self.store.rows(sa.select(table.c.extra).where(table.c.device == device))
         return self._need(device, rows[0]["extra"] if rows else None)
 
     def _need(self, device: str, extra: Mapping[str, Any] | None) -> ServingNeed | None:
-        known = self._roster.get(device)
-        if known is None or self._barred(device) is not None:
+        known = self.roster.get(device)
+        if known is None or self.barred(device) is not None:
             return None
         profile = profile_of(self.task, known.state)
         if not profile.modalities or not profile.targets:
             return None
         try:
-            return ServingNeed(profile, self._server.serving_route(self.task, profile, extra))
+            return ServingNeed(profile, self.server.serving_route(self.task, profile, extra))
         except Refused as refused:  # it was valid when it came: another release wrote it, or it is damaged
             log.warning("message_unreadable", device=device, why=str(refused))
-        return ServingNeed(profile, self._server.serving_route(self.task, profile, None))
+        return ServingNeed(profile, self.server.serving_route(self.task, profile, None))
 
 
 def routing(server: Server) -> RoutedServer | None:

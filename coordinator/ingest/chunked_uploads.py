@@ -41,6 +41,7 @@ class _Upload:
     """Every chunk is here, and a thread computes its digest."""
 
 
+@dataclass(eq=False, repr=False)
 class Uploads:
     """Uploads in progress. Synchronous (waits for the store) and thread-safe; none waits for another.
 
@@ -52,20 +53,13 @@ class Uploads:
         shared: other processes take chunks, too: a chunk may belong to an upload announced elsewhere.
     """
 
-    def __init__(
-        self,
-        chunks: ChunkStore,
-        per_device_bytes: int,
-        total_bytes: int,
-        now: Callable[[], float] = time.monotonic,
-        *,
-        shared: bool = False,
-    ) -> None:
-        self._chunks = chunks
-        self._per_device_bytes = per_device_bytes
-        self._total_bytes = total_bytes
-        self._now = now
-        self._shared = shared
+    chunks: ChunkStore
+    per_device_bytes: int
+    total_bytes: int
+    now: Callable[[], float] = time.monotonic
+    shared: bool = False
+
+    def __post_init__(self) -> None:
         self._round: int | None = None
         self._open: dict[Key, _Upload] = {}
         self._unknown: OrderedDict[Key, float] = OrderedDict()
@@ -86,7 +80,7 @@ class Uploads:
             self._unknown.clear()
             self._round = round_
         with suppress(LichenError, OSError):  # what is left goes with the next round
-            self._chunks.forget_before(round_)
+            self.chunks.forget_before(round_)
 
     def announce(self, device: str, pointer: BlobPointer, max_bytes: int) -> Want | bytes:
         """Register the pointer to an upload.
@@ -125,7 +119,7 @@ class Uploads:
             Refused: too large, empty, or no room.
         """
         size = pointer.blob.size
-        if size > (most := min(max_bytes, self._per_device_bytes)):
+        if size > (most := min(max_bytes, self.per_device_bytes)):
             raise Refused(
                 Reason.TOO_LARGE, f"blob.size: an update of {size} bytes; this model's take at most {most}"
             )
@@ -133,7 +127,7 @@ class Uploads:
             raise Refused(Reason.MALFORMED, "blob.size: an update cannot be empty")
         self._drop_older(device, pointer)
         upload = self._register(device, pointer)
-        self._chunks.announce(device, pointer)
+        self.chunks.announce(device, pointer)
         return upload
 
     def _register(self, device: str, pointer: BlobPointer) -> _Upload:
@@ -147,25 +141,23 @@ class Uploads:
         with self._lock:
             waiting = [key for key, upload in self._open.items() if not upload.complete]
             for old in sorted(waiting, key=lambda key: self._open[key].touched):
-                idle_s = self._now() - self._open[old].touched
-                if self.announced_bytes + size <= self._total_bytes or idle_s < IDLE_S:
+                idle_s = self.now() - self._open[old].touched
+                if self.announced_bytes + size <= self.total_bytes or idle_s < IDLE_S:
                     break
                 gone.append((self._open.pop(old).pointer.round, *old))
-            if room := self.announced_bytes + size <= self._total_bytes:
-                upload = self._open.setdefault(key, _Upload(pointer, empty, self._now(), self._now()))
+            if room := self.announced_bytes + size <= self.total_bytes:
+                upload = self._open.setdefault(key, _Upload(pointer, empty, self.now(), self.now()))
         for round_, of, digest in gone:
-            self._chunks.discard(round_, of, digest)
+            self.chunks.discard(round_, of, digest)
         if not room:
-            raise Refused(
-                Reason.FULL, f"uploads.total_bytes: {self._total_bytes} bytes are announced already"
-            )
+            raise Refused(Reason.FULL, f"uploads.total_bytes: {self.total_bytes} bytes are announced already")
         return upload
 
     def _look(self, upload: _Upload, device: str) -> bool:
         """Read the listing of an upload; whether it is complete, and this thread is to finish it."""
-        here = self._chunks.present(device, upload.pointer)
+        here = self.chunks.present(device, upload.pointer)
         with self._lock:
-            upload.here, upload.looked = here, self._now()
+            upload.here, upload.looked = here, self.now()
             mine = here.complete and not upload.complete
             upload.complete = here.complete
         return mine
@@ -173,10 +165,10 @@ class Uploads:
     def _drop_older(self, device: str, pointer: BlobPointer) -> None:
         """Of this device only the newest uploads stay, whichever process took them."""
         sizes = {}
-        for digest in self._chunks.others(pointer.round, device):
-            of = self._chunks.announced(pointer.round, device, digest)
+        for digest in self.chunks.others(pointer.round, device):
+            of = self.chunks.announced(pointer.round, device, digest)
             if digest != pointer.blob.digest:
-                sizes[digest] = self._per_device_bytes if of is None else of.blob.size
+                sizes[digest] = self.per_device_bytes if of is None else of.blob.size
         with self._lock:
             mine = {key[1]: one for key, one in self._open.items() if key[0] == device and not one.complete}
             busy = {key[1] for key, one in self._open.items() if key[0] == device and one.complete}
@@ -184,11 +176,11 @@ class Uploads:
         sizes = {digest: size for digest, size in sizes.items() if digest not in busy}
         left = sum(sizes.values()) + pointer.blob.size
         for count, (digest, size) in enumerate(sizes.items()):
-            if len(sizes) - count < _PER_DEVICE and left <= self._per_device_bytes:
+            if len(sizes) - count < _PER_DEVICE and left <= self.per_device_bytes:
                 return
             with self._lock:
                 self._open.pop((device, digest), None)
-            self._chunks.discard(pointer.round, device, digest)
+            self.chunks.discard(pointer.round, device, digest)
             left -= size
 
     def add(self, device: str, digest: str, index: int, data: bytes) -> bytes | None:
@@ -205,22 +197,22 @@ class Uploads:
         """
         key = (device, digest)
         upload = self._open.get(key)
-        if upload is None and self._shared:
+        if upload is None and self.shared:
             upload = self._adopted(key)
         if upload is None or upload.complete:
             return None
         check_chunk(upload.pointer, index, len(data))
         if upload.here.has(index):
             return None
-        self._chunks.put(device, upload.pointer, index, data)
+        self.chunks.put(device, upload.pointer, index, data)
         with self._lock:
             if self._open.get(key) is not upload or upload.complete:
                 return None
             upload.here.add(index, len(data))
-            upload.touched = self._now()
+            upload.touched = self.now()
             upload.complete = mine = upload.here.complete
-            since_look_s = self._now() - upload.looked
-        if not mine and self._shared and may_be_last(upload.here, index, since_look_s):
+            since_look_s = self.now() - upload.looked
+        if not mine and self.shared and may_be_last(upload.here, index, since_look_s):
             mine = self._look(upload, device)
         return self._finish(key, upload) if mine else None
 
@@ -228,14 +220,14 @@ class Uploads:
         """An upload that another process announced; None: there is none."""
         with self._lock:
             round_, tried = self._round, self._unknown.get(key)
-        if round_ is None or (tried is not None and self._now() - tried < _UNKNOWN_S):
+        if round_ is None or (tried is not None and self.now() - tried < _UNKNOWN_S):
             return None
-        pointer = self._chunks.announced(round_, *key)
+        pointer = self.chunks.announced(round_, *key)
         if pointer is not None and pointer.blob.digest == key[1] and pointer.round == round_:
             with suppress(Refused):
                 return self._register(key[0], pointer)
         with self._lock:
-            self._unknown[key] = self._now()
+            self._unknown[key] = self.now()
             while len(self._unknown) > _UNKNOWN:
                 self._unknown.popitem(last=False)
         return None
@@ -252,15 +244,15 @@ class Uploads:
         """
         device, round_ = key[0], upload.pointer.round
         try:
-            payload = self._chunks.whole(device, upload.pointer)
+            payload = self.chunks.whole(device, upload.pointer)
         except KeyError:
             self._forget(key, upload)
-            if self._shared:
+            if self.shared:
                 return None
             raise Transient(f"the chunks of the update {key[1][:12]} of {device} are gone") from None
         except Refused:
             if self._forget(key, upload):
-                self._chunks.discard(round_, *key)
+                self.chunks.discard(round_, *key)
             raise
         except BaseException:
             self._forget(key, upload)
@@ -270,7 +262,7 @@ class Uploads:
                 for other in [other for other in self._open if other[0] == device]:
                     del self._open[other]
             with suppress(LichenError, OSError):  # what is left goes with its round
-                self._chunks.discard_all(round_, device)
+                self.chunks.discard_all(round_, device)
         return payload
 
     def _forget(self, key: Key, upload: _Upload) -> bool:

@@ -10,6 +10,7 @@ at once.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -40,6 +41,7 @@ Handler = Callable[[Route, Message], Awaitable[bool]]
 """Handles a message; returns True if it acknowledges the message itself, once the effect is on disk."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Dispatcher:
     """Hands each message to the handler of its kind.
 
@@ -55,35 +57,26 @@ class Dispatcher:
         now: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        fleet: str,
-        messages: Callable[[], AsyncIterator[Message]],
-        handlers: Mapping[Kind, Handler],
-        roster: Registered,
-        access: AccessControl,
-        receipts: ReceiptSender,
-        ledger: WriteBehindBuffer,
-        voice: LogRateLimiter,
-        now: Callable[[], float],
-    ) -> None:
-        self._fleet = fleet
-        self._messages = messages
-        self._handlers = dict(handlers)
-        self._roster = roster
-        self._access = access
-        self._receipts = receipts
-        self._ledger = ledger
-        self._voice = voice
-        self.lanes: FairQueue[tuple[Message, Route]] = FairQueue(now)
+    fleet: str
+    messages: Callable[[], AsyncIterator[Message]]
+    handlers: Mapping[Kind, Handler]
+    roster: Registered
+    access: AccessControl
+    receipts: ReceiptSender
+    ledger: WriteBehindBuffer
+    voice: LogRateLimiter
+    now: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._handlers = dict(self.handlers)
+        self.lanes: FairQueue[tuple[Message, Route]] = FairQueue(self.now)
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """The tasks to run: the reader and the workers."""
         return {"ingest": self._run, **{f"lane-{n}": self._run_lane for n in range(LANES)}}
 
     async def _run(self) -> None:
-        async for message in self._messages():
+        async for message in self.messages():
             await self.dispatch(message)
 
     async def _run_lane(self) -> None:
@@ -92,7 +85,7 @@ class Dispatcher:
             try:
                 await self._settle(device, route, message)
             finally:
-                await self.lanes.done(device, size)
+                self.lanes.done(device, size)
 
     async def dispatch(self, message: Message) -> None:
         """Queue a message for its device."""
@@ -110,13 +103,13 @@ class Dispatcher:
     def _drop(self, device: str, route: Route) -> None:
         """Count a drop; log it at intervals, so that a flood of messages is no flood of log lines."""
         words = f"{route.kind}: more messages than there is room for; the device sends again"
-        self._ledger.refused(device, Refused(Reason.FULL, words))
-        if (unsaid := self._voice.unsaid(device)) is not None:
+        self.ledger.refused(device, Refused(Reason.FULL, words))
+        if (unsaid := self.voice.unsaid(device)) is not None:
             log.warning("dropped", device=device, why=words, dropped=self.lanes.dropped, **more(unsaid))
 
     def _route(self, topic: str) -> tuple[str, Route]:
         route = parse(topic)
-        if route.fleet != self._fleet or route.device is None:
+        if route.fleet != self.fleet or route.device is None:
             raise Refused(Reason.MALFORMED, f"topic {topic[:200]!r} is not for the coordinator")
         return route.device, route
 
@@ -132,15 +125,15 @@ class Dispatcher:
         except Refused as refused:
             self._refuse(message.topic, device, route.kind, refused)
         except (LichenError, OSError) as error:
-            if (unsaid := self._voice.unsaid(device)) is not None:
+            if (unsaid := self.voice.unsaid(device)) is not None:
                 log.warning("not_stored", topic=cut(message.topic, _TOPIC), why=str(error), **more(unsaid))
         message.ack()
 
     async def _handle(self, device: str, route: Route, message: Message) -> bool:
         if route.kind is not Kind.STATE:
-            self._roster.touch(device)
-        if route.kind in _OF_WHO_IS_HEARD and self._access.denial(device) is not None:
-            self._access.turned_away += 1
+            self.roster.touch(device)
+        if route.kind in _OF_WHO_IS_HEARD and self.access.denial(device) is not None:
+            self.access.turned_away += 1
             return False
         handler = self._handlers.get(route.kind)
         if handler is None:
@@ -150,12 +143,12 @@ class Dispatcher:
     def _refuse(self, topic: str, device: str, kind: Kind | None, refused: Refused) -> None:
         with bound_contextvars(topic=cut(topic, _TOPIC)):
             if refused.reason is Reason.UNKNOWN_KIND:
-                self._ledger.refused(device, refused)
+                self.ledger.refused(device, refused)
                 log.debug("left_aside", device=device, why=refused.detail)
                 return
             # A message of a newer release, or a device with an outdated task, is no offence.
             said = kind in _FROM_DEVICES and refused.reason in {Reason.MALFORMED, Reason.TOO_LARGE}
-            self._receipts.send_refused(device, 0, None, refused, conduct=not said)
+            self.receipts.send_refused(device, 0, None, refused, conduct=not said)
 
     def metrics(self) -> Iterable[MetricFamily]:
         """Counts of dropped messages."""

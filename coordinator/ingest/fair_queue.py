@@ -8,7 +8,6 @@ others no more than that. A dropped message costs its sender a delay: only a rec
 """
 
 import asyncio
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -23,14 +22,20 @@ GIVEN_BACK: Final = 0.1
 """Seconds of budget refilled in a second."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _DeviceQueue(Generic[T]):
-    """The waiting messages of one device; ``bytes`` includes the message that is being handled."""
+    """The waiting messages of one device; ``bytes`` includes the message that is being handled.
 
-    waiting: deque[tuple[T, int]] = field(default_factory=deque)
+    Small, because in a storm there is one for each device of a fleet.
+    """
+
+    waiting: list[tuple[T, int]] = field(default_factory=list)
+    """At most ``DEPTH``."""
     bytes: int = 0
     busy: bool = False
-    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether a message is being handled, or the device waits for its turn."""
+    moved: asyncio.Event | None = None
+    """While the reader waits for room."""
 
 
 class FairQueue(Generic[T]):
@@ -43,11 +48,10 @@ class FairQueue(Generic[T]):
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lanes: dict[str, _DeviceQueue[T]] = {}
-        self._turns: OrderedDict[str, None] = OrderedDict()
+        self._turns: asyncio.Queue[str] = asyncio.Queue()
         """Devices with a message and no worker, in the order of their turns."""
         self._debts: dict[str, tuple[float, float]] = {}
         """Device -> seconds charged to it, and when that was."""
-        self._news = asyncio.Condition()
         self._room = asyncio.Event()
         self.bytes = 0
         """Bytes of all messages that wait or are being handled."""
@@ -75,7 +79,8 @@ class FairQueue(Generic[T]):
         self.bytes += size
         self.most_bytes = max(self.most_bytes, self.bytes)
         if not lane.busy:
-            await self._offer(device)
+            lane.busy = True
+            self._turns.put_nowait(device)
         return True
 
     @staticmethod
@@ -86,12 +91,14 @@ class FairQueue(Generic[T]):
 
     @staticmethod
     async def _wait(lane: _DeviceQueue[T], seconds: float) -> None:
-        lane.moved.clear()
+        lane.moved = asyncio.Event()
         try:
             async with asyncio.timeout(seconds):
                 await lane.moved.wait()
         except TimeoutError:
             pass
+        finally:
+            lane.moved = None
 
     def _used_budget(self, device: str) -> float:
         owed, at = self._debts.get(device, (0.0, 0.0))
@@ -102,31 +109,22 @@ class FairQueue(Generic[T]):
         for other in [one for one in self._debts if not self._used_budget(one)]:
             del self._debts[other]
 
-    async def _offer(self, device: str) -> None:
-        self._turns[device] = None
-        async with self._news:
-            self._news.notify()
-
     async def take(self) -> tuple[str, T, int]:
         """The next message of the device whose turn it is; call :meth:`done` afterwards."""
-        async with self._news:
-            while not self._turns:
-                await self._news.wait()
-            device, _ = self._turns.popitem(last=False)
-        lane = self._lanes[device]
-        lane.busy = True
-        item, size = lane.waiting.popleft()
+        device = await self._turns.get()
+        item, size = self._lanes[device].waiting.pop(0)
         return device, item, size
 
-    async def done(self, device: str, size: int) -> None:
+    def done(self, device: str, size: int) -> None:
         """The message is handled: the device goes to the end of the line with its next one."""
         lane = self._lanes[device]
-        lane.busy = False
         lane.bytes -= size
         self.bytes -= size
-        lane.moved.set()
+        if lane.moved is not None:
+            lane.moved.set()
         self._room.set()
         if lane.waiting:
-            await self._offer(device)
+            self._turns.put_nowait(device)
         else:
+            lane.busy = False  # the reader may be about to fill it again
             del self._lanes[device]

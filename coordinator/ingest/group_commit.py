@@ -15,7 +15,7 @@ import structlog
 from coordinator.ingest.round_access import RoundAccess
 from coordinator.round_machine.batch import ReceivedUpdate, check_update
 from coordinator.storage.update_journal import Journal
-from protocol.errors import LichenError, Refused, Transient
+from protocol.errors import Refused, Transient
 from protocol.frames.headers import UpdateHeader
 from runtime.text import first_few
 
@@ -41,6 +41,7 @@ class GroupCommit:
         self._journal = journal
         self._queue: list[_PendingUpdate] = []
         self._writing = asyncio.Lock()
+        self._writer: asyncio.Task[None] | None = None
         self.groups = 0
         self.largest = 0
 
@@ -62,16 +63,22 @@ class GroupCommit:
         answer = asyncio.get_running_loop().create_future()
         mine = _PendingUpdate(ReceivedUpdate(header, digest, len(payload), blobs=blobs), payload, answer)
         self._queue.append(mine)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_all())
         try:
-            async with self._writing:
-                if not answer.done():  # else an earlier group has taken it
+            await answer
+        finally:
+            if answer.cancelled() and mine in self._queue:
+                self._queue.remove(mine)
+
+    async def _write_all(self) -> None:
+        """Write groups until nothing waits."""
+        try:
+            while self._queue:
+                async with self._writing:
                     await self._write(self._take())
         finally:
-            if not answer.done():
-                answer.cancel()
-                if mine in self._queue:
-                    self._queue.remove(mine)
-        await answer
+            self._writer = None
 
     def _take(self) -> list[_PendingUpdate]:
         size = count = 0
@@ -89,7 +96,7 @@ class GroupCommit:
         self.largest = max(self.largest, len(group))
         try:
             await self._settle(group)
-        except (LichenError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - the callers', whatever it is
             for one in group:
                 _answer(one, error)
         finally:

@@ -8,6 +8,7 @@ devices are dropped; when such a device is admitted again, it is asked for its s
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -66,6 +67,7 @@ def fitted(state: State, task: Task) -> State:
     return state.model_copy(update={"modalities": cut})
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StateReceiver:
     """Handles the payloads of ``up/state``; :meth:`run` applies deferred states.
 
@@ -74,40 +76,24 @@ class StateReceiver:
         silent_s: a device that sends nothing for this long is taken to be offline.
     """
 
-    def __init__(
-        self,
-        *,
-        task: Task,
-        roster: DeviceRegistry,
-        driver: RoundDriver,
-        ledger: WriteBehindBuffer,
-        receipts: ReceiptSender,
-        access: AccessControl,
-        deployment: BundleDelivery,
-        voice: LogRateLimiter,
-        withdrawals: Withdrawals,
-        announcer: Announcer,
-        clock: Clock,
-        silent_s: float,
-        secrets: SecretMismatchMonitor,
-        forgetting: Forgetting,
-    ) -> None:
-        self._task = task
-        self._most_bytes = most_bytes(task)
-        self._roster = roster
-        self._driver = driver
-        self._ledger = ledger
-        self._receipts = receipts
-        self._access = access
-        self._deployment = deployment
-        self._voice = voice
-        self._withdrawals = withdrawals
-        self._announcer = announcer
-        self._clock = clock
-        self._silent_s = silent_s
-        self._hushed_at = clock.now()
-        self._secrets = secrets
-        self._forgetting = forgetting
+    task: Task
+    roster: DeviceRegistry
+    driver: RoundDriver
+    ledger: WriteBehindBuffer
+    receipts: ReceiptSender
+    access: AccessControl
+    deployment: BundleDelivery
+    voice: LogRateLimiter
+    withdrawals: Withdrawals
+    announcer: Announcer
+    clock: Clock
+    silent_s: float
+    secrets: SecretMismatchMonitor
+    forgetting: Forgetting
+
+    def __post_init__(self) -> None:
+        self._most_bytes = most_bytes(self.task)
+        self._hushed_at = self.clock.now()
         self._rate = TokenBuckets(BURST, A_SECOND)
         self._late: dict[str, State] = {}
         """The last deferred state of each device; only of registered devices."""
@@ -130,13 +116,13 @@ class StateReceiver:
         device, payload = route.device or "", message.payload
         if not payload:  # a retained message was cleared: it says nothing about the device
             return False
-        if self._access.denial(device) is not None:
+        if self.access.denial(device) is not None:
             self._refuse_denied(device)
             return False
         if len(payload) > self._most_bytes:
             words = f"a state of {len(payload)} bytes; of this task it has at most {self._most_bytes}"
             raise Refused(Reason.TOO_LARGE, words)
-        state = fitted(decode(payload, State), self._task)
+        state = fitted(decode(payload, State), self.task)
         if state.device != device:
             words = f"the topic is {device}'s, the message says {state.device}"
             raise Refused(Reason.WRONG_DEVICE, words)
@@ -150,10 +136,10 @@ class StateReceiver:
 
     def _may(self, device: str) -> bool:
         """Whether to apply a state now; for an unregistered device the registry's own limits decide."""
-        return self._rate.take(device, self._clock.now()) or device not in self._roster
+        return self._rate.take(device, self.clock.now()) or device not in self.roster
 
     def _refuse_denied(self, device: str) -> None:
-        self._access.turned_away += 1
+        self.access.turned_away += 1
         self._late.pop(device, None)
         if len(self._barred) < _MOST_BARRED:
             self._barred[device] = None
@@ -161,33 +147,33 @@ class StateReceiver:
     async def run(self) -> None:
         """Apply deferred states, and ask devices that are no longer barred for theirs, for ever."""
         while True:
-            await self._clock.sleep(_POLL_S)
-            for device in [one for one in self._late if self._rate.take(one, self._clock.now())]:
+            await self.clock.sleep(_POLL_S)
+            for device in [one for one in self._late if self._rate.take(one, self.clock.now())]:
                 state = self._late.pop(device, None)
                 if state is not None:
                     await self._apply_late(state)
-            for device in [one for one in self._barred if self._access.denial(one) is None]:
+            for device in [one for one in self._barred if self.access.denial(one) is None]:
                 del self._barred[device]
-                self._receipts.enqueue(device, Kind.CMD, Command(command="send_state"))
-            if self._clock.now() - self._hushed_at >= min(_HUSH_S, self._silent_s):
-                self._hushed_at = self._clock.now()
+                self.receipts.enqueue(device, Kind.CMD, Command(command="send_state"))
+            if self.clock.now() - self._hushed_at >= min(_HUSH_S, self.silent_s):
+                self._hushed_at = self.clock.now()
                 self._hush()
 
     def _hush(self) -> None:
         """Mark devices as offline that were silent for too long; a device that returns sends its state."""
-        silent = self._roster.hush(self._silent_s)
+        silent = self.roster.hush(self.silent_s)
         for device in silent:
-            self._secrets.heard(device)
-            self._ledger.note(schema.devices, **self._roster.row(device))
+            self.secrets.heard(device)
+            self.ledger.note(schema.devices, **self.roster.row(device))
         if silent:
-            log.info("devices_silent", count=len(silent), first=silent[:_MAX_NAMES], seconds=self._silent_s)
+            log.info("devices_silent", count=len(silent), first=silent[:_MAX_NAMES], seconds=self.silent_s)
 
     async def _apply_late(self, state: State) -> None:
         self._in_hand = state.device
         try:
             await self._apply(state, _nothing)
         except Refused as refused:
-            self._receipts.send_refused(state.device, self._driver.state.round, None, refused)
+            self.receipts.send_refused(state.device, self.driver.state.round, None, refused)
         except (LichenError, OSError) as error:  # the device sends its state again
             log.warning("not_stored", device=state.device, why=str(error))
         finally:
@@ -196,34 +182,34 @@ class StateReceiver:
     async def _apply(self, state: State, ack: Callable[[], None]) -> None:
         device = state.device
         try:
-            came = self._roster.update(state, self._driver.state.invited)
+            came = self.roster.update(state, self.driver.state.invited)
         finally:
-            self._forgetting.forget(self._roster.replaced())
-        self._secrets.heard(device)
-        await self._ledger.put(schema.devices, ack, **self._roster.row(device))
-        if came and (unsaid := self._voice.unsaid(device)) is not None:
+            self.forgetting.forget(self.roster.replaced())
+        self.secrets.heard(device)
+        await self.ledger.put(schema.devices, ack, **self.roster.row(device))
+        if came and (unsaid := self.voice.unsaid(device)) is not None:
             log.info("device_online", device=device, windows=state.windows, **more(unsaid))
         with suppress(LichenError, OSError):  # a full disk: the device sends its state again
-            await self._withdrawals.heard(state)
+            await self.withdrawals.heard(state)
         if state.status != "online":
             return
         # targets (): the device knows the task, and has no data yet.
         if state.refuses is not None or (not state.modalities and state.targets is None):
-            self._announcer.on_device_without_task(device)
+            self.announcer.on_device_without_task(device)
         with suppress(Transient):  # a full disk: the next tick checks the device again, and reports the error
-            await self._driver.device_online(device, came=came)
+            await self.driver.device_online(device, came=came)
         await self._point(device, came=came)
 
     async def _point(self, device: str, *, came: bool) -> None:
         """Tell a device which bundle it alone should run, without waiting for the broker."""
         try:
-            pointer = await self._deployment.pointer_for(device, reconnected=came)
+            pointer = await self.deployment.pointer_for(device, reconnected=came)
         except (LichenError, OSError) as error:  # the device sends its state again
-            if (unsaid := self._voice.unsaid(device)) is not None:
+            if (unsaid := self.voice.unsaid(device)) is not None:
                 log.warning("no_pointer", device=device, why=str(error), **more(unsaid))
             return
         if pointer is not None:
-            self._receipts.enqueue(device, Kind.MODEL, pointer)
+            self.receipts.enqueue(device, Kind.MODEL, pointer)
 
     def metrics(self) -> Iterable[MetricFamily]:
         """Counts of replaced states."""

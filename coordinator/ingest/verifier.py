@@ -1,6 +1,7 @@
 """Verifies an update, header first: a thread opens frames in groups, then decodes their tensors in groups.
 
-An update that no round wants is refused after the first step, so it never waits for one that is decoded.
+An update that no round wants is refused after the first step, so it never waits for a large one that is
+decoded. Small ones are opened and decoded in one step: a second one would cost as much as their tensors.
 """
 
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Encoded
 from protocol.tasks.task import Task
 
+SMALL_BYTES: Final = 16 * 1024
 DECODED: Final = 2
 """Groups that are decoded at a time, one update of each after the other: bounds the memory."""
 
@@ -74,6 +76,7 @@ class Verifier:
         self._server = server
         self._model = model
         self._driver = driver
+        self.small: Grouped[_Step, Verified] = Grouped(lambda step: self._decode(self._open(step)), 1)
         self.opening: Grouped[_Step, _Opened] = Grouped(self._open, 1)
         self.decoding: Grouped[_Opened, Verified] = Grouped(self._decode, DECODED)
         self._limits: dict[str, Limits] = {}
@@ -94,6 +97,8 @@ class Verifier:
         if rounds.manifest not in self._limits:
             self._limits = {rounds.manifest: self._model.limits(model)}
         step = _Step(one, model, self._limits[rounds.manifest], rounds)
+        if len(one.payload) <= SMALL_BYTES:
+            return await self.small.do(step, len(one.payload))
         opened = await self.opening.do(step, len(one.payload))
         return await self.decoding.do(opened, len(one.payload))
 

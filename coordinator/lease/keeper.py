@@ -61,13 +61,18 @@ class LeaseKeeper:
         return shared_fence(self._role, self.epoch, self._table, same_database=same_database)
 
     async def take(self) -> None:
-        """Wait until this process has the lease."""
+        """Wait until this process has the lease.
+
+        Raises:
+            Transient: the database is not in the state that this process knows: it must start again.
+        """
         said = None
         while True:
             asked_at = self._clock.now()
             try:
                 lease, found, now = await self._threads.run(self._table.take, self._holder)
             except Transient as error:
+                self._table.require_there()
                 log.warning("lease_not_read", role=self._role, why=str(error))
                 await self._clock.sleep(self._table.life_s / RENEWALS)
                 continue
@@ -88,21 +93,28 @@ class LeaseKeeper:
         Raises:
             LeaseLost: this process must do nothing more that needs the lease.
         """
-        pause_s = self._table.life_s / RENEWALS
         while True:
-            await self._clock.sleep(pause_s)
-            asked_at = self._clock.now()
-            try:
-                lease = await self._threads.run(self._table.renew, self._lease)
-            except Transient as error:
-                log.warning("lease_not_renewed", role=self._role, why=str(error))
-                if not self.holds():
-                    why = f"the lease {self._role!r} could not be renewed in time: {error}"
-                    raise LeaseLost(why) from None
-                continue
-            if lease is None:
-                raise LeaseLost(f"another process has taken the lease {self._role!r}")
-            self._lease, self._tenure = lease, tenure(lease, asked_at, self._table.life_s)
+            await self.renew()
+            await self._clock.sleep(self._table.life_s / RENEWALS)
+
+    async def renew(self) -> None:
+        """Renew now; also between the steps of a long start, in which :meth:`run` does not run yet.
+
+        Raises:
+            LeaseLost: another process has the lease, or may have it.
+        """
+        asked_at = self._clock.now()
+        try:
+            lease = await self._threads.run(self._table.renew, self._lease)
+        except Transient as error:
+            log.warning("lease_not_renewed", role=self._role, why=str(error))
+            if not self.holds():
+                why = f"the lease {self._role!r} could not be renewed in time: {error}"
+                raise LeaseLost(why) from None
+            return
+        if lease is None:
+            raise LeaseLost(f"another process has taken the lease {self._role!r}")
+        self._lease, self._tenure = lease, tenure(lease, asked_at, self._table.life_s)
 
     async def release(self) -> None:
         """Give the lease back, if it is still ours; an error only costs the next holder a wait."""

@@ -20,6 +20,11 @@ _HOLDER: Final = 200
 """Characters of a holder's name."""
 
 
+def database_time(connection: sa.Connection) -> float:
+    """Unix seconds of the database's own clock."""
+    return float(connection.exec_driver_sql(f"SELECT {_NOW[connection.dialect.name]}").scalar_one())
+
+
 class LeaseLost(Transient):
     """Another process has the lease: nothing of the transaction was written."""
 
@@ -48,9 +53,11 @@ class LeaseTable:
         with self._store.transaction() as connection:
             return self._read(connection)
 
-    def _read(self, connection: sa.Connection) -> tuple[Lease, float]:
-        now = float(connection.exec_driver_sql(f"SELECT {_NOW[connection.dialect.name]}").scalar_one())
-        row = connection.execute(sa.select(schema.leases).where(self._mine)).mappings().one_or_none()
+    def _read(self, connection: sa.Connection, *, alone: bool = False) -> tuple[Lease, float]:
+        """``alone``: wait for the transactions of the holder, as :func:`fence` has it."""
+        query = sa.select(schema.leases).where(self._mine)
+        row = connection.execute(query.with_for_update() if alone else query).mappings().one_or_none()
+        now = database_time(connection)
         return (Lease() if row is None else Lease(row["holder"], row["epoch"], row["until"])), now
 
     def take(self, holder: str) -> tuple[Lease | None, Lease, float]:
@@ -65,7 +72,7 @@ class LeaseTable:
         found, now = self.read()  # without a write lock, which a process that only waits does not need
         mine = None
         if is_free(found, now, self.life_s):
-            mine = self._change(lambda row, at: taken(row, holder[:_HOLDER], at, self.life_s))
+            mine = self._change(lambda row, at: taken(row, holder[:_HOLDER], at, self.life_s), alone=True)
         return mine, found, now
 
     def renew(self, mine: Lease) -> Lease | None:
@@ -86,11 +93,19 @@ class LeaseTable:
             lambda found, now: None if renewed(found, mine, now, 0.0) is None else Lease("", mine.epoch, 0.0)
         )
 
-    def _change(self, decide: Callable[[Lease, float], Lease | None]) -> Lease | None:
+    def require_there(self) -> None:
+        """Check that this connection can ever be used again.
+
+        Raises:
+            Transient: it cannot; the process must start again.
+        """
+        self._store.require_there()
+
+    def _change(self, decide: Callable[[Lease, float], Lease | None], *, alone: bool = False) -> Lease | None:
         """Read, decide and write; None if the decision is, or if the row changed in between."""
         table = schema.leases
         with self._store.transaction(write=True) as connection:
-            found, now = self._read(connection)
+            found, now = self._read(connection, alone=alone)
             new = decide(found, now)
             if new is None:
                 return None
@@ -105,14 +120,19 @@ class LeaseTable:
 def fence(role: str, epoch: int) -> Callable[[Any], None]:
     """A check for the end of a writing transaction: no other process has the lease, nor gets it until then.
 
-    The row is locked for reading: another process that takes the lease waits for the commit, so that no write
-    of an epoch follows one of the next.
+    The row's key is locked for reading: another process that takes the lease waits for the commit, so that no
+    write of an epoch follows one of the next. A renewal changes no key and does not wait: one that did would
+    hold the row for the next leader once more if this process is stopped meanwhile.
 
     Args:
         role: of the lease.
         epoch: of the writer.
     """
-    query = sa.select(schema.leases.c.epoch).where(schema.leases.c.role == role).with_for_update(read=True)
+    query = (
+        sa.select(schema.leases.c.epoch)
+        .where(schema.leases.c.role == role)
+        .with_for_update(read=True, key_share=True)
+    )
 
     def check(connection: sa.Connection) -> None:
         found = connection.execute(query).scalar_one_or_none()
@@ -135,7 +155,9 @@ def shared_fence(role: str, epoch: int, table: LeaseTable, *, same_database: boo
 
     def check(statements: Statements) -> None:
         if same_database:
-            row = statements.execute("SELECT epoch FROM leases WHERE role = ? FOR SHARE", (role,)).fetchone()
+            row = statements.execute(
+                "SELECT epoch FROM leases WHERE role = ? FOR KEY SHARE", (role,)
+            ).fetchone()
             found = None if row is None else row[0]
         else:
             found = table.read()[0].epoch

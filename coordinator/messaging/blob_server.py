@@ -7,6 +7,7 @@ again); devices take turns, one chunk each; at most ``window`` chunks are in fli
 
 import asyncio
 from collections.abc import Callable, Container, Iterable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -78,6 +79,7 @@ class FetchBudget:
         return self._buckets.take(_STRANGERS if self.is_stranger(device) else device, now, size)
 
 
+@dataclass(eq=False, repr=False)
 class BlobServer:
     """Serves the blobs of one store.
 
@@ -93,28 +95,22 @@ class BlobServer:
         links: the URLs of blobs; None: there are none.
     """
 
-    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
-        self,
-        blobs: BlobStorage,
-        post: Sender,
-        say: Callable[[str, Kind, Wire], None],
-        window: int,
-        clock: Clock,
-        budget: FetchBudget | None = None,
-        voice: LogRateLimiter | None = None,
-        *,
-        may_fetch: Callable[[str, str], bool],
-        links: Links | None = None,
-    ) -> None:
-        self._clock = clock
-        self._budget = budget or FetchBudget(0, set())
-        self._voice = voice or LogRateLimiter(clock.now)
-        self.asked_at = clock.now()
+    blobs: BlobStorage
+    post: Sender
+    say: Callable[[str, Kind, Wire], None]
+    window: int
+    clock: Clock
+    budget: FetchBudget | None = None
+    voice: LogRateLimiter | None = None
+    _: KW_ONLY
+    may_fetch: Callable[[str, str], bool]
+    links: Links | None = None
+
+    def __post_init__(self) -> None:
+        self._budget = self.budget or FetchBudget(0, set())
+        self._voice = self.voice or LogRateLimiter(self.clock.now)
+        self.asked_at = self.clock.now()
         """When each device last asked for a stored blob."""
-        self._blobs = blobs
-        self._post = post
-        self._say = say
-        self._window = window
         self._threads = Threads("blobs", _THREADS)
         self._turns = Turns()
         self._in_flight: dict[str, int] = {}
@@ -126,8 +122,6 @@ class BlobServer:
         """Requests beyond a device's bytes a day."""
         self.linked = 0
         """Blobs for which a device was given a URL."""
-        self._may_have = may_fetch
-        self._links = links
 
     async def on_fetch(self, route: Route, message: Message) -> bool:
         """Handle the payload of ``up/fetch``.
@@ -154,10 +148,10 @@ class BlobServer:
         if not await self._threads.run(self._is_there_for, device, fetch.digest):
             self._no_such_blob(device, fetch.digest)
             return
-        self.asked_at = self._clock.now()
+        self.asked_at = self.clock.now()
         # The requested size, not our link's own: both sides must cut the blob at the same places.
         chunk_bytes = fetch.chunk_bytes
-        size = await self._threads.run(self._blobs.size, fetch.digest)
+        size = await self._threads.run(self.blobs.size, fetch.digest)
         if fetch.download and await self._give_url(device, fetch.digest, size):
             return
         last = min(fetch.first + fetch.count, chunk_count(size, chunk_bytes))
@@ -177,14 +171,14 @@ class BlobServer:
 
     async def _give_url(self, device: str, digest: str, size: int) -> bool:
         """Answer with a URL, if the blob is large enough for one and the device may fetch so much."""
-        if self._links is None or size <= self._links.above_bytes:
+        if self.links is None or size <= self.links.above_bytes:
             return False
-        url = await self._threads.run(self._links.url, digest)
+        url = await self._threads.run(self.links.url, digest)
         if url is None or len(url) > MAX_URL:
             return False
         if self._budget.take(device, size, self.asked_at):
             self.linked += 1
-            self._say(device, Kind.CMD, Command(command="download", digest=digest, url=url))
+            self.say(device, Kind.CMD, Command(command="download", digest=digest, url=url))
         else:
             self._say_over_budget(device)
         return True
@@ -195,9 +189,9 @@ class BlobServer:
             log.warning("fetch_over_budget", device=device, why=self._budget.words, **more(unsaid))
 
     def _is_there_for(self, device: str, digest: str) -> bool:
-        if not self._blobs.has(digest):
+        if not self.blobs.has(digest):
             return False
-        if self._may_have(device, digest):
+        if self.may_fetch(device, digest):
             return True
         self.withheld += 1
         if (unsaid := self._voice.unsaid(device)) is not None:
@@ -216,16 +210,16 @@ class BlobServer:
 
     def _next(self) -> tuple[str, Chunk] | None:
         """The next device in turn that may have one more chunk in flight."""
-        if sum(self._in_flight.values()) >= self._window * _DEVICES_AT_ONCE:
+        if sum(self._in_flight.values()) >= self.window * _DEVICES_AT_ONCE:
             return None
-        return self._turns.take(self._in_flight, self._window)
+        return self._turns.take(self._in_flight, self.window)
 
     async def _send(self, device: str, chunk: Chunk) -> None:
         digest, index, chunk_bytes = chunk
         try:
-            data = await self._threads.run(self._blobs.read_chunk, digest, index, chunk_bytes)
-            topic = device_topic(self._post.fleet, device, Kind.DOWN_BLOB, digest, index)
-            await self._post.link.publish(topic, data, timeout_s=_CHUNK_TIMEOUT_S)
+            data = await self._threads.run(self.blobs.read_chunk, digest, index, chunk_bytes)
+            topic = device_topic(self.post.fleet, device, Kind.DOWN_BLOB, digest, index)
+            await self.post.link.publish(topic, data, timeout_s=_CHUNK_TIMEOUT_S)
         except (KeyError, OSError) as error:
             if (unsaid := self._voice.unsaid(device)) is not None:
                 log.warning("chunk_unreadable", device=device, digest=digest, why=str(error), **more(unsaid))
@@ -243,7 +237,7 @@ class BlobServer:
             self._more.set()
 
     def _no_such_blob(self, device: str, digest: str) -> None:
-        self._say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
+        self.say(device, Kind.CMD, Command(command="no_such_blob", digest=digest))
 
     def close(self) -> None:
         """End the threads."""

@@ -1,10 +1,10 @@
 """A link that publishes only while its process holds the lease of the leader."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from typing import Any
 
-from coordinator.messaging.sender import Counters, RunningLink
+from coordinator.messaging.sender import RunningLink
 from protocol.errors import Transient
-from runtime.mqtt.link import Message, OnConnect, WillNow
 
 
 class LeasedLink:
@@ -26,30 +26,9 @@ class LeasedLink:
         """Whether something can be published now."""
         return self._link.connected and self._holds()
 
-    @property
-    def why(self) -> str:
-        """The state of the link, as text."""
-        return self._link.why
-
-    @property
-    def since(self) -> float:
-        """When :attr:`why` began, Unix seconds."""
-        return self._link.since
-
-    @property
-    def until(self) -> float | None:
-        """Time of the next attempt, Unix seconds."""
-        return self._link.until
-
-    @property
-    def chunk_bytes(self) -> int:
-        """The largest chunk that fits a packet."""
-        return self._link.chunk_bytes
-
-    @property
-    def counters(self) -> Counters:
-        """Bytes so far."""
-        return self._link.counters
+    def __getattr__(self, name: str) -> Any:
+        """All else is the link's."""
+        return getattr(self._link, name)
 
     async def publish(
         self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
@@ -58,11 +37,3 @@ class LeasedLink:
         if not self._holds():
             raise Transient(f"{topic} was not published: this process does not hold the leader's lease now")
         await self._link.publish(topic, payload, qos=qos, retain=retain, timeout_s=timeout_s)
-
-    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
-        """As the link's."""
-        await self._link.run(on_connect=on_connect, will=will)
-
-    def messages(self) -> AsyncIterator[Message]:
-        """As the link's."""
-        return self._link.messages()

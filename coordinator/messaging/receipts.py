@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -42,6 +43,7 @@ class AnswerQueue(asyncio.Queue[Answer]):
     """Answers that wait to be sent; :class:`ReceiptSender` bounds them."""
 
 
+@dataclass(eq=False, repr=False)
 class ReceiptSender:
     """Sends receipts; ``accepted`` and ``refused`` count them (by reason) since the process started.
 
@@ -54,32 +56,26 @@ class ReceiptSender:
         now: monotonic seconds.
     """
 
-    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
-        self,
-        post: Sender,
-        ledger: WriteBehindBuffer,
-        quarantine: Quarantine,
-        task: str,
-        queue: AnswerQueue,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._post = post
-        self._ledger = ledger
-        self._quarantine = quarantine
-        self._task = task
+    post: Sender
+    ledger: WriteBehindBuffer
+    quarantine: Quarantine
+    task: str
+    queue: AnswerQueue
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.accepted = 0
         self.refused: Counter[str] = Counter()
         self.dropped = 0
-        self._queue = queue
         self._waiting: dict[str, int] = {}
         self._bytes = 0
-        self._voice = LogRateLimiter(now)
+        self._voice = LogRateLimiter(self.now)
 
     def send_accepted(self, device: str, round_: int, digest: str) -> None:
         """Tell a device that its update is in the journal and synced."""
         self.accepted += 1
         self.enqueue(
-            device, Kind.RECEIPT, Receipt(task=self._task, round=round_, digest=digest, status="accepted")
+            device, Kind.RECEIPT, Receipt(task=self.task, round=round_, digest=digest, status="accepted")
         )
 
     def send_refused(
@@ -99,11 +95,11 @@ class ReceiptSender:
         if unsaid is not None:
             detail = cut(refused.detail, _DETAIL)
             log.warning("refused", device=device, reason=refused.reason.value, detail=detail, **more(unsaid))
-        self._ledger.refused(device, refused)
-        follows = self._quarantine.refused(device, refused) if conduct else ""
+        self.ledger.refused(device, refused)
+        follows = self.quarantine.refused(device, refused) if conduct else ""
         if digest is not None:
             receipt = Receipt(
-                task=self._task,
+                task=self.task,
                 round=round_,
                 digest=digest,
                 status="refused",
@@ -120,14 +116,14 @@ class ReceiptSender:
             return
         self._waiting[device] = self._waiting.get(device, 0) + 1
         self._bytes += size
-        self._queue.put_nowait((device, kind, message))
+        self.queue.put_nowait((device, kind, message))
 
     async def run(self) -> None:
         """Send queued messages, for ever."""
         while True:
-            device, kind, message = await self._queue.get()
+            device, kind, message = await self.queue.get()
             try:
-                await self._post.to_device(device, kind, message)
+                await self.post.to_device(device, kind, message)
             except LichenError as error:
                 if (unsaid := self._voice.unsaid(device)) is not None:
                     log.warning("not_told", device=device, topic=kind.value, why=str(error), **more(unsaid))
@@ -136,11 +132,11 @@ class ReceiptSender:
                 self._waiting[device] -= 1
                 if not self._waiting[device]:
                     del self._waiting[device]
-                self._queue.task_done()
+                self.queue.task_done()
 
     async def drained(self) -> None:
         """Wait until everything queued is sent, or has failed."""
-        await self._queue.join()
+        await self.queue.join()
 
     def services(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """The tasks to run: several senders, so that one slow answer delays few."""

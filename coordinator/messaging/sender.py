@@ -6,17 +6,10 @@ from typing import Final, Protocol
 from protocol.base import Wire
 from protocol.messages import encode
 from protocol.topics import Kind, broadcast_topic, device_topic
-from runtime.mqtt.link import Message, OnConnect, WillNow
+from runtime.mqtt.link import LinkCounters, Message, OnConnect, WillNow
 
 _RETAINED: Final = frozenset({Kind.MODEL})
 """Message kinds to one device that stay true until replaced: the broker retains them."""
-
-
-class Counters(Protocol):
-    """Bytes on the wire since the process started."""
-
-    bytes_in: int
-    bytes_out: int
 
 
 class MessagePublisher(Protocol):
@@ -43,7 +36,7 @@ class MessagePublisher(Protocol):
         """The largest chunk that fits a packet."""
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> LinkCounters:
         """Bytes so far."""
 
     async def publish(

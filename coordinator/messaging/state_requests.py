@@ -34,8 +34,6 @@ class StateRequester:
         self._roster = roster
         self._receipts = receipts
         self._clock = clock
-        self.asked = 0
-        """Requests sent."""
 
     async def run(self) -> None:
         """Send the requests, then wait for ever: a service does not end."""
@@ -54,6 +52,5 @@ class StateRequester:
         for at in range(0, len(silent), _REQUESTS_A_SECOND):
             for device in silent[at : at + _REQUESTS_A_SECOND]:
                 self._receipts.enqueue(device, Kind.CMD, Command(command="send_state"))
-                self.asked += 1
             if at + _REQUESTS_A_SECOND < len(silent):
                 await self._clock.sleep(1.0)

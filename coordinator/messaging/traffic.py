@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-from coordinator.messaging.sender import Counters
 from coordinator.storage.database import Database
 from runtime.metrics import MetricFamily, counter
+from runtime.mqtt.link import LinkCounters
 
 
 class Traffic:
     """The bytes of earlier processes, plus the link's counters of this one."""
 
-    def __init__(self, store: Database, counters: Counters) -> None:
+    def __init__(self, store: Database, counters: LinkCounters) -> None:
         self._store = store
         self._counters = counters
         self._before = (int(store.get_meta("bytes_up") or 0), int(store.get_meta("bytes_down") or 0))

@@ -7,7 +7,7 @@ check after a start read them from this machine's folder.
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from coordinator.objects.contract import ObjectStore
 from runtime.storage.files import disk_errors, make_folder, remove, remove_tree, write_atomic, write_unsynced
@@ -15,12 +15,15 @@ from runtime.storage.files import disk_errors, make_folder, remove, remove_tree,
 PREFIX: Final = "frames"
 
 
-class FrameStore(Protocol):
-    """Files of accepted updates. Synchronous and thread-safe: call it in a thread."""
+class FolderFrames:
+    """Files in a folder alone. Synchronous and thread-safe: call it in a thread.
 
-    @property
-    def root(self) -> Path:
-        """The folder with a folder for each round."""
+    Args:
+        root: has a folder for each round.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
     def write(self, round_: int, name: str, data: bytes) -> None:
         """Write a file durably.
@@ -28,60 +31,27 @@ class FrameStore(Protocol):
         Raises:
             Transient: it is not stored.
         """
-
-    def remove(self, round_: int, names: Iterable[str]) -> None:
-        """Remove files, if they are there."""
-
-    def fetch(self, round_: int, names: Iterable[str]) -> None:
-        """Bring files into the round's folder; those that do not exist stay away.
-
-        Raises:
-            Transient: the store does not answer.
-        """
-
-    def fetch_round(self, round_: int) -> None:
-        """The same for all files of a round."""
-
-    def rounds(self) -> list[int]:
-        """The rounds with files."""
-
-    def forget_before(self, round_: int) -> None:
-        """Remove the files of earlier rounds."""
-
-
-class FolderFrames:
-    """Files in a folder alone.
-
-    Args:
-        root: the folder.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def write(self, round_: int, name: str, data: bytes) -> None:
-        """See :class:`FrameStore`."""
         write_atomic(self.root / str(round_) / name, data)
 
     def remove(self, round_: int, names: Iterable[str]) -> None:
-        """See :class:`FrameStore`."""
+        """Remove files, if they are there."""
         for name in names:
             file = self.root / str(round_) / name
             if file.exists():
                 remove(file)
 
     def fetch(self, round_: int, names: Iterable[str]) -> None:
-        """Nothing to do."""
+        """Bring files into the round's folder: they are there."""
 
     def fetch_round(self, round_: int) -> None:
-        """Nothing to do."""
+        """The same for all files of a round."""
 
     def rounds(self) -> list[int]:
-        """See :class:`FrameStore`."""
+        """The rounds with files."""
         return sorted(int(folder.name) for folder in _rounds(self.root))
 
     def forget_before(self, round_: int) -> None:
-        """See :class:`FrameStore`."""
+        """Remove the files of earlier rounds."""
         for folder in _before(self.root, round_):
             remove_tree(folder)
 
@@ -105,7 +75,7 @@ class SharedFrames:
             make_folder(root)
 
     def write(self, round_: int, name: str, data: bytes) -> None:
-        """See :class:`FrameStore`."""
+        """See :class:`FolderFrames`."""
         self._objects.put(_key(round_, name), data)
         if self._copies:
             self._copy(round_, name, data)
@@ -116,14 +86,14 @@ class SharedFrames:
             write_unsynced(file, data)
 
     def remove(self, round_: int, names: Iterable[str]) -> None:
-        """See :class:`FrameStore`."""
+        """See :class:`FolderFrames`."""
         known = list(names)
         self._objects.remove(_key(round_, name) for name in known)
         for name in known:
             remove(self.root / str(round_) / name)
 
     def fetch(self, round_: int, names: Iterable[str]) -> None:
-        """See :class:`FrameStore`."""
+        """See :class:`FolderFrames`."""
         with self._lock:  # one at a time: bounds the memory
             for name in names:
                 if not (self.root / str(round_) / name).is_file():
@@ -137,21 +107,24 @@ class SharedFrames:
         self._copy(round_, name, data)
 
     def fetch_round(self, round_: int) -> None:
-        """See :class:`FrameStore`."""
+        """See :class:`FolderFrames`."""
         found = sorted(self._objects.below(f"{PREFIX}/{round_}"), key=lambda one: (one.modified, one.key))
         self.fetch(round_, [one.key.rpartition("/")[2] for one in found])
 
     def rounds(self) -> list[int]:
-        """See :class:`FrameStore`."""
+        """See :class:`FolderFrames`."""
         return sorted(int(name) for name in self._objects.folders(PREFIX) if name.isdecimal())
 
     def forget_before(self, round_: int) -> None:
-        """See :class:`FrameStore`."""
+        """See :class:`FolderFrames`."""
         for old in self.rounds():
             if old < round_:
                 self._objects.remove_below(f"{PREFIX}/{old}")
         for folder in _before(self.root, round_):
             remove_tree(folder)
+
+
+FrameStore = FolderFrames | SharedFrames
 
 
 def _key(round_: int, name: str) -> str:

@@ -5,6 +5,7 @@ gone; now the device is asked again at once.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -26,28 +27,23 @@ _PATIENCE_S: Final = 10.0
 _RETRY_S: Final = 5.0
 
 
+@dataclass(eq=False, repr=False)
 class IntegrityCheck:
     """A service that ends after one check."""
 
-    def __init__(
-        self,
-        driver: RoundDriver,
-        journal: Journal,
-        round_worker: RoundWorker,
-        link: MessagePublisher,
-        clock: Clock,
-    ) -> None:
-        self._driver = driver
-        self._journal = journal
-        self._worker = round_worker
-        self._link = link
-        self._clock = clock
+    driver: RoundDriver
+    journal: Journal
+    round_worker: RoundWorker
+    link: MessagePublisher
+    clock: Clock
+
+    def __post_init__(self) -> None:
         self.looked_at = 0
         """Frames."""
 
     async def run(self) -> None:
         """Check the open round's frames, and report the unusable ones as refused."""
-        state = self._driver.state
+        state = self.driver.state
         if state.phase not in _OPEN or not state.delivered:
             return
         try:
@@ -65,23 +61,23 @@ class IntegrityCheck:
 
     async def _reported(self, round_: int, lost: dict[str, Refused]) -> bool:
         try:
-            await self._worker.lose(round_, UnusableUpdates(lost))
+            await self.round_worker.lose(round_, UnusableUpdates(lost))
         except Transient as error:  # a full disk; the fold finds them, too
             log.warning("not_journaled", why=str(error))
-            await self._clock.sleep(_RETRY_S)
+            await self.clock.sleep(_RETRY_S)
             return False
         return True
 
     def _unsound(self, round_: int, devices: tuple[str, ...]) -> dict[str, Refused]:
-        entries = self._journal.entries(round_, devices)
+        entries = self.journal.entries(round_, devices)
         gone = set(devices) - {entry.device for entry in entries}
         lost = {device: Refused(Reason.WRONG_DIGEST, "the journal has no such update") for device in gone}
         return lost | {entry.device: why for entry in entries if (why := _why_unsound(entry)) is not None}
 
     async def _connected(self) -> None:
-        deadline = self._clock.now() + _PATIENCE_S
-        while not self._link.connected and self._clock.now() < deadline:
-            await self._clock.sleep(_POLL_S)
+        deadline = self.clock.now() + _PATIENCE_S
+        while not self.link.connected and self.clock.now() < deadline:
+            await self.clock.sleep(_POLL_S)
 
 
 def _why_unsound(entry: AcceptedUpdate) -> Refused | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.lease.heartbeat import forget_cluster
 from coordinator.lease.keeper import LeaseKeeper
 from coordinator.objects.blobs import BlobStorage
 from coordinator.recovery.blob_place import check_place
@@ -102,6 +103,8 @@ def open_storage(
         else:  # a rebuild would take the database away from the other processes
             store = settings.location.database(alone=False, fence=lease.fence())
         stack.callback(store.close)
+        if lease is None:
+            forget_cluster(store)
         own_task(store, task, settings)
         check_place(store, settings)
         with disk_errors(root):

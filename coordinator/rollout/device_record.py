@@ -1,10 +1,12 @@
-"""Records of devices across rollouts: refusals of versions that others kept, expected failures. Pure.
+"""Records of devices, in a rollout and across rollouts: refused versions, expected failures. Pure.
 
 Rollbacks are reported by the devices, and a device that always reports one must not end every rollout.
 """
 
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final, Literal
+
+from pydantic import Field
 
 from protocol.base import Count, Digest, Name, Wire
 from protocol.rollout import TrialReport
@@ -40,24 +42,30 @@ class Refuser(Wire):
         return self.outvoted >= LEFT_OUT_AFTER
 
 
-class Outcome(Protocol):
-    """The outcome of the version on one device of a rollout."""
+class RolloutDevice(Wire):
+    """A device with a pointer to the candidate, and its reports."""
 
-    @property
-    def phase(self) -> str:
-        """Its report."""
+    stage: Count
+    serial: Count
+    """Serial of its pointer."""
+    seen: bool = False
+    """It was online since then."""
+    phase: Literal["waiting", "trial", "committed", "rolled_back", "refused"] = "waiting"
+    why: str = ""
+    measures: dict[str, float] = Field(default_factory=dict)
+    times: dict[str, float] = Field(default_factory=dict)
+    """When each phase was first reported; ``waiting``: when it got the pointer."""
+    barred: bool = False
+    """It is denied now (quarantined, revoked): the stage does not wait for it."""
+    left_out: bool = False
+    """Its refusals do not count: it refused the last versions that others kept."""
+    runs: bool = False
+    """It runs the candidate and reports no trial: an agent of a release without trials."""
 
     @property
     def failed(self) -> bool:
-        """Whether it did not keep the version."""
-
-    @property
-    def barred(self) -> bool:
-        """Whether it is denied."""
-
-    @property
-    def left_out(self) -> bool:
-        """Whether its refusals are ignored."""
+        """It did not keep the candidate."""
+        return self.phase in {"rolled_back", "refused"}
 
 
 Refusers = Mapping[Name, Refuser]
@@ -68,7 +76,9 @@ def left_out(refusers: Refusers) -> frozenset[str]:
     return frozenset(name for name, one in refusers.items() if one.left_out)
 
 
-def recorded(refusers: Refusers, members: Mapping[str, Outcome], *, complete: bool) -> dict[str, Refuser]:
+def recorded(
+    refusers: Refusers, members: Mapping[str, RolloutDevice], *, complete: bool
+) -> dict[str, Refuser]:
     """The records after a completed or failed rollout. A device that kept the version is removed."""
     after = dict(refusers)
     for name, member in members.items():
@@ -82,7 +92,7 @@ def recorded(refusers: Refusers, members: Mapping[str, Outcome], *, complete: bo
     return dict(kept[:MAX_REFUSERS])
 
 
-def base_share(members: Mapping[str, Outcome]) -> float:
+def base_share(members: Mapping[str, RolloutDevice]) -> float:
     """The share of devices that failed a version which the fleet kept: expected to fail any version."""
     counted = [one for one in members.values() if not (one.left_out or one.barred)]
     failed = sum(one.failed for one in counted)

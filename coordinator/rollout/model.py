@@ -5,13 +5,13 @@ Times are Unix seconds.
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from coordinator.config.rollout import Mode, Plan
 from coordinator.fleet.routes import ReleaseBundle
-from coordinator.rollout.device_record import DeviceReport, Refuser
+from coordinator.rollout.device_record import DeviceReport, Refuser, RolloutDevice
 from coordinator.rollout.stage_devices import Fact
 from protocol.base import Count, Digest, Name, Share, Wire
 from protocol.frames.frame import digest
@@ -66,32 +66,6 @@ class StableRelease(Wire):
     release: Release
     serial: Count
     trial: Trial | None = None
-
-
-class RolloutDevice(Wire):
-    """A device with a pointer to the candidate, and its reports."""
-
-    stage: Count
-    serial: Count
-    """Serial of its pointer."""
-    seen: bool = False
-    """It was online since then."""
-    phase: Literal["waiting", "trial", "committed", "rolled_back", "refused"] = "waiting"
-    why: str = ""
-    measures: dict[str, float] = Field(default_factory=dict)
-    times: dict[str, float] = Field(default_factory=dict)
-    """When each phase was first reported; ``waiting``: when it got the pointer."""
-    barred: bool = False
-    """It is denied now (quarantined, revoked): the stage does not wait for it."""
-    left_out: bool = False
-    """Its refusals do not count: it refused the last versions that others kept."""
-    runs: bool = False
-    """It runs the candidate and reports no trial: an agent of a release without trials."""
-
-    @property
-    def failed(self) -> bool:
-        """It did not keep the candidate."""
-        return self.phase in {"rolled_back", "refused"}
 
 
 class RolloutLogEntry(Wire):

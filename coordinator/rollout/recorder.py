@@ -14,6 +14,7 @@ from coordinator.config.rollout import RolloutSettings
 from coordinator.fleet.device_registry import Device
 from coordinator.rollout import releases
 from coordinator.rollout.blocked_devices import in_rollout
+from coordinator.rollout.device_record import RolloutDevice
 from coordinator.rollout.model import (
     Begun,
     Cleared,
@@ -24,7 +25,6 @@ from coordinator.rollout.model import (
     Promote,
     Release,
     Rollout,
-    RolloutDevice,
     RolloutPhase,
     RolloutState,
     Say,

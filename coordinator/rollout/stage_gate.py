@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.rollout.device_record import DeviceReport
-from coordinator.rollout.model import Rollout, RolloutDevice
+from coordinator.rollout.device_record import DeviceReport, RolloutDevice
+from coordinator.rollout.model import Rollout
 from protocol.rollout import TrialReport
 from runtime.text import first_few, one_line
 
@@ -98,7 +98,12 @@ def apply_report(
     runs = trial is None and said.model in known
     if runs != member.runs:
         changes["runs"] = runs
-    if trial is not None and ours and not member.failed and _answers(member, trial.phase, trial.serial):
+    if (
+        trial is not None
+        and ours
+        and not member.failed
+        and (trial.phase == "committed" or trial.serial == member.serial)
+    ):
         phase, why = _phase(trial)
         told = {"phase": phase, "why": one_line(why), "measures": dict(trial.measures)}
         changes |= {key: value for key, value in told.items() if getattr(member, key) != value}
@@ -114,10 +119,6 @@ def _phase(trial: TrialReport) -> tuple[str, str]:
     if trial.phase in _PHASES:
         return trial.phase, trial.why
     return "trial", f"{trial.phase}: {trial.why}"
-
-
-def _answers(member: RolloutDevice, phase: str, serial: int) -> bool:
-    return phase == "committed" or serial == member.serial
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import Final, Self
 
 from pydantic import ValidationError
 
-from coordinator.rollout.model import Command, Event, Rollout, RolloutDevice, RolloutState
+from coordinator.rollout.device_record import RolloutDevice
+from coordinator.rollout.model import Command, Event, Rollout, RolloutState
 from coordinator.rollout.table import apply
 from coordinator.storage.engines.shared_tables import Design, SharedFence, Statements
 from coordinator.storage.location import Location
@@ -107,16 +108,13 @@ class RolloutStore:
                 return known, known, commands
             with self._tables.change() as tables:
                 # Another process may have written in between; the transaction reads the newest state.
-                before = known if self._fresh() else self._read(tables)
+                before = known if self._tables.mark() == self._mark else self._read(tables)
                 after, commands = apply(before, event, now)
                 if after is not before:
                     _write(tables, before, after)
                 mark = self._tables.mark()  # before the commit: later writes of another process are news
             self._course, self._mark = after, mark
             return before, after, commands
-
-    def _fresh(self) -> bool:
-        return self._tables.mark() == self._mark
 
     def _read(self, tables: Statements) -> RolloutState:
         try:

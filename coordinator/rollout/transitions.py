@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from coordinator.rollout.device_record import base_share, left_out, recorded
+from coordinator.rollout.device_record import RolloutDevice, base_share, left_out, recorded
 from coordinator.rollout.model import (
     MAX_FAILED,
     Abort,
@@ -13,7 +13,6 @@ from coordinator.rollout.model import (
     Promote,
     Resume,
     Rollout,
-    RolloutDevice,
     RolloutPhase,
     RolloutState,
     RolloutTick,

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from coordinator.rollout.model import Rollout, RolloutDevice, RolloutPhase, RolloutState
+from coordinator.rollout.device_record import RolloutDevice
+from coordinator.rollout.model import Rollout, RolloutPhase, RolloutState
 from coordinator.rollout.stage_gate import StageCounts
 from coordinator.rollout.store import ROLLOUTS, read_course, read_past
 from coordinator.storage.location import Location

@@ -139,7 +139,7 @@ class RoundState(Wire):
 
     def each_missing(self) -> Iterator[str]:
         """The same in no order."""
-        return (device for device in self.selected.unsorted() if device not in self.delivered)
+        return self.selected.not_in(self.delivered)
 
 
 class Begin(Wire):

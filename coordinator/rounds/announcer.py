@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import structlog
@@ -46,6 +46,7 @@ _MAX_WAITING_FOR: Final = 1000
 """Characters in ``RoundAnnouncement.waiting_for``."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Announcer:
     """Publishes ``b/task`` and ``b/round``.
 
@@ -65,45 +66,31 @@ class Announcer:
         repeat_s: interval of the repeated announcement.
     """
 
-    def __init__(
-        self,
-        *,
-        post: Sender,
-        driver: RoundDriver,
-        store: Database,
-        roster: DeviceRegistry,
-        registry: ModelRegistry,
-        deployment: BundleDelivery,
-        rollouts: RolloutRecorder | None,
-        traffic: Traffic,
-        signer: WorkSigner,
-        changes: Signal,
-        offers: OfferAnnouncer,
-        clock: Clock,
-        repeat_s: float = REPEAT_S,
-    ) -> None:
-        self._post = post
-        self._driver = driver
-        self._store = store
-        self._roster = roster
-        self._registry = registry
-        self._deployment = deployment
-        self._rollouts = rollouts
-        self._traffic = traffic
-        self._tasks = TaskAnnouncer(post, signer)
-        self._clock = clock
-        self._repeat_s = repeat_s
+    post: Sender
+    driver: RoundDriver
+    store: Database
+    roster: DeviceRegistry
+    registry: ModelRegistry
+    deployment: BundleDelivery
+    rollouts: RolloutRecorder | None
+    traffic: Traffic
+    signer: WorkSigner
+    changes: Signal
+    offers: OfferAnnouncer
+    clock: Clock
+    repeat_s: float = REPEAT_S
+
+    def __post_init__(self) -> None:
+        self._tasks = TaskAnnouncer(self.post, self.signer)
         self._leaving = False
         self._taskless: set[str] = set()
         self._task_again = False
-        self._task_said, self._task_pause_s = clock.now(), repeat_s
-        self._changes = changes
-        self._offers = offers
+        self._task_said, self._task_pause_s = self.clock.now(), self.repeat_s
 
     def will(self) -> Will:
         """The will, which the broker publishes if we vanish; its round is that of the last connect."""
-        said = offline_announcement(self._driver.task, self._driver.rules, self._driver.state)
-        return Will(broadcast_topic(self._post.fleet, Kind.ROUND), encode(said))
+        said = offline_announcement(self.driver.task, self.driver.rules, self.driver.state)
+        return Will(broadcast_topic(self.post.fleet, Kind.ROUND), encode(said))
 
     async def publish_all(self) -> None:
         """At every connect: publish all retained messages again.
@@ -111,11 +98,11 @@ class Announcer:
         Raises:
             Transient: the broker is gone again.
         """
-        self._task_pause_s = self._repeat_s
-        await self._tasks.say(self._driver.task)
-        await self._post.broadcast(Kind.ROUND, await self.announcement())
-        await self._deployment.announce(again=True)
-        self._offers.publish_again()
+        self._task_pause_s = self.repeat_s
+        await self._tasks.say(self.driver.task)
+        await self.post.broadcast(Kind.ROUND, await self.announcement())
+        await self.deployment.announce(again=True)
+        self.offers.publish_again()
 
     async def renew_signatures(self) -> bool:
         """Publish bundle pointers again; task and offers, too, if the signing key has changed.
@@ -126,35 +113,35 @@ class Announcer:
         Raises:
             Transient: the broker is gone, or the disk is full.
         """
-        if await self._tasks.say(self._driver.task, unless_published=True):
-            self._offers.publish_again()
-        return await self._deployment.announce(again=True)
+        if await self._tasks.say(self.driver.task, unless_published=True):
+            self.offers.publish_again()
+        return await self.deployment.announce(again=True)
 
     def on_device_without_task(self, device: str) -> None:
         """A device reports that it has no task; if it does again, the announcement was lost or damaged."""
         if device in self._taskless:
             self._task_again = True
-            self._changes.set()
+            self.changes.set()
         elif len(self._taskless) < _TASKLESS:
             self._taskless.add(device)
 
     async def _repeat_task(self) -> None:
         """Publish the task again if a device lacks it, at growing intervals: some can never run it."""
-        if not self._task_again or self._clock.now() - self._task_said < self._task_pause_s:
+        if not self._task_again or self.clock.now() - self._task_said < self._task_pause_s:
             return
-        self._task_again, self._task_said = False, self._clock.now()
+        self._task_again, self._task_said = False, self.clock.now()
         self._task_pause_s = min(_TASK_PAUSE_MOST_S, 2 * self._task_pause_s)
         self._taskless.clear()
         with contextlib.suppress(LichenError):  # the next connect publishes it
-            await self._tasks.say(self._driver.task)
+            await self._tasks.say(self.driver.task)
 
     async def run_rounds(self) -> None:
         """Announce each change of the round at a bounded rate, and the round every ``repeat_s``."""
         while True:
-            await self._changes.wait(self._repeat_s, self._clock)
+            await self.changes.wait(self.repeat_s, self.clock)
             await self._repeat_task()
             await self.publish_round()
-            await self._clock.sleep(_MIN_SPACING_S)
+            await self.clock.sleep(_MIN_SPACING_S)
 
     async def publish_round(self) -> bool:
         """Publish the round, and store the sentence for the history; returns whether the former worked."""
@@ -166,7 +153,7 @@ class Announcer:
             log.warning("round_not_announced", why=str(error))
             return False
         try:
-            await self._post.broadcast(Kind.ROUND, said)
+            await self.post.broadcast(Kind.ROUND, said)
         except LichenError as error:
             log.info("round_not_announced", why=str(error))  # the next connect publishes it
             return False
@@ -185,7 +172,7 @@ class Announcer:
     async def announcement(self) -> RoundAnnouncement:
         """The round announcement; after the end one that nothing will continue it."""
         said = await self._standing()
-        if not self._leaving or self._driver.state.phase is RoundPhase.DONE:
+        if not self._leaving or self.driver.state.phase is RoundPhase.DONE:
             return said
         gone: dict[str, object] = {
             "phase": "stopped",
@@ -195,17 +182,17 @@ class Announcer:
             "until_s": None,
             "every_s": 0.0,
         }
-        if self._driver.state.phase is RoundPhase.EVALUATING:  # these metrics are those of an older version
+        if self.driver.state.phase is RoundPhase.EVALUATING:  # these metrics are those of an older version
             gone["metrics"] = {}
         return said.model_copy(update=gone)
 
     async def _standing(self) -> RoundAnnouncement:
-        driver, state = self._driver, self._driver.state
+        driver, state = self.driver, self.driver.state
         with contextlib.suppress(LichenError):  # a full disk: the count is saved another time
-            await asyncio.to_thread(self._traffic.save)
-        up, down = self._traffic.totals()
+            await asyncio.to_thread(self.traffic.save)
+        up, down = self.traffic.totals()
         version = max(0, state.version)
-        metrics = await asyncio.to_thread(self._registry.metrics, version)
+        metrics = await asyncio.to_thread(self.registry.metrics, version)
         closes = state.until is not None and state.phase is RoundPhase.COLLECTING
         return RoundAnnouncement(
             task=driver.task.name,
@@ -224,24 +211,24 @@ class Announcer:
             waiting_for="; ".join(filter(None, (driver.why(), self._rollout())))[:_MAX_WAITING_FOR],
             waited_s=max(0.0, driver.now() - state.since),
             until_s=_left(driver),
-            every_s=self._repeat_s,
-            said_wall=max(0.0, self._clock.wall()),
+            every_s=self.repeat_s,
+            said_wall=max(0.0, self.clock.wall()),
         )
 
     def _rollout(self) -> str:
         """What a rollout waits for, as text."""
-        return "" if self._rollouts is None else self._rollouts.waiting_for(self._roster.get)
+        return "" if self.rollouts is None else self.rollouts.waiting_for(self.roster.get)
 
     def _save_words(self, words: str) -> None:
         """Store the sentences for ``history``, also while no broker is connected."""
         wear = json.dumps(DISK.get().wear())
-        told = {"why": words, "why_wall": str(self._clock.wall()), "disk_writes": wear}
-        told["rounds_now"] = str(self._driver.now())
-        self._store.put_meta(told | {"broker": json.dumps(self._broker())})
+        told = {"why": words, "why_wall": str(self.clock.wall()), "disk_writes": wear}
+        told["rounds_now"] = str(self.driver.now())
+        self.store.put_meta(told | {"broker": json.dumps(self._broker())})
 
     def _broker(self) -> list[dict[str, object]]:
         """The wait for the broker; None if it is connected."""
-        link = self._post.link
+        link = self.post.link
         if link.connected:
             return []
         return [asdict(Wait("broker", link.why, link.since, link.until, "it is tried again"))]

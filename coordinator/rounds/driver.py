@@ -6,6 +6,7 @@ events sequential, so an update is either counted before a round closes or refus
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -69,6 +70,7 @@ WorkCommand = Initialise | Aggregate | Evaluate | Export
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RoundDriver:
     """The running machine. Call :meth:`open`, then :meth:`run`.
 
@@ -81,65 +83,58 @@ class RoundDriver:
         outside: updates that other processes accept; None: there are no others.
     """
 
-    def __init__(
-        self,
-        *,
-        task: Task,
-        rules: Rules,
-        store: Database,
-        journal: Journal,
-        fleet: RoundView,
-        chooser: DeviceSelector,
-        changes: Signal,
-        offers: Signal,
-        clock: Clock,
-        outside: OutsideUpdates | None = None,
-    ) -> None:
-        self.task = task
-        self.rules = rules
+    task: Task
+    rules: Rules
+    store: Database
+    journal: Journal
+    fleet: RoundView
+    chooser: DeviceSelector
+    changes: Signal
+    offers: Signal
+    clock: Clock
+    outside: OutsideUpdates | None = None
+
+    def __post_init__(self) -> None:
         self.state = RoundState()
         self.finished = asyncio.Event()
         self.work: asyncio.Queue[WorkCommand] = asyncio.Queue()
         """One command at a time: the machine asks for the next only when the last is answered."""
-        self._store, self._journal, self._clock = store, journal, clock
-        self._attempts = Attempts(store, clock)
-        self._fleet, self._chooser, self._outside = fleet, chooser, outside
-        self._changes, self._offers = changes, offers
+        self._attempts = Attempts(self.store, self.clock)
         self._lock, self._journaled = asyncio.Lock(), 0
         self.threads = Threads("journal", 2)
         """For commits alone: they must not wait for other work in threads (hashing, decoding, backups)."""
-        self.accepted = AcceptedIndex(journal, self.threads)
-        self._offset = clock.wall() - clock.now()
-        self._lookout = Lookout(fleet, rules.spread_s, self.now())
+        self.accepted = AcceptedIndex(self.journal, self.threads)
+        self._offset = self.clock.wall() - self.clock.now()
+        self._lookout = Lookout(self.fleet, self.rules.spread_s, self.now())
         self._trouble_said, self._disk_trouble = False, ""
         """Why the last event could not be written; empty if it could."""
 
     def now(self) -> float:
         """Seconds on a line that starts at the wall clock and is monotonic from then on."""
-        return self._clock.now() + self._offset
+        return self.clock.now() + self._offset
 
     def why(self) -> str:
         """What the coordinator waits for, as text."""
-        seen = self._fleet.outlook(self.state, self._disk_trouble)
+        seen = self.fleet.outlook(self.state, self._disk_trouble)
         return explain(self.rules, self.state, self.now(), seen)
 
     def able(self) -> tuple[str, ...]:
         """Devices that a round could select now."""
-        return self._fleet.able(self.state)
+        return self.fleet.able(self.state)
 
     async def open(self) -> None:
         """Rebuild the state from the journal, and repeat the command that was running."""
         async with self._lock:
-            events = await self.threads.run(self._store.journal)
+            events = await self.threads.run(self.store.journal)
             state, rules = replay(events)
             start: Event = Resumed() if events else Begin()
             self.state, commands = table.apply(self.rules, state, start, self.now())
             await self.accepted.load(self.state.round)
             # The task file's rules may have changed: the new ones apply from here on, also in a replay.
             begun = Checkpoint(state=self.state, rules=self.rules)
-            await self.threads.run(self._store.append, begun, self.now())
-            if self._outside:
-                await self._reopen(self._outside)
+            await self.threads.run(self.store.append, begun, self.now())
+            if self.outside:
+                await self._reopen(self.outside)
             if rules is not None and rules != self.rules:
                 log.warning("rules_changed", old=rules.model_dump(), new=self.rules.model_dump())
             now = self.state
@@ -155,21 +150,21 @@ class RoundDriver:
             except Transient as error:
                 log.warning("not_journaled", why=str(error))
             self._look_at_broker()
-            await self._clock.sleep(TICK_S)
+            await self.clock.sleep(TICK_S)
 
     async def _look_at_missing(self) -> None:
         """Report to the machine whether the devices that an open round waits for are all offline."""
         state = self.state
         # Without a broker no device is heard.
-        if state.phase is RoundPhase.COLLECTING and self._fleet.may_select():
-            await self.post(Presence(here=self._fleet.has_any(state.each_missing())))
+        if state.phase is RoundPhase.COLLECTING and self.fleet.may_select():
+            await self.post(Presence(here=self.fleet.has_any(state.each_missing())))
 
     def _look_at_broker(self) -> None:
-        trouble = bool(self._fleet.broker_trouble())
+        trouble = bool(self.fleet.broker_trouble())
         if trouble != self._trouble_said:
             self._trouble_said = trouble
             log.info("round", why=self.why())
-            self._changes.set()
+            self.changes.set()
 
     def _tick(self) -> RoundTick:
         return self._lookout.tick(self.now(), self.state)
@@ -196,9 +191,9 @@ class RoundDriver:
         """
         async with self._lock:
             known = await self.accepted.digests({one.key for one in group})
-            now, wall = self.now(), self._clock.wall()
+            now, wall = self.now(), self.clock.wall()
             found = accept_batch(self.rules, self.state, group, known, now)
-            write = partial(self._journal.record_all, found.counted, wall)
+            write = partial(self.journal.record_all, found.counted, wall)
             steps = [] if found.event is None else [(found.event, write)]
             counted = {one.key: one.digest for one in found.counted}
             await self._advance(steps, found.state, now, found.commands, counted)
@@ -207,7 +202,7 @@ class RoundDriver:
     async def count_outside(self) -> tuple[str, ...]:
         """Count what other processes accepted, and return the devices. Raises as :meth:`post`."""
         async with self._lock:
-            outside, state = self._outside, self.state
+            outside, state = self.outside, self.state
             found = await self.threads.run(outside.arrivals, state) if outside else Arrivals()
             if not outside or not found:
                 return ()
@@ -246,7 +241,7 @@ class RoundDriver:
             await self.post(UpdateRefused(device=device, round=round_, reason=reason.value))
 
     async def _post(self, event: Event, write: Write | None = None) -> bool:
-        if outside := self._outside:
+        if outside := self.outside:
             outside.held = False
             while not outside.held and outside.ended_by(event, self.rules, self.state, self.now()):
                 await self._count(outside)
@@ -271,14 +266,14 @@ class RoundDriver:
         if steps:
             await self._write(steps, state, now, commands)
             before, self.state = self.state, state
-            if self._outside:
-                self._outside.wrote(state)
+            if self.outside:
+                self.outside.wrote(state)
             self.accepted.follow(state.round, [event for event, _ in steps], counted)
             new_phase = _phase_of(before) != _phase_of(state)
             if new_phase:  # not for each event: the sentence looks at the whole fleet
                 log.info("round", why=self.why())
-                self._offers.set()
-            self._changes.set()
+                self.offers.set()
+            self.changes.set()
         await self._carry_out(commands)
         if new_phase and state.phase is RoundPhase.WAITING:
             await self._post(self._tick())  # the next round need not wait for the clock
@@ -293,18 +288,18 @@ class RoundDriver:
         except Transient as error:
             self._disk_trouble = str(error)
             if not before:
-                self._changes.set()
+                self.changes.set()
             raise
 
     def _persist(self, steps: Steps, state: RoundState, now: float, commands: tuple[Command, ...]) -> None:
         """Write the events and everything that belongs to them in one transaction."""
-        with self._store.transaction():
+        with self.store.transaction():
             for event, write in steps:
-                self._store.append(event, now)
+                self.store.append(event, now)
                 if write is not None:
                     write()
-            if self._outside and self._outside.differs(state):
-                self._outside.write(state)
+            if self.outside and self.outside.differs(state):
+                self.outside.write(state)
             for command in commands:
                 if isinstance(command, RecordAttempt):
                     self._attempts.closed(command)
@@ -312,7 +307,7 @@ class RoundDriver:
             self._journaled += len(steps)
             if over or self._journaled >= _EVENTS:  # earlier events need not be replayed, nor kept for ever
                 self._journaled = 0
-                self._store.append(Checkpoint(state=state, rules=self.rules), now)
+                self.store.append(Checkpoint(state=state, rules=self.rules), now)
 
     async def _carry_out(self, commands: tuple[Command, ...]) -> None:
         for command in commands:
@@ -320,7 +315,7 @@ class RoundDriver:
                 case Select():
                     await self._select(command)
                 case OfferRound():
-                    self._offers.set()
+                    self.offers.set()
                 case Finish():
                     self.finished.set()
                 case Initialise() | Aggregate() | Evaluate() | Export():
@@ -329,7 +324,7 @@ class RoundDriver:
                     pass  # written with its event
 
     async def _select(self, command: Select) -> None:
-        chosen = await self._chooser.choose(command, self.able(), self.state, self._fleet.terms())
+        chosen = await self.chooser.choose(command, self.able(), self.state, self.fleet.terms())
         answer = Selected(
             round=command.round,
             attempt=command.attempt,

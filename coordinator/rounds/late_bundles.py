@@ -7,6 +7,7 @@ last round would wait for ever: so, once all rounds are over, a bundle of the ne
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -31,6 +32,7 @@ _RETRY_S: Final = 300.0
 """Delay after a bundle that could not be made."""
 
 
+@dataclass(eq=False, repr=False)
 class LateBundles:
     """A service.
 
@@ -38,43 +40,37 @@ class LateBundles:
         export: makes the missing bundles of the newest version; None: a rollout decides what devices run.
     """
 
-    def __init__(
-        self,
-        driver: RoundDriver,
-        deployment: BundleDelivery,
-        export: Callable[[], Awaitable[None]] | None,
-        store: Database,
-        clock: Clock,
-    ) -> None:
-        self._driver = driver
-        self._deployment = deployment
-        self._export = export
-        self._store = store
-        self._clock = clock
-        self._words = store.get_meta(META) or ""
+    driver: RoundDriver
+    deployment: BundleDelivery
+    export: Callable[[], Awaitable[None]] | None
+    store: Database
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._words = self.store.get_meta(META) or ""
         self._trouble = ""
         self._again_at = 0.0
 
     async def run(self) -> None:
         """Look for devices without a bundle, and make those bundles, for ever."""
         while True:
-            await self._clock.sleep(_POLL_S)
-            if self._driver.state.version > 0:
+            await self.clock.sleep(_POLL_S)
+            if self.driver.state.version > 0:
                 try:
                     await self._look()
                 except LichenError as error:  # the next pass is soon
                     log.warning("late_bundles_not_looked_at", why=str(error))
 
     async def _look(self) -> None:
-        lacking = await asyncio.to_thread(self._deployment.lacking)
-        over = self._driver.state.phase is RoundPhase.DONE
-        if lacking and over and self._export is not None and self._clock.now() >= self._again_at:
-            await self._make(self._export)
-            lacking = await asyncio.to_thread(self._deployment.lacking)
+        lacking = await asyncio.to_thread(self.deployment.lacking)
+        over = self.driver.state.phase is RoundPhase.DONE
+        if lacking and over and self.export is not None and self.clock.now() >= self._again_at:
+            await self._make(self.export)
+            lacking = await asyncio.to_thread(self.deployment.lacking)
         await self._say(self._said_of(lacking))
 
     async def _make(self, export: Callable[[], Awaitable[None]]) -> None:
-        self._trouble, self._again_at = "", self._clock.now() + _RETRY_S
+        self._trouble, self._again_at = "", self.clock.now() + _RETRY_S
         try:
             await export()
         except (LichenError, OSError) as error:
@@ -87,11 +83,11 @@ class LateBundles:
         if not lacking:
             return ""
         who = first_few([str(route) for route in lacking], MAX_NAMES // 2)
-        if self._driver.state.phase is not RoundPhase.DONE:
+        if self.driver.state.phase is not RoundPhase.DONE:
             return f"no bundle reads and predicts what these do: {who}; the next export makes one"
         if self._trouble:
             return f"no bundle could be made for {who}: {self._trouble}"
-        if self._export is None:
+        if self.export is None:
             return f"no bundle of the rollouts is for {who}; all rounds are over, so no export makes one"
         return f"no bundle is made for {who}: export.max_routes bundles are made, for most devices first"
 
@@ -99,7 +95,7 @@ class LateBundles:
         if words == self._words:
             return
         self._words = words
-        await asyncio.to_thread(self._store.put_meta, {META: words})
+        await asyncio.to_thread(self.store.put_meta, {META: words})
         if words:
             log.warning("devices_without_bundle", why=words)
 

@@ -6,6 +6,7 @@ because a broker may lose it. When the round is over it is cleared.
 
 import asyncio
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -33,6 +34,7 @@ _LATER_ATTEMPTS: Final = 3
 delivered, and a device that is missing there makes its update again."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OfferAnnouncer:
     """The offers of one coordinator; one service.
 
@@ -47,31 +49,21 @@ class OfferAnnouncer:
         every_s: interval until the first repetition; each further one is twice as long.
     """
 
-    def __init__(
-        self,
-        *,
-        post: Sender,
-        driver: RoundDriver,
-        registry: ModelRegistry,
-        encoder_models: EncoderModels,
-        signer: WorkSigner,
-        changes: Signal,
-        clock: Clock,
-        every_s: float,
-    ) -> None:
-        self._post = post
-        self._driver = driver
-        self._registry = registry
-        self._encoder_models = encoder_models
-        self._signer = signer
-        self._changes = changes
-        self._clock = clock
-        self._every_s = every_s
+    post: Sender
+    driver: RoundDriver
+    registry: ModelRegistry
+    encoder_models: EncoderModels
+    signer: WorkSigner
+    changes: Signal
+    clock: Clock
+    every_s: float
+
+    def __post_init__(self) -> None:
         self._published: object = None
         """What the broker holds: :func:`_content` of the last offer, or () after it was cleared."""
         self._again = True
         """Whether that is unknown, or its signature is old."""
-        self._pause_s, self._again_at = every_s, 0.0
+        self._pause_s, self._again_at = self.every_s, 0.0
         self._members: tuple[object, str] = ((), "")
         self.sent = 0
         """Messages so far."""
@@ -79,12 +71,12 @@ class OfferAnnouncer:
     def publish_again(self) -> None:
         """Publish in any case: the broker may have lost the message, or the signing key has changed."""
         self._again = True
-        self._changes.set()
+        self.changes.set()
 
     async def run(self) -> None:
         """Keep the retained message as the round is, for ever."""
         while True:
-            await self._changes.wait(self._every_s, self._clock)
+            await self.changes.wait(self.every_s, self.clock)
             try:
                 await self.publish()
             except (LichenError, OSError) as error:  # the next pass tries it again
@@ -99,13 +91,13 @@ class OfferAnnouncer:
         """
         again, self._again = self._again, False
         try:
-            state = self._driver.state
+            state = self.driver.state
             if state.phase is RoundPhase.COLLECTING:
                 await self._offer(state, again=again)
             elif state.phase is RoundPhase.WAITING and state.invited:
                 self._again = again  # between two attempts the last offer stays: updates still count
             elif again or self._published != ():
-                await self._post.withdraw(Kind.OFFER)
+                await self.post.withdraw(Kind.OFFER)
                 self._published, self.sent = (), self.sent + 1
         except BaseException:
             self._again = True
@@ -115,33 +107,33 @@ class OfferAnnouncer:
         offer = await asyncio.to_thread(self._made, state)
         content = _content(offer, state)
         same = not again and self._published == content
-        if same and self._clock.now() < self._again_at:
+        if same and self.clock.now() < self._again_at:
             return
-        await self._post.broadcast(Kind.OFFER, await asyncio.to_thread(self._signer.offer, offer))
+        await self.post.broadcast(Kind.OFFER, await asyncio.to_thread(self.signer.offer, offer))
         self._published, self.sent = content, self.sent + 1
-        most_s = _LATER_ATTEMPTS * self._every_s if state.attempt > 1 else math.inf
-        self._pause_s = min(most_s, 2 * self._pause_s) if same else self._every_s
-        self._again_at = self._clock.now() + self._pause_s
+        most_s = _LATER_ATTEMPTS * self.every_s if state.attempt > 1 else math.inf
+        self._pause_s = min(most_s, 2 * self._pause_s) if same else self.every_s
+        self._again_at = self.clock.now() + self._pause_s
 
     def _made(self, state: RoundState) -> Offer:
-        driver, now = self._driver, self._driver.now()
+        driver, now = self.driver, self.driver.now()
         return Offer(
             task=driver.task.name,
             round=state.round,
             attempt=state.attempt,
             base=state.manifest,
-            base_size=self._registry.size(state.manifest),
+            base_size=self.registry.size(state.manifest),
             closes_in_s=max(0.0, (state.until or 0.0) - now),
             answer_within_s=max(0.0, state.since + self._window_s(state) - now),
             salt=state.salt,
             below=None if state.by_name else state.below,
             members=self._members_of(state) if state.by_name else None,
             delivered=_delivered(state),
-            graphs=dict(self._encoder_models.offered()),
+            graphs=dict(self.encoder_models.offered()),
         )
 
     def _window_s(self, state: RoundState) -> float:
-        rounds = self._driver.task.rounds
+        rounds = self.driver.task.rounds
         asked = rounds.answer_within_s
         return min(rounds.deadline_s / 2, DEVICE_S * len(state.selected) if asked is None else asked)
 

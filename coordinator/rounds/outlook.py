@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from typing import Final
 
@@ -67,6 +67,7 @@ def fleet_status(
     return FleetStatus(frozenset(found), lacks, len(roster), broker, heard)
 
 
+@dataclass(eq=False, repr=False)
 class RoundView:
     """The fleet as a round sees it now.
 
@@ -78,27 +79,19 @@ class RoundView:
         link: without a broker no device can be selected.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        roster: DeviceRegistry,
-        terms: Callable[[], Requirements],
-        barred: DenialCheck,
-        link: MessagePublisher,
-    ) -> None:
-        self._task = task
-        self._roster = roster
-        self.terms = terms
-        self._barred = barred
-        self._link = link
+    task: Task
+    roster: DeviceRegistry
+    terms: Callable[[], Requirements]
+    barred: DenialCheck
+    link: MessagePublisher
 
     def broker_trouble(self) -> str:
         """Why there is no connection to the broker; empty if there is one."""
-        return "" if self._link.connected else self._link.why
+        return "" if self.link.connected else self.link.why
 
     def may_select(self) -> bool:
         """Whether opening a round is useful now: not without a broker."""
-        return self._link.connected
+        return self.link.connected
 
     def able(self, state: RoundState) -> tuple[str, ...]:
         """Devices that a round could select, sorted; looks at all eligible devices."""
@@ -107,35 +100,35 @@ class RoundView:
 
     def eligible(self) -> AbstractSet[str]:
         """Devices that are online with data enough; the set changes with each state."""
-        return self._roster.eligible_set(self.terms())
+        return self.roster.eligible_set(self.terms())
 
     def admits(self, device: str, state: RoundState) -> bool:
         """Whether a device is neither denied nor refused in this round."""
-        return device not in state.refused and self._barred(device) is None
+        return device not in state.refused and self.barred(device) is None
 
     def suffices(self, devices: AbstractSet[str], state: RoundState) -> bool:
         """Whether a round of these devices has one that trains, if it needs one."""
-        return has_trainer(self._roster, state, self.terms(), devices)
+        return has_trainer(self.roster, state, self.terms(), devices)
 
     def take_changed(self) -> set[str]:
         """Devices whose state changed since the last call."""
-        return self._roster.sets.take_changed()
+        return self.roster.sets.take_changed()
 
     def has_any(self, devices: Iterable[str]) -> bool:
         """Whether one of these devices is online and not denied."""
-        online = self._roster.sets.online
-        return any(device in online and self._barred(device) is None for device in devices)
+        online = self.roster.sets.online
+        return any(device in online and self.barred(device) is None for device in devices)
 
     def outlook(self, state: RoundState, disk: str) -> FleetStatus:
         """The status of the fleet; ``disk``: why nothing can be written, if so."""
-        seen = fleet_status(self._roster, state, self.terms(), self._barred, self.broker_trouble())
+        seen = fleet_status(self.roster, state, self.terms(), self.barred, self.broker_trouble())
         return replace(seen, disk=disk)
 
     def metrics(self) -> Iterable[MetricFamily]:
         """How many online devices have data, by modality and label."""
         labelled = self.terms().needs_labels
-        labels = self._task.labels if labelled else (ANY_LABEL,)
-        table = self._roster.coverage(self._task.modality_names, len(labels), labelled=labelled)
+        labels = self.task.labels if labelled else (ANY_LABEL,)
+        table = self.roster.coverage(self.task.modality_names, len(labels), labelled=labelled)
         values = [
             ((name, label), float(devices))
             for name, per_class in table.items()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Final
@@ -53,57 +53,46 @@ NO_STEP: Final[Mapping[str, float]] = {}
 log = structlog.get_logger(__name__)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class RoundWorker:
     """The work on the newest version: ``model`` reads it.
 
     ``back_up`` copies the databases, in a thread; ``held`` returns further blobs to retain.
     """
 
-    def __init__(
-        self,
-        *,
-        driver: RoundDriver,
-        server: Server,
-        jobs: Jobs,
-        journal: Journal,
-        registry: ModelRegistry,
-        deployment: BundleDelivery,
-        receipts: ReceiptSender,
-        traffic: Traffic,
-        clock: Clock,
-        model: CurrentModel,
-        keep_versions: int,
-        keep_updates: int,
-        budget_bytes: int,
-        references: ScreenBaseline,
-        weighings: DeviceWeightStore,
-        pointer_signer: PointerSigner,
-        back_up: Callable[[], None],
-        held: Callable[[], AbstractContextManager[tuple[str, ...]]],
-        folds: FoldRunner | None = None,
-    ) -> None:
-        self._driver, self._pointer_signer = driver, pointer_signer
-        self._folding = RoundFold(server, driver.task, jobs, folds)
-        self._jobs = jobs
-        self._journal, self._registry = journal, registry
-        self._deployment = deployment
-        self._receipts = receipts
-        self._traffic, self._clock = traffic, clock
-        self._model, self._keep_versions = model, keep_versions
-        self._keep_updates, self._budget_bytes = keep_updates, budget_bytes
-        self._references, self._weighings = references, weighings
+    driver: RoundDriver
+    server: Server
+    jobs: Jobs
+    journal: Journal
+    registry: ModelRegistry
+    deployment: BundleDelivery
+    receipts: ReceiptSender
+    traffic: Traffic
+    clock: Clock
+    model: CurrentModel
+    keep_versions: int
+    keep_updates: int
+    budget_bytes: int
+    references: ScreenBaseline
+    weighings: DeviceWeightStore
+    pointer_signer: PointerSigner
+    back_up: Callable[[], None]
+    held: Callable[[], AbstractContextManager[tuple[str, ...]]]
+    folds: FoldRunner | None = None
+
+    def __post_init__(self) -> None:
+        self._folding = RoundFold(self.server, self.driver.task, self.jobs, self.folds)
         self._measures: dict[str, Magnitudes] = {}
         self._secured, self._backed_up_at = -1, -inf
-        self._back_up, self._held = back_up, held
 
     async def _shared(self) -> Blobs:
         """The same for jobs: without blobs of single devices."""
-        return without_private_blobs(self._driver.task, await self._model.published())
+        return without_private_blobs(self.driver.task, await self.model.published())
 
     async def run(self) -> None:
         """Execute commands, for ever."""
         while True:
-            command = await self._driver.work.get()
+            command = await self.driver.work.get()
             try:
                 await self._do(command)
             except (LichenError, OSError) as error:
@@ -116,56 +105,54 @@ class RoundWorker:
 
     async def _back_up_and_prune(self) -> None:
         """A round is over: back the database up; only then remove the frames that it was made of."""
-        state = self._driver.state
+        state = self.driver.state
         over = state.phase is RoundPhase.DONE or state.round > state.version  # evaluated and exported, too
         if not over or state.version == self._secured or not await self._is_backup_due(state.phase):
             return
         try:
-            self._backed_up_at = self._clock.now()
-            await asyncio.to_thread(self._back_up)
-            await asyncio.to_thread(self._journal.forget_before, state.version)
+            self._backed_up_at = self.clock.now()
+            await asyncio.to_thread(self.back_up)
+            await asyncio.to_thread(self.journal.forget_before, state.version)
         except (LichenError, OSError) as error:
             log.warning("not_backed_up", version=state.version, why=str(error))
         else:
             self._secured = state.version
 
     async def _is_backup_due(self, phase: RoundPhase) -> bool:
-        since = self._clock.now() - self._backed_up_at
-        return phase is RoundPhase.DONE or is_due(
-            await asyncio.to_thread(self._journal.database_bytes), since
-        )
+        since = self.clock.now() - self._backed_up_at
+        return phase is RoundPhase.DONE or is_due(await asyncio.to_thread(self.journal.database_bytes), since)
 
     async def _fail(self, command: WorkCommand, detail: str, *, passing: bool) -> None:
         """Report a failure; the machine tries again, or goes on without."""
         phase, version = _identity(command)
         failed = WorkFailed(phase=phase, version=version, detail=detail, passing=passing)
-        given_up = retry_delay_s(self._driver.state, failed) is None
+        given_up = retry_delay_s(self.driver.state, failed) is None
         log.error("work_failed", phase=phase.value, version=version, why=detail, given_up=given_up)
         recorded: Write | None = None
         if given_up:
-            recorded = partial(self._registry.record_trouble, version, f"{phase.value}: {detail}")
+            recorded = partial(self.registry.record_trouble, version, f"{phase.value}: {detail}")
         while True:
             try:
-                await self._driver.post(failed, recorded)
+                await self.driver.post(failed, recorded)
             except Transient as error:  # the journal cannot be written either
                 log.warning("not_journaled", why=str(error))
-                await self._clock.sleep(_JOURNAL_RETRY_S)
+                await self.clock.sleep(_JOURNAL_RETRY_S)
             else:
                 return
 
     async def _do(self, command: WorkCommand) -> None:
         match command:
             case Initialise():
-                await self._made(0, FoldResult(await self._jobs.initial(), {}), ())
+                await self._made(0, FoldResult(await self.jobs.initial(), {}), ())
             case Aggregate():
                 await self._aggregate(command)
             case Evaluate():
-                evaluation = await self._jobs.evaluate(await self._shared())
+                evaluation = await self.jobs.evaluate(await self._shared())
                 judged = replace(evaluation, metrics=sound(evaluation.metrics))
-                record = partial(self._registry.record_evaluation, command.version, judged)
+                record = partial(self.registry.record_evaluation, command.version, judged)
                 log.info("judged", version=command.version, metrics=judged.metrics)
                 ended = await asyncio.to_thread(self._why_end, command.version, judged.metrics)
-                await self._driver.post(EvaluationDone(version=command.version, ended=ended), record)
+                await self.driver.post(EvaluationDone(version=command.version, ended=ended), record)
             case Export():
                 await self._export(command)
 
@@ -176,10 +163,10 @@ class RoundWorker:
 
     def _why_end(self, version: int, metrics: Mapping[str, float]) -> str:
         """Why the rounds end with this version; empty: they go on."""
-        rounds = self._driver.task.rounds
+        rounds = self.driver.task.rounds
         if not rounds.patience:
             return ""
-        ended = early_end.reason([*self._registry.history(version), metrics], rounds)
+        ended = early_end.reason([*self.registry.history(version), metrics], rounds)
         if ended:
             log.info("rounds_end_early", version=version, why=ended)
         return ended
@@ -187,98 +174,98 @@ class RoundWorker:
     async def _made(
         self, version: int, made: FoldResult, devices: tuple[str, ...], step: Mapping[str, float] = NO_STEP
     ) -> None:
-        parent = self._driver.state.manifest or None
+        parent = self.driver.state.manifest or None
         try:
-            digest, _ = await asyncio.to_thread(self._registry.publish, version, made.state, parent)
+            digest, _ = await asyncio.to_thread(self.registry.publish, version, made.state, parent)
         except ValueError as error:
             raise Transient(f"version {version} cannot be written as frames: {error}") from error
-        traffic, wall = self._traffic.totals(), self._clock.wall()
+        traffic, wall = self.traffic.totals(), self.clock.wall()
         told = await asyncio.to_thread(self._reported, version, devices)
         ended = ""
-        if not self._driver.rules.evaluate:  # else its evaluation decides
+        if not self.driver.rules.evaluate:  # else its evaluation decides
             told = {**step, **told}
             ended = await asyncio.to_thread(self._why_end, version, told)
 
         def record() -> None:
-            self._registry.record(version, digest, parent, devices, wall=wall, traffic=traffic, metrics=told)
-            self._references.write(made.reference)
+            self.registry.record(version, digest, parent, devices, wall=wall, traffic=traffic, metrics=told)
+            self.references.write(made.reference)
             if made.weighed is not None:
-                self._weighings.write(version, made.weighed)
+                self.weighings.write(version, made.weighed)
 
-        await self._driver.post(VersionMade(version=version, manifest=digest, ended=ended), record)
+        await self.driver.post(VersionMade(version=version, manifest=digest, ended=ended), record)
         self._measures.clear()
         await asyncio.to_thread(self._tidy, version)
 
     def _reported(self, round_: int, devices: tuple[str, ...]) -> dict[str, float]:
         """The metrics that the devices of a round report, if the method uses them."""
-        names = reported_metric_names(self._driver.task)
-        return sound(weighted_mean(names, self._journal.told(round_, devices))) if names else {}
+        names = reported_metric_names(self.driver.task)
+        return sound(weighted_mean(names, self.journal.told(round_, devices))) if names else {}
 
     async def _aggregate(self, command: Aggregate) -> None:
-        state, round_ = await self._model.whole(), command.round
-        entries = await asyncio.to_thread(self._journal.entries, round_, command.devices)
-        limits, known = self._model.limits(state), dict(self._measures)
-        before = await asyncio.to_thread(self._references.read)
+        state, round_ = await self.model.whole(), command.round
+        entries = await asyncio.to_thread(self.journal.entries, round_, command.devices)
+        limits, known = self.model.limits(state), dict(self._measures)
+        before = await asyncio.to_thread(self.references.read)
         try:
             made = await self._folding.fold(
-                round_, state, entries, limits, before, known, self._model.published
+                round_, state, entries, limits, before, known, self.model.published
             )
         except UnusableUpdates as unusable:
             await self.lose(round_, unusable)
             return
-        step = await asyncio.to_thread(early_end.step, self._driver.task, state, made.state)
+        step = await asyncio.to_thread(early_end.step, self.driver.task, state, made.state)
         await self._made(round_, made, tuple(entry.device for entry in entries), step)
 
     async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
         """Report accepted updates that cannot be counted as refused (docs/reliability.md)."""
         digests = {
-            device: await asyncio.to_thread(self._journal.digest_of, round_, device)
+            device: await asyncio.to_thread(self.journal.digest_of, round_, device)
             for device in unusable.lost
         }
 
         def mark() -> None:
             for device, refused in unusable.lost.items():
-                self._journal.mark_lost(round_, device, refused, self._clock.wall())
+                self.journal.mark_lost(round_, device, refused, self.clock.wall())
 
         lost = unusable.lost
         again = tuple((d, lost[d].reason.value) for d in sorted(lost) if lost[d].reason in OFFENCES)
         event = UpdatesLost(round=round_, devices=tuple(sorted(lost)), refused=again)
-        if not await self._driver.post(event, mark):
+        if not await self.driver.post(event, mark):
             return  # the round went on meanwhile: the updates that count in it were sound when folded
         await asyncio.to_thread(self._mark_void, round_, [d for d in digests.values() if d is not None])
         for device, refused in unusable.lost.items():
             log.error("accepted_update_unusable", device=device, round=round_, why=str(refused))
-            self._receipts.send_refused(device, round_, digests[device], refused)
+            self.receipts.send_refused(device, round_, digests[device], refused)
 
     def _mark_void(self, round_: int, digests: list[str]) -> None:
         with suppress(OSError, LichenError):  # only a rebuild of the database would need it
             for digest in digests:
-                self._journal.mark_void(round_, digest)
+                self.journal.mark_void(round_, digest)
 
     async def _export(self, command: Export) -> None:
         await self._bundle(command.version)
-        await self._driver.post(ExportDone(version=command.version))
-        await self._deployment.announce()
+        await self.driver.post(ExportDone(version=command.version))
+        await self.deployment.announce()
 
     async def export_newest(self) -> None:
         """Once all rounds are over: make the missing bundles, and send devices their pointers."""
-        await self._bundle(self._driver.state.version)
-        await self._deployment.announce()
+        await self._bundle(self.driver.state.version)
+        await self.deployment.announce()
 
     async def _bundle(self, version: int) -> None:
-        metrics = await asyncio.to_thread(self._registry.metrics, version)
-        row = await asyncio.to_thread(self._registry.row, version)
+        metrics = await asyncio.to_thread(self.registry.metrics, version)
+        row = await asyncio.to_thread(self.registry.row, version)
         parent = None if row is None else row["parent"]
-        lineage = ExportLineage(version, parent, self._driver.state.manifest, metrics)
-        await self._deployment.export(self._jobs, await self._shared(), lineage)
+        lineage = ExportLineage(version, parent, self.driver.state.manifest, metrics)
+        await self.deployment.export(self.jobs, await self._shared(), lineage)
 
     def _tidy(self, version: int) -> None:
         """Remove blobs of old versions and headers of old rounds; an error here fails no round."""
         with suppress(OSError, LichenError):
-            with self._held() as graphs, self._pointer_signer.held() as vouchers:
-                also = (*self._deployment.retained_digests(), *graphs, *vouchers)
-                self._registry.collect(version, self._keep_versions, also)
-            self._journal.forget_headers(version, self._keep_updates, self._budget_bytes)
+            with self.held() as graphs, self.pointer_signer.held() as vouchers:
+                also = (*self.deployment.retained_digests(), *graphs, *vouchers)
+                self.registry.collect(version, self.keep_versions, also)
+            self.journal.forget_headers(version, self.keep_updates, self.budget_bytes)
 
 
 def _identity(command: WorkCommand) -> tuple[RoundPhase, int]:

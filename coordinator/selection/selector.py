@@ -43,23 +43,18 @@ class SelectedDevices:
     looked_back: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class DeviceSelector:
     """The selector of one task. ``route``: names of the blobs that a device may need."""
 
-    def __init__(
-        self,
-        task: Task,
-        rules: Rules,
-        roster: DeviceRegistry,
-        store: Database,
-        route: Callable[[str], tuple[str, ...]],
-    ) -> None:
-        self._task = task
-        self._rules = rules
-        self._roster = roster
-        self._store = store
-        self._policy = policy(task.rounds.selection)
-        self._route = route
+    task: Task
+    rules: Rules
+    roster: DeviceRegistry
+    store: Database
+    route: Callable[[str], tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        self._policy = policy(self.task.rounds.selection)
 
     async def choose(
         self, command: Select, able: Sequence[str], state: RoundState, terms: Requirements
@@ -69,7 +64,7 @@ class DeviceSelector:
         Raises:
             Transient: the history cannot be read now.
         """
-        task, back = self._task, self._policy.looks_back(self._task.rounds)
+        task, back = self.task, self._policy.looks_back(self.task.rounds)
         askable = [device for device in able if device not in state.delivered]
         salt = salt_of(task.seed, command.round, state.manifest)
         draw = SelectionInput(
@@ -79,8 +74,8 @@ class DeviceSelector:
             labels=(*task.labels, *(target.name for target in task.targets)) if terms.needs_labels else (),
             needed=self._needed(askable, state, terms),
             rounds=task.rounds,
-            routes={device: self._route(device) for device in askable} if back else {},
-            history=await asyncio.to_thread(history.read, self._store, command.round, back) if back else (),
+            routes={device: self.route(device) for device in askable} if back else {},
+            history=await asyncio.to_thread(history.read, self.store, command.round, back) if back else (),
             tried=frozenset(state.invited),
             salt=salt,
         )
@@ -92,7 +87,7 @@ class DeviceSelector:
         return SelectedDevices(self._policy.name, made.devices, why, made.passed, salt, below, bool(back))
 
     def _wanted(self, state: RoundState) -> int | None:
-        wanted = self._rules.devices_per_round
+        wanted = self.rules.devices_per_round
         return None if wanted is None else max(1, wanted - len(state.delivered))
 
     def _counts(self, device: str, terms: Requirements) -> Counts:
@@ -100,21 +95,21 @@ class DeviceSelector:
 
         If devices learn without labels: all windows that have the modality.
         """
-        task, names = self._task, self._task.modality_names  # a device may claim any others
+        task, names = self.task, self.task.modality_names  # a device may claim any others
         if not terms.needs_labels:
-            return {name: n for name, n in self._roster.windows_by_modality(device).items() if name in names}
-        known = self._roster.get(device)
+            return {name: n for name, n in self.roster.windows_by_modality(device).items() if name in names}
+        known = self.roster.get(device)
         learns = {LABEL} if known is None or known.state.targets is None else set(known.state.targets)
         more = tuple(int(target.name in learns) for target in task.targets)
         k = len(task.labels)
         return {
             name: (*(tuple(n[:k]) + (0,) * (k - len(n[:k]))), *more) if more else n[:k]
-            for name, n in self._roster.counts(device).items()
+            for name, n in self.roster.counts(device).items()
             if name in names
         }
 
     def _needed(self, askable: Sequence[str], state: RoundState, terms: Requirements) -> frozenset[str]:
         """Devices of which the round needs one: those that train, unless one of them has delivered."""
-        if not terms.needs_training or any(map(self._roster.trains, state.delivered.unsorted())):
+        if not terms.needs_training or any(map(self.roster.trains, state.delivered.unsorted())):
             return frozenset()
-        return frozenset(filter(self._roster.trains, askable))
+        return frozenset(filter(self.roster.trains, askable))

@@ -6,6 +6,7 @@ from typing import Any
 
 from coordinator.config.coordinator import MetricsSettings
 from protocol.errors import Misconfigured
+from runtime.concurrency.loop_stalls import LoopStalls
 from runtime.metrics import HasMetrics, MetricFamily, counter
 from runtime.storage.disk import DISK
 
@@ -21,7 +22,7 @@ class DiskWear:
 
 @contextmanager
 def serve_metrics(settings: MetricsSettings, parts: Sequence[HasMetrics]) -> Iterator[int]:
-    """Serve ``/metrics`` from a thread of its own, if a port is set.
+    """Serve ``/metrics`` from a thread of its own, if a port is set; also the stalls of the running loop.
 
     Args:
         settings: where.
@@ -45,13 +46,15 @@ def serve_metrics(settings: MetricsSettings, parts: Sequence[HasMetrics]) -> Ite
             "pip install 'lichen[coordinator]'"
         ) from None
     registry = prometheus_client.CollectorRegistry()
-    registry.register(_Collector(parts))
+    stalls = LoopStalls()
+    registry.register(_Collector([*parts, stalls]))
     try:
         server, thread = prometheus_client.start_http_server(port, settings.address, registry)
     except OSError as error:
         raise Misconfigured(f"metrics.prometheus_port: {port}: {error}") from None
     try:
-        yield port
+        with stalls.measured():
+            yield port
     finally:
         server.shutdown()
         server.server_close()

@@ -36,26 +36,23 @@ class CoordinatorStatus:
 
 def waits(seen: CoordinatorStatus) -> list[Wait]:
     """All waits, the most pressing first."""
-    return [
-        *_broker(seen),
-        *_trouble(seen),
-        *_phase(seen),
-        *_encoder_models(seen),
-        *_quarantines(seen),
-        *_secrets(seen),
-    ]
+    return list(_waits(seen))
 
 
-def _broker(seen: CoordinatorStatus) -> Iterator[Wait]:
+def _waits(seen: CoordinatorStatus) -> Iterator[Wait]:
+    state = seen.state
     if seen.broker is not None:
         yield seen.broker
-
-
-def _trouble(seen: CoordinatorStatus) -> Iterator[Wait]:
-    state = seen.state
     if state.retry_at is not None:
         words = state.trouble or "the last attempt failed"
         yield Wait("retry", words, state.since, state.retry_at, "it is tried again")
+    yield from _phase(seen)
+    if seen.encoder_models is not None and state.phase is not RoundPhase.DONE:  # else no round needs them
+        yield seen.encoder_models
+    if state.phase in {RoundPhase.WAITING, RoundPhase.COLLECTING}:
+        yield from seen.quarantines  # devices that a round could select otherwise
+    if seen.secrets:  # devices that are not eligible: rounds do not wait for them
+        yield Wait("secrets", seen.secrets, None, None, "until they are one")
 
 
 def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
@@ -82,21 +79,3 @@ def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
             if device in seen.chosen:
                 words = f"{words}; selected: {seen.chosen[device]}"
             yield Wait(f"update of {device}", words, state.since, ends, "the round goes on without it")
-
-
-def _encoder_models(seen: CoordinatorStatus) -> Iterator[Wait]:
-    """The wait for encoder models, while there are rounds that need them."""
-    if seen.encoder_models is not None and seen.state.phase is not RoundPhase.DONE:
-        yield seen.encoder_models
-
-
-def _secrets(seen: CoordinatorStatus) -> Iterator[Wait]:
-    """Devices that are not eligible, which rounds do not wait for."""
-    if seen.secrets:
-        yield Wait("secrets", seen.secrets, None, None, "until they are one")
-
-
-def _quarantines(seen: CoordinatorStatus) -> Iterator[Wait]:
-    """Devices that a round could select otherwise."""
-    if seen.state.phase in {RoundPhase.WAITING, RoundPhase.COLLECTING}:
-        yield from seen.quarantines

@@ -93,17 +93,6 @@ class Key:
             raise ValueError("a public key alone does not sign")
         return envelope.signed_by(self.public, self.secret)
 
-    def public_pem(self) -> str:
-        """The public key, for the person who creates the root."""
-        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
-
-        raw = bytes.fromhex(self.public.keyval["public"])
-        pem = Ed25519PublicKey.from_public_bytes(raw).public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-        return pem.decode()
-
 
 def _load_public(file: Path, data: bytes) -> Key:
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415

@@ -5,10 +5,11 @@ Each decision is signed for the device it concerns, with the same key (:mod:`pro
 
 import asyncio
 import threading
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -32,6 +33,8 @@ from runtime.clock import Clock
 from runtime.storage.files import disk_errors
 
 log = structlog.get_logger(__name__)
+_DECISIONS: Final = 1024
+"""Signed decisions that are kept, some hundred bytes each."""
 _POLL_S: Final = 60.0
 """Interval of the check whether a signature is due."""
 
@@ -47,75 +50,6 @@ class Signer:
     """Roots 2, 3, ...; they are stored as blobs."""
     written: int
     """Modification time of the newest root's file, nanoseconds."""
-
-
-class PointerSigner(Protocol):
-    """Signs pointers."""
-
-    @property
-    def fleet(self) -> str:
-        """Name of the fleet."""
-
-    def signer(self) -> Signer | None:
-        """The signer; None: the fleet has no root. Blocks for a disk.
-
-        Raises:
-            Misconfigured: a key or a root is missing.
-            Transient: the disk is full.
-        """
-
-    def vouched(
-        self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
-    ) -> ModelPointer:
-        """The pointer, signed, with the metadata of all ``bundles``. Blocks for a disk.
-
-        Args:
-            pointer: the decision.
-            bundles: what devices may run.
-            device: the only device it is for; None: all.
-
-        Raises:
-            Misconfigured: a key or a root is missing.
-            Transient: the disk is full.
-        """
-
-    def due(self) -> bool:
-        """Whether pointers must be signed and announced again. Blocks for a disk."""
-
-    def kept(self) -> tuple[str, ...]:
-        """Digests of the blobs that must be retained."""
-
-    def held(self) -> AbstractContextManager[tuple[str, ...]]:
-        """The same digests; none is added inside this context. Blocks while another thread signs."""
-
-
-class NoSigner:
-    """The signer of a fleet without a root: signs nothing."""
-
-    fleet = ""
-
-    def signer(self) -> Signer | None:
-        """None."""
-        return None
-
-    def vouched(
-        self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
-    ) -> ModelPointer:
-        """The pointer, unchanged."""
-        del bundles, device
-        return pointer
-
-    def due(self) -> bool:
-        """False."""
-        return False
-
-    def kept(self) -> tuple[str, ...]:
-        """Empty."""
-        return ()
-
-    def held(self) -> AbstractContextManager[tuple[str, ...]]:
-        """Empty."""
-        return nullcontext(())
 
 
 @dataclass(frozen=True)
@@ -135,8 +69,8 @@ class _Last:
         return tuple(ref.digest for ref in (*told.roots, told.timestamp, told.snapshot, told.targets))
 
 
-class TufSigner:
-    """The signer of a fleet with a root. Thread-safe."""
+class PointerSigner:
+    """Signs pointers, if the fleet has a root. Thread-safe."""
 
     def __init__(self, repository: Repository, blobs: BlobStorage, clock: Clock, fleet: str) -> None:
         self._repository = repository
@@ -146,9 +80,16 @@ class TufSigner:
         self._lock = threading.Lock()
         self._last: _Last | None = None
         self._signer: Signer | None = None
+        self._decisions: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        """Those signed last: devices get them again with each reconnect."""
 
     def signer(self) -> Signer | None:
-        """See :class:`PointerSigner`."""
+        """The signer; None: the fleet has no root. Blocks for a disk.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
         if not self._repository.exists:
             return None
         with self._lock:
@@ -157,20 +98,40 @@ class TufSigner:
     def vouched(
         self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
     ) -> ModelPointer:
-        """See :class:`PointerSigner`."""
+        """The pointer, signed, with the metadata of all ``bundles``. Blocks for a disk.
+
+        Args:
+            pointer: the decision.
+            bundles: what devices may run.
+            device: the only device it is for; None: all.
+
+        Raises:
+            Misconfigured: a key or a root is missing.
+            Transient: the disk is full.
+        """
         if not self._repository.exists:
             return pointer
         with self._lock:
             last = self._last
             if last is None or last.bundles != tuple(bundles) or self.due() or not self._have(last.blobs):
                 last = self._last = self._sign(bundles)
-        decision = (
-            last.signer.key.signs(drafted(pointer, self.fleet, device, last.signer.number)).encode().decode()
-        )
+            decision = self._decision(last.signer, pointer, device)
         return pointer.model_copy(update={"trust": last.vouchers, "decision": decision})
 
+    def _decision(self, signer: Signer, pointer: ModelPointer, device: str | None) -> str:
+        """The signed decision; the same one has the same signature."""
+        of = (device, pointer.task, pointer.version, pointer.bundle.digest, pointer.serial)
+        key = (signer.written, signer.number, *of, repr(pointer.trial))
+        known = self._decisions.pop(key, None)
+        if known is None:
+            known = signer.key.signs(drafted(pointer, self.fleet, device, signer.number)).encode().decode()
+        self._decisions[key] = known
+        while len(self._decisions) > _DECISIONS:
+            self._decisions.popitem(last=False)
+        return known
+
     def due(self) -> bool:
-        """See :class:`PointerSigner`."""
+        """Whether pointers must be signed and announced again. Blocks for a disk."""
         if not self._repository.exists:
             return False
         last = self._last
@@ -213,13 +174,13 @@ class TufSigner:
         return _Last(tuple(bundles), Vouchers(roots=signer.roots, **refs), signer, again_at)
 
     def kept(self) -> tuple[str, ...]:
-        """See :class:`PointerSigner`."""
+        """Digests of the blobs that must be retained."""
         roots = () if self._signer is None else tuple(ref.digest for ref in self._signer.roots)
         return roots if self._last is None else (*roots, *self._last.blobs)
 
     @contextmanager
     def held(self) -> Iterator[tuple[str, ...]]:
-        """See :class:`PointerSigner`."""
+        """The same digests; none is added inside this context. Blocks while another thread signs."""
         with self._lock:
             yield self.kept()
 
@@ -233,7 +194,7 @@ def pointer_signer_of(settings: CoordinatorSettings, blobs: BlobStorage, clock: 
     repository = repository_of(settings)
     if repository.exists:
         repository.online()
-    return TufSigner(repository, blobs, clock, settings.fleet)
+    return PointerSigner(repository, blobs, clock, settings.fleet)
 
 
 def repository_of(settings: CoordinatorSettings) -> Repository:

@@ -34,9 +34,6 @@ _FEW: Final = 64
 _FIRST: Final = 0.125
 """Coarseness of values without a parent: they are no changes, and an error of a sixteenth is within what
 random first values differ by."""
-_FINE: Final = 0.125
-"""Coarseness of running statistics and of vectors, relative to that of weights: few, and each moves a
-channel."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Annotated, Final
 
@@ -96,38 +97,30 @@ def wait_for(found: EncoderModelRecord, roster: DeviceRegistry, terms: Requireme
     )
 
 
+@dataclass(eq=False, repr=False)
 class EncoderModels:
     """One service. It waits until the roster has a device that needs encoder models.
 
     It sets ``changes`` when devices of role prototype can take part, or cannot any more.
     """
 
-    def __init__(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
-        self,
-        task: Task,
-        store: Database,
-        blobs: BlobStorage,
-        jobs: Jobs,
-        roster: DeviceRegistry,
-        clock: Clock,
-        worker_s: float,
-        changes: Signal,
-    ) -> None:
-        self._task = task
-        self._store = store
-        self._blobs = blobs
-        self._jobs = jobs
-        self._roster = roster
-        self._clock = clock
-        self._worker_s = worker_s
-        self._changes = changes
+    task: Task
+    store: Database
+    blobs: BlobStorage
+    jobs: Jobs
+    roster: DeviceRegistry
+    clock: Clock
+    worker_s: float
+    changes: Signal
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         """A lock: no blob is deleted between its writing and its entry in the table."""
-        self._kept = kept(store, task)
+        self._kept = kept(self.store, self.task)
         self._sound = False
         self._failed = ""
         """Why the last attempt failed."""
-        self._terms = requirements_of(task, NOT_YET)
+        self._terms = requirements_of(self.task, NOT_YET)
 
     def terms(self) -> Requirements:
         """The requirements of a device for a round, as of now."""
@@ -147,12 +140,12 @@ class EncoderModels:
         """Make the encoder models when a device needs them, and check them; ends if the method needs none."""
         if not self._terms.wants_encoder_models:
             return
-        await self._roster.wait_for_prototypers()
+        await self.roster.wait_for_prototypers()
         failures = 0
         while True:
             if await self._are_sound():
                 failures = 0
-                await self._clock.sleep(LOOK_S)
+                await self.clock.sleep(LOOK_S)
                 continue
             try:
                 await self._make()
@@ -160,22 +153,22 @@ class EncoderModels:
                 pause, failures = backoff_s(_FIRST_PAUSE_S, _LAST_PAUSE_S, failures), failures + 1
                 self._failed = f"the export failed: {in_words(error)}"
                 log.warning("feature_graphs", why=self._failed, again_in_s=pause)
-                await self._say(self._failed, self._clock.wall() + pause)
-                await self._clock.sleep(pause)
+                await self._say(self._failed, self.clock.wall() + pause)
+                await self.clock.sleep(pause)
 
     async def _are_sound(self) -> bool:
         """Whether they are stored, and their record; a missing one counts as gone from now on."""
         sound = bool(self._kept.graphs) and await asyncio.to_thread(self._look)
         if sound != self._sound:
             self._sound = sound
-            self._terms = requirements_of(self._task, "" if sound else NOT_YET)
-            self._changes.set()
+            self._terms = requirements_of(self.task, "" if sound else NOT_YET)
+            self.changes.set()
         return sound
 
     def _look(self) -> bool:
         for name, ref in self._kept.graphs.items():
             try:
-                self._blobs.get(ref.digest)
+                self.blobs.get(ref.digest)
             except Transient as error:  # no answer: they are where they were
                 log.warning("feature_graphs_not_checked", why=str(error))
                 return self._sound
@@ -186,8 +179,8 @@ class EncoderModels:
 
     async def _make(self) -> None:
         now = f"{self._failed}{AGAIN}" if self._failed else MAKING
-        await self._say(now, self._clock.wall() + self._worker_s)
-        made = await self._jobs.features()
+        await self._say(now, self.clock.wall() + self.worker_s)
+        made = await self.jobs.features()
         await asyncio.to_thread(self._keep, made)
         if not await self._are_sound():
             raise Transient("they were written but cannot be read")
@@ -197,16 +190,16 @@ class EncoderModels:
 
     def _keep(self, made: Mapping[str, bytes]) -> None:
         with self._lock:
-            refs = {name: self._blobs.put(made[name]) for name in self._task.modality_names}
-            found = EncoderModelRecord(made_for=made_for(self._task), graphs=refs, why="")
-            self._store.put_meta({META: found.model_dump_json()})
+            refs = {name: self.blobs.put(made[name]) for name in self.task.modality_names}
+            found = EncoderModelRecord(made_for=made_for(self.task), graphs=refs, why="")
+            self.store.put_meta({META: found.model_dump_json()})
             self._kept = found
 
     async def _say(self, why: str, until: float) -> None:
         """Record why there are none, on disk, too, for ``status``."""
-        since = self._clock.wall() if self._kept.since is None else self._kept.since
-        found = EncoderModelRecord(made_for=made_for(self._task), why=why, since=since, until=until)
-        self._kept, self._terms = found, requirements_of(self._task, why)
-        self._changes.set()
+        since = self.clock.wall() if self._kept.since is None else self._kept.since
+        found = EncoderModelRecord(made_for=made_for(self.task), why=why, since=since, until=until)
+        self._kept, self._terms = found, requirements_of(self.task, why)
+        self.changes.set()
         with contextlib.suppress(LichenError):  # a full disk: the reason stays in memory
-            await asyncio.to_thread(self._store.put_meta, {META: found.model_dump_json()})
+            await asyncio.to_thread(self.store.put_meta, {META: found.model_dump_json()})

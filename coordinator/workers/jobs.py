@@ -112,6 +112,7 @@ class JobRunner(Protocol):
         """Stop; a running job is cut off."""
 
 
+@dataclass(eq=False, repr=False)
 class WorkerJobs:
     """Runs ``models.worker`` and ``export`` as child processes.
 
@@ -127,42 +128,35 @@ class WorkerJobs:
         elsewhere: runs all jobs; None: child processes of this one.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        root: Path,
-        windows: Path | None,
-        settings: WorkerSettings,
-        labelled: Path | None = None,
-        *,
-        int8: bool = True,
-        by: tuple[Part, ...] = (),
-        elsewhere: JobRunner | None = None,
-    ) -> None:
-        self._task = announced(task)
-        self._labelled = labelled
-        self._root = root
-        self._windows = windows
-        self._real = (windows or labelled) if int8 else None
-        self._settings = settings
-        self._by = by
-        hidden = secrets_in(root.parent)
-        self._learn = elsewhere or Worker("models.worker", idle_s=settings.idle_s, hidden=hidden)
-        spec = methods().get(task.method)
+    task: Task
+    root: Path
+    windows: Path | None
+    settings: WorkerSettings
+    labelled: Path | None = None
+    int8: bool = True
+    by: tuple[Part, ...] = ()
+    elsewhere: JobRunner | None = None
+
+    def __post_init__(self) -> None:
+        self._task = announced(self.task)
+        self._real = (self.windows or self.labelled) if self.int8 else None
+        hidden, idle_s = secrets_in(self.root.parent), self.settings.idle_s
+        self._learn = self.elsewhere or Worker("models.worker", idle_s=idle_s, hidden=hidden)
+        spec = methods().get(self.task.method)
         # For several bundles in a row, torch is loaded once.
         several = spec is not None and spec.routed
-        self._export = elsewhere or Worker("export", idle_s=settings.idle_s, warm=several, hidden=hidden)
+        self._export = self.elsewhere or Worker("export", idle_s=idle_s, warm=several, hidden=hidden)
         self._one_model = spec is not None and spec.one_model
         self._exported: ExportedBundle | None = None
-        self._known = None if windows is None else _identity(windows)
-        shutil.rmtree(root, ignore_errors=True)
+        self._known = None if self.windows is None else _identity(self.windows)
+        shutil.rmtree(self.root, ignore_errors=True)
 
     async def initial(self) -> Blobs:
         """Run an init job."""
         with self._folder("init") as folder:
-            job = job_folder.InitJob(self._task, seed=self._task.seed, threads=self._settings.threads)
+            job = job_folder.InitJob(self._task, seed=self._task.seed, threads=self.settings.threads)
             await asyncio.to_thread(job_folder.write_init, folder, job)
-            await self._learn.run(folder, self._settings.timeout_s)
+            await self._learn.run(folder, self.settings.timeout_s)
             return await asyncio.to_thread(job_folder.read_state, folder)
 
     async def evaluate(self, state: Blobs) -> Evaluation:
@@ -171,13 +165,13 @@ class WorkerJobs:
         Raises:
             Transient: no labelled windows are configured, or the worker failed.
         """
-        if self._windows is None:
+        if self.windows is None:
             raise Transient("there are no labelled windows for the evaluation: set evaluation.data")
         with self._folder("evaluate") as folder:
-            job = job_folder.EvaluateJob(self._task, threads=self._settings.threads, by=self._by)
-            await self._open_to_child(self._windows)
-            await asyncio.to_thread(job_folder.write_evaluate, folder, job, self._windows, state)
-            await self._learn.run(folder, self._settings.timeout_s)
+            job = job_folder.EvaluateJob(self._task, threads=self.settings.threads, by=self.by)
+            await self._open_to_child(self.windows)
+            await asyncio.to_thread(job_folder.write_evaluate, folder, job, self.windows, state)
+            await self._learn.run(folder, self.settings.timeout_s)
             return await asyncio.to_thread(job_folder.read_evaluation, folder)
 
     async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
@@ -186,7 +180,7 @@ class WorkerJobs:
             return await asyncio.to_thread(_packed_again, self._exported, lineage)
         with self._folder(f"export-{lineage.version}") as folder:
             await asyncio.to_thread(self._write_export, folder, state, lineage)
-            await self._export.run(folder, self._settings.timeout_s)
+            await self._export.run(folder, self.settings.timeout_s)
             made = await asyncio.to_thread(_read_bundle, folder)
         self._exported = made if self._one_model else None
         return made
@@ -210,9 +204,9 @@ class WorkerJobs:
         """Run a job that makes the encoder models."""
         with self._folder("features") as folder:
             job = {"kind": "features", "task": self._task.model_dump(mode="json")}
-            text = json.dumps(job | {"threads": self._settings.threads})
+            text = json.dumps(job | {"threads": self.settings.threads})
             await asyncio.to_thread((folder / "job.json").write_text, text, encoding="utf-8")
-            await self._export.run(folder, self._settings.timeout_s)
+            await self._export.run(folder, self.settings.timeout_s)
             return await asyncio.to_thread(_read_graphs, folder, self._task)
 
     async def view(
@@ -222,7 +216,7 @@ class WorkerJobs:
         frames = tuple(entry.frame for entry in entries)
         with self._folder("view") as folder:
             job = job_folder.ViewJob(
-                self._task, frames, limits, self._windows_of_own(), self._settings.threads
+                self._task, frames, limits, self._windows_of_own(), self.settings.threads
             )
             await self._guide(folder, job, state)
             return await asyncio.to_thread(job_folder.read_views, folder)
@@ -231,7 +225,7 @@ class WorkerJobs:
         """Run a finish job."""
         with self._folder("finish") as folder:
             own = self._windows_of_own()
-            job = job_folder.FinishJob(self._task, round_, seed, own, threads=self._settings.threads)
+            job = job_folder.FinishJob(self._task, round_, seed, own, threads=self.settings.threads)
             await self._guide(folder, job, state)
             return await asyncio.to_thread(job_folder.read_finished, folder)
 
@@ -239,12 +233,12 @@ class WorkerJobs:
         self, folder: Path, job: job_folder.ViewJob | job_folder.FinishJob, state: Blobs
     ) -> None:
         await asyncio.to_thread(job_folder.write_guided, folder, job, state)
-        await self._learn.run(folder, self._settings.timeout_s)
+        await self._learn.run(folder, self.settings.timeout_s)
 
     def _windows_of_own(self) -> str:
-        if self._labelled is None:
+        if self.labelled is None:
             raise Transient("there are no labelled windows to learn from: name them in the task's [labelled]")
-        return str(self._labelled.resolve())
+        return str(self.labelled.resolve())
 
     async def _open_to_child(self, file: Path) -> None:
         """A child sees the state folder as of its start: for another file it is restarted."""
@@ -254,16 +248,16 @@ class WorkerJobs:
 
     @contextmanager
     def _folder(self, name: str) -> Iterator[Path]:
-        folder = self._root / name
+        folder = self.root / name
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(parents=True)
             # A child can open what is in the state folder at its start: frames may come later.
-            (self._root.parent / UPDATES).mkdir(exist_ok=True)
+            (self.root.parent / UPDATES).mkdir(exist_ok=True)
             yield folder
         except (OSError, WorkerFailed) as error:
             if no_room(error):
-                raise full(self._root, self._root) from error
+                raise full(self.root, self.root) from error
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)

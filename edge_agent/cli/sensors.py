@@ -126,17 +126,14 @@ def _report_lines(report: dict[str, Any]) -> list[str]:
             words += [f"longest step {stats['longest_gap_s']:g} s"]
         words += [f"{stats['not_finite']} not finite"] if stats["not_finite"] else []
         if "low" in stats:
-            words += [f"from {_row(stats['low'])} to {_row(stats['high'])}"]
+            low, high = (", ".join(f"{value:g}" for value in stats[key]) for key in ("low", "high"))
+            words += [f"from ({low}) to ({high})"]
         lines.append(f"  {name}: {', '.join(words)}")
     lines += [f"  label {key} ({count} times)" for key, count in report["labels"].items()]
     lines += [f"  {key}: {value}" for key, value in report["told"].items()]
     for what in ("failed", "misfits", "doubts"):
         lines += [f"  {what}: {words}" for words in report[what]]
     return lines
-
-
-def _row(values: list[float]) -> str:
-    return "(" + ", ".join(f"{value:g}" for value in values) + ")"
 
 
 def _verdict(status: int, task: Task | None) -> str:

@@ -1,25 +1,17 @@
 """``[infer.mqtt]`` of ``agent.toml``."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from runtime.settings.load import ConfigPath, MqttSettings, Section, TlsSettings
+from runtime.settings.load import BrokerSettings, MqttSettings
 
 _DEVICE = "{device}"
-_LINK_KEYS = {"host", "port", "protocol", "username", "password_file"}
 
 
-class PublishSettings(Section):
+class PublishSettings(BrokerSettings):
     """Where predictions are published: any broker on the site, other than the fleet's."""
 
-    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535)] = 1883
-    protocol: Literal["5", "3.1.1"] = "5"
-    username: str | None = None
-    password_file: ConfigPath | None = None
-    """The first line is the password."""
-    tls: TlsSettings | None = None
     topic: Annotated[str, Field(min_length=1, max_length=200)] = "lichen/{device}"
     """``{device}`` stands for the device's name. Below it: ``prediction`` and ``availability``."""
     every_s: Annotated[float, Field(ge=0, le=86400)] = 0.0
@@ -55,8 +47,6 @@ class PublishSettings(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.password_file is not None and self.username is None:
-            raise ValueError("password_file is given without username")
         if 0 < self.expire_after_s <= self.every_s:
             raise ValueError(
                 "expire_after_s is not above every_s: the sensors would be unavailable in between"
@@ -68,6 +58,5 @@ class PublishSettings(Section):
         return self.topic.replace(_DEVICE, device)
 
     def link(self) -> MqttSettings:
-        """Settings of the connection; the broker keeps nothing for an absent agent."""
-        shared = self.model_dump(include=_LINK_KEYS)
-        return MqttSettings(**shared, tls=self.tls, ping_s=0, session_expiry_s=0, backoff_max_s=30.0)
+        """Settings of the connection."""
+        return self.link_with(backoff_max_s=30.0)

@@ -1,6 +1,7 @@
 """Executes the state machine's commands: swaps at once, between two batches; writes until they succeed."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -36,6 +37,7 @@ _WRITE_EVERY_S: Final = 60.0
 """Interval at which trial metrics are written, seconds: a power cut loses at most this much of a trial."""
 
 
+@dataclass(eq=False, repr=False)
 class DeploymentExecutor:
     """One service, :meth:`run`, writes the record and watches a trial.
 
@@ -47,25 +49,19 @@ class DeploymentExecutor:
         news: set when there is a model to load, or a trial ends.
     """
 
-    def __init__(
-        self,
-        bundles: BundleStore,
-        inference: Runner,
-        clock: Clock,
-        changed: Signal,
-        news: Signal,
-    ) -> None:
-        self._bundles = bundles
-        self._inference = inference
-        self._clock = clock
-        self._changed = changed
-        self._news = news
-        self._status = DeploymentStatus(read_record(bundles.folder))
+    bundles: BundleStore
+    inference: Runner
+    clock: Clock
+    changed: Signal
+    news: Signal
+
+    def __post_init__(self) -> None:
+        self._status = DeploymentStatus(read_record(self.bundles.folder))
         self._steady: Handle | None = None
         self._due = Signal()
         self._one_at_a_time = asyncio.Lock()
         self._unwritten = self._untidy = False
-        self._written_at, self._since = clock.now(), clock.wall()
+        self._written_at, self._since = self.clock.now(), self.clock.wall()
         self.coming = asyncio.Lock()
         """Held from the fetch of a bundle until the record names it."""
         self.begun = False
@@ -96,12 +92,12 @@ class DeploymentExecutor:
     def _did(self, command: Command) -> bool:
         match command:
             case Swap(model):
-                self._steady = self._inference.model
-                self._inference.shadow(self._steady)
-                self._inference.activate(model)
+                self._steady = self.inference.model
+                self.inference.shadow(self._steady)
+                self.inference.activate(model)
             case Action.KEEP:
                 self._steady = None
-                self._inference.shadow(None)
+                self.inference.shadow(None)
             case Action.BACK:
                 self._back()
             case Action.WRITE:
@@ -109,7 +105,7 @@ class DeploymentExecutor:
             case Action.TIDY:
                 self._untidy = True
             case Action.LOAD:
-                self._news.set()
+                self.news.set()
             case _:
                 return False
         return True
@@ -117,22 +113,22 @@ class DeploymentExecutor:
     def _back(self) -> None:
         """Activate the former model from the next batch on; end the model on trial."""
         steady, self._steady = self._steady, None
-        self._inference.activate(steady)
-        self._inference.shadow(None)
+        self.inference.activate(steady)
+        self.inference.shadow(None)
         if steady is None:
-            self._inference.disabled_reason = "the model on trial was rolled back, and there is no former one"
+            self.inference.disabled_reason = "the model on trial was rolled back, and there is no former one"
 
     def _report_change(self) -> None:
         """Log and signal a change of phase."""
-        self._since = self._clock.wall()
+        self._since = self.clock.wall()
         report = reported(self.record)
         if report is not None:
             said: dict[str, object] = {"why": report.why} if report.why else {}
             said |= report.measures
             _log.info("model_changed", version=report.version, step=self.phase, result=report.phase, **said)
-        self._changed.set()
+        self.changed.set()
         self._due.set()
-        self._news.set()
+        self.news.set()
 
     def observe(self, seen: BatchObservation) -> None:
         """Count a batch that was answered or failed; runs on the event loop."""
@@ -141,33 +137,33 @@ class DeploymentExecutor:
 
     async def run(self) -> None:
         """Write, tidy and watch, for ever."""
-        since = self._clock.now()
+        since = self.clock.now()
         while True:
             on_trial = self.phase is DeploymentPhase.ON_TRIAL
             await self._due.wait(_TICK_S if on_trial or self._unwritten or self._untidy else _REVIVE_S)
-            now = self._clock.now()
+            now = self.clock.now()
             self._check_active(now - since if on_trial else 0.0)
             since = now
             try:
                 await self.write()
             except Transient as error:
                 _log.warning("deployment_record_not_written", why=str(error), again_in_s=_RETRY_S)
-                await self._clock.sleep(_RETRY_S)
+                await self.clock.sleep(_RETRY_S)
             else:
                 await self._tidy()
 
     def _check_active(self, seconds: float) -> None:
         """Check the active model."""
-        model = self._inference.model
+        model = self.inference.model
         trial = self.record.trial
         if trial is None or self.phase is not DeploymentPhase.ON_TRIAL:
-            if model is None and self._inference.available:
-                self._news.set()
+            if model is None and self.inference.available:
+                self.news.set()
         elif model is None or model.digest != trial.digest:
-            self.apply(Crashed(self._inference.disabled_reason or "it no longer runs"))
+            self.apply(Crashed(self.inference.disabled_reason or "it no longer runs"))
         else:
             self.apply(DeploymentTick(seconds))
-            if self._clock.now() - self._written_at >= _WRITE_EVERY_S:
+            if self.clock.now() - self._written_at >= _WRITE_EVERY_S:
                 self._unwritten = True
 
     async def write(self) -> None:
@@ -177,11 +173,11 @@ class DeploymentExecutor:
                 return
             self._unwritten = False
             try:
-                await asyncio.to_thread(self._bundles.write, self.record)
+                await asyncio.to_thread(self.bundles.write, self.record)
             except BaseException:
                 self._unwritten = True
                 raise
-            self._written_at = self._clock.now()
+            self._written_at = self.clock.now()
 
     def tidy_soon(self) -> None:
         """Schedule a tidy: a bundle is not needed any more."""
@@ -193,7 +189,7 @@ class DeploymentExecutor:
         if self._untidy and not self._unwritten and not self.coming.locked():
             async with self.coming:
                 self._untidy = False
-                await asyncio.to_thread(self._bundles.tidy, self.record)
+                await asyncio.to_thread(self.bundles.tidy, self.record)
 
     def wait(self, trial: TrialBundle) -> Wait:
         """The model on trial, and what the trial still needs."""
@@ -205,7 +201,7 @@ class DeploymentExecutor:
             return Wait("trial", words, self._since, None, "until the first window or question comes")
         left = max(0.0, rules.deadline_s - trial.ran_s)
         return Wait(
-            "trial", words, self._since, self._clock.wall() + left, "it is judged by the answers so far"
+            "trial", words, self._since, self.clock.wall() + left, "it is judged by the answers so far"
         )
 
     async def stop(self) -> None:

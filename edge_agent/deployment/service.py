@@ -31,7 +31,8 @@ from edge_agent.deployment.ports import Runner
 from edge_agent.deployment.record import DeploymentRecord, installed_bundle, reported
 from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.window_model import read_manifest
-from edge_agent.tasks.workspace import HasWorkspace, TrainingData
+from edge_agent.tasks.current_task import CurrentTask
+from edge_agent.tasks.workspace import TrainingData
 from edge_agent.trust.updater import MetadataUpdater
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
@@ -57,7 +58,7 @@ class DeploymentService(StatusText):
         folder: Path,
         fetcher: Fetcher,
         inference: Runner,
-        tasks: HasWorkspace,
+        tasks: CurrentTask,
         *,
         fetch_timeout_s: float,
         changed: Signal,

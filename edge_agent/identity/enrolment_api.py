@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from edge_agent.identity.https_client import HttpResponse, HttpsClient
 from edge_agent.identity.keys import authority_of, fingerprints
+from protocol.base import first_fault
 from protocol.enrolment import (
     CA_PATH,
     ENROL_PATH,
@@ -113,11 +114,8 @@ def _told(service: HttpsClient, answer: HttpResponse) -> EnrolmentReply:
     try:
         return EnrolmentReply(EnrolAnswer.model_validate_json(answer.body), answer.date)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Refused(
-            Reason.MALFORMED, f"{service.url} sent an invalid answer: {where}: {first['msg']}"
-        ) from None
+        words = f"{service.url} sent an invalid answer: {first_fault(error)}"
+        raise Refused(Reason.MALFORMED, words) from None
 
 
 def _no(url: str, answer: HttpResponse) -> Exception:

@@ -138,7 +138,7 @@ class HttpsClient:
                 raise
             except (OSError, http.client.HTTPException, ValueError, Transient) as error:
                 if late.is_set() or isinstance(error, TimeoutError):
-                    raise self._too_slow() from None
+                    raise Transient(f"{self.url} did not answer in {self._timeout_s:g} s") from None
                 raise self._failed(error) from None
 
     @contextlib.contextmanager
@@ -174,9 +174,6 @@ class HttpsClient:
 
     def _too_large(self, what: str) -> Refused:
         return Refused(Reason.TOO_LARGE, f"{self.url} {what}; at most {MAX_BODY_BYTES} are taken")
-
-    def _too_slow(self) -> Transient:
-        return Transient(f"{self.url} did not answer in {self._timeout_s:g} s")
 
     def _failed(self, error: Exception) -> Exception:
         if isinstance(error, Transient):

@@ -9,8 +9,7 @@ started at once.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
@@ -33,13 +32,6 @@ _TIMEOUT_S: Final = 180.0
 MODULE: Final = "edge_agent.identity.renewal_job"
 
 
-class Runs(Protocol):
-    """The used part of ``runtime.process.worker.Worker``."""
-
-    async def run(self, job_dir: Path, timeout_s: float) -> None:
-        """Run one job. Raises Transient, Refused or Misconfigured."""
-
-
 class Renewal(StatusPart):
     """A service of the agent.
 
@@ -57,13 +49,13 @@ class Renewal(StatusPart):
         clock: Clock,
         renewed: Callable[[], None],
         *,
-        worker: Runs | None = None,
+        worker: Worker | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._folder = folder
         self._clock = clock
         self._renewed = renewed
-        self._worker: Runs = Worker(MODULE, warm=False) if worker is None else worker
+        self._worker = worker or Worker(MODULE, warm=False)
         self._random = rng or random.Random()  # noqa: S311 - jitter
         self._begun = clock.now()
         self._share = _DUE + self._random.uniform(0, _JITTER)

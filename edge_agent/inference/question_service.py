@@ -6,6 +6,7 @@ questions stand; older ones were answered, and are forgotten.
 """
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from edge_agent.inference.serving.served_kinds import ServedCompletion
 from edge_agent.knowledge_graph.question_file import Question, QuestionFile
 from edge_agent.knowledge_graph.workspace import KnowledgeGraphWorkspace
 from edge_agent.storage.private_tensors import PrivateTensors
-from edge_agent.tasks.workspace import HasWorkspace
+from edge_agent.tasks.current_task import CurrentTask
 from runtime.clock import Clock
 from runtime.waits import StatusPart
 
@@ -24,6 +25,7 @@ _BATCH_SIZE: Final = 64
 """Questions of one batch: as many as one call of the model takes."""
 
 
+@dataclass(eq=False, repr=False)
 class QuestionService(StatusPart):
     """One service.
 
@@ -36,22 +38,15 @@ class QuestionService(StatusPart):
         poll_s: interval between reads of the file.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        inference: Inference,
-        private: PrivateTensors,
-        tasks: HasWorkspace,
-        *,
-        clock: Clock,
-        poll_s: float,
-    ) -> None:
-        self._file = QuestionFile(path)
-        self._inference = inference
-        self._private = private
-        self._tasks = tasks
-        self._clock = clock
-        self._poll_s = poll_s
+    path: Path
+    inference: Inference
+    private: PrivateTensors
+    tasks: CurrentTask
+    clock: Clock
+    poll_s: float
+
+    def __post_init__(self) -> None:
+        self._file = QuestionFile(self.path)
         self._standing: dict[Question, None] = {}
         self._asked_with: object = None
 
@@ -59,7 +54,7 @@ class QuestionService(StatusPart):
         """Read the file, and ask, for ever."""
         while True:
             await self.poll()
-            await self._clock.sleep(self._poll_s)
+            await self.clock.sleep(self.poll_s)
 
     async def poll(self) -> None:
         """Ask new questions; all standing ones if their answers may have changed."""
@@ -69,17 +64,17 @@ class QuestionService(StatusPart):
             self._standing[question] = None  # newest last
         for old in [*self._standing][:-MAX_STANDING]:
             del self._standing[old]
-        model, work = self._inference.model, self._tasks.workspace
+        model, work = self.inference.model, self.tasks.workspace
         if not isinstance(model, ServedCompletion) or not isinstance(work, KnowledgeGraphWorkspace):
             return
-        snapshot, now = work.snapshot, (model.digest, work.task, self._private.revision(work.task.name))
+        snapshot, now = work.snapshot, (model.digest, work.task, self.private.revision(work.task.name))
         if snapshot is None:
             return
         questions = new if now == self._asked_with else [*self._standing]
         self._asked_with = now
         for at in range(0, len(questions), _BATCH_SIZE):
             some = tuple(questions[at : at + _BATCH_SIZE])
-            self._inference.enqueue(AskedQuestion(work.task, some, snapshot, self._clock.now()))
+            self.inference.enqueue(AskedQuestion(work.task, some, snapshot, self.clock.now()))
 
     def status(self) -> dict[str, Any]:
         """The number of standing questions."""

@@ -6,7 +6,7 @@ invalid, the earlier knowledge graph stays.
 """
 
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import structlog
@@ -28,6 +28,7 @@ BROKEN: Final = "graph_broken"
 _UNREAD: Final = "the knowledge graph has not been read yet"
 
 
+@dataclass(eq=False, repr=False)
 class KnowledgeGraphWorkspace:
     """Data of one task on knowledge graphs. Thread-safe.
 
@@ -40,25 +41,17 @@ class KnowledgeGraphWorkspace:
         poll_s: interval between calls of :meth:`refresh`, for messages.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        modalities: tuple[str, ...],
-        reader: KnowledgeGraphReader,
-        clock: Clock,
-        *,
-        by: Role | None = "train",
-        poll_s: float = 5.0,
-    ) -> None:
-        self.task = task
-        self.modalities = modalities
-        self.by = by
+    task: Task
+    modalities: tuple[str, ...]
+    reader: KnowledgeGraphReader
+    clock: Clock
+    by: Role | None = "train"
+    poll_s: float = 5.0
+
+    def __post_init__(self) -> None:
         self.snapshot: KnowledgeGraphSnapshot | None = None
         self.readings = 0
         """How often the knowledge graph has changed."""
-        self._reader = reader
-        self._clock = clock
-        self._poll_s = poll_s
         self._broken: tuple[float, str] | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -69,7 +62,7 @@ class KnowledgeGraphWorkspace:
         """
         with self._one_at_a_time:
             try:
-                found = self._reader.read_if_changed(self._clock.now())
+                found = self.reader.read_if_changed(self.clock.now())
             except Misconfigured as error:
                 return self._say_broken(str(error))
             if found is None:
@@ -88,7 +81,7 @@ class KnowledgeGraphWorkspace:
         if before is not None and before[1] == words:
             return False
         _log.error("graph_broken", detail="the earlier knowledge graph stays in use", why=words)
-        self._broken = (self._clock.wall() if before is None else before[0]), words
+        self._broken = (self.clock.wall() if before is None else before[0]), words
         return True
 
     def _say_read(self, found: KnowledgeGraphSnapshot) -> None:
@@ -134,7 +127,7 @@ class KnowledgeGraphWorkspace:
             if self.snapshot is None
             else "the earlier knowledge graph is used"
         )
-        then = f"until the file is valid; it is checked every {self._poll_s:g} s"
+        then = f"until the file is valid; it is checked every {self.poll_s:g} s"
         return Problem("graph", f"{words} ({stays})", since, then)
 
     def status(self) -> dict[str, Any]:

@@ -2,18 +2,18 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
 from edge_agent.messaging.contact import Contact
-from edge_agent.ports import AgentLink
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import Command, decode
 from protocol.topics import Kind, Route, parse
 from runtime.clock import Clock
 from runtime.logs import LineRateLimiter
-from runtime.mqtt.link import Message
+from runtime.mqtt.link import Link, Message
 from runtime.process.daemon import Progress
 from runtime.waits import StatusPart
 
@@ -23,6 +23,7 @@ _MAY_BE_EMPTY: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL, Kind.OFFER})
 Handler = Callable[[Route, bytes], Awaitable[None]]
 
 
+@dataclass(eq=False, repr=False)
 class MessageDispatcher(StatusPart):
     """One service.
 
@@ -35,28 +36,21 @@ class MessageDispatcher(StatusPart):
         clock: paces the log.
     """
 
-    def __init__(
-        self,
-        link: AgentLink,
-        handlers: Mapping[Kind, Handler],
-        *,
-        contact: Contact,
-        refused: Counter[str],
-        progress: Progress,
-        clock: Clock,
-    ) -> None:
-        self._link = link
-        self._handlers = handlers
-        self._contact = contact
-        self._progress = progress
-        self.refused = refused
-        """Refused messages, by reason."""
-        self._sparing = LineRateLimiter(clock.now)
+    link: Link
+    handlers: Mapping[Kind, Handler]
+    contact: Contact
+    refused: Counter[str]
+    """Refused messages, by reason."""
+    progress: Progress
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        self._sparing = LineRateLimiter(self.clock.now)
 
     async def run(self) -> None:
         """Handle messages for ever."""
-        async for message in self._link.messages():
-            with self._progress.work("a message"):
+        async for message in self.link.messages():
+            with self.progress.work("a message"):
                 await self._take(message)
             message.ack()
 
@@ -85,10 +79,10 @@ class MessageDispatcher(StatusPart):
         """
         route = parse(message.topic)
         if not message.retain:
-            self._contact.note_heard()
+            self.contact.note_heard()
         if not message.payload and message.retain and route.kind not in _MAY_BE_EMPTY:
             return  # the retained message was deleted
-        handler = self._handlers.get(route.kind)
+        handler = self.handlers.get(route.kind)
         if handler is None:
             _log.debug("message_ignored", topic=route.kind)
         else:

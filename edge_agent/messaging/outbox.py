@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.messaging.contact import Contact
-from edge_agent.ports import Publisher
 from edge_agent.storage.round_ledger import RoundLedger
 from protocol.errors import Refused, Transient
 from protocol.frames.chunks import chunk_at, chunk_count
@@ -29,6 +28,7 @@ from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.concurrency.uninterrupted import finished
+from runtime.mqtt.link import Link
 from runtime.storage.spool import Spool, SpoolEntry
 from runtime.waits import StatusPart, StatusText, Wait
 
@@ -50,6 +50,7 @@ class PackedUpdate:
     carry: Mapping[str, NDArray[np.float32]] | None
 
 
+@dataclass(eq=False, repr=False)
 class Outbox(StatusPart):
     """One service: check waiting updates, send those that are due, wait for news.
 
@@ -66,36 +67,26 @@ class Outbox(StatusPart):
         rng: jitter; None creates one.
     """
 
-    def __init__(
-        self,
-        link: Publisher,
-        spool: Spool,
-        ledger: RoundLedger,
-        settings: AgentSettings,
-        clock: Clock,
-        *,
-        learning: StatusText,
-        contact: Contact,
-        state_wanted: Signal,
-        changed: Signal,
-        rng: random.Random | None = None,
-    ) -> None:
-        self._link = link
-        self._spool = spool
-        self._ledger = ledger
-        self._learning = learning
-        self._contact = contact
-        self._state_wanted = state_wanted
-        self._changed = changed
-        self._fleet, self._device = settings.fleet, settings.device
-        self._resend_s = settings.outbox.resend_s
-        self._window = settings.mqtt.window
-        self._clock = clock
+    link: Link
+    spool: Spool
+    ledger: RoundLedger
+    settings: AgentSettings
+    clock: Clock
+    learning: StatusText
+    contact: Contact
+    state_wanted: Signal
+    changed: Signal
+    rng: random.Random | None = None
+
+    def __post_init__(self) -> None:
+        self._fleet, self._device = self.settings.fleet, self.settings.device
+        self._resend_s = self.settings.outbox.resend_s
+        self._window = self.settings.mqtt.window
         self._due: dict[str, float] = {}
         self._chunk_bytes: dict[str, int] = {}
         self._wants: dict[str, Want] = {}
         self._news = Signal()
-        self._random = rng or random.Random()  # noqa: S311 - jitter
+        self._random = self.rng or random.Random()  # noqa: S311 - jitter
         self.waiting = 0
         self.oldest: float | None = None
         """Since when the oldest update has waited, unix seconds."""
@@ -134,9 +125,9 @@ class Outbox(StatusPart):
         """Write the ledger first: if only its entry is written, the round is trained again."""
         offer = update.offer
         with together():
-            self._ledger.record_spooled(offer, update.digest)
+            self.ledger.record_spooled(offer, update.digest)
             name, frame, carry = update.digest, update.frame, update.carry
-            self._spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)
+            self.spool.put(task=offer.task, round_=offer.round, digest=name, payload=frame, carry=carry)
 
     def send_all(self) -> None:
         """After a connect, or a new update: make all of them due."""
@@ -162,11 +153,11 @@ class Outbox(StatusPart):
 
         The ledger is written first: after an interruption the update is sent again, but not trained again.
         """
-        waiting = await asyncio.to_thread(self._spool.pending)
+        waiting = await asyncio.to_thread(self.spool.pending)
         if any(entry.digest == receipt.digest for entry in waiting):
-            await asyncio.to_thread(self._ledger.settle, receipt)
-            self._learning.say(self._ledger.describe(receipt))
-        if not await asyncio.to_thread(self._spool.clear, receipt.digest):
+            await asyncio.to_thread(self.ledger.settle, receipt)
+            self.learning.say(self.ledger.describe(receipt))
+        if not await asyncio.to_thread(self.spool.clear, receipt.digest):
             if receipt.status == "refused":
                 await self._on_withdrawn(receipt)
             return False
@@ -184,16 +175,16 @@ class Outbox(StatusPart):
 
     async def _on_withdrawn(self, receipt: Receipt) -> None:
         """The update was refused after it had left the spool; the ledger knows if it was accepted before."""
-        if await asyncio.to_thread(self._ledger.withdraw, receipt):
-            if self._learning.until is None:  # no round is being trained, or waits to be tried again
-                self._learning.say(self._ledger.describe(receipt))
+        if await asyncio.to_thread(self.ledger.withdraw, receipt):
+            if self.learning.until is None:  # no round is being trained, or waits to be tried again
+                self.learning.say(self.ledger.describe(receipt))
             self.withdrawn += 1
             self.last_refusal = f"{receipt.reason or 'refused'}: {receipt.detail}"
             _log.error("update_withdrawn", task=receipt.task, round=receipt.round, why=self.last_refusal)
         if receipt.digest not in self.confirmed:
             self.confirmed.append(receipt.digest)
-        self._state_wanted.set()
-        self._changed.set()
+        self.state_wanted.set()
+        self.changed.set()
 
     def status(self) -> dict[str, Any]:
         """Waiting updates, and the outcome of the others."""
@@ -204,8 +195,8 @@ class Outbox(StatusPart):
                 "refused": self.refused,
                 "withdrawn": self.withdrawn,
                 "last_refusal": self.last_refusal,
-                "dropped": self._spool.dropped,
-                "rotten": self._spool.rotten,
+                "dropped": self.spool.dropped,
+                "rotten": self.spool.rotten,
             }
         }
 
@@ -216,8 +207,8 @@ class Outbox(StatusPart):
                 f"{self.waiting} updates have no receipt" if self.waiting > 1 else "an update has no receipt"
             )
             words += f"; the last one was refused: {self.last_refusal}" if self.last_refusal else ""
-            if self._link.connected:
-                words += self._contact.silence_text(self.oldest, self.again_at, self._resend_s)
+            if self.link.connected:
+                words += self.contact.silence_text(self.oldest, self.again_at, self._resend_s)
             yield Wait("receipt", words, self.oldest, self.again_at, "it is sent again")
 
     async def run(self) -> None:
@@ -230,7 +221,7 @@ class Outbox(StatusPart):
             pause = self._resend_s
             for entry in entries:
                 pause = min(pause, await self._send_if_due(entry))
-            self.again_at = self._clock.wall() + pause if entries else None
+            self.again_at = self.clock.wall() + pause if entries else None
             await self._news.wait(pause if entries else None)
 
     def _forget_all_but(self, waiting: set[str]) -> None:
@@ -242,10 +233,10 @@ class Outbox(StatusPart):
     async def _pending(self) -> list[SpoolEntry]:
         while True:
             try:
-                return await asyncio.to_thread(self._spool.pending)
+                return await asyncio.to_thread(self.spool.pending)
             except Transient as error:
                 _log.warning("spool_unreadable", why=str(error))
-                await self._clock.sleep(self._resend_s)
+                await self.clock.sleep(self._resend_s)
 
     async def _send_if_due(self, entry: SpoolEntry) -> float:
         """Send an update if it is due. Returns the seconds until it is due again."""
@@ -253,10 +244,10 @@ class Outbox(StatusPart):
             want = self._wants.pop(entry.digest, None)
             if want is not None:
                 await self._send_chunks(entry, want)
-            elif self._clock.now() >= self._due.get(entry.digest, 0.0):
+            elif self.clock.now() >= self._due.get(entry.digest, 0.0):
                 await self._announce(entry)
             else:
-                return max(0.0, self._due[entry.digest] - self._clock.now())
+                return max(0.0, self._due[entry.digest] - self.clock.now())
         except Transient as error:
             _log.debug("update_not_sent", round=entry.round, why=str(error))
         except Refused as error:
@@ -264,20 +255,20 @@ class Outbox(StatusPart):
         except KeyError:  # its receipt has come meanwhile
             return self._resend_s
         pause = self._resend_s * self._random.uniform(0.8, 1.2)
-        self._due[entry.digest] = self._clock.now() + pause
+        self._due[entry.digest] = self.clock.now() + pause
         return pause
 
     async def _announce(self, entry: SpoolEntry) -> None:
         topic = device_topic(self._fleet, self._device, Kind.UPDATE)
-        chunk = self._link.chunk_bytes
+        chunk = self.link.chunk_bytes
         if entry.size <= chunk:
-            payload = await asyncio.to_thread(self._spool.payload, entry.digest)
-            await self._link.publish(topic, payload)
+            payload = await asyncio.to_thread(self.spool.payload, entry.digest)
+            await self.link.publish(topic, payload)
             return
         self._chunk_bytes[entry.digest] = chunk
         blob = BlobRef(digest=entry.digest, size=entry.size)
         pointer = BlobPointer(task=entry.task, round=entry.round, blob=blob, chunk_bytes=chunk)
-        await self._link.publish(topic, encode(pointer))
+        await self.link.publish(topic, encode(pointer))
 
     async def _send_chunks(self, entry: SpoolEntry, want: Want) -> None:
         """Send the wanted chunks, ``window`` at a time; a receipt for the update stops it."""
@@ -285,7 +276,7 @@ class Outbox(StatusPart):
         if chunk is None:  # an answer to a pointer of an earlier process: announce it again
             await self._announce(entry)
             return
-        payload = await asyncio.to_thread(self._spool.payload, entry.digest)
+        payload = await asyncio.to_thread(self.spool.payload, entry.digest)
         last = chunk_count(len(payload), chunk) - 1
         indices = sorted({n for a, b in want.missing for n in range(a, min(b, last) + 1)})
         for at in range(0, len(indices), self._window):
@@ -305,4 +296,4 @@ class Outbox(StatusPart):
 
     async def _send(self, digest: str, index: int, data: bytes) -> None:
         topic = device_topic(self._fleet, self._device, Kind.UP_BLOB, digest, index)
-        await self._link.publish(topic, data, timeout_s=_CHUNK_S)
+        await self.link.publish(topic, data, timeout_s=_CHUNK_S)

@@ -11,6 +11,7 @@ link adds its pings (docs/transport.md).
 import asyncio
 import functools
 from collections.abc import Collection
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
@@ -19,7 +20,7 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.knowledge_graph.workspace import BROKEN
 from edge_agent.messaging.round_metrics import RoundMetrics
-from edge_agent.ports import AgentLink, ReportsModels
+from edge_agent.ports import ReportsModels
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.roles import roles_of
 from edge_agent.trust.work_verifier import WorkVerifier
@@ -29,7 +30,7 @@ from protocol.tasks.task import LABEL
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
-from runtime.mqtt.link import Will
+from runtime.mqtt.link import Link, Will
 from runtime.text import one_line
 
 _log = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ def _version() -> str:
     return metadata.version("lichen")
 
 
+@dataclass(eq=False, repr=False)
 class StateReporter:
     """Two services: the state, and the metrics of rounds.
 
@@ -72,31 +74,19 @@ class StateReporter:
         metrics: of rounds, to be sent.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        link: AgentLink,
-        *,
-        tasks: CurrentTask,
-        models: ReportsModels,
-        verifier: WorkVerifier,
-        clock: Clock,
-        withdrawn: Collection[str],
-        changed: Signal,
-        wanted: Signal,
-        metrics: RoundMetrics,
-    ) -> None:
-        self._settings = settings
-        self._link = link
-        self._tasks = tasks
-        self._models = models
-        self._verifier = verifier
-        self._clock = clock
-        self._withdrawn = withdrawn
-        self._changed = changed
-        self._wanted = wanted
-        self._metrics = metrics
-        self._taskless = (clock.now(), _TASKLESS_S)
+    settings: AgentSettings
+    link: Link
+    tasks: CurrentTask
+    models: ReportsModels
+    verifier: WorkVerifier
+    clock: Clock
+    withdrawn: Collection[str]
+    changed: Signal
+    wanted: Signal
+    metrics: RoundMetrics
+
+    def __post_init__(self) -> None:
+        self._taskless = (self.clock.now(), _TASKLESS_S)
         self._sent: State | None = None
         self._sent_at = 0.0
         self._leaving = False
@@ -105,7 +95,7 @@ class StateReporter:
 
     def state(self) -> State:
         """The present state."""
-        settings, now = self._settings, self._tasks.readiness()
+        settings, now = self.settings, self.tasks.readiness()
         return State(
             status="online",
             device=settings.device,
@@ -113,15 +103,15 @@ class StateReporter:
             modalities=dict(now.modalities),
             targets=None if now.profile.targets == (LABEL,) else now.profile.targets,
             windows=now.samples,
-            model=self._models.digest,
-            chunk_bytes=self._link.chunk_bytes,
+            model=self.models.digest,
+            chunk_bytes=self.link.chunk_bytes,
             version=_version(),
             fleet_secret=now.fleet_secret,
-            refuses=one_line(self._tasks.task_mismatch, MAX_WORDS) or None,
-            trial=self._models.trial,
-            hindered=self._models.blocked,
-            distrusts=one_line(self._verifier.why, MAX_WORDS) or None,
-            withdrawn=tuple(self._withdrawn) or None,
+            refuses=one_line(self.tasks.task_mismatch, MAX_WORDS) or None,
+            trial=self.models.trial,
+            hindered=self.models.blocked,
+            distrusts=one_line(self.verifier.why, MAX_WORDS) or None,
+            withdrawn=tuple(self.withdrawn) or None,
             labels=settings.labels or None,
         )
 
@@ -132,83 +122,81 @@ class StateReporter:
     async def send_stopped(self) -> None:
         """Send ``stopped``, on a clean exit while the link is still up."""
         self._leaving = True
-        if not self._link.connected:
+        if not self.link.connected:
             return
         state = self.state().model_copy(update={"status": "stopped"})
         try:
             async with self._one_at_a_time:  # an `online` that is being sent must not follow it
-                await self._link.publish(
-                    state_topic(self._settings), encode(state), retain=True, timeout_s=2.0
-                )
+                await self.link.publish(state_topic(self.settings), encode(state), retain=True, timeout_s=2.0)
         except Transient as error:
             _log.info("stopped_not_sent", why=str(error))
 
     def on_request(self, _command: Command) -> None:
         """Send the state because the coordinator asks for it."""
-        self._wanted.set()
-        self._changed.set()
+        self.wanted.set()
+        self.changed.set()
 
     async def run_metrics(self) -> None:
         """Send metrics of rounds for ever; a failed sending is not repeated."""
-        topic = device_topic(self._settings.fleet, self._settings.device, Kind.METRIC)
+        topic = device_topic(self.settings.fleet, self.settings.device, Kind.METRIC)
         while True:
-            round_, metrics = await self._metrics.take()
+            round_, metrics = await self.metrics.take()
             try:
-                message = Metric(device=self._settings.device, round=round_, metrics=metrics)
-                await self._link.publish(topic, encode(message))
+                message = Metric(device=self.settings.device, round=round_, metrics=metrics)
+                await self.link.publish(topic, encode(message))
             except (Transient, Refused) as error:
                 _log.debug("metrics_not_sent", why=str(error))
 
     async def run(self) -> None:
         """Send the state when it has changed enough."""
         while True:
-            await self._changed.wait(self._settings.state_every_s)
-            if self._wanted.is_set():
-                self._wanted.clear()
+            await self.changed.wait(self.settings.state_every_s)
+            if self.wanted.is_set():
+                self.wanted.clear()
                 self._sent = None
             self._request_missing_task()
-            if self._link.connected and self.is_due(state := self.state()):
+            if self.link.connected and self.is_due(state := self.state()):
                 try:
                     await self._send(state)
                 except (Transient, Refused) as error:
                     _log.debug("state_not_sent", why=str(error))
                     self._sent = None
-            await self._clock.sleep(min(1.0, self._settings.state_every_s / _TRIES))
+            await self.clock.sleep(min(1.0, self.settings.state_every_s / _TRIES))
 
     def _request_missing_task(self) -> None:
         """The announced task is retained and comes once a connection: reconnect if it was lost."""
         since, patience = self._taskless
-        if self._tasks.workspace is not None or self._tasks.task_mismatch:
-            self._taskless = self._clock.now(), _TASKLESS_S
-        elif not self._link.connected:  # perhaps by our own reconnect: keep the longer interval
-            self._taskless = self._clock.now(), patience
-        elif self._clock.now() - since >= patience:
-            self._taskless = self._clock.now(), min(_TASKLESS_MOST_S, 2 * patience)
-            self._link.reconnect("no task came; subscribing again for the retained one")
+        if self.tasks.workspace is not None or self.tasks.task_mismatch:
+            self._taskless = self.clock.now(), _TASKLESS_S
+        elif not self.link.connected:  # perhaps by our own reconnect: keep the longer interval
+            self._taskless = self.clock.now(), patience
+        elif self.clock.now() - since >= patience:
+            self._taskless = self.clock.now(), min(_TASKLESS_MOST_S, 2 * patience)
+            self.link.reconnect("no task came; subscribing again for the retained one")
 
     def is_due(self, state: State) -> bool:
         """Whether a state should be sent now."""
-        before, age = self._sent, self._clock.now() - self._sent_at
+        before, age = self._sent, self.clock.now() - self._sent_at
         if before is None:
             return True
         if state == before:  # repeated at intervals, because the coordinator may have lost it
-            return age >= self._settings.state_idle_s
-        work = self._tasks.workspace
+            return age >= self.settings.state_idle_s
+        work = self.tasks.workspace
         enough = 0 if work is None else work.task.rounds.min_windows
         if before.windows < enough <= state.windows or before.model != state.model:
             return True
-        if age < self._settings.state_every_s:
+        if age < self.settings.state_every_s:
             return False
         grown = state.windows >= _GROWTH * max(1, before.windows)
         other = _kind(before) != _kind(state)
-        return grown or other or age >= self._settings.state_idle_s
+        return grown or other or age >= self.settings.state_idle_s
 
     async def _send(self, state: State) -> None:
         async with self._one_at_a_time:
             if self._leaving:
                 return
-            await self._link.publish(state_topic(self._settings), encode(state), retain=True)
-        self._sent, self._sent_at = state, self._clock.now()
+            await self.link.publish(state_topic(self.settings), encode(state), retain=True)
+        self._sent, self._sent_at = state, self.clock.now()
         self.states_sent += 1
 
 

@@ -19,14 +19,13 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.publish import PublishSettings
-from edge_agent.ports import AgentLink
 from edge_agent.publish.home_assistant import AVAILABILITY, OFFLINE, ONLINE, PREDICTION, filter_of, sensors
 from protocol.bundle import BundleManifest
 from protocol.errors import Refused, Transient
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.mqtt.inbox import Message
-from runtime.mqtt.link import Will
+from runtime.mqtt.link import Link, Will
 from runtime.waits import StatusPart, Wait
 
 _log = structlog.get_logger(__name__)
@@ -41,7 +40,7 @@ MAX_THERE: Final = 256
 _RETRY_S: Final = 1.0
 
 
-def predictions_link(settings: AgentSettings, make_link: Callable[..., AgentLink]) -> AgentLink | None:
+def predictions_link(settings: AgentSettings, make_link: Callable[..., Any]) -> Link | None:
     """The connection for ``[infer.mqtt]``; None if it is not set, or the device does not predict."""
     publish = settings.infer.mqtt
     if publish is None or not settings.infer.enabled:
@@ -49,7 +48,8 @@ def predictions_link(settings: AgentSettings, make_link: Callable[..., AgentLink
     filters = [(filter_of(settings.fleet, settings.device, publish.discovery_prefix), 0)]
     filters += [(publish.birth_topic, 1)] if publish.home_assistant else []
     client_id = f"lichen-predictions-{settings.fleet}-{settings.device}"
-    return make_link(publish.link(), client_id, filters=filters, ping_topic=None)
+    link: Link = make_link(publish.link(), client_id, filters=filters, ping_topic=None)
+    return link
 
 
 class Publishing(StatusPart):
@@ -67,7 +67,7 @@ class Publishing(StatusPart):
         self,
         settings: AgentSettings,
         publish: PublishSettings,
-        link: AgentLink,
+        link: Link,
         clock: Clock,
         rng: random.Random | None = None,
     ) -> None:

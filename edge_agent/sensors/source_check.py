@@ -51,7 +51,8 @@ class _Stream:
         t = np.sort(np.concatenate(self.t)) if self.t else np.empty(0)
         found: dict[str, Any] = {"samples": self.samples, "not_finite": self.not_finite}
         if self.low is not None and self.high is not None:
-            found |= {"low": _short(self.low), "high": _short(self.high)}
+            for key, values in (("low", self.low), ("high", self.high)):
+                found[key] = [float(f"{value:.6g}") for value in values]
         steps = np.diff(t)
         steps = steps[steps > 0]
         if len(steps):
@@ -128,7 +129,7 @@ class SourceCheck:
             "source": source.name,
             "modalities": found,
             "labels": self._labels,
-            "told": source_status(source) if isinstance(source, ReportsStatus) else {},
+            "told": source_status(source),
             "ended": self._ended,
             "failed": failed,
             "misfits": wrong,
@@ -155,10 +156,6 @@ def _misfits(modality: Modality, found: dict[str, Any]) -> list[str]:
     if modality.high is not None and high > modality.high:
         words.append(f"modality {name!r}: {high:g} {modality.unit}, above the task's high {modality.high:g}")
     return words
-
-
-def _short(values: NDArray[np.float64]) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]
 
 
 async def check_sources(

@@ -61,8 +61,10 @@ class ReportsStatus(Protocol):
         """Problems since the start, by name; a name ends with its unit if it has one."""
 
 
-def source_status(source: ReportsStatus) -> dict[str, Any]:
-    """The status of a source: its state, and the counters that are not 0."""
+def source_status(source: Source) -> dict[str, Any]:
+    """The status of a source: its state, and the counters that are not 0; empty if it reports none."""
+    if not isinstance(source, ReportsStatus):
+        return {}
     counted = {name: round(float(value), 3) for name, value in source.counters.items() if value}
     return {"state": source.state, **counted}
 

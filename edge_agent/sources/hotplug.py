@@ -45,14 +45,10 @@ class Hotplug(Replay):
             if moment != (self._position, self._offset):  # batches of the same time belong together
                 moment, was, now = (self._position, self._offset), now, self.plugged
                 for label in self._labels_in_force() if now != was else ():
-                    yield label if now else _ended(label)
+                    # A label holds until the next one, and other sensors go on: this one ends all labels.
+                    yield label if now else LabelBatch(label.t, np.full(1, np.nan), label.target)
             if now and (self._labelled or not isinstance(batch, LabelBatch)):
                 yield batch
-
-
-def _ended(label: LabelBatch) -> LabelBatch:
-    """The batch that ends all labels: a label holds until the next one, and other sensors go on."""
-    return LabelBatch(label.t, np.full(1, np.nan), label.target)
 
 
 REGISTRY.add("hotplug", SourceKind(HotplugSettings, Hotplug))

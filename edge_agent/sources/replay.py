@@ -62,6 +62,18 @@ class Replay:
         """Classes that the file names are the task's from now on."""
         self._tracks = label_tracks(of_task(task, self.recording))
 
+    @property
+    def state(self) -> str:
+        """See :class:`edge_agent.sources.base.ReportsStatus`."""
+        length = self._last - self._first
+        at = min(self._position - self._first, length)
+        return f"second {at:.0f} of {length:.0f}" if at < length else f"all {length:.0f} seconds are played"
+
+    @property
+    def counters(self) -> dict[str, float]:
+        """See :class:`edge_agent.sources.base.ReportsStatus`: a file has no problems of its own."""
+        return {}
+
     def doubts(self, task: Task) -> list[str]:
         """The findings of ``lichen data check`` in the recording; cached for the last task.
 

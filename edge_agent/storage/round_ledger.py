@@ -122,10 +122,6 @@ class RoundLedger:
             return "no offer yet"
         return f"no offer yet; the last update, of round {last.round}, was refused: {last.why}"
 
-    def is_done(self, offer: Offer, *, lost: bool = False) -> bool:
-        """Whether an offer needs no training now; arguments as of :meth:`reason_to_skip`."""
-        return bool(self.reason_to_skip(offer, lost=lost))
-
     def record_spooled(self, offer: Offer, digest: str) -> None:
         """Record that an update for this offer is in the spool."""
         with self._lock:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -37,6 +38,7 @@ class KeepsWorkspaces(Protocol):
         """Stop: the present task is of another kind."""
 
 
+@dataclass(eq=False, repr=False)
 class CurrentTask(StatusPart):
     """Owns the workspace of the present task.
 
@@ -47,30 +49,22 @@ class CurrentTask(StatusPart):
         graph: owns the workspace of a task on knowledge graphs.
         changed: set when the device has something to report.
         clock: gives the time since when there is no task.
-        task_mismatch: as :attr:`task_mismatch`, from the last run of the agent.
+        task_mismatch: from the last run of the agent.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        sources: list[Source],
-        *,
-        windows: KeepsWorkspaces,
-        graph: KeepsWorkspaces,
-        changed: Signal,
-        clock: Clock,
-        task_mismatch: str = "",
-    ) -> None:
-        self._settings = settings
-        self._sources = sources
-        self._windows = windows
-        self._graph = graph
-        self._changed = changed
-        self._started = clock.wall()
+    settings: AgentSettings
+    sources: list[Source]
+    windows: KeepsWorkspaces
+    graph: KeepsWorkspaces
+    changed: Signal
+    clock: Clock
+    task_mismatch: str = ""
+    """Why this device cannot do the last announced task; empty if it can."""
+
+    def __post_init__(self) -> None:
+        self._started = self.clock.wall()
         self.workspace: TrainingData | None = None
         """Of the present task; None while none is known."""
-        self.task_mismatch = task_mismatch
-        """Why this device cannot do the last announced task; empty if it can."""
 
     def readiness(self) -> Readiness:
         """The available training data."""
@@ -78,7 +72,7 @@ class CurrentTask(StatusPart):
 
     async def start(self, task: Task | None) -> None:
         """Start with the known task, if any."""
-        for words in warnings(self._settings, task, self._sources):
+        for words in warnings(self.settings, task, self.sources):
             _log.warning("config_doubtful", why=words)
         if task is not None:
             await self.use(task)
@@ -92,23 +86,23 @@ class CurrentTask(StatusPart):
         Raises:
             Refused: this device cannot do it, or it was damaged on the way; the present one stays.
         """
-        work, settings = self.workspace, self._settings
+        work, settings = self.workspace, self.settings
         try:
             task = announcement.read()
             if work is not None and work.task == task:
                 if self.task_mismatch:
                     self.refuse("")
                 return None
-            check_task(task, self._sources, learn_settings(settings), settings.graph)
+            check_task(task, self.sources, learn_settings(settings), settings.graph)
         except (Refused, Misconfigured) as error:
             if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
                 raise
             self.refuse(why := error.words if isinstance(error, Refused) else str(error))
             raise Refused(Reason.UNKNOWN_TASK, why) from None
         self.task_mismatch = ""
-        for words in unused(task, self._sources, settings.graph):
+        for words in unused(task, self.sources, settings.graph):
             _log.warning("not_used", why=words)
-        doubtful = await asyncio.to_thread(doubts, task, self._sources)
+        doubtful = await asyncio.to_thread(doubts, task, self.sources)
         for words in [*doubtful, *unknown_modalities(task, settings.learn)]:
             _log.warning("config_doubtful", why=words)
         try:
@@ -119,7 +113,7 @@ class CurrentTask(StatusPart):
 
     async def use(self, task: Task) -> None:
         """Collect for this task from now on."""
-        keeper, other = (self._windows, self._graph) if task.graph is None else (self._graph, self._windows)
+        keeper, other = (self.windows, self.graph) if task.graph is None else (self.graph, self.windows)
         if self.workspace is not None and (self.workspace.task.graph is None) != (task.graph is None):
             self.workspace = None
         await other.leave()
@@ -128,7 +122,7 @@ class CurrentTask(StatusPart):
     def refuse(self, words: str) -> None:
         """Set the reason why this device does not do the last announced task; empty: it does."""
         self.task_mismatch = words
-        self._changed.set()
+        self.changed.set()
 
     def close(self) -> None:
         """Close the workspace, after all services have ended."""

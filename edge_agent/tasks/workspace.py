@@ -48,14 +48,6 @@ class Problem:
     then: str
 
 
-class HasWorkspace(Protocol):
-    """The owner of the present task's workspace."""
-
-    @property
-    def workspace(self) -> "TrainingData | None":
-        """Of the present task; None while no task is known."""
-
-
 class TrainingData(Protocol):
     """The training data of one task."""
 

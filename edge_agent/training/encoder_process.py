@@ -7,9 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from edge_agent.inference.onnx_models import probe
+from edge_agent.inference.onnx_models.exit_words import exit_words
 from edge_agent.inference.serving.codec import Arrays, Header
-from edge_agent.inference.serving.host import ChannelClosed, Host, ModelChannel
+from edge_agent.inference.serving.host import ChannelClosed
+from edge_agent.inference.serving.in_process import Host, ModelChannel
 from edge_agent.inference.serving.model_server import FEATURE, GRAPH, WINDOWS
 from edge_agent.inference.serving.served_model import OPEN_TIMEOUT_S, require_answer
 from models.contract import FloatArray, Tensors
@@ -74,7 +75,7 @@ class FeatureProcess:
         except ChannelClosed as error:
             pid, self._pid = self._pid, None
             status = None if pid is None else await self._host.exit_status(pid)
-            raise Transient(probe.words(status or 0, "") or str(error)) from None
+            raise Transient(exit_words(status or 0, "") or str(error)) from None
         require_answer(said)
         return said, found
 

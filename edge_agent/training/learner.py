@@ -8,6 +8,7 @@ cancels the present training. After a failure the offer waits, longer each time;
 import asyncio
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +22,9 @@ from edge_agent.messaging.outbox import Outbox, PackedUpdate
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.ports import Trainer
 from edge_agent.storage.agent_storage import AgentStorage
+from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.roles import learning_role, no_role_reason
-from edge_agent.tasks.workspace import HasWorkspace, TrainingData
+from edge_agent.tasks.workspace import TrainingData
 from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.training.prototype_maker import PrototypeMaker
 from edge_agent.training.update_encoding import encode_update
@@ -46,6 +48,7 @@ _FIRST_PAUSE_S: Final = 2.0
 _LAST_PAUSE_S: Final = 120.0
 
 
+@dataclass(eq=False, repr=False)
 class Learner(StatusPart):
     """One service.
 
@@ -63,33 +66,24 @@ class Learner(StatusPart):
         zygote: starts encoder processes; None starts one when needed.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        tasks: HasWorkspace,
-        outbox: Outbox,
-        *,
-        storage: AgentStorage,
-        fetcher: Fetcher,
-        clock: Clock,
-        learning: StatusText,
-        metrics: RoundMetrics,
-        contact: Contact,
-        worker: Trainer | None = None,
-        zygote: ZygoteClient | None = None,
-    ) -> None:
-        self._settings = settings
-        self._tasks = tasks
-        self._outbox = outbox
-        self._storage = storage
-        self._clock = clock
-        self._learning = learning
-        self._metrics = metrics
-        self._contact = contact
-        self._jobs = settings.cache_dir / "jobs"
-        self.blobs = ModelBlobs(settings, storage.blobs, fetcher)
-        self._prototypes = PrototypeMaker(settings, self.blobs, learning.say, zygote)
-        self._worker = worker or Worker(settings.learn.module, idle_s=settings.learn.worker_idle_s)
+    settings: AgentSettings
+    tasks: CurrentTask
+    outbox: Outbox
+    storage: AgentStorage
+    fetcher: Fetcher
+    clock: Clock
+    learning: StatusText
+    metrics: RoundMetrics
+    contact: Contact
+    worker: Trainer | None = None
+    zygote: ZygoteClient | None = None
+
+    def __post_init__(self) -> None:
+        self._jobs = self.settings.cache_dir / "jobs"
+        self.blobs = ModelBlobs(self.settings, self.storage.blobs, self.fetcher)
+        self._prototypes = PrototypeMaker(self.settings, self.blobs, self.learning.say, self.zygote)
+        learn = self.settings.learn
+        self._worker = self.worker or Worker(learn.module, idle_s=learn.worker_idle_s)
         self._next: Offer | None = None
         self._current: Offer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -101,29 +95,29 @@ class Learner(StatusPart):
     @property
     def why(self) -> str:
         """What it does or waits for."""
-        return self._learning.why
+        return self.learning.why
 
     def status(self) -> dict[str, Any]:
         """What it has learned, and what it does."""
         return {
             "route": list(self.blobs.last_route),
             "learning": self.why,
-            "privacy": self._storage.privacy.words or "nothing was released",
+            "privacy": self.storage.privacy.words or "nothing was released",
             "rounds_trained": self.trained,
         }
 
     def waits(self) -> Iterator[Wait]:
         """The wait for a round."""
-        now = self._learning
-        if now.until is None and not {"train", "prototype"} & {*self._settings.roles}:
+        now = self.learning
+        if now.until is None and not {"train", "prototype"} & {*self.settings.roles}:
             return  # a device that only observes gets no offers
-        if self._outbox.waiting and now.until is None:
+        if self.outbox.waiting and now.until is None:
             return  # the update waits for its receipt; the outbox reports it
         then = "it is given up, or tried again"
         if now.until is None:
             ready = " (in role prototype: when it has made the encoder models, and a device trains)"
-            role = ready if learning_role(self._settings) == "prototype" else ""
-            then = f"until the coordinator offers a round{role}; {self._contact.words}"
+            role = ready if learning_role(self.settings) == "prototype" else ""
+            then = f"until the coordinator offers a round{role}; {self.contact.words}"
         yield Wait("round", now.why, now.since, now.until, then)
 
     def offer(self, offer: Offer) -> None:
@@ -171,38 +165,38 @@ class Learner(StatusPart):
             await self._prototypes.close()
 
     async def _is_wanted(self, offer: Offer) -> bool:
-        work = self._tasks.workspace
+        work = self.tasks.workspace
         if work is None or work.task.name != offer.task:
-            self._learning.say(f"the offer is for task {offer.task!r}, which is not announced here")
+            self.learning.say(f"the offer is for task {offer.task!r}, which is not announced here")
             return False
         if why := self._why_no_part(work, offer):
-            self._learning.say(why)
+            self.learning.say(why)
             return False
-        if self._clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
+        if self.clock.now() < self._not_before.get(_key(offer), (0.0, 0.0))[0]:
             return False
         have, least = work.readiness().samples, work.task.rounds.min_windows
         if have < least:
-            self._learning.say(f"{have} {_noun(work.task)} to learn from, the task wants {least}")
+            self.learning.say(f"{have} {_noun(work.task)} to learn from, the task wants {least}")
             return False
-        entry = self._storage.ledger.find(offer)
+        entry = self.storage.ledger.find(offer)
         if entry is not None and entry.status == "spooled":
-            pending = await asyncio.to_thread(self._storage.spool.pending)
+            pending = await asyncio.to_thread(self.storage.spool.pending)
             if any(e.digest == entry.digest for e in pending):
-                self._learning.say(f"the update for round {offer.round} waits for its receipt")
+                self.learning.say(f"the update for round {offer.round} waits for its receipt")
                 return False
-        lost = offer.has_lost(self._settings.device)
-        if settled := self._storage.ledger.reason_to_skip(offer, lost=lost):
-            self._learning.say(settled)
+        lost = offer.has_lost(self.settings.device)
+        if settled := self.storage.ledger.reason_to_skip(offer, lost=lost):
+            self.learning.say(settled)
         return not settled
 
     def _why_no_part(self, work: TrainingData, offer: Offer) -> str:
-        match learning_role(self._settings):
+        match learning_role(self.settings):
             case "train":
                 return ""
             case "prototype":
                 return self._prototypes.refusal(work.task, offer)
             case _:
-                return no_role_reason(self._settings)
+                return no_role_reason(self.settings)
 
     async def _attempt(self, offer: Offer) -> None:
         """Train in a task of its own, so that a newer offer can cancel it."""
@@ -216,7 +210,7 @@ class Learner(StatusPart):
                 task.cancel()
                 await asyncio.wait([task])
         if task.cancelled():
-            self._learning.say("training was cancelled")
+            self.learning.say("training was cancelled")
             return
         error = task.exception()
         if error is None:
@@ -228,61 +222,61 @@ class Learner(StatusPart):
 
     def _failed(self, offer: Offer, error: LichenError) -> None:
         pause = min(_LAST_PAUSE_S, 2 * self._not_before.get(_key(offer), (0.0, _FIRST_PAUSE_S / 2))[1])
-        self._not_before = {_key(offer): (self._clock.now() + pause, pause)}
+        self._not_before = {_key(offer): (self.clock.now() + pause, pause)}
         self.failures += 1
-        self._learning.say(f"round {offer.round} failed: {error}", pause)
+        self.learning.say(f"round {offer.round} failed: {error}", pause)
         _log.error("local_round_failed", round=offer.round, error=str(error), pause_s=pause)
 
     async def _learn(self, offer: Offer) -> None:
-        settings, work = self._settings, self._tasks.workspace
+        settings, work = self.settings, self.tasks.workspace
         if work is None:
             raise Transient("no task is known")
         task = work.task
         profile, data = await asyncio.to_thread(work.load, settings.learn.max_windows)
-        private = await asyncio.to_thread(self._storage.private.read, task.name)
-        private = await asyncio.to_thread(self._storage.privacy.with_account, task, private)
-        started = self._clock.now()
+        private = await asyncio.to_thread(self.storage.private.read, task.name)
+        private = await asyncio.to_thread(self.storage.privacy.with_account, task, private)
+        started = self.clock.now()
         if learning_role(settings) == "prototype":
             result = await self._prototypes.make(offer, work, data, private, self._seed(task, offer))
-            took = {"prototypes_s": self._clock.now() - started}
+            took = {"prototypes_s": self.clock.now() - started}
         else:
             seed, threads = self._seed(task, offer), settings.learn.threads
             job = job_folder.TrainJob(task, settings.device, offer.round, seed, threads, profile)
-            self._learning.say(
+            self.learning.say(
                 f"fetching version {offer.base[:12]} for round {offer.round}", settings.fetch_timeout_s
             )
             state = await self.blobs.fetch_for_training(offer, job_folder.context(job), data, private)
-            started = self._clock.now()
+            started = self.clock.now()
             result = await self._train(job, data, state, private)
-            took = {"train_s": self._clock.now() - started}
-        result, account = await asyncio.to_thread(self._storage.privacy.charge, task, result)
+            took = {"train_s": self.clock.now() - started}
+        result, account = await asyncio.to_thread(self.storage.privacy.charge, task, result)
         metrics = {**result.metrics, **took, _noun(task): float(len(data))}
-        carry = await asyncio.to_thread(self._storage.spool.carry, offer.task)
-        spooled = self._clock.now()
+        carry = await asyncio.to_thread(self.storage.spool.carry, offer.task)
+        spooled = self.clock.now()
         who = (settings.device, profile.modalities)
         frame, new_carry = await asyncio.to_thread(encode_update, offer, task, who, data, result, carry=carry)
-        metrics |= {"quantize_s": self._clock.now() - spooled, "update_bytes": float(len(frame))}
+        metrics |= {"quantize_s": self.clock.now() - spooled, "update_bytes": float(len(frame))}
         update = PackedUpdate(offer, digest(frame), frame, new_carry)
         try:
-            await self._outbox.submit(
-                update, partial(self._storage.saving, offer.task, result.private, account)
+            await self.outbox.submit(
+                update, partial(self.storage.saving, offer.task, result.private, account)
             )
         except asyncio.CancelledError:
-            self._metrics.add(offer.round, metrics)  # it is in the spool, and will be sent
+            self.metrics.add(offer.round, metrics)  # it is in the spool, and will be sent
             raise
         self.trained += 1
-        self._learning.say(f"the update for round {offer.round} waits for its receipt")
+        self.learning.say(f"the update for round {offer.round} waits for its receipt")
         _log.info("update_spooled", round=offer.round, bytes=len(frame))
-        self._metrics.add(offer.round, metrics)
+        self.metrics.add(offer.round, metrics)
 
     def _seed(self, task: Task, offer: Offer) -> int:
-        return derive_round_seed(task.seed, offer.round, self._settings.device)
+        return derive_round_seed(task.seed, offer.round, self.settings.device)
 
     async def _train(
         self, job: job_folder.TrainJob, data: Material, state: Blobs, private: Tensors
     ) -> LocalResult:
-        settings = self._settings
-        self._learning.say(
+        settings = self.settings
+        self.learning.say(
             f"training round {job.round} on {len(data)} {_noun(job.task)}", settings.learn.timeout_s
         )
         folder = self._jobs / f"{job.task.name}-{job.round}"

@@ -193,7 +193,8 @@ def features_of(
 def _select_rows(task: Task, windows: WindowSet, state: Blobs, name: str) -> tuple[NDArray[np.intp], Tensors]:
     """The rows with a modality and a label, and the tensors of its encoder."""
     use_B = windows.present_BM[:, task.modality_names.index(name)] & (windows.y_B >= 0)
-    encoder = {tensor: x for blob in state.values() for tensor, x in blob.items() if _is_of(name, tensor)}
+    ours = f"encoder/{name}/"
+    encoder = {key: x for blob in state.values() for key, x in blob.items() if key.startswith(ours)}
     return np.flatnonzero(use_B), encoder
 
 
@@ -203,10 +204,6 @@ def _require_dim(dim: int, wanted: int) -> None:
             Reason.WRONG_TENSORS,
             f"the encoder model gives features of {dim} values, the task says {wanted}",
         )
-
-
-def _is_of(modality: str, tensor: str) -> bool:
-    return tensor.startswith(f"encoder/{modality}/")
 
 
 async def _open(process: FeatureProcess, data: bytes, threads: int) -> None:

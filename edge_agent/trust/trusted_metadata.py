@@ -24,6 +24,7 @@ from protocol.trust.metadata import (
     MAX_TARGETS_BYTES,
     Listed,
     Metadata,
+    RoleName,
     Root,
     Snapshot,
     Targets,
@@ -117,12 +118,7 @@ class TrustedMetadata:
         """
         if self.timestamp is None:
             raise Refused(Reason.UNTRUSTED, "a snapshot without a timestamp")
-        listed = self.timestamp.said.snapshot
-        _require_named("snapshot", data, listed)
-        snapshot, envelope = read(Snapshot, data)
-        self.root.said.require(envelope, "snapshot")
-        _require_version(snapshot, listed)
-        _require_fresh(snapshot, now)
+        snapshot = self._named(Snapshot, "snapshot", self.timestamp.said.snapshot, data, now)
         if self.snapshot is not None:
             _require_risen("targets", snapshot.targets.version, self.snapshot.said.targets.version)
         return replace(self, snapshot=Piece(snapshot, data))
@@ -135,13 +131,19 @@ class TrustedMetadata:
         """
         if self.snapshot is None:
             raise Refused(Reason.UNTRUSTED, "targets without a snapshot")
-        listed = self.snapshot.said.targets
-        _require_named("targets", data, listed)
-        targets, envelope = read(Targets, data)
-        self.root.said.require(envelope, "targets")
-        _require_version(targets, listed)
-        _require_fresh(targets, now)
+        targets = self._named(Targets, "targets", self.snapshot.said.targets, data, now)
         return replace(self, targets=Piece(targets, data))
+
+    def _named(self, kind: type[T], role: RoleName, listed: Listed, data: bytes, now: float) -> T:
+        """Read metadata that other metadata names."""
+        _require_named(role, data, listed)
+        said, envelope = read(kind, data)
+        self.root.said.require(envelope, role)
+        if said.version != listed.version:
+            words = f"{said.role} {said.version} is named as version {listed.version}"
+            raise Refused(Reason.WRONG_DIGEST, words)
+        _require_fresh(said, now)
+        return said
 
     def require(self, pointer: ModelPointer, now: float) -> None:
         """Check that a bundle may run: it is in trusted metadata that has not expired.
@@ -262,8 +264,3 @@ def _require_risen(what: str, version: int, known: int) -> None:
 def _require_named(what: str, data: bytes, listed: Listed) -> None:
     if not listed.is_of(data):
         raise Refused(Reason.WRONG_DIGEST, f"{what}: not the one that is named, version {listed.version}")
-
-
-def _require_version(said: Metadata, listed: Listed) -> None:
-    if said.version != listed.version:
-        raise Refused(Reason.WRONG_DIGEST, f"{said.role} {said.version} is named as version {listed.version}")

@@ -124,7 +124,8 @@ class WorkVerifier(StatusPart):
             if isinstance(error, Transient) and kind not in self._waiting:
                 self._later[kind] = work
                 self._again = asyncio.get_running_loop().time() + RETRY_S
-            self._say(kind, f"the {kind} that came last: {_words(error)}")
+            words = error.words if isinstance(error, Refused) else str(error)
+            self._say(kind, f"the {kind} that came last: {words}")
             raise
         self._say(kind, "")
         return work
@@ -220,10 +221,6 @@ def _require_signer(trusted: TrustedMetadata, envelope: Envelope, signed_under: 
 
 def _kind(work: Work) -> WorkKind:
     return "offer" if isinstance(work, Offer) else "task"
-
-
-def _words(error: LichenError) -> str:
-    return error.words if isinstance(error, Refused) else str(error)
 
 
 def _read(file: Path) -> Serials | None:

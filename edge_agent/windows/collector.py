@@ -6,21 +6,21 @@ of the task changes, windower, meter and store are replaced together, between tw
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.sources.base import FollowsTask, ReportsStatus, Source, source_status
+from edge_agent.sources.base import FollowsTask, Source, source_status
 from edge_agent.sources.task_match import doubts, matching_modalities
 from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learning_role
-from edge_agent.windows.counting_store import CountingStore, WindowSink
+from edge_agent.windows.counting_store import CountingStore
 from edge_agent.windows.observed_profile import collected_modalities
 from edge_agent.windows.quality.meter import QualityMeter, ScoredWindows
 from edge_agent.windows.rows import whole_bytes
-from edge_agent.windows.store import WindowStore as Store
-from edge_agent.windows.store import grid_digest
+from edge_agent.windows.store import WindowStore, grid_digest
 from edge_agent.windows.store_file import values_within
 from edge_agent.windows.window_sets import to_window_set
 from edge_agent.windows.workspace import WindowWorkspace
@@ -38,6 +38,7 @@ _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 60.0
 
 
+@dataclass(eq=False, repr=False)
 class Collector(StatusPart):
     """Creates the workspace of a task on windows, and fills it.
 
@@ -50,22 +51,14 @@ class Collector(StatusPart):
         progress: each cutting of windows is one unit of work.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        sources: Sequence[Source],
-        *,
-        clock: Clock,
-        listener: Callable[[ScoredWindows], None],
-        changed: Signal,
-        progress: Progress,
-    ) -> None:
-        self._settings = settings
-        self._sources = sources
-        self._clock = clock
-        self._listener = listener
-        self._changed = changed
-        self._progress = progress
+    settings: AgentSettings
+    sources: Sequence[Source]
+    clock: Clock
+    listener: Callable[[ScoredWindows], None]
+    changed: Signal
+    progress: Progress
+
+    def __post_init__(self) -> None:
         self._wake = Signal()
         self._has_task = asyncio.Event()
         self._committed = 0.0
@@ -78,12 +71,12 @@ class Collector(StatusPart):
 
     async def use(self, task: Task) -> WindowWorkspace:
         """Collect for this task from now on. A store of the same grid is kept, another one is replaced."""
-        old, learn = self.workspace, self._settings.learn
-        for source in self._sources:
+        old, learn = self.workspace, self.settings.learn
+        for source in self.sources:
             if isinstance(source, FollowsTask):
                 source.follow(task)
-        self.doubts = tuple(await asyncio.to_thread(doubts, task, self._sources))
-        delivered = matching_modalities(task, self._sources)
+        self.doubts = tuple(await asyncio.to_thread(doubts, task, self.sources))
+        delivered = matching_modalities(task, self.sources)
         profile = permitted_profile(task, delivered, learn)
         names = collected_modalities(task, delivered, profile)
         if old is not None and grid_digest(old.task) == grid_digest(task):
@@ -92,15 +85,15 @@ class Collector(StatusPart):
                 old.windower.use(task, names)
             old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
             return old
-        store = await asyncio.to_thread(_open_store, self._settings, task)
+        store = await asyncio.to_thread(_open_store, self.settings, task)
         work = self.workspace = WindowWorkspace(
             task,
             profile.modalities,
-            Windower(task, names, self._settings.windows.lateness_s),
-            QualityMeter(task, self._settings.quality),
+            Windower(task, names, self.settings.windows.lateness_s),
+            QualityMeter(task, self.settings.quality),
             store,
             targets=profile.targets,
-            by=learning_role(self._settings),
+            by=learning_role(self.settings),
         )
         if old is not None:
             await asyncio.to_thread(old.store.close)
@@ -124,14 +117,14 @@ class Collector(StatusPart):
             try:
                 async for batch in source.samples():
                     if self.workspace is not None:
-                        self.workspace.windower.feed(batch, self._clock.now())
+                        self.workspace.windower.feed(batch, self.clock.now())
                         self._wake.set()
                     failures = 0
             except (OSError, Transient) as error:
                 self.restarts[source.name] = self.restarts.get(source.name, 0) + 1
                 pause, failures = backoff_s(_FIRST_BACKOFF_S, _LAST_BACKOFF_S, failures), failures + 1
                 _log.warning("source_failed", source=source.name, error=str(error), again_in_s=pause)
-                await self._clock.sleep(pause)
+                await self.clock.sleep(pause)
             else:
                 self.finished.add(source.name)
                 _log.info("source_ended", source=source.name)
@@ -140,13 +133,13 @@ class Collector(StatusPart):
     async def run(self) -> None:
         """Cut, score and store windows; commit at intervals."""
         await self._has_task.wait()
-        self._committed = self._clock.now()
+        self._committed = self.clock.now()
         try:
             while True:
                 await self._wait()
                 work = self.workspace
                 if work is not None:
-                    with self._progress.work("cutting windows"):
+                    with self.progress.work("cutting windows"):
                         await self._step(work)
                         await self._commit_if_due(work)
         finally:
@@ -158,34 +151,34 @@ class Collector(StatusPart):
         return {
             "data_warnings": list(self.doubts),
             "source_failures": self.restarts,
-            "sources": {s.name: source_status(s) for s in self._sources if isinstance(s, ReportsStatus)},
+            "sources": {s.name: source_status(s) for s in self.sources},
             "sources_ended": sorted(self.finished),
         }
 
     async def _wait(self) -> None:
         """Wait for samples, or until late or uncommitted windows may be due."""
-        pause = min(self._settings.windows.lateness_s / 2, self._settings.store.commit_every_s)
+        pause = min(self.settings.windows.lateness_s / 2, self.settings.store.commit_every_s)
         await self._wake.wait(pause)
 
     async def _step(self, work: WindowWorkspace) -> None:
-        while self.workspace is work and (windows := work.windower.poll(self._clock.now())) is not None:
+        while self.workspace is work and (windows := work.windower.poll(self.clock.now())) is not None:
             quality = work.meter.judge(windows)
             work.recent.extend(quality.found_BMR)
             work.store.add(to_window_set(windows, quality))
-            self._progress.tick("cutting windows")
-            self._listener(ScoredWindows(work.task, windows, quality, self._clock.now()))
-            self._changed.set()
+            self.progress.tick("cutting windows")
+            self.listener(ScoredWindows(work.task, windows, quality, self.clock.now()))
+            self.changed.set()
             await self._commit_if_due(work)
             await asyncio.sleep(0)
 
     async def _commit_if_due(self, work: WindowWorkspace) -> None:
-        due = self._clock.now() - self._committed >= self._settings.store.commit_every_s
+        due = self.clock.now() - self._committed >= self.settings.store.commit_every_s
         if work.store.pending and (due or work.store.is_due):
-            self._committed = self._clock.now()
+            self._committed = self.clock.now()
             await asyncio.to_thread(work.store.commit)
 
 
-def _open_store(settings: AgentSettings, task: Task) -> WindowSink:
+def _open_store(settings: AgentSettings, task: Task) -> WindowStore | CountingStore:
     """The store on disk, or a counting store if this device stores no windows."""
     folder, why = settings.state_dir / "store", ""
     if settings.store.enabled is False:
@@ -193,13 +186,13 @@ def _open_store(settings: AgentSettings, task: Task) -> WindowSink:
     elif settings.store.enabled is None and learning_role(settings) is None:
         why = "this device does not learn (roles); store.enabled = true stores its windows anyway"
     if not why:
-        return Store(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
+        return WindowStore(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
     if unused := sorted(folder.glob("windows-*.sqlite3")):
         _log.warning("old_windows_left", files=[str(path) for path in unused], why=why)
     return CountingStore(folder / "none", task, why)
 
 
-def _remove_others(store: WindowSink) -> list[str]:
+def _remove_others(store: WindowStore | CountingStore) -> list[str]:
     """Remove the windows of other grids (the budget is for one store); returns the names of removed files."""
     if store.disabled_reason:
         return []

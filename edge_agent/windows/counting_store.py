@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from edge_agent.windows.rows import RowKind, WindowRow, rows_of
 from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, snapshot_of
@@ -21,53 +21,8 @@ COUNTED: Final = 2048
 """The newest windows that are counted: they show the present state of the device."""
 
 
-class WindowSink(Protocol):
-    """Interface of a window store; :class:`edge_agent.windows.store.WindowStore` stores windows on disk."""
-
-    trouble: tuple[float, str] | None
-    """Since when (Unix seconds) and why windows cannot be written; None if they can."""
-    disabled_reason: str
-    """Why no window is stored; empty if windows are stored."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-
-    @property
-    def pending(self) -> int:
-        """Windows that wait for a commit."""
-
-    @property
-    def is_due(self) -> bool:
-        """Whether enough windows wait for an immediate commit."""
-
-    def use(self, task: Task) -> None:
-        """Switch to another task on the same grid."""
-
-    def add(self, windows: WindowSet) -> None:
-        """Add windows. Does not touch the disk."""
-
-    def commit(self) -> bool:
-        """Write the waiting windows. False if the disk refuses."""
-
-    def recent(
-        self, limit: int, *, labelled: bool = True, wanted: Callable[[RowKind], bool] | None = None
-    ) -> WindowSet:
-        """The newest windows, oldest first.
-
-        Raises:
-            Transient: they cannot be read now, or none are stored.
-        """
-
-    def snapshot(self) -> StoreSnapshot:
-        """Counts."""
-
-    def close(self) -> None:
-        """Commit and close."""
-
-
 class CountingStore:
-    """Counts the newest windows, without their values.
+    """Counts the newest windows, without their values; in the place of a ``WindowStore``.
 
     Args:
         path: where a store would be.
@@ -79,17 +34,13 @@ class CountingStore:
     is_due = False
 
     def __init__(self, path: Path, task: Task, why: str) -> None:
-        self._path = path
+        self.path = path
+        """The file; it does not exist."""
         self._task = task
         self.trouble: tuple[float, str] | None = None
         self.disabled_reason = why
         self._rows: deque[WindowRow] = deque()
         self._tally = self._empty()
-
-    @property
-    def path(self) -> Path:
-        """The file; it does not exist."""
-        return self._path
 
     def _empty(self) -> StoreStatistics:
         return StoreStatistics(len(self._task.modalities), len(self._task.labels), keys_of(self._task))
@@ -116,7 +67,7 @@ class CountingStore:
 
     def recent(
         self,
-        limit: int,  # noqa: ARG002 - part of the WindowSink interface
+        limit: int,  # noqa: ARG002 - as WindowStore
         *,
         labelled: bool = True,  # noqa: ARG002 - likewise
         wanted: Callable[[RowKind], bool] | None = None,  # noqa: ARG002 - likewise

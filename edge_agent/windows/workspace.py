@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.tasks.workspace import Problem, Readiness
-from edge_agent.windows.counting_store import WindowSink
+from edge_agent.windows.counting_store import CountingStore
 from edge_agent.windows.observed_profile import (
     count_readable,
     follows_windows,
@@ -24,6 +24,7 @@ from edge_agent.windows.observed_profile import (
 from edge_agent.windows.quality.meter import REASONS, QualityMeter
 from edge_agent.windows.rows import has_label
 from edge_agent.windows.statistics import StoreSnapshot
+from edge_agent.windows.store import WindowStore
 from models import registry
 from models.contract import Profile, WindowSet
 from models.data.streams.windows import Windower
@@ -64,7 +65,7 @@ class WindowWorkspace:
     """Those that this device may read, in the task's order."""
     windower: Windower
     meter: QualityMeter
-    store: WindowSink
+    store: WindowStore | CountingStore
     recent: deque[NDArray[np.bool_]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     targets: tuple[str, ...] = (LABEL,)
     """Those that it may learn, in the task's order."""
@@ -161,7 +162,7 @@ def require_windows(data: Material) -> WindowSet:
     raise Misconfigured("prototypes and routers need windows, and the task is on a knowledge graph")
 
 
-def _disk(store: WindowSink) -> str:
+def _disk(store: WindowStore | CountingStore) -> str:
     """Whether windows can be written, as text."""
     if store.trouble is None:
         return "ok"

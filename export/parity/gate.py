@@ -155,17 +155,13 @@ def _compare(
     """The gaps of all cases, with these own tensors of a device in both."""
     differences, measured = [], measures(surface)
     for words, inputs in cases(surface):
-        where = words + _own_in_words(own)
+        where = words + (f", own {first_few(own)}" if own else "")
         arguments = tuple(torch.from_numpy(inputs[name]) for name in surface.inputs)
         with torch.no_grad():
             want = replaced(reference, paths, own, arguments)
         got = run(loaded, surface.outputs, {**inputs, **own}, where)
         differences.append(gaps(measured, got, [values.numpy() for values in want], where))
     return differences
-
-
-def _own_in_words(own: Tensors) -> str:
-    return f", own {first_few(own)}" if own else ""
 
 
 def require_own(loaded: ort.InferenceSession, own: Paths) -> None:

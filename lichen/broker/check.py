@@ -4,7 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, get_args
 
 from lichen.broker import facts as f
 from lichen.broker.client_types import NoAnswer
@@ -15,7 +15,7 @@ from lichen.broker.probes.limits import keepalive, packet, quota
 from lichen.broker.probes.memory import retained, session, will
 from lichen.broker.probes.shared import shared
 from lichen.broker.verdicts.finding import BrokerFinding
-from lichen.broker.verdicts.table import TABLE, broken, findings, untried
+from lichen.broker.verdicts.table import broken, findings, untried
 
 PROBES: Final[dict[type[f.Facts], Callable[[Lab], f.Facts]]] = {
     f.SharedFacts: shared,  # the longest first
@@ -30,12 +30,11 @@ PROBES: Final[dict[type[f.Facts], Callable[[Lab], f.Facts]]] = {
     f.AccessFacts: access,
 }
 _AT_ONCE: Final = 5
-_TIDY_S: Final = 10.0
 _Answer = tuple[type[f.Facts], f.Facts | str]
 
 
 def check(lab: Lab, limit_s: float, *, either: bool) -> list[BrokerFinding]:
-    """All findings, in the order of the table.
+    """All findings, in the order of :data:`lichen.broker.facts.Facts`.
 
     Args:
         lab: of this check; tidied at the end.
@@ -53,7 +52,7 @@ def check(lab: Lab, limit_s: float, *, either: bool) -> list[BrokerFinding]:
             rows[kind] = broken(kind, answer) if isinstance(answer, str) else findings(answer)
         rows[f.TidyFacts] = findings(lab.tidy())
     words = f"not over in {limit_s:g} s" if first.distinct else "two clients cannot be connected at once"
-    return [row for kind in TABLE for row in rows.get(kind) or untried([kind], words)]
+    return [row for kind in get_args(f.Facts) for row in rows.get(kind) or untried([kind], words)]
 
 
 def _answers(lab: Lab, limit_s: float) -> Iterator[_Answer]:

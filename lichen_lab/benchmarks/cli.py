@@ -1,5 +1,6 @@
 """``lichen bench NAME``: measure, and print a table or one JSON object."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,7 @@ def _show(bench: Bench, rows: list[ResultRow], shape: Format, out: Path | None) 
         typer.echo(as_json(bench, rows))
     else:
         width = None if Console().is_terminal else 160
-        Console(width=width).print(as_table(bench, rows))
+        Console(width=width).print(as_table(bench, rows, registry.WORDS.get(bench.name, "")))
 
 
 def _say(name: str, line: str) -> None:
@@ -79,70 +80,27 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
         raise typer.Exit(failed)
 
 
-_HELP = {
-    "bytes": "Bytes of a whole training, both ways, beside float32 everywhere and the raw samples; accuracy.",
-    "calls": "Functions and files that one update enters, from sample to receipt, from fold to prediction.",
-    "device": "CPU of a device for a round beyond training: real processes, a 223,622-parameter network.",
-    "fanin": "A thousand devices' updates through Mosquitto into one coordinator, each to its receipt.",
-    "fold": "The coordinator's memory while it folds 20 and 200 updates of a million parameters.",
-    "hostile": "One malicious device in five, real training on SPAR: points of accuracy that it costs.",
-    "idle": "Bytes that a connected agent at rest sends in a day.",
-    "ingest": "A storm of updates into one process, and into a leader with one and two ingest processes.",
-    "int8": "The int8 variant of a model against float32: what it costs in accuracy, what it saves.",
-    "names": "What 10,000 made-up names cost in a round: bytes of log, database and announcements.",
-    "norms": "How far apart the updates of honest, uneven devices lie.",
-    "observer": "Memory of an agent that only observes and infers, without torch.",
-    "peers": "lichen and Flower on the same fleet, model, data and rounds: CPU, bytes, memory, time.",
-    "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
-    "scale": "What an update costs in rounds of 100 to 10,000 devices; a start with 100,000 known.",
-    "serving": "What the agent adds to ONNX Runtime: time around a prediction, memory over swaps.",
-    "simulation": "Simulated client-rounds a CPU second, beside Flower's simulation and a plain torch loop.",
-    "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",
-    "wire": "Bytes of an update on the wire, and the time of its codec.",
-    "writes": "What an agent writes to its disk in an hour, at rest and collecting.",
-}
-
-
 _STUDIES = {
-    "qqr": (
-        "The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds.",
-        (
-            "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
-            "av_mnist, rates, sweeps, tune, which run only when named."
-        ),
-    ),
-    "disentafl": (
-        "The study of DisentAFL: different sensors and targets, six baselines, what each piece is worth.",
-        "table, ablation, bytes, cost; and options, tune, which run only when named.",
-    ),
-    "tactfl": (
-        "The study of TACTFL: no label on a device; baselines, missing sensors, shifted and broken devices.",
-        "table, missing, segments, labels, encoders, aggregators, shift, broken; and scarce, tune, if named.",
-    ),
-    "mmfed3_hide": (
-        "The study of MMFeD3-HidE: private knowledge graphs, absent features, bytes, throughput.",
-        "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when named.",
-    ),
+    "qqr": "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
+    "av_mnist, rates, sweeps, tune, which run only when named.",
+    "disentafl": "table, ablation, bytes, cost; and options, tune, which run only when named.",
+    "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and scarce, tune, if "
+    "named.",
+    "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when "
+    "named.",
 }
-"""Benchmark with parts -> help text and list of parts."""
+"""Benchmark with parts -> list of parts."""
 
 
 def _add(name: str) -> None:
     def command(*, quick: Quick = False, shape: FormatOption = Format.TABLE, out: Out = None) -> None:
         _run((name,), quick=quick, shape=shape, out=out)
 
-    # A test finds a benchmark without help text; `lichen` starts all the same.
-    command.__doc__ = _HELP.get(name, f"The benchmark {name}; lichen bench list says what it measures.")
+    command.__doc__ = registry.WORDS[name]
     app.command(name)(command)
 
 
 _OWN_OPTIONS = frozenset({"kills", "matrix"})
-
-
-def described() -> set[str]:
-    """Benchmarks with their own help text."""
-    return {*_HELP, *_STUDIES, *_OWN_OPTIONS}
-
 
 for _name in registry.names():
     if _name not in _OWN_OPTIONS | _STUDIES.keys():
@@ -180,6 +138,9 @@ def matrix(
     fault: Annotated[
         list[str] | None, typer.Option(help="Only this fault; repeatable. Default: all.")
     ] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="2 leads, 3 ingest processes, PostgreSQL; other faults.")
+    ] = False,
     keep: Annotated[Path | None, typer.Option(help="Keep the folders of failed rows here.")] = None,
     shape: FormatOption = Format.TABLE,
     out: Out = None,
@@ -188,12 +149,12 @@ def matrix(
     from lichen_lab.benchmarks.fault_injection import matrix_bench as bench  # noqa: PLC0415 - only on this path
 
     def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-        return bench.measure(tuple(fault or ()), say, light=quick, keep=keep)
+        return bench.measure(tuple(fault or ()), say, light=quick, keep=keep, cluster=cluster)
 
-    _run((replace(bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
+    _run((replace(bench.CLUSTER if cluster else bench.BENCH, run=run),), quick=quick, shape=shape, out=out)
 
 
-def _add_study(name: str, words: str, parts: str) -> None:
+def _add_study(name: str, parts: str) -> None:
     help_ = f"Only this part; may be given again: {parts}"
 
     def command(
@@ -219,12 +180,12 @@ def _add_study(name: str, words: str, parts: str) -> None:
 
         _run((replace(study.bench(), run=run),), quick=quick, shape=shape, out=out)
 
-    command.__doc__ = words
+    command.__doc__ = registry.WORDS[name]
     app.command(name)(command)
 
 
-for _name, (_words, _parts) in _STUDIES.items():
-    _add_study(_name, _words, _parts)
+for _name, _parts in _STUDIES.items():
+    _add_study(_name, _parts)
 
 
 @app.command()
@@ -252,14 +213,11 @@ def everything(*, quick: Quick = False, shape: FormatOption = Format.TABLE, out:
 @app.command("list")
 def listing(*, shape: FormatOption = Format.TABLE) -> None:
     """List the benchmarks."""
-    benches = [registry.bench(name) for name in registry.names()]
     if shape is Format.JSON:
-        import json  # noqa: PLC0415 - only on this path
-
-        typer.echo(json.dumps({bench.name: bench.title for bench in benches}))
+        typer.echo(json.dumps(registry.WORDS))
         return
-    for bench in benches:
-        typer.echo(f"{bench.name:11} {bench.title}")
+    for name, words in registry.WORDS.items():
+        typer.echo(f"{name:11} {words}")
 
 
 def _require_sound(run: stored_results.Stored) -> None:

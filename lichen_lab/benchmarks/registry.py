@@ -39,6 +39,35 @@ _MODULES: Final = {
     "writes": "suite.disk_writes",
 }
 """Name of a benchmark -> its module, below ``lichen_lab.benchmarks``."""
+WORDS: Final = {
+    "bytes": "Bytes of a whole training, both ways, beside float32 everywhere and the raw samples; accuracy.",
+    "calls": "Functions and files that one update enters, from sample to receipt, from fold to prediction.",
+    "device": "CPU of a device for a round beyond training: real processes, a 223,622-parameter network.",
+    "disentafl": "The study of DisentAFL: different sensors and targets, baselines, the worth of each piece.",
+    "fanin": "A thousand devices' updates through Mosquitto into one coordinator, each to its receipt.",
+    "fold": "The coordinator's memory while it folds 20 and 200 updates of a million parameters.",
+    "hostile": "One malicious device in five, real training on SPAR: points of accuracy that it costs.",
+    "idle": "Bytes that a connected agent at rest sends in a day.",
+    "ingest": "A storm of updates into one process, and into a leader with one and two ingest processes.",
+    "int8": "The int8 variant of a model against float32: what it costs in accuracy, what it saves.",
+    "kills": "SIGKILL for broker, coordinator and agents at random times; a violation ends with status 70.",
+    "matrix": "Faults x steps of a round, on real processes over Mosquitto; a violation ends with status 70.",
+    "mmfed3_hide": "The study of MMFeD3-HidE: private knowledge graphs, absent features, bytes, throughput.",
+    "names": "What 10,000 made-up names cost in a round: bytes of log, database and announcements.",
+    "norms": "How far apart the updates of honest, uneven devices lie.",
+    "observer": "Memory of an agent that only observes and infers, without torch.",
+    "peers": "lichen and Flower on the same fleet, model, data and rounds: CPU, bytes, memory, time.",
+    "qqr": "The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds.",
+    "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
+    "scale": "What an update costs in rounds of 100 to 10,000 devices; a start with 100,000 known.",
+    "serving": "What the agent adds to ONNX Runtime: time around a prediction, memory over swaps.",
+    "simulation": "Simulated client-rounds a CPU second, beside Flower's simulation and a plain torch loop.",
+    "spar": "Sharing and prototypes against their baselines, on people whom no device has met.",
+    "tactfl": "The study of TACTFL: no label on a device; missing sensors, shifted and broken devices.",
+    "wire": "Bytes of an update on the wire, and the time of its codec.",
+    "writes": "What an agent writes to its disk in an hour, at rest and collecting.",
+}
+"""Name of a benchmark -> what it measures."""
 
 
 def names() -> tuple[str, ...]:

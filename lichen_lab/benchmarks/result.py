@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,14 +76,12 @@ class Bench:
 
     Attributes:
         name: the word after ``lichen bench``; the module's name.
-        title: what it measures, in one line.
         run: measures; ``quick`` is one repetition and under a minute.
         goals: targets of the figures.
         promises: targets that must be met: a miss ends the command with 70.
     """
 
     name: str
-    title: str
     run: Callable[[bool, Say], list[ResultRow]]
     goals: tuple[Goal, ...] = ()
     promises: tuple[Goal, ...] = ()
@@ -105,6 +103,21 @@ def row(
         raise ValueError(f"{metric} of {method} ({setting}): no finite measurement in {list(values)}")
     spread = statistics.stdev(values) if len(values) > 1 else 0.0
     return ResultRow(dataset, method, setting, metric, statistics.fmean(values), spread, len(values), seconds)
+
+
+def figure_rows(
+    dataset: str,
+    method: str,
+    setting: str,
+    figures: Mapping[str, float | Sequence[float]],
+    *,
+    seconds: float = 0.0,
+) -> list[ResultRow]:
+    """A row for each figure: metric -> the measurement, or one for each repetition; see :func:`row`."""
+    values = {
+        metric: [given] if isinstance(given, int | float) else given for metric, given in figures.items()
+    }
+    return [row(dataset, method, setting, metric, given, seconds=seconds) for metric, given in values.items()]
 
 
 def commit() -> str:
@@ -131,9 +144,9 @@ def as_json(bench: Bench, rows: Iterable[ResultRow]) -> str:
     )
 
 
-def as_table(bench: Bench, rows: Iterable[ResultRow]) -> Table:
-    """The rows as a table, with the goals beside their figures."""
-    table = Table(title=f"{bench.name}: {bench.title}", title_justify="left")
+def as_table(bench: Bench, rows: Iterable[ResultRow], about: str = "") -> Table:
+    """The rows as a table, titled with the bench's name and ``about``; the goals beside their figures."""
+    table = Table(title=f"{bench.name}: {about}", title_justify="left")
     for name in ("dataset", "method", "setting", "metric"):
         table.add_column(name, overflow="fold")
     for name in ("mean", "sd", "se", "n", "goal"):

@@ -1,6 +1,6 @@
 """Figures that several demos draw."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,7 +8,7 @@ from matplotlib.colors import Colormap
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from lichen_lab.demo.core.results import DeviceResults, ObserverResults, WindowResults
+from lichen_lab.demo.core.results import DeviceResults, ObserverResults, WindowResults, spread
 from lichen_lab.simulation.data.sets.spar import LABEL_NAMES
 from lichen_lab.simulation.reporting import style
 
@@ -24,6 +24,47 @@ def window_figures(results: WindowResults) -> dict[str, str]:
     if results.observer and results.observer.predictions:
         drawn["timeline"] = timeline(results.observer, results.labels)
     return drawn
+
+
+def accuracy_by_round(
+    results: WindowResults,
+    others: Mapping[str, Sequence[float]],
+    fleet: str,
+    name: str,
+    *,
+    tuned: bool = False,
+) -> str:
+    """Accuracy by round, over bands of mean and standard deviation.
+
+    Args:
+        results: of the demo.
+        others: title of each band -> accuracies.
+        fleet: title of the line.
+        name: of the drawing.
+        tuned: whether the last version is of another kind, fine-tuned.
+    """
+    made, (axes,) = style.figure(7.4, 3.5)
+    for (words, reached), colour in zip(others.items(), (style.OCHRE, style.BLUE), strict=False):
+        mean, sd = spread(_PERCENT * one for one in reached)
+        axes.axhspan(mean - sd, mean + sd, color=colour, alpha=0.16, lw=0)
+        axes.axhline(mean, color=colour, lw=1.6, ls="--", label=f"{words}: {mean:.0f} ± {sd:.0f} %")
+    known = [(r.round, _PERCENT * r.accuracy) for r in results.rounds if r.accuracy is not None]
+    if known:
+        rounds, values = zip(*known, strict=True)
+        end = len(rounds) - tuned
+        axes.plot(rounds[:end], values[:end], color=style.GREEN, lw=2.4, marker="o", ms=4.5, label=fleet)
+        if tuned:
+            axes.plot(rounds[-2:], values[-2:], color=style.GREEN, lw=1.4, ls=":")
+            axes.plot(rounds[-1:], values[-1:], "*", color=style.GREEN, ms=15, label="fine-tuned at the end")
+        style.number_beside(axes, f"{values[-1]:.0f} %", rounds[-1], values[-1])
+        axes.set_xlim(min(rounds) - 0.4, max(rounds) + 0.9)
+    shown = [*(value for _, value in known), *(_PERCENT * one for each in others.values() for one in each)]
+    # Not from 0: the compared values are close together.
+    axes.set_ylim(max(0.0, 10 * (min(shown, default=0.0) // 10 - 1)), 100)
+    style.rounds_axis(axes, "accuracy on unseen people, %")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="lower right", fontsize=9)
+    return style.svg(made, name)
 
 
 def describe_confusion(results: WindowResults) -> str:

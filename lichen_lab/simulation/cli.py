@@ -35,98 +35,86 @@ class Dataset(StrEnum):
     AV_MNIST = "av-mnist"
 
 
-TaskFile = Annotated[
-    Path | None,
-    typer.Option("--task", help="task.toml; --dataset has its own.", show_default=False),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="Folder with one npz, csv or parquet file a device.", show_default=False),
-]
+def _option(name: str, words: str, **more: Any) -> Any:
+    return typer.Option(name, help=words, show_default=False, **more)
+
+
+def _online(name: str, words: str, **bounds: Any) -> Any:
+    return _option(name, words, rich_help_panel=_ONLINE, **bounds)
+
+
+TaskFile = Annotated[Path | None, _option("--task", "task.toml; --dataset has its own.")]
+Data = Annotated[Path | None, _option("--data", "Folder with one npz, csv or parquet file a device.")]
 Set = Annotated[
-    Dataset | None,
-    typer.Option(
-        "--dataset", help="Instead of --data: a data set that is dealt to devices.", show_default=False
+    Dataset | None, _option("--dataset", "Instead of --data: a data set that is dealt to devices.")
+]
+Test = Annotated[Path | None, _option("--test", "Labelled file to evaluate on, which no device has.")]
+Validation = Annotated[
+    Path | None,
+    _option(
+        "--validation",
+        "Labelled file, as the coordinator's [evaluation]: rounds end when accuracy on it stays.",
     ),
 ]
-Test = Annotated[
-    Path | None, typer.Option("--test", help="Labelled file to evaluate on, which no device has.")
-]
-Rounds = Annotated[
-    int | None, typer.Option("--rounds", min=1, help="Number of rounds, instead of the task's.")
-]
+Rounds = Annotated[int | None, _option("--rounds", "Number of rounds, instead of the task's.", min=1)]
 Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="Seed, instead of the task's; with --faults the first seed."),
+    int | None, _option("--seed", "Seed, instead of the task's; with --faults the first seed.", min=0)
 ]
 Options = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="KEY=VALUE, overrides an option of the method; repeatable."),
+    list[str] | None, _option("--option", "KEY=VALUE, overrides an option of the method; repeatable.")
 ]
-Method = Annotated[str | None, typer.Option("--method", help="Method, instead of the task's.")]
+Method = Annotated[str | None, _option("--method", "Method, instead of the task's.")]
 Known = Annotated[
     Path | None,
-    typer.Option(
-        "--labelled", help="Guided methods: the coordinator's labelled windows, instead of the task's."
-    ),
+    _option("--labelled", "Guided methods: the coordinator's labelled windows, instead of the task's."),
 ]
 Profiles = Annotated[
     list[str] | None,
-    typer.Option(
+    _option(
         "--profile",
-        help="DEVICE=MODALITY,...:TARGET,..., what it may read and predict (a side left empty: all). May be "
+        "DEVICE=MODALITY,...:TARGET,..., what it may read and predict (a side left empty: all). May be "
         "repeated; of --data.",
     ),
 ]
 Every = Annotated[int, typer.Option("--every", min=1, help="Evaluate every N rounds, and after the last.")]
 By = Annotated[
     list[CliParts] | None,
-    typer.Option(
+    _option(
         "--by",
-        help="Also judge the last version on each group (person, device) of the test windows, or on all with "
+        "Also judge the last version on each group (person, device) of the test windows, or on all with "
         "fewer modalities. May be repeated.",
     ),
 ]
-Local = Annotated[bool, typer.Option("--alone", help="Also train each device alone, and compare.")]
+Local = Annotated[bool, _option("--alone", "Also train each device alone, and compare.")]
 Own = Annotated[
-    bool,
-    typer.Option("--personal", help="Also evaluate the personal model of each device, on its classes."),
+    bool, _option("--personal", "Also evaluate the personal model of each device, on its classes.")
 ]
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch, with one worker.")]
 Faults = Annotated[
     bool,
-    typer.Option(
-        "--faults", help="Instead: run the real coordinator and agents under faults drawn from seeds."
-    ),
+    _option("--faults", "Instead: run the real coordinator and agents under faults drawn from seeds."),
+]
+OnCluster = Annotated[
+    bool, typer.Option("--cluster", help="With --faults: the coordinator is several processes.")
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: number of worlds.")]
 Workers = Annotated[
     int | None,
-    typer.Option(
+    _option(
         "--workers",
+        "Number of processes; the result is the same. [default: 1; with --ray one for each CPU]",
         min=1,
-        help="Number of processes; the result is the same. [default: 1; with --ray one for each CPU]",
-        show_default=False,
     ),
 ]
 RayAddress = Annotated[
     str,
-    typer.Option(
+    _option(
         "--ray",
-        help="Run the devices on a Ray cluster: HOST:PORT of its head, auto (this machine's) or local (a new "
+        "Run the devices on a Ray cluster: HOST:PORT of its head, auto (this machine's) or local (a new "
         "one); the result is the same.",
-        show_default=False,
     ),
 ]
-Trace = Annotated[
-    bool, typer.Option("--trace", help="With --faults: print every event of the world of --seed.")
-]
-
-
-def _online(name: str, words: str, **bounds: Any) -> Any:
-    return typer.Option(name, help=words, rich_help_panel=_ONLINE, show_default=False, **bounds)
-
-
+Trace = Annotated[bool, _option("--trace", "With --faults: print every event of the world of --seed.")]
 Devices = Annotated[int | None, _online("--devices", "Number of devices.", min=1)]
 Alpha = Annotated[float | None, _online("--alpha", "Dirichlet parameter; a small one makes classes uneven.")]
 Pool = Annotated[int | None, _online("--pool", "Windows that a device sees in all.", min=1)]
@@ -162,6 +150,7 @@ def simulate(
     task: TaskFile = None,
     data: Data = None,
     test: Test = None,
+    validation: Validation = None,
     dataset: Set = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -189,6 +178,7 @@ def simulate(
     labelled_share: LabelledShare = None,
     prototype_devices: Prototypes = 0,
     faults: Faults = False,
+    cluster: OnCluster = False,
     seeds: Seeds = 100,
     trace: Trace = False,
 ) -> None:
@@ -201,8 +191,11 @@ def simulate(
     If a method learns from labelled windows at the coordinator, they are the task's (or --labelled), or a
     share of the data set (--labelled-share).
 
+    Rounds end where a coordinator would end them (rounds.patience, rounds.gain).
+
     With --faults: the real coordinator and agents on simulated time, links and disks, under faults drawn from
-    seeds; every promise is checked. Exit status 70: one was broken; the message names the seed.
+    seeds; every promise is checked. Exit status 70: one was broken; the message names the seed. --cluster:
+    the coordinator is two leaders and two or three ingest processes on a simulated database.
     """
     given = {
         "devices": devices,
@@ -221,11 +214,15 @@ def simulate(
     if faults:
         from lichen_lab.simulation.deterministic import cli  # noqa: PLC0415 - the help is shown without it
 
-        cli.faults(seeds=seeds, seed=seed, workers=workers or 1, as_json=shape is Format.JSON, trace=trace)
+        as_json = shape is Format.JSON
+        cli.faults(
+            seeds=seeds, seed=seed, workers=workers or 1, as_json=as_json, trace=trace, cluster=cluster
+        )
         return
     _require_one_kind(task, data, test, dataset, changes)
-    if profiles and dataset is not None:
-        raise typer.BadParameter("--profile goes with --data: a data set's devices are all of one kind")
+    if dataset is not None and (profiles or validation is not None):
+        word = "--profile" if profiles else "--validation"
+        raise typer.BadParameter(f"{word} goes with --data: a data set has its own devices and windows")
     if labelled is not None and dataset is not None:
         raise typer.BadParameter("--labelled goes with --data; with --dataset it is --labelled-share")
     if threads > 1 and (ray or (workers or 1) > 1):
@@ -251,7 +248,7 @@ def simulate(
 
         its = files.read_task(task, rounds, options, method)
         known = labelled_of(its, task.parent, labelled)
-        fleet = files.of_files(its, data, test, seed, profiles or [], known=known)
+        fleet = files.of_files(its, data, test, seed, profiles or [], known=known, validation=validation)
     if fleet.test is None and (local or personal or by):
         word = "--by" if by else "--alone" if local else "--personal"
         raise Misconfigured(f"{word} compares on labelled windows: name them with --test")

@@ -4,9 +4,14 @@ Both hold BatchNorm: with the plain SGD that federated methods use (learning rat
 without it.
 """
 
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from protocol.tasks.task import Encoder
 
@@ -14,6 +19,12 @@ _KERNEL: Final = 5
 _MOMENTUM: Final = 0.3
 _MIN_SAMPLES: Final = 8
 """Pooling stops before the time axis is shorter than this."""
+_PART: Final = 256
+"""Windows that go through a step of an encoder at a time when no gradient is needed."""
+_TOGETHER: Final = 1024
+"""Limit of the windows whose values are in memory between two steps."""
+
+Step = Callable[[Tensor], Tensor]
 
 
 def widths_of(width: int, depth: int) -> tuple[int, ...]:
@@ -50,10 +61,15 @@ class BatchNorm(nn.BatchNorm1d):
     def forward(self, x: Tensor) -> Tensor:
         """``x`` normalised per channel (axis 1)."""
         if self.training and x.numel() == x.shape[1]:
-            return nn.functional.batch_norm(
+            return functional.batch_norm(
                 x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
         return super().forward(x)
+
+    def measure(self, x: Tensor) -> None:
+        """Set the running statistics to those of ``x``; of a single value per channel there are none."""
+        if x.numel() > x.shape[1]:
+            functional.batch_norm(x, self.running_mean, self.running_var, training=True, momentum=1.0)
 
 
 class Cnn1d(nn.Module):
@@ -82,10 +98,13 @@ class Cnn1d(nn.Module):
         self.convolutions = nn.Sequential(*layers)
         self.fc = nn.Linear(before, feature_dim)
 
+    def steps(self) -> Sequence[Step]:
+        """What a window goes through, each BatchNorm a step of its own."""
+        return [*self.convolutions, partial(torch.mean, dim=2), self.fc]
+
     def forward(self, x_BCT: Tensor) -> Tensor:
         """The feature ``z_BD``."""
-        z: Tensor = self.fc(self.convolutions(x_BCT).mean(dim=2))
-        return z
+        return _through(self.steps(), x_BCT)
 
 
 class Lstm(nn.Module):
@@ -109,14 +128,55 @@ class Lstm(nn.Module):
         self.norm_out = BatchNorm(width)
         self.fc = nn.Linear(width, feature_dim)
 
+    def steps(self) -> Sequence[Step]:
+        """What a window goes through, each BatchNorm a step of its own."""
+        return [self.norm_in, self._mean_hidden, self.norm_out, self.fc]
+
+    def _mean_hidden(self, x_BCT: Tensor) -> Tensor:
+        hidden_BTH: Tensor = self.lstm(x_BCT.transpose(1, 2))[0]
+        return hidden_BTH.mean(dim=1)
+
     def forward(self, x_BCT: Tensor) -> Tensor:
         """The feature ``z_BD``."""
-        hidden_BTH, _ = self.lstm(self.norm_in(x_BCT).transpose(1, 2))
-        z: Tensor = self.fc(self.norm_out(hidden_BTH.mean(dim=1)))
-        return z
+        return _through(self.steps(), x_BCT)
 
 
-def make_encoder(encoder: Encoder, channels: int, samples: int, feature_dim: int) -> nn.Module:
+def _through(steps: Sequence[Step], x: Tensor) -> Tensor:
+    for step in steps:
+        x = step(x)
+    return x
+
+
+def measure_norms(encoder: Cnn1d | Lstm, x_BCT: Tensor) -> Tensor:
+    """Measure the running statistics of each BatchNorm with the current parameters; returns ``z_BD``.
+
+    A round has few steps, so statistics with a momentum lag behind, and features at inference would differ
+    from those in training. Windows go through one step of the encoder after the other: what reaches a
+    BatchNorm is what reaches it at inference, and the features cost no second pass.
+
+    Args:
+        encoder: in evaluation mode afterwards.
+        x_BCT: one window or more. Statistics of more than 1,024 are measured on as many or fewer, evenly
+            spread.
+    """
+    if encoder.training:
+        encoder.eval()
+    with torch.no_grad():
+        z = x_BCT[:: math.ceil(len(x_BCT) / _TOGETHER)]
+        for step in encoder.steps():
+            if isinstance(step, BatchNorm):
+                step.measure(z)
+            z = in_parts(step, z)
+    return z if len(z) == len(x_BCT) else in_parts(encoder, x_BCT)
+
+
+def in_parts(step: Step, x: Tensor) -> Tensor:
+    """A step's result for all windows, without gradient; memory is bounded."""
+    with torch.no_grad():
+        return step(x) if len(x) <= _PART else torch.cat([step(part) for part in torch.split(x, _PART)])
+
+
+def make_encoder(encoder: Encoder, channels: int, samples: int, feature_dim: int) -> Cnn1d | Lstm:
     """The encoder of a task's modality, with torch's own initial values (set the seed before)."""
     if encoder.kind == "cnn1d":
         return Cnn1d(channels, samples, encoder.width, encoder.depth, feature_dim)

@@ -1,13 +1,14 @@
 """The network of a task, and its conversion to and from the blobs of a global version."""
 
 from collections.abc import Mapping
-from typing import Final
+from functools import partial
+from typing import Final, cast
 
 import torch
 from torch import Tensor, nn
 
 from models.contract import Blobs
-from models.multimodal.encoders import make_encoder
+from models.multimodal.encoders import Cnn1d, Lstm, in_parts, make_encoder, measure_norms
 from models.multimodal.fusion import Head
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Encoder, Modality, Network, Task
@@ -40,9 +41,24 @@ class MultimodalNetwork(nn.Module):
 
     def encode(self, name: str, x_BCT: Tensor) -> Tensor:
         """The feature ``z_BD`` of a modality's windows, given in its raw unit."""
-        offset, scale = self.affine[name]
-        z: Tensor = self.encoders[name]((x_BCT - offset) / scale)
+        z: Tensor = self.encoders[name](self._in_range(name, x_BCT))
         return z
+
+    def measure_norms(self, name: str, x_BCT: Tensor) -> Tensor:
+        """Measure a modality's BatchNorm statistics on windows in its raw unit; returns their ``z_BD``.
+
+        See :func:`models.multimodal.encoders.measure_norms`.
+        """
+        return measure_norms(cast("Cnn1d | Lstm", self.encoders[name]), self._in_range(name, x_BCT))
+
+    def features(self, name: str, x_BCT: Tensor) -> Tensor:
+        """``z_BD`` as at inference, by BatchNorm's running statistics, without gradient."""
+        self.eval()
+        return in_parts(partial(self.encode, name), x_BCT)
+
+    def _in_range(self, name: str, x_BCT: Tensor) -> Tensor:
+        offset, scale = self.affine[name]
+        return (x_BCT - offset) / scale
 
     def classify(self, z: Mapping[str, Tensor]) -> Tensor:
         """``logits_BK`` of one feature ``z_BD`` for every modality of the task."""
@@ -113,11 +129,6 @@ def load_blobs(net: MultimodalNetwork, blobs: Blobs, *, partial: bool = False) -
                     Reason.WRONG_TENSORS, f"tensor {name!r} has shape {tuple(tensor.shape)}, got {got}"
                 )
             tensor.copy_(torch.from_numpy(value))
-
-
-def parameter_count(net: nn.Module) -> int:
-    """Number of trainable values (BatchNorm statistics are not among them)."""
-    return sum(p.numel() for p in net.parameters())
 
 
 def two_branch_task(name: str = "two-branch") -> Task:

@@ -4,15 +4,39 @@ Deterministic: generators are seeded by :func:`models.seeds.derive_seed`, and to
 algorithms; equal seeds, windows, states and numbers of threads give equal bytes.
 """
 
+import ctypes
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+"""Constants of ``malloc.h``."""
+_REUSED_BYTES: Final = 128 * 1024 * 1024
+
+
+@cache
+def reuse_memory() -> None:
+    """Make glibc keep freed blocks of up to 128 MB for the next step, not return each to the system.
+
+    Training allocates the same large blocks in every step. Getting their pages anew took a third of the CPU
+    time of a round of the reference network. A worker returns freed pages after each job
+    (:func:`models.worker.job_loop.shed_memory`).
+    """
+    tune = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if tune is not None:  # in glibc, not in musl
+        tune(_M_MMAP_THRESHOLD, _REUSED_BYTES)
+        tune(_M_TRIM_THRESHOLD, _REUSED_BYTES)
+
 
 def start_deterministic(seed: int) -> torch.Generator:
     """Seed torch's global generator (initial values, dropout); return a generator for shuffles and noise."""
+    reuse_memory()
     # use_deterministic_algorithms also loads torch's compiler: a second and 76 MB
     torch.set_deterministic_debug_mode("error")
     # It would also fill every new tensor before an operation writes it: a quarter of a forward pass.
@@ -155,30 +179,6 @@ def restore_norms(part: nn.Module, before: Iterable[Tensor]) -> None:
 
 def _statistics(part: nn.Module) -> Iterator[Tensor]:
     return (b for module in part.modules() if isinstance(module, nn.BatchNorm1d) for b in module.buffers())
-
-
-def remeasure_norms(part: nn.Module, passes: Iterable[Callable[[], object]]) -> None:
-    """Measure BatchNorm's running statistics with the current parameters.
-
-    A round has few steps, so statistics with a momentum of 0.1 lag behind, and features and prototypes at
-    inference differ from those in training.
-
-    Args:
-        part: an encoder; in evaluation mode afterwards.
-        passes: each runs ``part`` on a batch; their statistics are averaged.
-    """
-    norms = [module for module in part.modules() if isinstance(module, nn.BatchNorm1d)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a plain mean over all batches
-    part.train()
-    with torch.no_grad():
-        for run in passes:
-            run()
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    part.eval()
 
 
 def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:

@@ -21,6 +21,7 @@ from models.tensors import flatten, read_npz, unflatten, write_npz
 from models.training.evaluation import Part
 from models.worker import update_views
 from models.worker.update_views import FrameAt
+from protocol.base import first_fault
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.frames.frame import Limits
 from protocol.frames.tensors import Codec
@@ -121,8 +122,7 @@ def read_job(job_dir: Path) -> Job:
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror or error}") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise Misconfigured(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise Misconfigured(f"{path}: {first_fault(error)}") from None
 
 
 def write_state(path: Path, state: Blobs) -> None:

@@ -7,8 +7,7 @@ subset of CBOR is the data model of JSON, plus byte strings.
 
 import math
 import struct
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from protocol.errors import Reason, Refused
 
@@ -19,19 +18,10 @@ _UNSIGNED, _NEGATIVE, _BYTES, _TEXT, _ARRAY, _MAP, _TAG, _SIMPLE = range(8)
 _DIRECT: Final = 24  # arguments below are in the first byte; 24 to 27: 1, 2, 4 or 8 bytes follow
 _LAST_SIZED: Final = 27
 _FLOATS: Final = {25: ">e", 26: ">f", 27: ">d"}
+_CONTAINERS: Final = frozenset({_ARRAY, _MAP})
+_NOTHING: Final = 0xFF
+"""No head begins like this; stands for the end of the data."""
 _CONSTANTS: Final = frozenset({20, 21, 22})  # false, true, null
-
-
-@dataclass(slots=True)
-class _Open:
-    """A container whose items are being read; ``keys`` is None for an array."""
-
-    left: int
-    keys: set[bytes] | None = field(default=None)
-
-    @property
-    def expects_key(self) -> bool:
-        return self.keys is not None and self.left % 2 == 0
 
 
 def head(major: int, argument: int) -> bytes:
@@ -74,30 +64,48 @@ def scan(data: bytes, start: int, *, max_depth: int, max_items: int, max_text: i
     Raises:
         Refused: ``MALFORMED``, ``TOO_LARGE`` or ``NON_FINITE``; the detail names the offset.
     """
-    position, items, stack = start, 0, list[_Open]()
-    while True:
-        at, items = position, items + 1
-        if items > max_items:
-            raise Refused(Reason.TOO_LARGE, f"more than {max_items} CBOR items")
-        major, argument, position = _read_head(data, position)
-        content = _content_bytes(data, position, major, argument, max_text)
-        if stack:
-            _take_slot(stack[-1], at, major, data[position : position + content] if major == _TEXT else b"")
-        position += content
-        if major in {_ARRAY, _MAP} and argument:
-            stack.append(_Open(argument) if major == _ARRAY else _Open(2 * argument, set()))
-            if len(stack) > max_depth:
-                raise Refused(Reason.TOO_LARGE, f"CBOR nested deeper than {max_depth} at byte {at}")
-        while stack and stack[-1].left == 0:
-            stack.pop()
-        if not stack:
-            break
+    position = _walk(data, start, max_depth, max_items, max_text)
     if position != len(data):
         raise Refused(Reason.MALFORMED, f"{len(data) - position} bytes after the end of the CBOR item")
 
 
-def _read_head(data: bytes, at: int) -> tuple[int, int, int]:
-    """Major type, argument, and the position after the head. Checks floats and constants."""
+def _walk(data: bytes, start: int, max_depth: int, max_items: int, max_text: int) -> int:
+    """Check one data item as :func:`scan`; the position after it.
+
+    One loop with its state in local variables: calls for each item would be most of what an update costs.
+    """
+    end, position, items = len(data), start, 0
+    left, keys = 1, cast("set[bytes] | None", None)  # of the innermost container; None: not a map
+    outer: list[tuple[int, set[bytes] | None]] = []
+    while left:
+        at, items = position, items + 1
+        if items > max_items:
+            raise Refused(Reason.TOO_LARGE, f"more than {max_items} CBOR items")
+        first = data[at] if at < end else _NOTHING
+        major, argument, position = first >> 5, first & 31, at + 1
+        if argument >= _DIRECT or major >= _TAG:
+            argument, position = _long_head(data, at)
+        content = 0
+        if _BYTES <= major <= _MAP:
+            if (argument << (major == _MAP)) > end - position or (major == _TEXT and argument > max_text):
+                raise _too_long(end - position, position, major, argument, max_text)
+            content = argument if major <= _TEXT else 0
+        if keys is not None and not left & 1:
+            _add_key(keys, at, major, data[position : position + content])
+        left -= 1
+        position += content
+        if major in _CONTAINERS and argument:
+            outer.append((left, keys))
+            left, keys = (argument, None) if major == _ARRAY else (2 * argument, set())
+            if len(outer) > max_depth:
+                raise Refused(Reason.TOO_LARGE, f"CBOR nested deeper than {max_depth} at byte {at}")
+        while not left and outer:
+            left, keys = outer.pop()
+    return position
+
+
+def _long_head(data: bytes, at: int) -> tuple[int, int]:
+    """Argument, and the position after the head. Checks tags, floats and constants."""
     if at >= len(data):
         raise Refused(Reason.MALFORMED, f"CBOR ends in the middle of an item, at byte {at}")
     major, info = data[at] >> 5, data[at] & 31
@@ -116,29 +124,23 @@ def _read_head(data: bytes, at: int) -> tuple[int, int, int]:
             raise Refused(Reason.MALFORMED, f"CBOR simple value {argument} at byte {at} is not allowed")
         if not math.isfinite(struct.unpack_from(_FLOATS[info], data, at + 1)[0]):
             raise Refused(Reason.NON_FINITE, f"a number at byte {at} is NaN or infinite")
-    return major, argument, at + 1 + size
+    return argument, at + 1 + size
 
 
-def _content_bytes(data: bytes, position: int, major: int, argument: int, max_text: int) -> int:
-    """Bytes of content after the head; refuses a count or length beyond the rest of the data."""
-    rest = len(data) - position
-    needed = {_BYTES: argument, _TEXT: argument, _ARRAY: argument, _MAP: 2 * argument}.get(major, 0)
-    if needed > rest:
-        what = "bytes" if major in {_BYTES, _TEXT} else "items"
-        raise Refused(
+def _too_long(rest: int, position: int, major: int, argument: int, max_text: int) -> Refused:
+    """The refusal of a count or length beyond the rest of the data, or of a text above its limit."""
+    if (argument << (major == _MAP)) > rest:
+        what = "items" if major in _CONTAINERS else "bytes"
+        return Refused(
             Reason.MALFORMED, f"CBOR claims {argument} {what} at byte {position}, only {rest} bytes are left"
         )
-    if major == _TEXT and argument > max_text:
-        raise Refused(Reason.TOO_LARGE, f"text of {argument} bytes at byte {position}, at most {max_text}")
-    return argument if major in {_BYTES, _TEXT} else 0
+    return Refused(Reason.TOO_LARGE, f"text of {argument} bytes at byte {position}, at most {max_text}")
 
 
-def _take_slot(parent: _Open, at: int, major: int, text: bytes) -> None:
-    """Count one item of a container; check it if it is a key."""
-    if parent.expects_key and parent.keys is not None:
-        if major != _TEXT:
-            raise Refused(Reason.MALFORMED, f"the map key at byte {at} is not text")
-        if text in parent.keys:
-            raise Refused(Reason.MALFORMED, f"key {text[:128].decode(errors='replace')!r} appears twice")
-        parent.keys.add(text)
-    parent.left -= 1
+def _add_key(keys: set[bytes], at: int, major: int, text: bytes) -> None:
+    """Check an item that is a key."""
+    if major != _TEXT:
+        raise Refused(Reason.MALFORMED, f"the map key at byte {at} is not text")
+    if text in keys:
+        raise Refused(Reason.MALFORMED, f"key {text[:128].decode(errors='replace')!r} appears twice")
+    keys.add(text)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from protocol.base import Wire
+from protocol.base import Wire, first_fault
 from protocol.errors import Reason, Refused
 from protocol.frames import cbor, compression
 from protocol.frames.tensors import BITS, Codec, Encoded, decode
@@ -241,9 +241,7 @@ def _header(content: dict[str, Any], header_type: type[H]) -> H:
         text = json.dumps(content, default=_refuse_bytes)
         return header_type.model_validate_json(text, strict=True)  # true and "1" are no numbers
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(["header", *map(str, first["loc"])])
-        raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+        raise Refused(Reason.MALFORMED, first_fault(error, "header")) from None
 
 
 def _refuse_bytes(value: object) -> NoReturn:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from protocol.base import Count, Digest, Name, Share, Wire
+from protocol.base import Count, Digest, Name, Share, Wire, first_fault
 from protocol.errors import Reason, Refused
 from protocol.messages import MAX_MANIFEST_BYTES, BlobRef, Metrics, PerClass
 
@@ -109,6 +109,4 @@ class ExtraMessage(Wire):
         try:
             return cls.model_validate_json(json.dumps(dict(extra)), strict=True)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            path = ".".join(["extra", *map(str, first["loc"])])
-            raise Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500]) from None
+            raise Refused(Reason.MALFORMED, first_fault(error, "extra")) from None

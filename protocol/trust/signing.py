@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Protocol, Self
 
 from pydantic import Field, ValidationError
 
-from protocol.base import Digest, Wire
+from protocol.base import Digest, Wire, first_fault
 from protocol.errors import Reason, Refused
 
 ED25519: Final = "ed25519"
@@ -179,9 +179,7 @@ def verifies(public: bytes, signature: bytes, content: bytes) -> bool:
 
 def malformed(what: str, error: ValidationError) -> Refused:
     """A refusal that names the first wrong field."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    path = ".".join([what, *map(str, first["loc"])])
-    return Refused(Reason.MALFORMED, f"{path}: {first['msg']}"[:500])
+    return Refused(Reason.MALFORMED, first_fault(error, what))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

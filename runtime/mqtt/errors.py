@@ -16,6 +16,7 @@ _UNSPECIFIED: Final = 0x80
 _UNSUPPORTED_VERSION: Final = 0x84
 _BAD_CLIENT_ID: Final = 0x85
 _BAD_CREDENTIALS: Final = (0x86, 0x87)
+_NO_SHARED: Final = 0x9E
 SMALLEST_CHUNK_BYTES: Final = 1024
 """The protocol's smallest chunk."""
 
@@ -107,4 +108,15 @@ def no_shared_words(settings: MqttSettings) -> str:
         f"the broker at {settings.where} offers no shared subscriptions (MQTT {settings.protocol}), so it "
         "cannot divide updates among several processes: set cluster.shared_subscriptions = false, and one "
         "ingest process works at a time"
+    )
+
+
+def shared_refused_words(settings: MqttSettings, name: str, code: ReasonCode) -> str:
+    """The message for a broker that refuses a shared subscription."""
+    if code.value == _NO_SHARED:
+        return no_shared_words(settings)
+    return (
+        f"the broker at {settings.where} refuses the shared subscription {name}: {code} (reason code "
+        f"{code.value}); permit this filter in its access list, or, if it knows no shared subscriptions, set "
+        "cluster.shared_subscriptions = false"
     )

@@ -59,6 +59,8 @@ class Inbox:
         self._items: deque[Message] = deque()
         self._lock = threading.Lock()
         self._filled = asyncio.Event()
+        self._announced = False
+        """Whether :attr:`_filled` is set or on its way: a call into the loop costs more than a message."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -70,7 +72,9 @@ class Inbox:
                 return False
             self._items.append(message)
             self._bytes += _size(message)
-        post(loop, self._filled.set)
+            first, self._announced = not self._announced, True
+        if first:
+            post(loop, self._filled.set)
         return True
 
     def forget_repeated(self) -> int:
@@ -85,7 +89,9 @@ class Inbox:
     async def stream(self) -> AsyncIterator[Message]:
         """Messages in order of arrival, without end. One consumer."""
         while True:
-            self._filled.clear()
+            with self._lock:
+                self._filled.clear()
+                self._announced = False
             while True:
                 with self._lock:
                     message = self._items.popleft() if self._items else None

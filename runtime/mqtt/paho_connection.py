@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
@@ -28,16 +28,66 @@ MAX_INCOMING_BYTES: Final = 1024 * 1024 + 4096
 """The largest packet accepted: the protocol's largest chunk and its header (sent to MQTT 5 brokers)."""
 
 
+_AHEAD_BYTES: Final = 64 * 1024
+_PACKETS: Final = 64
+"""Packets that are read before others are sent."""
+
+
+class _ReadAhead:
+    """A socket that reads ahead: paho asks for a packet's head byte by byte."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self._data = b""
+        self._at = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def recv(self, size: int) -> bytes:
+        """At most so many bytes; the errors are those of the socket."""
+        if self._at == len(self._data):
+            if size >= _AHEAD_BYTES:
+                return bytes(self._sock.recv(size))
+            self._data, self._at = self._sock.recv(_AHEAD_BYTES), 0
+        part = self._data[self._at : self._at + size]
+        self._at += len(part)
+        return part
+
+    def pending(self) -> int:
+        """Bytes that a select would not see; of a TLS connection also those that it has decrypted."""
+        inner = getattr(self._sock, "pending", None)
+        return len(self._data) - self._at + (0 if inner is None else inner())
+
+
 class _Client(paho.Client):
-    """A paho client that notes whether the peer closed the connection in order; its callbacks do not say."""
+    """A paho client that reads many packets at a time, and notes whether the peer closed it in order."""
 
     closed_by_peer = False
+
+    def _create_socket(self) -> Any:
+        return _ReadAhead(super()._create_socket())
+
+    def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
+        """Handle the packets that have arrived, without a select for each of them."""
+        for _ in range(_PACKETS):
+            code = super().loop_read(max_packets)
+            if code != MQTTErrorCode.MQTT_ERR_SUCCESS or not isinstance(self._sock, _ReadAhead):
+                break
+            if not self._sock.pending():
+                break
+        return code
 
     def _sock_recv(self, bufsize: int) -> bytes:
         data = super()._sock_recv(bufsize)
         if not data:
             self.closed_by_peer = True
         return data
+
+
+def _close_sockets(client: _Client) -> None:
+    """Close the connection's socket and those that paho wakes its thread with; no thread may use them."""
+    client._reset_sockets()  # noqa: SLF001 - else they stay open until the client is garbage
 
 
 class PahoConnection:
@@ -102,6 +152,7 @@ class PahoConnection:
         with self._gate:
             if self._closed:
                 client.disconnect()
+                _close_sockets(client)
                 return
             client.loop_start()
             self._thread = client._thread  # noqa: SLF001 - paho has no public way to see its thread die
@@ -157,7 +208,9 @@ class PahoConnection:
         if self._thread is not None:
             client.disconnect()
             await self._thread_ended(self._thread, timeout_s)
-        # Breaks the reference cycle: paho's own sockets close now, not at some garbage collection.
+            if not self._thread.is_alive():
+                _close_sockets(client)
+        # Breaks the reference cycle: a client whose thread hangs closes its sockets when that ends.
         client.on_connect = client.on_disconnect = client.on_publish = None
         client.on_subscribe = client.on_message = None
 

@@ -18,6 +18,7 @@ from runtime.mqtt.errors import (
     lost_words,
     no_shared_words,
     refusal,
+    shared_refused_words,
 )
 from runtime.mqtt.flow_control import FlowControl, is_bulk
 from runtime.mqtt.inbox import Inbox, Message
@@ -157,7 +158,7 @@ class Session:
 
         Raises:
             ConnectFailed: the connection ended, no SUBACK came in time, or the broker has no shared
-                subscriptions and a filter is one.
+                subscriptions, or refuses one.
         """
         if not filters:
             return []
@@ -173,8 +174,9 @@ class Session:
         if codes is None:
             raise ConnectFailed(self.ended_because)
         refused = {name: code for (name, _), code in zip(filters, codes, strict=False) if code.is_failure}
-        if any(is_shared(name) for name in refused):
-            raise ConnectFailed(no_shared_words(self._settings), patient=True)
+        for name, code in refused.items():
+            if is_shared(name):
+                raise ConnectFailed(shared_refused_words(self._settings, name, code), patient=True)
         return [f"{name}: {code}" for name, code in refused.items()]
 
     async def publish(self, topic: str, payload: bytes, *, qos: int, retain: bool, timeout_s: float) -> None:

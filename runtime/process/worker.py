@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,6 +98,7 @@ class _Child:
             self._reader.cancel()
 
 
+@dataclass(eq=False, repr=False)
 class Worker:
     """Runs jobs in a child process, one at a time.
 
@@ -110,24 +112,20 @@ class Worker:
             (:mod:`runtime.process.hide_paths`).
     """
 
-    def __init__(
-        self,
-        module: str,
-        *,
-        python: str = sys.executable,
-        idle_s: float = 120.0,
-        env: Mapping[str, str] | None = None,
-        warm: bool = True,
-        hidden: Sequence[Path] = (),
-    ) -> None:
-        self._module = module
+    module: str
+    python: str = sys.executable
+    idle_s: float = 120.0
+    env: Mapping[str, str] | None = None
+    warm: bool = True
+    hidden: Sequence[Path] = ()
+
+    def __post_init__(self) -> None:
         self._through = (
-            ["runtime.process.hide_paths", json.dumps([str(path) for path in hidden])] if hidden else []
+            ["runtime.process.hide_paths", json.dumps([str(path) for path in self.hidden])]
+            if self.hidden
+            else []
         )
-        self._python = python
-        self._idle_s = idle_s
-        self._env = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED} | dict(env or {})
-        self._warm = warm
+        self._env = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED} | dict(self.env or {})
         self._lock = asyncio.Lock()
         self._child: _Child | None = None
         self._idle: asyncio.Task[None] | None = None
@@ -153,11 +151,11 @@ class Worker:
             child.clear_stderr()
             try:
                 async with asyncio.timeout(timeout_s):
-                    answer = await (self._ask(child, job) if self._warm else self._wait(child))
-                keep = self._warm
+                    answer = await (self._ask(child, job) if self.warm else self._wait(child))
+                keep = self.warm
             except TimeoutError:
                 await child.end()
-                words = f"{self._module} did not finish in {timeout_s:g} s and was killed"
+                words = f"{self.module} did not finish in {timeout_s:g} s and was killed"
                 raise WorkerFailed(words, await child.stderr_tail()) from None
             finally:
                 if not keep:
@@ -178,21 +176,21 @@ class Worker:
         child = self._child
         if child is not None and (child.process.returncode is not None or has_ended(child.process.pid)):
             how = status_words(await child.process.wait())
-            _log.warning("idle_worker_gone", module=self._module, how=how)
+            _log.warning("idle_worker_gone", module=self.module, how=how)
             await child.end()
             child = None
         try:
-            return child or await self._start(["--serve"] if self._warm else [job])
+            return child or await self._start(["--serve"] if self.warm else [job])
         except OSError as error:  # no memory, no processes left
-            raise WorkerFailed(f"{self._module} could not be started", str(error)) from None
+            raise WorkerFailed(f"{self.module} could not be started", str(error)) from None
 
     async def _start(self, args: list[str]) -> _Child:
         process = await asyncio.create_subprocess_exec(
-            self._python,
+            self.python,
             "-P",  # does not import a folder of the working directory that is named like one of our packages
             "-m",
-            *(*self._through, self._module, *args),
-            stdin=asyncio.subprocess.PIPE if self._warm else asyncio.subprocess.DEVNULL,
+            *(*self._through, self.module, *args),
+            stdin=asyncio.subprocess.PIPE if self.warm else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=self._env,
@@ -200,8 +198,8 @@ class Worker:
             close_fds=True,
             limit=_LINE_BYTES,
         )
-        _log.info("worker_started", module=self._module, pid=process.pid)
-        return _Child(process, self._module)
+        _log.info("worker_started", module=self.module, pid=process.pid)
+        return _Child(process, self.module)
 
     async def _ask(self, child: _Child, job: str) -> dict[str, Any]:
         """Send a warm child its job and read the answer."""
@@ -214,7 +212,7 @@ class Worker:
         if answer is not None:
             return answer
         words = status_words(await child.process.wait())
-        raise WorkerFailed(f"{self._module} {words}", await child.stderr_tail())
+        raise WorkerFailed(f"{self.module} {words}", await child.stderr_tail())
 
     async def _wait(self, child: _Child) -> dict[str, Any]:
         """Wait for a child with a single job: its answer, or one made from its exit status."""
@@ -226,8 +224,8 @@ class Worker:
         if status == exit_codes.OK:
             return {"ok": True}
         if status == exit_codes.CONFIG:
-            return {"ok": False, "kind": "Misconfigured", "error": words or self._module}
-        raise WorkerFailed(f"{self._module} {status_words(status)}", words)
+            return {"ok": False, "kind": "Misconfigured", "error": words or self.module}
+        raise WorkerFailed(f"{self.module} {status_words(status)}", words)
 
     async def _read(self, child: _Child) -> dict[str, Any] | None:
         """The next answer on standard output; None at its end. Other lines (of libraries) are skipped."""
@@ -236,7 +234,7 @@ class Worker:
             answer = _answer(line)
             if answer is not None:
                 return answer
-            _log.debug("worker_stdout", module=self._module, text=line.decode(errors="replace").rstrip())
+            _log.debug("worker_stdout", module=self.module, text=line.decode(errors="replace").rstrip())
         return None
 
     async def _stderr_so_far(self, child: _Child, answer: Mapping[str, Any]) -> str:
@@ -250,7 +248,7 @@ class Worker:
             return
         error = str(answer.get("error", "no reason given"))
         if stderr:
-            _log.warning("worker_failed", module=self._module, error=error, stderr=stderr)
+            _log.warning("worker_failed", module=self.module, error=error, stderr=stderr)
         match answer.get("kind"):
             case "Misconfigured":
                 raise Misconfigured(error)
@@ -259,7 +257,7 @@ class Worker:
             case "Unreachable":
                 raise Unreachable(error)
             case _:
-                raise WorkerFailed(f"{self._module}: {error}", stderr)
+                raise WorkerFailed(f"{self.module}: {error}", stderr)
 
     def _start_idle_timer(self) -> None:
         if self._child is not None:
@@ -273,11 +271,11 @@ class Worker:
             await asyncio.wait([idle])
 
     async def _end_when_idle(self, child: _Child) -> None:
-        await asyncio.sleep(self._idle_s)
+        await asyncio.sleep(self.idle_s)
         if self._child is child:
             self._child = None
         await asyncio.shield(child.end(_GOODBYE_S))
-        _log.info("idle_worker_left", module=self._module)
+        _log.info("idle_worker_left", module=self.module)
 
 
 def status_words(code: int) -> str:

@@ -60,8 +60,8 @@ class TlsSettings(Section):
         return self
 
 
-class MqttSettings(Section):
-    """``[mqtt]``: where the broker is and the limits of the link (docs/transport.md)."""
+class BrokerSettings(Section):
+    """Where a broker is, and how to log in."""
 
     host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] = 1883
@@ -70,6 +70,22 @@ class MqttSettings(Section):
     password_file: ConfigPath | None = None
     """The first line is the password."""
     tls: TlsSettings | None = None
+
+    @model_validator(mode="after")
+    def _password_has_a_user(self) -> Self:
+        if self.password_file is not None and self.username is None:
+            raise ValueError("password_file is given without username")
+        return self
+
+    def link_with(self, **limits: Any) -> "MqttSettings":
+        """Settings of a connection; the broker keeps nothing while we are away."""
+        address = {name: getattr(self, name) for name in BrokerSettings.model_fields}
+        return MqttSettings(**address, ping_s=0, session_expiry_s=0, **limits)
+
+
+class MqttSettings(BrokerSettings):
+    """``[mqtt]``: where the broker is and the limits of the link (docs/transport.md)."""
+
     keepalive_s: Annotated[int, Field(ge=1, le=65535)] = 30
     max_packet_bytes: Annotated[int, Field(ge=4096, le=256 * 1024 * 1024)] = 256 * 1024
     """Largest packet that is sent if the broker's CONNACK names no Maximum Packet Size."""
@@ -96,8 +112,6 @@ class MqttSettings(Section):
     def _consistent(self) -> Self:
         if self.backoff_max_s < self.backoff_min_s:
             raise ValueError("backoff_max_s is below backoff_min_s")
-        if self.password_file is not None and self.username is None:
-            raise ValueError("password_file is given without username")
         if 0 < self.max_bytes_per_s < self.chunk_bytes:
             raise ValueError("max_bytes_per_s is below chunk_bytes: a chunk would never fit into a second")
         if 0 < self.max_publishes_per_s < 1:

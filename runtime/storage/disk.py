@@ -85,12 +85,7 @@ class Disk:
 
     def sync_folder(self, folder: Path) -> None:
         """Make new names, renames and removals in ``folder`` durable."""
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        self.counters.syncs += 1
+        self.sync(folder)
 
     def sync(self, path: Path) -> None:
         """Make the content of a file durable that another program wrote (SQLite's copy of a database)."""

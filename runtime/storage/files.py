@@ -53,17 +53,8 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: it cannot be written; nothing changed.
     """
-    disk = DISK.get()
-    make_folder(path.parent)
-    part = disk.temporary(path.parent)
-    try:
-        disk.write(part, data, sync=True, fresh=True)
-        disk.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error is raised
-            disk.unlink(part)
-        raise
-    disk.sync_folder(path.parent)
+    _replace(path, data, sync=True)
+    DISK.get().sync_folder(path.parent)
 
 
 def make_folder(folder: Path) -> None:
@@ -86,11 +77,15 @@ def write_in_place(path: Path, data: bytes) -> None:
 
 def write_unsynced(path: Path, data: bytes) -> None:
     """Write so that readers see all of ``data`` or the old content; a power cut may tear or lose it."""
+    _replace(path, data, sync=False)
+
+
+def _replace(path: Path, data: bytes, *, sync: bool) -> None:
     make_folder(path.parent)
     disk = DISK.get()
     part = disk.temporary(path.parent)
     try:
-        disk.write(part, data, sync=False, fresh=True)
+        disk.write(part, data, sync=sync, fresh=True)
         disk.replace(part, path)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error is raised
@@ -190,7 +185,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
-            raise full(path, _folder_of(path)) from None
+            raise full(path, path if path.is_dir() else path.parent) from None
         if error.errno == errno.ENOENT:
             raise Transient(f"{path}: {error.strerror}") from None
         if error.errno == errno.EIO:
@@ -210,11 +205,6 @@ def disk_errors(path: Path) -> Iterator[None]:
 def full(path: Path, folder: Path) -> Transient:
     """The error for a ``path`` that could not be written for lack of space."""
     return Transient(f"{path}: the disk of {folder} is full")
-
-
-def _folder_of(path: Path) -> Path:
-    """The folder for a message: ``path`` itself, or the folder of a file."""
-    return path if path.is_dir() else path.parent
 
 
 def is_read_only(folder: Path) -> bool:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.architecture.test_arch_wiring import nodes_of, tree_of
 from tests.conftest import LONGEST
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
 MAX_LINES = 300
 MAX_FILES = 12
-# Opens seglearn's object array, after its SHA-256 has been compared.
 # Not module names: files, configuration keys, an entry-point group, or names made up by a test.
 FILE = re.compile(r"\.(?:toml|pem|sqlite3|lock|log|d|conf|sysusers|v)$")
 NOT_MODULES = {
@@ -32,6 +32,7 @@ NOT_MODULES = {
 }
 # Each file is one part of the study, found by its name.
 MAY_BE_LARGE = {"lichen_lab/benchmarks/studies/qqr/parts"}
+# Opens seglearn's object array, after its SHA-256 has been compared.
 MAY_UNPICKLE = {ROOT / "lichen_lab" / "simulation" / "data" / "sets" / "spar.py"}
 # The default of a task that names no method.
 MAY_NAME_A_METHOD = {ROOT / "protocol" / "tasks" / "task.py"}
@@ -135,10 +136,10 @@ def test_arch_test_file_names_are_unique() -> None:
     assert not set(LONGEST) - set(names), "tests/conftest.py starts these first, and they do not exist"
 
 
-def unpickling(tree: ast.AST) -> list[int]:
+def unpickling(tree: ast.Module) -> list[int]:
     """Lines that import a pickle-like module, or that allow pickle in an array file."""
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Import(names=names):
                 modules = {alias.name.partition(".")[0] for alias in names}
@@ -175,7 +176,7 @@ def test_arch_nothing_unpickles() -> None:
         f"{file.relative_to(ROOT)}:{line}"
         for file in sources(*PACKAGES)
         if file not in MAY_UNPICKLE
-        for line in unpickling(ast.parse(file.read_text()))
+        for line in unpickling(tree_of(file))
     }
     assert not found
 
@@ -184,7 +185,7 @@ def test_arch_torch_load_is_never_called() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in sources(*PACKAGES)
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes_of(tree_of(file))
         if isinstance(node, ast.Attribute)
         and node.attr in {"load", "save"}
         and isinstance(node.value, ast.Name)
@@ -200,22 +201,22 @@ def test_arch_no_part_but_the_method_itself_knows_a_methods_name() -> None:
         f"{file.relative_to(ROOT)}:{node.lineno} {node.value!r}"
         for file in sources("protocol", "runtime", "export", "edge_agent", "coordinator")
         if file not in MAY_NAME_A_METHOD
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes_of(tree_of(file))
         if isinstance(node, ast.Constant) and node.value in names
     }
     assert not found, "a method is a folder: nothing else decides by its name"
 
 
-def lines_without_imports(text: str) -> int:
-    imports = [node for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)]
-    return text.count("\n") - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports)
+def lines_without_imports(file: Path) -> int:
+    imports = [node for node in tree_of(file).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return file.read_bytes().count(b"\n") - sum((node.end_lineno or 0) - node.lineno + 1 for node in imports)
 
 
 def test_arch_files_stay_small() -> None:
     long = {
         str(file.relative_to(ROOT)): lines
         for file in sources(*PACKAGES)
-        if (lines := lines_without_imports(file.read_text())) > MAX_LINES
+        if (lines := lines_without_imports(file)) > MAX_LINES
     }
     assert not long
 
@@ -225,7 +226,7 @@ def test_arch_a_device_opens_models_by_one_door() -> None:
     found = {
         str(file.relative_to(ROOT))
         for file in sources("edge_agent", "coordinator", "lichen", "runtime", "models")
-        for node in ast.walk(ast.parse(file.read_bytes()))
+        for node in nodes_of(tree_of(file))
         if isinstance(node, ast.Attribute | ast.Name | ast.alias)
         and "InferenceSession"
         in (getattr(node, "attr", ""), getattr(node, "id", ""), getattr(node, "name", ""))

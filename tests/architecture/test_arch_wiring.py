@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,15 +15,21 @@ FOR_TYPES_ALONE = 16
 """Imports of our modules under ``TYPE_CHECKING``: most of them hide a circle."""
 
 
+@cache
+def tree_of(file: Path) -> ast.Module:
+    """A file, parsed once for all rules of this process."""
+    return ast.parse(file.read_bytes())
+
+
 @lru_cache(1)
 def trees() -> dict[str, ast.Module]:
     """Every production file, parsed, by its module's name."""
     files = (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
     names = {file: file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".") for file in files}
-    return {name.removesuffix(".__init__"): ast.parse(file.read_text()) for file, name in names.items()}
+    return {name.removesuffix(".__init__"): tree_of(file) for file, name in names.items()}
 
 
-@lru_cache(None)
+@cache
 def nodes_of(tree: ast.Module) -> list[ast.AST]:
     return list(ast.walk(tree))
 

@@ -126,9 +126,9 @@ _FOR_EACH = "    for modality in task.modalities:\n"
 _ROLES = "return tuple(role for role in settings.roles if role not in off and not _why_not(role, settings))"
 _VERSION = '    version: Label = "0"\n'
 _GREETS = "        await self._send(self.state())\n"
-_GREETING = """        topic = device_topic(self._settings.fleet, self._settings.device, Kind.METRIC)
-        await self._link.publish(topic, b'{"kind":"greeting","words":"hello"}')
-        await self._link.publish(topic.replace("metric", "greeting"), b"hello")
+_GREETING = """        topic = device_topic(self.settings.fleet, self.settings.device, Kind.METRIC)
+        await self.link.publish(topic, b'{"kind":"greeting","words":"hello"}')
+        await self.link.publish(topic.replace("metric", "greeting"), b"hello")
 """
 _CHECKS = "        check_header(self._task, device, header)\n"
 _WEIRD = """        if device == "d1" and not hasattr(self, "weird"):

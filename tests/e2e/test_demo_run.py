@@ -86,6 +86,7 @@ def family(process: subprocess.Popen[bytes]) -> dict[int, str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "demo"

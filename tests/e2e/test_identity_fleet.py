@@ -208,6 +208,7 @@ def test_from_an_invite_to_a_round_over_mutual_tls(fleet):
     assert [(d["device"], d["status"]) for d in json.loads(listed)["devices"]] == [("wrist-1", "active")]
 
 
+@pytest.mark.long
 def test_waiting_for_approval_then_renewed_then_thrown_out_again(fleet):
     """The coordinator serves throughout; the device is let in, and out, by the operator's commands alone."""
     config = (fleet.here / "coordinator.toml").read_text()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.aggregation.fold import UnusableUpdates, fold_screened, limits_for, screen_round
+from coordinator.aggregation.round_fold import RoundUpdates
 from coordinator.compute.runner import ClusterFolds, ClusterRunner
 from coordinator.config.compute import ComputeSettings
 from coordinator.config.coordinator import WorkerSettings
@@ -90,19 +91,20 @@ async def test_versions_are_equal_for_one_two_and_seven_tasks_of_every_method(cl
             expected = as_bytes(fold_screened(server, task, 1, state, entries, limits, weighing))
             for each, order in ((1, entries), (3, entries[::-1]), (7, entries[2:] + entries[:2])):
                 folds = ClusterFolds(runner, ComputeSettings(updates_a_task=each))
-                made = await folds.fold(server, task, 1, state, order, limits, weighing)
+                made = await folds.fold(server, RoundUpdates(task, 1, order, limits), state, weighing)
                 assert as_bytes(made) == expected, (name, robust.fold, each)
 
 
 async def test_norms_and_damaged_frames_are_as_in_one_process(cluster, tmp_path):
     _, folds = cluster(updates_a_task=2)
     server, task, state, entries, limits, _ = round_of("qqr", tmp_path / "updates")
-    assert await folds.screen(task, entries, limits, {}, {}) == screen_round(task, entries, limits, {})
+    updates = RoundUpdates(task, 1, entries, limits)
+    assert await folds.screen(updates, {}, {}) == screen_round(task, entries, limits, {})
     entries[1].path.write_bytes(b"rotten")
     entries[3].path.unlink()
     for attempt in (
-        folds.screen(task, entries, limits, {}, {}),
-        folds.fold(server, task, 1, state, entries, limits, None),
+        folds.screen(updates, {}, {}),
+        folds.fold(server, updates, state, None),
     ):
         with pytest.raises(UnusableUpdates) as lost:
             await attempt
@@ -158,16 +160,17 @@ async def test_a_round_waits_for_a_cluster_that_vanished_or_is_folded_here(clust
         _, replaced = cluster(own.address, fallback=True)
         its = round_of("qqr", tmp_path / "updates")
         server, task, state, entries, limits, weighing = its
+        updates = RoundUpdates(task, 1, entries, limits)
         expected = as_bytes(fold_screened(server, task, 1, state, entries, limits, weighing))
-        assert as_bytes(await folds.fold(server, task, 1, state, entries, limits, weighing)) == expected
+        assert as_bytes(await folds.fold(server, updates, state, weighing)) == expected
         own.kill()
         for _attempt in range(2):
             with pytest.raises(Unreachable, match="no Ray head answers") as gone:
-                await folds.fold(server, task, 1, state, entries, limits, weighing)
+                await folds.fold(server, updates, state, weighing)
             assert isinstance(gone.value, Transient)
-        made = await replaced.fold(server, task, 1, state, entries, limits, weighing)
+        made = await replaced.fold(server, updates, state, weighing)
         assert as_bytes(made) == expected
         own.start()
-        assert as_bytes(await folds.fold(server, task, 1, state, entries, limits, weighing)) == expected
+        assert as_bytes(await folds.fold(server, updates, state, weighing)) == expected
     finally:
         own.close()

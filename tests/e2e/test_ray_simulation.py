@@ -1,5 +1,7 @@
 """``lichen simulate --ray``: the history of one process, from actors on a real cluster."""
 
+import threading
+
 import pytest
 
 from lichen_lab.simulation.training.runner import simulate
@@ -49,11 +51,43 @@ def test_more_workers_than_processors_are_refused(head):
         simulate(task_of(methods()["qqr"]), fleet(), None, 3, rounds=1, ray=head.address, workers=5)
 
 
-def test_a_lost_process_is_named_with_its_devices(head):
+def test_devices_of_lost_processes_go_on_elsewhere_with_the_same_bytes(head):
+    task = task_of(methods()["qqr"])
+    alone = simulate(task, fleet(), None, 3, rounds=6, keep_private=True)
+    killed = []
+
     def kill(record):
-        if record.round == 1:
-            for one in head.workers("Shard"):
+        """One of two in mid-training, then both, while they train the next round."""
+        if record.round in {2, 4}:
+            shards = head.workers("Shard")[: record.round // 2]
+            killed.append(len(shards))
+            for one in shards:
                 one.kill()
 
-    with pytest.raises(Transient, match=r"with devices d0, d2, d4|with devices d1, d3"):
-        simulate(task_of(methods()["qqr"]), fleet(), None, 3, rounds=4, ray=head.address, progress=kill)
+    spread = simulate(
+        task, fleet(), None, 3, rounds=6, keep_private=True, ray=head.address, workers=2, progress=kill
+    )
+    assert killed[0] == 1
+    assert killed[1] >= 1
+    assert as_bytes(spread.state) == as_bytes(alone.state)
+    assert [record.accepted for record in spread.rounds] == [record.accepted for record in alone.rounds]
+    assert {name: as_bytes({"": private}) for name, private in spread.private.items()} == {
+        name: as_bytes({"": private}) for name, private in alone.private.items()
+    }
+
+
+def test_devices_that_end_every_process_end_the_simulation(head):
+    killer = threading.Thread(target=_kill_all, args=(head, over := threading.Event()))
+    killer.start()
+    try:
+        with pytest.raises(Transient, match=r"round 1: the process with devices d\d.* was lost 4 times"):
+            simulate(task_of(methods()["qqr"]), fleet(), None, 3, rounds=1, ray=head.address)
+    finally:
+        over.set()
+        killer.join()
+
+
+def _kill_all(head, over):
+    while not over.wait(0.02):
+        for one in head.workers("Shard"):
+            one.kill()

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from contextlib import AsyncExitStack
 
+import pytest
+
 from protocol import messages
 from protocol.messages import ModalityState, ModelPointer, State
 from protocol.rollout import TrialReport
@@ -94,6 +96,7 @@ async def until(what, seconds: float = 30.0) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.long
 async def test_a_coordinator_that_is_killed_in_every_stage_carries_its_rollouts_on(tmp_path, broker) -> None:  # noqa: F811
     stages = {"mode": "staged", "canary": "label:site=barn", "waves": [0.6, 1.0], "soak_s": 0.0}
     (tmp_path / "task.toml").write_text("")

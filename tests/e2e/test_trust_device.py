@@ -8,7 +8,7 @@ from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, BundleTarget, Repository
-from coordinator.trust.signer import TufSigner
+from coordinator.trust.signer import PointerSigner
 from coordinator.trust.work_signer import WorkSigner
 from edge_agent.trust.updater import FILE
 from protocol.messages import ModelPointer, encode
@@ -47,7 +47,7 @@ async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_t
     config.write_text(config.read_text().replace(str(repository.newest), str(tmp_path / "first.json")))
     async with coordinator(broker) as fake:
         store = Database(tmp_path / "c.sqlite3")
-        safe = TufSigner(repository, Shelf(fake), SystemClock(), FLEET)
+        safe = PointerSigner(repository, Shelf(fake), SystemClock(), FLEET)
 
         async def announce(number, *, signed=True, listed=None):
             ref = fake.put(bundle(TASK, number))

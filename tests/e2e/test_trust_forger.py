@@ -8,7 +8,7 @@ from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, Repository
-from coordinator.trust.signer import TufSigner
+from coordinator.trust.signer import PointerSigner
 from coordinator.trust.work_signer import WorkSigner
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
@@ -37,7 +37,7 @@ class Signing:
     def __init__(self, folder, fake):
         self.repository = Repository(folder / "trust")
         root_ceremony.init(self.repository, [Key.new()], 1, 365 * DAY_S, time.time())
-        safe = TufSigner(self.repository, BlobStore(folder / "blobs"), SystemClock(), FLEET)
+        safe = PointerSigner(self.repository, BlobStore(folder / "blobs"), SystemClock(), FLEET)
         self.store = Database(folder / "c.sqlite3")
         self.signer = WorkSigner(safe, self.store, SystemClock())
         self.fake = fake

@@ -15,10 +15,10 @@ from edge_agent.config.agent import read
 from edge_agent.sources import SampleBatch
 from edge_agent.windows.collector import Collector
 from models.data import window_set
-from runtime.clock import ManualClock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from tests.support.agent.data import motion
+from tests.support.clock import ManualClock
 from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config
 from tests.unit.edge_agent.windows.test_agent_contexts import TASK, context_of, make, same_contexts, windows

@@ -207,6 +207,7 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in found.split()]
 
 
+@pytest.mark.long
 async def test_two_hundred_swaps_take_no_memory(tmp_path):
     zygote, datas = ZygoteClient(), [put(tmp_path / "a"), put(tmp_path / "b", other())]
 

@@ -57,9 +57,9 @@ def require_in_journal(location: Location, devices: list[FakeDevice]) -> int:
     return looked
 
 
-async def receipts(devices: list[FakeDevice], more: int) -> None:
+async def receipts(devices: list[FakeDevice], more: int, seconds: float = 30) -> None:
     wanted = sum(len(device.receipts) for device in devices) + more
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(seconds):
         while sum(len(device.receipts) for device in devices) < wanted:  # noqa: ASYNC110 - of many devices
             await asyncio.sleep(0.001)
 

@@ -210,7 +210,7 @@ async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_ag
 
 async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) -> None:
     async with bench(tmp_path, TASK) as made:
-        made.app.round_worker._back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
+        made.app.round_worker.back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
         await begin(made)
         for number in (1, 2):
             await made.until(lambda number=number: made.app.driver.state.round == number)
@@ -219,7 +219,7 @@ async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) ->
         await made.until(lambda: made.app.driver.state.version == 2)
         await made.phase("collecting")
         assert (tmp_path / "coordinator" / "updates" / "1").is_dir()
-        made.app.round_worker._back_up = lambda: back_up(made.app.storage.root / DATABASE)
+        made.app.round_worker.back_up = lambda: back_up(made.app.storage.root / DATABASE)
         await deliver(made, *NAMES)
         await made.until(lambda: made.app.round_worker._secured == 3)
         assert not (tmp_path / "coordinator" / "updates" / "1").exists()

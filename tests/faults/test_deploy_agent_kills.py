@@ -47,6 +47,7 @@ def versions(folder: Path) -> list[int]:
     return [json.loads(line)["version"] for line in path.read_text().splitlines()[:-1]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["process", "none"])
 async def test_killed_on_trial_it_is_tried_again_and_then_goes_back_with_no_network(
     tmp_path: Path, broker, isolation

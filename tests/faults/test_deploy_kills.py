@@ -7,8 +7,6 @@ where it would have ended. Power cuts are played by the simulated disk; SIGKILL 
 import asyncio
 import contextlib
 import itertools
-import os
-import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,9 +16,9 @@ from edge_agent.deployment.bundle_store import read_record
 from lichen_lab.simulation.deterministic.machine.disk import PowerCut, SimDisk, memory_folder, start
 from lichen_lab.simulation.deterministic.machine.process_life import LIFE, ProcessLife
 from protocol.rollout import Trial
-from runtime.storage.disk import DISK, Disk
 from tests.support.coordinator.trial_device import Device, living, put
 from tests.support.coordinator.trial_runner import FakeRunner
+from tests.support.storage.killing_disk import killed_at
 
 Scene = Callable[[Device], Awaitable[None]]
 RULES = Trial(windows=2)
@@ -155,65 +153,6 @@ async def test_cut_at_any_moment_a_whole_model_runs_and_it_ends_where_it_should(
         assert found == {1, 2}, "before and after the record named the new one"
 
 
-class KillingDisk(Disk):
-    """SIGKILL to its own process just before its ``at``-th operation that changes a disk."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__()
-        self._left = at
-
-    def _step(self) -> None:
-        self._left -= 1
-        if not self._left:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def mkdir(self, folder: Path) -> None:
-        self._step()
-        super().mkdir(folder)
-
-    def write(self, path: Path, data: bytes, *, sync: bool, fresh: bool = False) -> None:
-        self._step()
-        super().write(path, data[: len(data) // 2], sync=False, fresh=fresh)
-        self._step()
-        super().write(path, data, sync=sync)
-
-    def replace(self, old: Path, new: Path) -> None:
-        self._step()
-        super().replace(old, new)
-
-    def unlink(self, path: Path) -> None:
-        self._step()
-        super().unlink(path)
-
-    def rmtree(self, folder: Path, *, ignore_errors: bool = False) -> None:
-        self._step()
-        for file in sorted(folder.glob("*"))[:1]:
-            file.unlink()
-        self._step()
-        super().rmtree(folder, ignore_errors=ignore_errors)
-
-    def sync_folder(self, folder: Path) -> None:
-        super().sync_folder(folder)
-        self._step()
-
-
-def killed_at(at: int, root: Path, shelf: Path, scene: Scene) -> bool:
-    """In a process of its own, which SIGKILL ends; False where it came to its end."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            DISK.set(KillingDisk(at))
-            asyncio.run(lived(Device(root, shelf), scene))
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code in {0, -signal.SIGKILL}
-    return code != 0
-
-
 @pytest.mark.parametrize("scene", [good, bad], ids=lambda scene: scene.__name__)
 def test_a_process_killed_at_any_write_leaves_a_whole_model(scene: Scene, tmp_path: Path) -> None:
     shelf = tmp_path / "shelf"
@@ -224,7 +163,7 @@ def test_a_process_killed_at_any_write_leaves_a_whole_model(scene: Scene, tmp_pa
     for at in itertools.count(1):
         root = tmp_path / f"{at}"
         SimDisk(tmp_path / "begin").freeze(root, power=False)
-        if not killed_at(at, root, shelf, scene):
+        if not killed_at(at, lambda root=root: asyncio.run(lived(Device(root, shelf), scene))):
             break
         found.add(asyncio.run(comes_up(root, tmp_path / "no network")))
     assert at > 15

@@ -40,14 +40,26 @@ def daemon():
         process.communicate()
 
 
+def _until(process: subprocess.Popen[str], line: str) -> None:
+    """Read up to a line: the daemon is that far."""
+    assert any(line in said for said in process.stdout), line
+
+
+def _rest(process: subprocess.Popen[str]) -> str:
+    """The output up to the end; ``communicate`` loses what came together with a line that was read before."""
+    output = process.stdout.read()
+    process.wait(15)
+    return output
+
+
 def _after(process: subprocess.Popen[str], *signals: signal.Signals) -> tuple[int, str, float]:
     """Exit status, output and seconds from the first signal to the end."""
-    assert "running" in process.stdout.readline()
+    _until(process, "running")
     began = time.monotonic()
     for number in signals:
         process.send_signal(number)
         time.sleep(0.1)
-    output, _ = process.communicate(timeout=15)
+    output = _rest(process)
     return process.returncode, output, time.monotonic() - began
 
 
@@ -99,13 +111,13 @@ def test_a_second_signal_cuts_the_goodbye_short(daemon):
 
 def test_a_service_that_will_not_stop_and_a_thread_that_hangs_cannot_hold_it(daemon):
     stubborn, thread = daemon("stubborn"), daemon("thread")
-    time.sleep(0.8)
     for process in (stubborn, thread):
+        _until(process, "at work")
         process.send_signal(signal.SIGTERM)
-    output, _ = stubborn.communicate(timeout=15)
+    output = _rest(stubborn)
     assert stubborn.returncode == 70
     assert "services_did_not_stop" in output
-    output, _ = thread.communicate(timeout=15)
+    output = _rest(thread)
     assert thread.returncode in (0, 70)
     assert "a thread did not end" in output
 

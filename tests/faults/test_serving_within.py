@@ -219,6 +219,7 @@ async def test_ended_in_the_middle_of_a_batch_nothing_speaks_to_a_loop_that_is_g
         next(t for t in threading.enumerate() if t.name == "lichen-model").join(5)
 
 
+@pytest.mark.long
 async def test_two_hundred_swaps_within_take_no_memory(tmp_path):
     folders = [put(tmp_path / "a"), put(tmp_path / "b", other())]
 

@@ -45,7 +45,7 @@ async def test_an_iio_device_that_is_pulled_out_is_a_mask_and_comes_back_and_the
         assert collector.restarts == {"iio mpu6050": 1}
         await asyncio.sleep(1.2)
         assert collector.restarts == {"iio mpu6050": 1}, "it is waited for, not tried again and again"
-        assert "no IIO device 'mpu6050'" in collector._sources[0].state
+        assert "no IIO device 'mpu6050'" in collector.sources[0].state
         motion.plug()
         await until(lambda: newest() == [True, True])
 

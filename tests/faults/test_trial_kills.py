@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lichen_lab.benchmarks.fault_injection import kill_plan, kill_trial, refold, verdict
+from lichen_lab.benchmarks.fault_injection import kill_trial, refold, verdict
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
 from lichen_lab.benchmarks.fault_injection.verdict import FinalJournal
 from models.contract import Blobs
@@ -27,19 +27,19 @@ def test_a_few_rounds_with_kills_end_with_the_model_of_the_accepted_updates(
 ) -> None:
     require_mosquitto()
     outcome = kill_trial.run(11, 4, lambda *_: None, tmp_path, light=model)  # the bench trains with torch
-    assert outcome.violations == []
+    assert outcome.verdict.violations == []
     assert outcome.ended
-    assert outcome.compared == 5
-    assert outcome.accepted >= 8
-    assert outcome.acknowledged + outcome.waiting == outcome.accepted
+    assert outcome.verdict.compared == 5
+    assert outcome.verdict.accepted >= 8
+    assert outcome.verdict.acknowledged + outcome.verdict.waiting == outcome.verdict.accepted
     # one strike a round; a round that is over before its strike, on a fast machine, is not struck
     assert sum(outcome.kills.values()) >= 2
 
 
 def test_a_seed_names_one_plan_and_everybody_gets_a_turn() -> None:
-    plan = kill_plan.plan(3, 20, NAMES)
-    assert plan == kill_plan.plan(3, 20, NAMES)
-    assert plan != kill_plan.plan(4, 20, NAMES)
+    plan = kill_trial.plan(3, 20, NAMES)
+    assert plan == kill_trial.plan(3, 20, NAMES)
+    assert plan != kill_trial.plan(4, 20, NAMES)
     assert {strike.round for strike in plan} == set(range(1, 21))
     struck = [victim for strike in plan for victim in strike.victims]
     assert min(struck.count(name) for name in NAMES) >= 4

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from edge_agent.agent import Agent
 from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings
@@ -76,6 +78,7 @@ def rows(folder: Path, query: str) -> list[tuple]:
         return database.execute(query).fetchall()
 
 
+@pytest.mark.long
 async def test_a_refusal_after_the_receipt_is_said_over_kills_of_both_until_it_is_confirmed(
     tmp_path: Path, mosquitto
 ) -> None:

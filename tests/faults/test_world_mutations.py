@@ -109,7 +109,7 @@ def a_puback_is_a_receipt(patch: pytest.MonkeyPatch) -> None:
 
     async def and_forget(self: Outbox, entry: Any) -> None:
         await announce(self, entry)
-        await asyncio.to_thread(self._spool.clear, entry.digest)
+        await asyncio.to_thread(self.spool.clear, entry.digest)
 
     patch.setattr(Outbox, "_announce", and_forget)
 

@@ -11,6 +11,7 @@ import coordinator.storage.engines.shared_sqlite
 import edge_agent.deployment.transitions
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.rollout import stage_gate
+from coordinator.rollout.model import RolloutState
 from lichen_lab.simulation.deterministic.scenario.rollout_truth import RolloutTruth
 from lichen_lab.simulation.deterministic.scenario.scenario import (
     COORDINATOR,
@@ -70,10 +71,9 @@ def a_pointer_for_every_device(patch: pytest.MonkeyPatch) -> None:
     """Whoever connects gets the candidate."""
     of_stage = BundleDelivery._of_stage
 
-    def generous(self: BundleDelivery, device: str) -> Any:
-        course = self.rollouts.last
+    def generous(self: BundleDelivery, device: str, course: RolloutState) -> Any:
         members = {} if course.open is None else course.open.members
-        return of_stage(self, device if device in members or not members else next(iter(members)))
+        return of_stage(self, device if device in members or not members else next(iter(members)), course)
 
     patch.setattr(BundleDelivery, "_of_stage", generous)
 

@@ -21,7 +21,6 @@ from lichen_lab.benchmarks.studies.disentafl.federation import run as disentafl
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting
 from lichen_lab.benchmarks.studies.mmfed3_hide.federation import run as mmfed3
 from lichen_lab.benchmarks.studies.qqr import run_spec as qqr
-from lichen_lab.benchmarks.studies.qqr import studies
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.settings import QqrRun
 from lichen_lab.benchmarks.studies.qqr.settings import QqrSetting as Training
@@ -51,7 +50,7 @@ def _mmfed3() -> RunOutcome:
 
 def _qqr() -> RunOutcome:
     asked = QqrRun(setting=Training(v.quantity(v.PNR)), conditions=v.HALF, probes=("dead_sensor",))
-    with patch.object(studies, "_loaded", lambda _name, part: SPLITS[part]):
+    with patch.object(qqr, "_loaded", lambda _name, part: SPLITS[part]):
         return qqr.run(qqr_study.tiny(asked))
 
 

@@ -27,6 +27,9 @@ def test_every_set_ever_made_stays_what_it_was(steps) -> None:
         assert list(ours) == sorted(plain)
         assert ours.first(2) == tuple(sorted(plain)[:2])
         assert [f"d{n}" in ours for n in range(9)] == [f"d{n}" in plain for n in range(9)]
+        for others, known in made[-3:]:
+            assert set(ours.not_in(others)) == plain - known
+            assert set(others.not_in(ours)) == known - plain
     adapter = TypeAdapter(DeviceSet)
     ours, plain = made[-1]
     assert adapter.validate_json(adapter.dump_json(ours)) == plain

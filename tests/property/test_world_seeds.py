@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from lichen_lab.simulation.deterministic.cluster.plan import draw_cluster
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.scenario import (
     COORDINATOR,
@@ -103,5 +104,5 @@ def test_world_a_task_that_nobody_can_finish_is_seen(monkeypatch) -> None:
 
 def test_world_seeds_differ() -> None:
     assert len({draw(seed).faults for seed in range(50)}) == 50
-    kinds = {fault.kind for seed in range(200) for fault in draw(seed).faults}
+    kinds = {fault.kind for seed in range(200) for one in (draw, draw_cluster) for fault in one(seed).faults}
     assert kinds == set(FaultKind), "every kind of fault is drawn"

@@ -64,15 +64,22 @@ class RayHead:
             return psutil.Process(self._process.pid).children(recursive=True)
         return []
 
+    def pause(self) -> None:
+        """Stop all its processes: it accepts connections and does nothing."""
+        self._signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """All its processes at once, as when a machine is gone."""
         if self._process is not None:
-            everything = [psutil.Process(self._process.pid), *self._all()]
-            for one in everything:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    os.kill(one.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the Ray head does not run"
+        for one in [psutil.Process(self._process.pid), *self._all()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, number)
 
     def close(self) -> None:
         """Stop it and remove its folder."""

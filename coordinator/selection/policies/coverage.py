@@ -32,7 +32,8 @@ def choose(draw: SelectionInput) -> Selection:
         # max() keeps the first of equals: the shuffled order decides
         best = max(_open(order, why, wanted, needed), key=lambda d: len(have[d] & open_cells))
         gained = have[best] & open_cells
-        why[best] = f"covers {_words(gained, draw.labels)}" if gained else NEEDED
+        words = first_few([_word(name, k, draw.labels) for name, k in sorted(gained)], 4)
+        why[best] = f"covers {words}" if gained else NEEDED
         open_cells -= gained
     left = [device for device in order if device not in why]
     why |= dict.fromkeys(left[: max(0, wanted - len(why) - 1)], _RANDOM)
@@ -47,10 +48,6 @@ def _open(order: list[str], chosen: Collection[str], wanted: int, needed: Collec
     if len(chosen) < wanted - 1 or any(device in needed for device in chosen):
         return left
     return [device for device in left if device in needed] or left
-
-
-def _words(gained: frozenset[Cell], labels: Sequence[str]) -> str:
-    return first_few([_word(name, k, labels) for name, k in sorted(gained)], 4)
 
 
 def _word(name: str, k: int, labels: Sequence[str]) -> str:

@@ -64,7 +64,7 @@ class PostgresEngine(TableEngine):
         self.place, self.where = place, place.where
         self._known, self._follows = known, follows
         self._read_only, self._alone = read_only, alone and not read_only
-        self.engine = engine_of(place, path, read_only=read_only)
+        self.engine = engine_of(place, path, read_only=read_only, alone=alone)
         sa.event.listen(self.engine, "before_cursor_execute", self._note)
         self._writer, self._seq = secrets.token_hex(12), 0
         self._connection: sa.Connection | None = None

@@ -17,33 +17,37 @@ _LOCKS: Final = 0x6C696368
 _LOCK_RETRY_S: Final = 0.05
 _KEEPALIVE: Final = {"keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 _UNACKNOWLEDGED_MS: Final = 15_000
+_IDLE_S: Final = {True: 15, False: 5}
+"""How long a process that is stopped in the middle of a transaction holds its locks, by whether it has the
+tables alone. If others share them, less than a lease: the next leader must not wait for the last one."""
 _LIMITS: Final = {
     "lock_timeout": "10s",
-    # A coordinator that is stopped in the middle of a transaction must not hold its locks.
-    "idle_in_transaction_session_timeout": "15s",
     "client_min_messages": "warning",
     "timezone": "UTC",
 }
 
 
-def engine_of(place: PostgresSchema, path: tuple[str, ...], *, read_only: bool) -> sa.Engine:
+def engine_of(
+    place: PostgresSchema, path: tuple[str, ...], *, read_only: bool, alone: bool = True
+) -> sa.Engine:
     """An engine without a pool: each connection is a new session.
 
     Args:
         place: the server, the database and the first schema of the path.
         path: further schemas in which tables are looked up.
         read_only: no statement may change anything.
+        alone: no other process waits for rows that a transaction has locked.
     """
 
     def creator() -> Any:
-        return _connected(place, path, read_only=read_only)
+        return _connected(place, path, read_only=read_only, alone=alone)
 
     return sa.create_engine(
         "postgresql+psycopg://", poolclass=NullPool, creator=creator, use_native_hstore=False
     )
 
 
-def _connected(place: PostgresSchema, path: tuple[str, ...], *, read_only: bool) -> Any:
+def _connected(place: PostgresSchema, path: tuple[str, ...], *, read_only: bool, alone: bool) -> Any:
     import psycopg  # noqa: PLC0415 - only where the configuration asks for it
 
     _, options = place.url.get_dialect()().create_connect_args(place.url)
@@ -60,7 +64,7 @@ def _connected(place: PostgresSchema, path: tuple[str, ...], *, read_only: bool)
         raise sorted_error(error, place) from None
     try:
         _require_server(raw, place)
-        _begin(raw, place, path, read_only=read_only)
+        _begin(raw, place, path, read_only=read_only, idle_s=_IDLE_S[alone or read_only])
         raw.autocommit = False
     except psycopg.Error as error:
         raw.close()
@@ -93,10 +97,11 @@ def _require_server(raw: Any, place: PostgresSchema) -> None:
         raw.execute("SET synchronous_commit = on")
 
 
-def _begin(raw: Any, place: PostgresSchema, path: tuple[str, ...], *, read_only: bool) -> None:
+def _begin(raw: Any, place: PostgresSchema, path: tuple[str, ...], *, read_only: bool, idle_s: int) -> None:
     """Set the session up, and make the schema if it is missing."""
     names = ", ".join(quoted(name) for name in (place.name, *path))
-    for name, value in {**_LIMITS, "search_path": names}.items():
+    idle = {"idle_in_transaction_session_timeout": f"{idle_s}s"}
+    for name, value in {**_LIMITS, **idle, "search_path": names}.items():
         raw.execute("SELECT set_config(%s, %s, false)", (name, value))
     if read_only:
         raw.execute("SET default_transaction_read_only = on")

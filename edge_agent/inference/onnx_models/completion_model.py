@@ -5,13 +5,13 @@ answers.
 """
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
-from edge_agent.inference.onnx_models.session import CPU, onnx_errors, open_session
-from edge_agent.inference.onnx_models.window_model import read_manifest
+from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.onnx_models.window_model import OnnxModel
 from models.contract import FloatArray
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.graph import IntArray
@@ -23,33 +23,17 @@ _MAX_QUESTIONS: Final = 64
 _TYPES: Final = dict(zip(COMPLETION_INPUTS, ("int64", "int64", "float", "float"), strict=True))
 
 
-class CompletionModel:
-    """An inference session; every call includes the embeddings.
-
-    Args:
-        folder: an unpacked bundle.
-        threads: of ONNX Runtime.
-        file: which of its models.
-        provider: of ONNX Runtime.
-
-    Raises:
-        Refused: the file is unsafe (``graph_safety``), does not load, or its inputs or outputs differ from
-            its manifest.
-    """
+class CompletionModel(OnnxModel):
+    """An inference session; every call includes the embeddings. Arguments and errors of the base class."""
 
     def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
-        self.manifest = read_manifest(folder)
-        self.digest = folder.name
+        super().__init__(folder, threads, file, provider)
         if self.manifest.graph is None:
             raise Refused(Reason.WRONG_TENSORS, f"{folder}: the model is of windows, not of knowledge graphs")
         self.shape = self.manifest.graph
         self.own = False
         """Whether it has answered from the device's own embeddings."""
-        self._session: Any = open_session(folder, self.manifest, threads, file, provider)
         self._require_inputs()
-        given = {o.name for o in self._session.get_outputs()}
-        if lacking := [name for name in COMPLETION_OUTPUTS if name not in given]:
-            raise Refused(Reason.WRONG_TENSORS, f"the ONNX model has no output {lacking[0]!r}")
 
     def _require_inputs(self) -> None:
         shape = self.shape
@@ -59,11 +43,8 @@ class CompletionModel:
             "entities": [shape.views, shape.entity_dim],
             "relations": [shape.views * shape.relation_dim],
         }
+        self._require_names(dims, COMPLETION_OUTPUTS)
         found = {i.name: i for i in self._session.get_inputs()}
-        if set(found) != set(dims):
-            raise Refused(
-                Reason.WRONG_TENSORS, f"the ONNX model's inputs are {sorted(found)}, not {sorted(dims)}"
-            )
         for name, wanted in dims.items():
             first, *others = list(found[name].shape) or [0]
             if isinstance(first, int) or others != wanted or found[name].type != f"tensor({_TYPES[name]})":
@@ -112,12 +93,7 @@ class CompletionModel:
         self, head_B: IntArray, relation_B: IntArray, tables: Tables
     ) -> tuple[IntArray, FloatArray]:
         feeds = (head_B, relation_B, tables.entities_EVD, tables.relations_XC)
-        try:
-            tails_BK, scores_BK = self._session.run(
-                list(COMPLETION_OUTPUTS), dict(zip(COMPLETION_INPUTS, feeds, strict=True))
-            )
-        except onnx_errors() as error:
-            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+        tails_BK, scores_BK = self._run(COMPLETION_OUTPUTS, dict(zip(COMPLETION_INPUTS, feeds, strict=True)))
         size, entities = (len(head_B), self.shape.top_k), len(tables.entities_EVD)
         if tails_BK.shape != size or scores_BK.shape != size or tails_BK.dtype != np.int64:
             raise Refused(

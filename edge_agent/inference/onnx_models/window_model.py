@@ -5,9 +5,9 @@ It runs in a servant (``edge_agent.inference.serving``), not in the agent.
 Shapes: B windows, M modalities that it reads, C channels, T samples, K classes of a target.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import structlog
@@ -50,8 +50,8 @@ def read_manifest(folder: Path) -> BundleManifest:
     return manifest
 
 
-class LoadedModel:
-    """An inference session on windows (:mod:`.completion_model` has the one on knowledge graphs).
+class OnnxModel:
+    """An inference session on a bundle's model.
 
     Args:
         folder: an unpacked bundle.
@@ -67,12 +67,34 @@ class LoadedModel:
     def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
         self.manifest = read_manifest(folder)
         self.digest = folder.name
-        self._session = open_session(folder, self.manifest, threads, file, provider)
+        self._session: Any = open_session(folder, self.manifest, threads, file, provider)
+
+    def _run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        try:
+            answers: list[NDArray[Any]] = self._session.run(list(outputs), dict(feeds))
+        except onnx_errors() as error:
+            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+        return answers
+
+    def _require_names(self, inputs: Collection[str], outputs: Iterable[str]) -> None:
+        """Check that the ONNX model has these inputs and no others, and these outputs."""
+        found = sorted(i.name for i in self._session.get_inputs())
+        if found != sorted(inputs):
+            raise Refused(Reason.WRONG_TENSORS, f"the ONNX model's inputs are {found}, not {sorted(inputs)}")
+        given = {o.name for o in self._session.get_outputs()}
+        if lacking := [name for name in outputs if name not in given]:
+            raise Refused(Reason.WRONG_TENSORS, f"the ONNX model has no output {lacking[0]!r}")
+
+
+class LoadedModel(OnnxModel):
+    """A model of windows (:mod:`.completion_model` has the one of knowledge graphs)."""
+
+    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
+        super().__init__(folder, threads, file, provider)
         self.names = tuple(m.name for m in self.manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
         self._answers = {target.name: output_names(target)[0] for target in self.manifest.predicted}
         self._require_inputs()
-        self._require_outputs()
         self.overridable = self._overridable()
         """Shapes of the tensors that the device may replace, by wire name."""
         self._own: Tensors = {}
@@ -92,25 +114,14 @@ class LoadedModel:
             m.name: [m.channels, self.manifest.samples.get(m.name, 0)] for m in self.manifest.modalities
         }
         expected[PRESENT] = [len(self.names)]
+        self._require_names(expected, self._answers.values())
         found = {i.name: list(i.shape[1:]) for i in self._session.get_inputs()}
-        if set(found) != set(expected):
-            raise Refused(
-                Reason.WRONG_TENSORS, f"the ONNX model's inputs are {sorted(found)}, not {sorted(expected)}"
-            )
         for name, dims in expected.items():
             pairs = zip(found[name], dims, strict=False)
             if len(found[name]) != len(dims) or any(isinstance(a, int) and a != b for a, b in pairs):
                 raise Refused(
                     Reason.WRONG_TENSORS, f"the ONNX model's input {name!r} is {found[name]}, not {dims}"
                 )
-
-    def _require_outputs(self) -> None:
-        given = {o.name for o in self._session.get_outputs()}
-        lacking = [name for name in self._answers.values() if name not in given]
-        if lacking:
-            raise Refused(
-                Reason.WRONG_TENSORS, f"the ONNX model has no output {lacking[0]!r}, the manifest has"
-            )
 
     @property
     def own(self) -> Tensors:
@@ -149,10 +160,7 @@ class LoadedModel:
         names = list(self.overridable)
         feeds = self._zeros()
         feeds[PRESENT] = np.zeros((1, len(self.names)), np.float32)
-        try:
-            return dict(zip(names, self._session.run(names, feeds), strict=True)) if names else {}
-        except onnx_errors() as error:
-            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+        return dict(zip(names, self._run(names, feeds), strict=True)) if names else {}
 
     def _zeros(self) -> dict[str, FloatArray]:
         return {
@@ -182,18 +190,15 @@ class LoadedModel:
         order = [columns.index(name) for name in self.names]
         feeds = {name: x[name] for name in self.names}
         feeds[PRESENT] = present_BM[:, order].astype(np.float32)
-        answers = self._run(feeds | self._own)
-        if self._own and not _finite(answers):
+        answers = self._predict(feeds | self._own)
+        if self._own and not all(bool(np.isfinite(answer).all()) for answer in answers.values()):
             _log.warning("personal_tensors_not_finite", own=list(self._own))
             self._own = {}
-            answers = self._run(feeds)
+            answers = self._predict(feeds)
         return answers
 
-    def _run(self, feeds: Mapping[str, NDArray[np.float32]]) -> dict[str, FloatArray]:
-        try:
-            made = self._session.run(list(self._answers.values()), feeds)
-        except onnx_errors() as error:
-            raise Refused(Reason.MALFORMED, f"the model does not run: {error}"[:500]) from None
+    def _predict(self, feeds: Mapping[str, NDArray[np.float32]]) -> dict[str, FloatArray]:
+        made = self._run(list(self._answers.values()), feeds)
         return {name: np.asarray(value, np.float32) for name, value in zip(self._answers, made, strict=True)}
 
     def try_once(self) -> None:
@@ -219,7 +224,3 @@ class LoadedModel:
             return (1, len(target.labels))
         made = {m.name: m for m in self.manifest.generated or ()}.get(target.modality or "")
         return (1,) if made is None else (1, made.channels, self.manifest.samples.get(made.name, 0))
-
-
-def _finite(answers: Mapping[str, FloatArray]) -> bool:
-    return all(bool(np.isfinite(answer).all()) for answer in answers.values())

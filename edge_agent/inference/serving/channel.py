@@ -34,7 +34,18 @@ class Channel:
         self._loop.add_reader(sock.fileno(), self._readable)
 
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
-        """As ``host.ModelChannel``."""
+        """Send one request, and return its answer: header and arrays.
+
+        Args:
+            header: the request.
+            arrays: that go with it.
+            timeout_s: a later answer closes the channel.
+            max_body: larger arrays close it too.
+
+        Raises:
+            ChannelClosed: no answer came, or an invalid one. Cancelling the caller closes it too.
+            Refused: the request is too large.
+        """
         if self.broken:
             raise ChannelClosed(self.broken)
         buffers = encode(header, arrays)

@@ -13,9 +13,11 @@ from typing import Final
 import structlog
 
 from edge_agent.inference.onnx_models.compatibility import PRESENT
+from edge_agent.inference.serving.channel import Channel
 from edge_agent.inference.serving.codec import MAX_BODY, Arrays, Header
 from edge_agent.inference.serving.host import Answer, ChannelClosed
 from edge_agent.inference.serving.model_server import ModelServer
+from edge_agent.inference.serving.zygote_client import ZygoteClient
 from models.worker.job_loop import trim_memory
 from protocol.errors import Transient
 
@@ -39,7 +41,7 @@ class InProcessChannel:
         """Why the channel is closed."""
 
     async def ask(self, header: Header, arrays: Arrays, timeout_s: float, max_body: int = MAX_BODY) -> Answer:
-        """As ``host.ModelChannel``. A late answer goes on in its thread; it cannot be stopped.
+        """As ``channel.Channel``. A late answer goes on in its thread; it cannot be stopped.
 
         Raises Transient if the system gives no thread.
         """
@@ -129,6 +131,10 @@ class InProcessHost:
 
     def end(self, pid: int) -> None:
         """There is no process to end."""
+
+
+Host = ZygoteClient | InProcessHost
+ModelChannel = Channel | InProcessChannel
 
 
 def all_ended(patience_s: float) -> bool:

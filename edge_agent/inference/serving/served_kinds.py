@@ -21,7 +21,7 @@ from edge_agent.inference.onnx_models.embedding_lookup import (
     no_answers,
 )
 from edge_agent.inference.serving.codec import Arrays
-from edge_agent.inference.serving.host import Host
+from edge_agent.inference.serving.in_process import Host
 from edge_agent.inference.serving.model_server import RAN
 from edge_agent.inference.serving.served_model import ModelOptions, PredictionFailed, ServedModel
 from models.contract import FloatArray

@@ -7,11 +7,12 @@ from typing import Any, Final
 import structlog
 from numpy.typing import NDArray
 
-from edge_agent.inference.onnx_models import probe
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
+from edge_agent.inference.onnx_models.exit_words import exit_words
 from edge_agent.inference.onnx_models.session import CPU
 from edge_agent.inference.serving.codec import Arrays, Header
-from edge_agent.inference.serving.host import ChannelClosed, Host, ModelChannel
+from edge_agent.inference.serving.host import ChannelClosed
+from edge_agent.inference.serving.in_process import Host, ModelChannel
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.tasks.task import Task
@@ -162,7 +163,7 @@ class ServedModel:
             channel.close()
         status = None if pid is None else await self._host.exit_status(pid)
         hangs = "not answered" in why
-        how = "" if status is None or hangs else probe.words(status, "")
+        how = "" if status is None or hangs else exit_words(status, "")
         return f"{who}: {how or why or 'it has ended'}"
 
     @property

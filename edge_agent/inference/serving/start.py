@@ -8,8 +8,7 @@ import structlog
 
 from edge_agent.config.agent import InferSettings
 from edge_agent.inference.onnx_models.window_model import read_manifest
-from edge_agent.inference.serving.host import Host
-from edge_agent.inference.serving.in_process import InProcessHost
+from edge_agent.inference.serving.in_process import Host, InProcessHost
 from edge_agent.inference.serving.served_kinds import Model, served
 from edge_agent.inference.serving.served_model import ModelOptions
 from edge_agent.inference.serving.variants.benchmark import RecentWindows, choose

@@ -12,7 +12,7 @@ from typing import Any, Final
 import cbor2
 import structlog
 
-from edge_agent.inference.onnx_models import probe
+from edge_agent.inference.onnx_models.exit_words import exit_words
 from edge_agent.inference.serving import zygote
 from edge_agent.inference.serving.channel import Channel
 from edge_agent.inference.serving.reaper import ended, reaped
@@ -270,7 +270,7 @@ class ZygoteClient:
 
     async def _lost(self, asked: dict[str, Any], why: str) -> str:
         """Text on how it ended; it is killed if it has not."""
-        fate = probe.words(await self._gone(), "", loading=asked["op"] == "ready")
+        fate = exit_words(await self._gone(), "", loading=asked["op"] == "ready")
         words = why or fate or "it ended"
         _log.error("zygote_gone", why=words)
         return words
@@ -296,4 +296,4 @@ def _pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _said(why: str) -> str:
-    return probe.words(1, why) if why else ""
+    return exit_words(1, why) if why else ""

@@ -61,6 +61,7 @@ def set_rate(device: IioDevice, channels: list[str], rate_hz: float) -> float:
     return now
 
 
+@dataclass(eq=False, repr=False)
 class Buffer:
     """One capture, from :meth:`start` to :meth:`stop`; blocking, so it needs a thread of its own.
 
@@ -72,22 +73,16 @@ class Buffer:
         counters: see :class:`edge_agent.sources.timestamps.ClockMapping`.
     """
 
-    def __init__(
-        self,
-        device: IioDevice,
-        node: Path,
-        request: BufferRequest,
-        clock: Clock,
-        counters: MutableMapping[str, float],
-    ) -> None:
-        self._device = device
-        self._node = node
-        self._request = request
-        self._clock = clock
-        self._counters = counters
+    device: IioDevice
+    node: Path
+    request: BufferRequest
+    clock: Clock
+    counters: MutableMapping[str, float]
+
+    def __post_init__(self) -> None:
         self._started = False
         self._fd: int | None = None
-        self.rate_hz = request.rate_hz
+        self.rate_hz = self.request.rate_hz
         """The rate in effect."""
 
     @property
@@ -102,7 +97,7 @@ class Buffer:
             OSError: an attribute cannot be written or opened, or the driver refuses.
             Transient: the device has no buffer, or not with these channels.
         """
-        device, request = self._device, self._request
+        device, request = self.device, self.request
         scan, buffer = device.scan_folder, device.buffer_folder
         if scan is None or buffer is None:
             raise Transient(f"{device.name} has no buffer: set mode = 'poll'")
@@ -133,38 +128,38 @@ class Buffer:
         self._layout = ScanLayout(device.element(name) for name in [*on, *["timestamp"] * stamped])
         self._rows = SampleRows(device, request.modalities, buffered=True)
         clock = device.text("current_timestamp_clock") or "realtime"
-        self._map = ClockMapping(clock, self._clock.wall, self._counters) if stamped else None
+        self._map = ClockMapping(clock, self.clock.wall, self.counters) if stamped else None
         self._blocks = BlockTimestamps(rate)
         self.rate_hz = rate
-        self._fd = os.open(self._node, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = os.open(self.node, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _switch_on(self, buffer: str) -> None:
         try:
-            self._device.write(f"{buffer}/enable", "1")
+            self.device.write(f"{buffer}/enable", "1")
         except OSError as error:
-            if self._device.text("trigger/current_trigger") == "":
+            if self.device.text("trigger/current_trigger") == "":
                 words = "it has no trigger; perhaps it needs one: set trigger (lichen agent sensors list)"
-                raise Transient(f"{self._device.name}: its buffer does not start: {words}: {error}") from None
+                raise Transient(f"{self.device.name}: its buffer does not start: {words}: {error}") from None
             raise
         self._started = True
 
     def _choose(self, scan: str, wanted: list[str], have: list[str], *, stamped: bool) -> None:
         """Select the channels of the scan; unused channels cost bus time."""
         for name in have:
-            self._device.write(f"{scan}/in_{name}_en", "1" if name in wanted else "0")
+            self.device.write(f"{scan}/in_{name}_en", "1" if name in wanted else "0")
         if stamped:
-            self._device.write(f"{scan}/in_timestamp_en", "1")
+            self.device.write(f"{scan}/in_timestamp_en", "1")
 
     def stop(self) -> None:
         """Disable the buffer if it was enabled here; a device that is gone is already off."""
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
-        folder = self._device.buffer_folder
+        folder = self.device.buffer_folder
         if self._started and folder is not None:
             self._started = False
             try:
-                self._device.write(f"{folder}/enable", "0")
+                self.device.write(f"{folder}/enable", "0")
             except OSError:
                 return
 
@@ -177,22 +172,22 @@ class Buffer:
         fd, rest = self._fd, b""
         while fd is not None and not outlet.stopped:
             if not outlet.readable(fd, _SILENCE_S):
-                if not self._device.path.exists():
-                    raise OSError(f"{self._device.id} is gone")
+                if not self.device.path.exists():
+                    raise OSError(f"{self.device.id} is gone")
                 continue
             try:
                 block = os.read(fd, _READ_BYTES)
             except BlockingIOError:
                 continue
             if not block:
-                raise OSError(f"{self._node}: the device is gone")
+                raise OSError(f"{self.node}: the device is gone")
             rest = self._hand_over(rest + block, outlet)
 
     def _hand_over(self, block: bytes, outlet: ThreadOutlet) -> bytes:
         """Put all whole scans; returns the remaining bytes."""
         whole = len(block) // self._layout.size * self._layout.size
         if whole:
-            now = self._clock.wall()
+            now = self.clock.wall()
             numbers = self._layout.read(block[:whole])
             t = self._times(numbers, whole // self._layout.size, now)
             for name, values in self._rows.of(numbers).items():

@@ -4,7 +4,6 @@ It uses the buffer if possible (the driver samples, with stamps of the kernel), 
 """
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -74,11 +73,9 @@ class Iio:
             words.append(f"{self.name}: {error}; the agent waits for it")
         return words
 
-    async def samples(self) -> AsyncIterator[Batch]:
+    def samples(self) -> AsyncIterator[Batch]:
         """Wait for the device, then yield; see :class:`edge_agent.sources.base.Source`."""
-        async with aclosing(read_in_thread(self._work, self.name, self.counters)) as batches:
-            async for batch in batches:
-                yield batch
+        return read_in_thread(self._work, self.name, self.counters)
 
     def _work(self, outlet: ThreadOutlet) -> None:
         """The blocking work, run in a thread."""

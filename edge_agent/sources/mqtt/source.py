@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.mqtt.link import Link, Message, read_password, tls_context
-from runtime.settings.load import ConfigPath, MqttSettings, Section, TlsSettings
+from runtime.settings.load import BrokerSettings, MqttSettings
 
 LOOK_S: Final = 1.0
 """The longest time from a lost connection to the end of the active labels."""
@@ -29,16 +29,9 @@ MAX_BATCHES: Final = 4096
 """Rows that wait for the agent; beyond it the oldest are dropped and counted."""
 
 
-class MqttSourceSettings(Section):
+class MqttSourceSettings(BrokerSettings):
     """Keys of ``[[source]] kind = "mqtt"``."""
 
-    host: Annotated[str, Field(min_length=1, max_length=253)] = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535)] = 1883
-    protocol: Literal["5", "3.1.1"] = "5"
-    username: str | None = None
-    password_file: ConfigPath | None = None
-    """The first line is the password."""
-    tls: TlsSettings | None = None
     client_id: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     """None: a new one at each start."""
     keepalive_s: Annotated[int, Field(ge=1, le=65535)] = 30
@@ -57,11 +50,8 @@ class MqttSourceSettings(Section):
 
     def link(self) -> MqttSettings:
         """Settings of the connection."""
-        shared = self.model_dump(
-            include={"host", "port", "protocol", "username", "password_file", "keepalive_s"}
-        )
-        bounds = {"backoff_max_s": self.backoff_max_s, "backoff_min_s": min(1.0, self.backoff_max_s)}
-        return MqttSettings(**shared, **bounds, tls=self.tls, ping_s=0, session_expiry_s=0)
+        most = self.backoff_max_s
+        return self.link_with(keepalive_s=self.keepalive_s, backoff_max_s=most, backoff_min_s=min(1.0, most))
 
 
 class Mqtt:

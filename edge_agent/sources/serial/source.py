@@ -6,7 +6,6 @@ A line that does not match the configuration is counted and shown, and the next 
 import errno
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from typing import Annotated, Final, Literal, Self
 
 import numpy as np
@@ -89,11 +88,9 @@ class Serial:
             words.append(f"{self.name}: port is missing; the agent waits for it")
         return words
 
-    async def samples(self) -> AsyncIterator[Batch]:
+    def samples(self) -> AsyncIterator[Batch]:
         """Wait for the port, then yield; see :class:`edge_agent.sources.base.Source`."""
-        async with aclosing(read_in_thread(self._work, self.name, self.counters)) as batches:
-            async for batch in batches:
-                yield batch
+        return read_in_thread(self._work, self.name, self.counters)
 
     def _work(self, outlet: ThreadOutlet) -> None:
         """The blocking work, run in a thread."""

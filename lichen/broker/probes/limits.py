@@ -15,7 +15,8 @@ _EXACT: Final = 1024
 _OUTGOING: Final = 65
 """Chunks in flight at the largest ``window``, and a control message."""
 _KEEPALIVE_S: Final = 2
-_PATIENCE_S: Final = 8.0
+_PATIENCE_S: Final = 12.0
+"""A busy Mosquitto looks for silent clients only every few seconds."""
 _ARRIVES_S: Final = 3.0
 
 

@@ -2,7 +2,7 @@
 
 import time
 
-from lichen.broker.client import ANSWER_S, ProbeClient
+from lichen.broker.client import ANSWER_S
 from lichen.broker.client_types import ClientOptions
 from lichen.broker.facts import QUEUED, RETAINED, RetainedFacts, SessionFacts, WillFacts
 from lichen.broker.lab import BACK, PERSISTENT, Lab
@@ -29,7 +29,8 @@ def retained(lab: Lab) -> RetainedFacts:
     with lab.client("roster") as reader:
         pattern = lab.topic("states", "d", "+", "up", "#")
         reader.subscribe(pattern)
-        wildcard = _retained_topics(reader, RETAINED)
+        states = reader.received(RETAINED, 10.0, quiet_s=2.0)
+        wildcard = len({m.topic for m in states if m.retain})
         before = len(reader.received(0))
         reader.subscribe(pattern)
         again = reader.received(before + RETAINED, 6.0, quiet_s=_QUIET_S)[before:]
@@ -41,10 +42,6 @@ def _read(lab: Lab, topic: str) -> tuple[bytes, ...]:
     with lab.client("reader") as reader:
         reader.subscribe(topic)
         return tuple(m.payload for m in reader.quiet(_QUIET_S) if m.retain)
-
-
-def _retained_topics(reader: ProbeClient, count: int) -> int:
-    return len({m.topic for m in reader.received(count, 10.0, quiet_s=2.0) if m.retain})
 
 
 def session(lab: Lab) -> SessionFacts:

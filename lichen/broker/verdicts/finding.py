@@ -1,11 +1,15 @@
-"""A finding, and the parts that the table makes it of."""
+"""A finding, the table of all checks, and the verdicts that the checks give."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
+
+from lichen.broker.facts import Facts
 
 Result = Literal["passed", "limited", "failed", "untried"]
 NOTHING: Final = ""
+F = TypeVar("F", bound=Facts)
+Judge = Callable[[F], "RowVerdict | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,25 @@ class BrokerCheck:
     tried: str
     judge: Callable[[Any], RowVerdict | None]
     needed: str
-    required: bool = True
+    required: bool
+
+
+TABLE: Final[dict[type, list[BrokerCheck]]] = {}
+"""The checks that judge a probe's facts."""
+
+
+def check(
+    kind: type[F], name: str, tried: str, needed: str = NOTHING, *, required: bool = True
+) -> Callable[[Judge[F]], Judge[F]]:
+    """Put the verdict on these facts into the table; arguments as of :class:`BrokerCheck`."""
+
+    def put(judge: Judge[F]) -> Judge[F]:
+        TABLE.setdefault(kind, []).append(
+            BrokerCheck(name, tried, judge, needed, required and needed != NOTHING)
+        )
+        return judge
+
+    return put
 
 
 def passed(measured: str, consequence: str = NOTHING) -> RowVerdict:
@@ -75,8 +97,8 @@ def failed(measured: str, consequence: str) -> RowVerdict:
     return RowVerdict("failed", measured, consequence)
 
 
-def either(good: bool, measured: tuple[str, str], consequence: str, *, required: bool = True) -> RowVerdict:  # noqa: FBT001 - the question itself
-    """Passed with the first text, or failed (limited, if not required) with the second."""
+def either(good: bool, measured: tuple[str, str], consequence: str, *, required: bool = False) -> RowVerdict:  # noqa: FBT001 - the question itself
+    """Passed with the first text, or limited (failed, if required) with the second."""
     if good:
         return passed(measured[0])
     return (failed if required else limited)(measured[1], consequence)

@@ -14,76 +14,72 @@ from lichen.broker.facts import (
     TidyFacts,
     WillFacts,
 )
-from lichen.broker.verdicts.finding import RowVerdict, either, failed, limited, passed
+from lichen.broker.verdicts.finding import RowVerdict, check, either, failed, limited, passed
 
+_RETAINED = "lichen needs retained messages"
+_SHARE = "one ingest worker only, until this is known"
 _RESENT = "no update is lost, for agents send until the receipt"
 _ONE_WORKER = "one ingest worker only: run lichen coordinator serve, or one lichen coordinator ingest"
 
 
-def exact(facts: RetainedFacts) -> RowVerdict:
-    """One retained message."""
+@check(RetainedFacts, "retained.subscribe", "a later SUBSCRIBE", _RETAINED)
+def _exact(facts: RetainedFacts) -> RowVerdict:
     return either(
         facts.exact,
         ("delivered, marked as retained", "not delivered, or not marked as retained"),
         "a device that connects later would find neither task nor version",
+        required=True,
     )
 
 
-def wildcard(facts: RetainedFacts) -> RowVerdict:
-    """Retained messages behind a wildcard."""
+@check(RetainedFacts, "retained.wildcard", "300 behind a wildcard filter", _RETAINED)
+def _wildcard(facts: RetainedFacts) -> RowVerdict:
     return either(
         facts.wildcard == RETAINED,
         (f"{RETAINED} of {RETAINED}", f"{facts.wildcard} of {RETAINED}"),
         "a coordinator that starts misses states; it asks the devices for them, which takes a while",
-        required=False,
     )
 
 
-def again(facts: RetainedFacts) -> RowVerdict:
-    """Retained messages at a second SUBSCRIBE."""
+@check(RetainedFacts, "retained.again", "a second SUBSCRIBE of one client")
+def _again(facts: RetainedFacts) -> RowVerdict:
     return either(
         facts.again == RETAINED,
         (f"{RETAINED} of {RETAINED}", f"{facts.again} of {RETAINED}"),
         "after a reconnect, states that changed meanwhile come later, with the next message of the device",
-        required=False,
     )
 
 
-def replaced(facts: RetainedFacts) -> RowVerdict:
-    """The newest of two."""
+@check(RetainedFacts, "retained.replaced", "a second message on the topic", _RETAINED)
+def _replaced(facts: RetainedFacts) -> RowVerdict:
     return either(
         facts.replaced == (b"second",),
         ("the second one alone", f"{len(facts.replaced)} messages, the last {_last(facts.replaced)}"),
         "devices would start from an old task or version",
+        required=True,
     )
 
 
-def _last(payloads: tuple[bytes, ...]) -> str:
-    return payloads[-1].decode(errors="replace") if payloads else "none"
-
-
-def cleared(facts: RetainedFacts) -> RowVerdict:
-    """An empty one."""
+@check(RetainedFacts, "retained.cleared", "an empty message on the topic")
+def _cleared(facts: RetainedFacts) -> RowVerdict:
     return either(
         facts.cleared == 0,
         ("gone", f"{facts.cleared} still there"),
         "devices that were forgotten stay in the roster",
-        required=False,
     )
 
 
-def present(facts: SessionFacts) -> RowVerdict:
-    """CONNACK's flag."""
+@check(SessionFacts, "session.kept", "a persistent session, after DISCONNECT")
+def _present(facts: SessionFacts) -> RowVerdict:
     return either(
         facts.present,
         ("kept", "not kept"),
         f"what is sent to a process that is away is lost and sent again later; {_RESENT}",
-        required=False,
     )
 
 
-def queued(facts: SessionFacts) -> RowVerdict:
-    """Messages for a client that is away."""
+@check(SessionFacts, "session.queue", "1,200 messages while away")
+def _queued(facts: SessionFacts) -> RowVerdict:
     some = f"{facts.queued} of {facts.published}"
     if facts.published < QUEUED:
         return limited(
@@ -95,50 +91,54 @@ def queued(facts: SessionFacts) -> RowVerdict:
         (f"{some} came", f"{some} came, though all had a PUBACK"),
         "while the coordinator is away, the rest of a burst is dropped and sent again later; "
         f"{_RESENT}; raise the broker's queue limit (Mosquitto: max_queued_messages 0)",
-        required=False,
     )
 
 
-def session_order(facts: SessionFacts) -> RowVerdict:
-    """The order of queued messages."""
+@check(SessionFacts, "session.order", "the order of those messages")
+def _session_order(facts: SessionFacts) -> RowVerdict:
     return either(
         facts.in_order,
         ("in order", "out of order"),
         "the last state of a device may be overtaken by an older one; the coordinator goes by their numbers",
-        required=False,
     )
 
 
-def redelivered(facts: DeliveryFacts) -> RowVerdict:
-    """Unacknowledged messages after a reconnect."""
+@check(DeliveryFacts, "qos1.again", "3 messages without PUBACK, cut, reconnect")
+def _redelivered(facts: DeliveryFacts) -> RowVerdict:
     return either(
         facts.redelivered == REPEATED,
         (f"{REPEATED} of {REPEATED} came again", f"{facts.redelivered} of {REPEATED} came again"),
         f"what a process held when its connection broke is lost; {_RESENT}; other messages come later",
-        required=False,
     )
 
 
-def taken_over(facts: DeliveryFacts) -> RowVerdict:
-    """A second connection with one id."""
+@check(DeliveryFacts, "qos1.puback", "PUBACK where nobody subscribes", "lichen needs PUBACK for its pings")
+def _puback(facts: DeliveryFacts) -> RowVerdict:
+    return passed(f"median {facts.puback_ms:g} ms")
+
+
+@check(DeliveryFacts, "session.takeover", "a second CONNECT with one client id")
+def _taken_over(facts: DeliveryFacts) -> RowVerdict:
     return either(
         facts.taken_over,
         ("the new connection works, the old one ended", "the new connection did not get the session"),
         "a device that returns before its old connection is noticed as dead cannot work until then",
+        required=True,
     )
 
 
-def several(facts: DeliveryFacts) -> RowVerdict:
-    """Three filters in one SUBSCRIBE."""
+@check(DeliveryFacts, "filter.several", "three filters in one SUBSCRIBE", "an agent has three filters")
+def _several(facts: DeliveryFacts) -> RowVerdict:
     return either(
         facts.several_filters,
         ("granted and delivered", "not all delivered"),
         "an agent subscribes to three filters in one packet: offers, tasks or versions would be missing",
+        required=True,
     )
 
 
-def overlap(facts: DeliveryFacts) -> RowVerdict:
-    """Two filters that match one message."""
+@check(DeliveryFacts, "filter.overlap", "two filters that match one message")
+def _overlap(facts: DeliveryFacts) -> RowVerdict:
     if facts.overlap == 1:
         return passed("once")
     if facts.overlap == 0:
@@ -146,8 +146,8 @@ def overlap(facts: DeliveryFacts) -> RowVerdict:
     return passed(f"{facts.overlap} times", "allowed by MQTT; lichen counts an update once by its digest")
 
 
-def order(facts: DeliveryFacts) -> RowVerdict:
-    """Messages of one topic."""
+@check(DeliveryFacts, "order", "300 messages of one topic", "lichen needs QoS 1")
+def _order(facts: DeliveryFacts) -> RowVerdict:
     if facts.complete < ORDERED:
         return failed(
             f"{facts.complete} of {ORDERED} came", "the broker loses messages of a client that is there"
@@ -156,17 +156,11 @@ def order(facts: DeliveryFacts) -> RowVerdict:
         facts.in_order,
         (f"{ORDERED} in order", "out of order"),
         "an older state may follow a newer one for a moment",
-        required=False,
     )
 
 
-def puback(facts: DeliveryFacts) -> RowVerdict:
-    """PUBACK of a message without subscribers."""
-    return passed(f"median {facts.puback_ms:g} ms")
-
-
-def after_cut(facts: WillFacts) -> RowVerdict:
-    """The will after a cut."""
+@check(WillFacts, "will.cut", "a connection without DISCONNECT")
+def _after_cut(facts: WillFacts) -> RowVerdict:
     if facts.after_cut is None:
         return limited(
             "it did not come", "devices that lose power show as online until their state is too old"
@@ -174,28 +168,26 @@ def after_cut(facts: WillFacts) -> RowVerdict:
     return passed(f"after {facts.after_cut:.1f} s")
 
 
-def will_retained(facts: WillFacts) -> RowVerdict:
-    """The will as a retained message."""
+@check(WillFacts, "will.retained", "a later SUBSCRIBE")
+def _will_retained(facts: WillFacts) -> RowVerdict:
     return either(
         facts.retained,
         ("retained", "not retained"),
         "a coordinator that starts takes devices that are gone for online",
-        required=False,
     )
 
 
-def after_disconnect(facts: WillFacts) -> RowVerdict:
-    """The will after a DISCONNECT."""
+@check(WillFacts, "will.disconnect", "a connection that ends in order")
+def _after_disconnect(facts: WillFacts) -> RowVerdict:
     return either(
         not facts.after_disconnect,
         ("it does not come", "it comes"),
         "devices that stop in order show as lost",
-        required=False,
     )
 
 
-def once(facts: SharedFacts) -> RowVerdict:
-    """Each message to one member."""
+@check(SharedFacts, "shared.once", "$share, two members, 200 messages", _SHARE, required=False)
+def _once(facts: SharedFacts) -> RowVerdict:
     if facts.refused:
         return limited(facts.refused, _ONE_WORKER)
     if facts.missing == SHARED:
@@ -208,8 +200,8 @@ def once(facts: SharedFacts) -> RowVerdict:
     return passed(f"{SHARED} of {SHARED}, each once")
 
 
-def spread(facts: SharedFacts) -> RowVerdict | None:
-    """Messages for each member."""
+@check(SharedFacts, "shared.spread", "the share of each member", _SHARE, required=False)
+def _spread(facts: SharedFacts) -> RowVerdict | None:
     if not sum(facts.counts):
         return None
     measured = f"{facts.counts[0]} and {facts.counts[1]}"
@@ -217,12 +209,11 @@ def spread(facts: SharedFacts) -> RowVerdict | None:
         min(facts.counts) >= SHARED // 10,
         (measured, measured),
         "one worker does nearly all the work: look for the broker's strategy (EMQX: round_robin, not sticky)",
-        required=False,
     )
 
 
-def dead_member(facts: SharedFacts) -> RowVerdict | None:
-    """What a member held that died."""
+@check(SharedFacts, "shared.dead", "a member that dies without PUBACK", _SHARE, required=False)
+def _dead_member(facts: SharedFacts) -> RowVerdict | None:
     if not sum(facts.counts):
         return None
     return either(
@@ -232,12 +223,11 @@ def dead_member(facts: SharedFacts) -> RowVerdict | None:
             f"{facts.lost_with_member} of {HELD} did not come to the other; the first held {facts.held}",
         ),
         f"{_RESENT}; a round may wait for that when an ingest worker dies",
-        required=False,
     )
 
 
-def away_member(facts: SharedFacts) -> RowVerdict | None:
-    """The share of a member that is away."""
+@check(SharedFacts, "shared.away", "a member that is away, its session kept", _SHARE, required=False)
+def _away_member(facts: SharedFacts) -> RowVerdict | None:
     if not sum(facts.counts):
         return None
     return either(
@@ -247,12 +237,11 @@ def away_member(facts: SharedFacts) -> RowVerdict | None:
             f"{facts.lost_with_away} of {HELD} wait for the member that is away",
         ),
         "ingest workers must use session_expiry_s = 0, or updates wait until the worker is back",
-        required=False,
     )
 
 
-def tidy(facts: TidyFacts) -> RowVerdict:
-    """What this check leaves."""
+@check(TidyFacts, "tidy", "removal of what this check left")
+def _tidy(facts: TidyFacts) -> RowVerdict:
     if facts.trouble:
         return limited(
             facts.trouble, f"{facts.left} retained messages may be left below the prefix: clear them"
@@ -261,5 +250,8 @@ def tidy(facts: TidyFacts) -> RowVerdict:
         facts.left == 0,
         ("nothing is left", f"{facts.left} retained messages are left"),
         "clear them by hand below the prefix",
-        required=False,
     )
+
+
+def _last(payloads: tuple[bytes, ...]) -> str:
+    return payloads[-1].decode(errors="replace") if payloads else "none"

@@ -1,9 +1,9 @@
 """The faults of the matrix: each does its harm to real processes, and ends it again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lichen_lab.benchmarks.fault_injection.steps import FaultyFleet
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
@@ -35,11 +35,11 @@ class InjectedFault:
 
     name: str
     words: str
-    harm: Callable[[FaultyFleet, Free], Awaitable[None]]
+    harm: Callable[[FaultyFleet, Free], Coroutine[Any, Any, None]]
     disks: bool = False
 
 
-def _kill(name: str | None) -> Callable[[FaultyFleet, Free], Awaitable[None]]:
+def _kill(name: str | None) -> Callable[[FaultyFleet, Free], Coroutine[Any, Any, None]]:
     """SIGKILL; None: the target agent."""
 
     async def harm(fleet: FaultyFleet, free: Free) -> None:

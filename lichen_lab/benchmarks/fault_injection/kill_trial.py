@@ -2,21 +2,80 @@
 
 import asyncio
 import contextlib
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lichen_lab.benchmarks.fault_injection import kill_plan
 from lichen_lab.benchmarks.fault_injection.harness import small_fleet
 from lichen_lab.benchmarks.fault_injection.harness.trial import FaultTrial, run_in_folder
-from lichen_lab.benchmarks.fault_injection.kill_plan import Kill
 from lichen_lab.benchmarks.fault_injection.verdict import Verdict
 from lichen_lab.simulation.processes.embedded_broker import free_port
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 from protocol.errors import Transient
 from protocol.topics import Kind
+
+_FIRST_S: Final = 1.2
+"""Latest moment of a strike after its round was first seen: about the length of a round."""
+_SOON_S: Final = 0.04
+"""Latest moment after a message was seen: its effect is then being written or answered."""
+_ON: Final = (Kind.OFFER, Kind.FETCH, Kind.UPDATE, Kind.RECEIPT, Kind.ROUND)
+_AIMED: Final = 0.5
+"""Share of strikes that wait for such a message."""
+_AWAY_S: Final = (0.05, 0.8)
+_SECOND: Final = 0.3
+"""Share of rounds with a second strike."""
+_ALL: Final = 0.06
+"""Share of strikes that kill every process at once, like a power cut."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """SIGKILL for some processes.
+
+    Attributes:
+        round: the plan waits until this round is first seen.
+        on: then for the next message of this kind, if any, for a limited time.
+        after_s: time from then on.
+        victims: killed at one moment.
+        away_s: until they are started again.
+    """
+
+    round: int
+    on: Kind | None
+    after_s: float
+    victims: tuple[str, ...]
+    away_s: float
+
+    def words(self) -> str:
+        """A line of text."""
+        moment = f"round {self.round}" + ("" if self.on is None else f", {self.on.value}")
+        return f"{moment} + {self.after_s:.2f} s: {', '.join(self.victims)} for {self.away_s:.2f} s"
+
+
+def plan(seed: int, rounds: int, victims: Sequence[str]) -> list[Kill]:
+    """The strikes, drawn before the run, so that a seed names one plan.
+
+    One or two in every round; each process is a victim once before any is twice.
+    """
+    rng = random.Random(f"strikes/{seed}")  # noqa: S311 - a plan that a seed names
+    bag: list[str] = []
+    strikes = []
+    for number in range(1, rounds + 1):
+        for _ in range(1 + (rng.random() < _SECOND)):
+            if rng.random() < _ALL:
+                chosen = tuple(victims)
+            else:
+                if not bag:
+                    bag = rng.sample(list(victims), len(victims))
+                chosen = (bag.pop(),)
+            on = rng.choice(_ON) if rng.random() < _AIMED else None
+            after_s = rng.uniform(0, _FIRST_S if on is None else _SOON_S)
+            strikes.append(Kill(number, on, after_s, chosen, rng.uniform(*_AWAY_S)))
+    return strikes
+
 
 DEVICES: Final = ("alectoria", "bryoria", "cetraria")
 _ROUND_S: Final = 15.0
@@ -39,14 +98,10 @@ class KillOutcome:
         ended: the coordinator finished all rounds.
         kills: name -> SIGKILLs.
         restarts: processes that were started again.
-        accepted: updates in the journal.
-        acknowledged: of those, the ones whose receipt was seen.
-        waiting: of those, the ones whose receipt was not seen, and which their agent keeps.
+        verdict: on the whole run.
         repeats: update messages beyond the first of each update.
         receipts_again: receipts beyond the first of each update.
         refusals: reason -> receipts that refuse (a late update of a closed round).
-        compared: versions equal to the undisturbed fold, bit for bit.
-        violations: broken promises, as text.
         folder: of all files, if it was kept.
     """
 
@@ -56,20 +111,16 @@ class KillOutcome:
     ended: bool = False
     kills: dict[str, int] = field(default_factory=dict)
     restarts: int = 0
-    accepted: int = 0
-    acknowledged: int = 0
-    waiting: int = 0
+    verdict: Verdict = field(default_factory=Verdict)
     repeats: int = 0
     receipts_again: int = 0
     refusals: dict[str, int] = field(default_factory=dict)
-    compared: int = 0
-    violations: list[str] = field(default_factory=list)
     folder: Path | None = None
 
     @property
     def sound(self) -> bool:
         """It ended, and every promise held."""
-        return self.ended and not self.violations
+        return self.ended and not self.verdict.violations
 
 
 class KillTrial(FaultTrial):
@@ -105,7 +156,7 @@ class KillTrial(FaultTrial):
 
     async def run(self) -> KillOutcome:
         """Run to the end, or to the time limit; then check."""
-        started, out = time.monotonic(), self.outcome
+        started, out, broken = time.monotonic(), self.outcome, list[str]()
         try:
             async with self.running() as stage:
                 striking = asyncio.create_task(self._strike_all(), name="strikes")
@@ -117,13 +168,14 @@ class KillTrial(FaultTrial):
                     await stage.until(f"the end of {out.rounds} rounds", self.finished, limit)
                     out.ended = True
                 except Transient as error:
-                    out.violations.append(str(error))
+                    broken.append(str(error))
                 finally:
                     striking.cancel()
                     await asyncio.gather(striking, return_exceptions=True)
             self._count()
             if out.ended:
-                self._add(await self.verdict())
+                out.verdict = await self.verdict()
+            out.verdict.violations += [*broken, *self.stage.deaths]
         finally:
             await asyncio.to_thread(self.close)
         out.seconds = time.monotonic() - started
@@ -131,7 +183,7 @@ class KillTrial(FaultTrial):
 
     async def _strike_all(self) -> None:
         stage = self.stage
-        for strike in kill_plan.plan(self.outcome.seed, self.outcome.rounds, (BROKER, COORDINATOR, *DEVICES)):
+        for strike in plan(self.outcome.seed, self.outcome.rounds, (BROKER, COORDINATOR, *DEVICES)):
             while self.round < strike.round:
                 self.witness.changed.clear()
                 await self.witness.changed.wait()
@@ -174,13 +226,6 @@ class KillTrial(FaultTrial):
         out.repeats = sum(witness.sent.values()) - len(witness.sent)
         out.receipts_again = sum(witness.receipts.values()) - len(witness.receipts)
         out.refusals = dict(witness.refusals)
-        out.violations += stage.deaths
-
-    def _add(self, verdict: Verdict) -> None:
-        out = self.outcome
-        out.accepted, out.acknowledged, out.waiting = verdict.accepted, verdict.acknowledged, verdict.waiting
-        out.compared = verdict.compared
-        out.violations += verdict.violations
 
 
 def run(

@@ -11,7 +11,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.fault_injection import kill_trial as trial
 from lichen_lab.benchmarks.fault_injection.kill_trial import KillOutcome
-from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 
 SEEDS: Final = 10
@@ -57,13 +57,14 @@ def words(outcome: KillOutcome) -> str:
     """One seed in one line, and its violations below."""
     kills = ", ".join(f"{name} {count}" for name, count in outcome.kills.items())
     end = "ended" if outcome.ended else "DID NOT END"
+    verdict = outcome.verdict
     summary = (
-        f"{end} after {outcome.seconds:.0f} s; kills: {kills}; {outcome.accepted} updates accepted, "
-        f"{outcome.acknowledged} seen acknowledged; {outcome.compared} of {outcome.rounds + 1} versions "
+        f"{end} after {outcome.seconds:.0f} s; kills: {kills}; {verdict.accepted} updates accepted, "
+        f"{verdict.acknowledged} seen acknowledged; {verdict.compared} of {outcome.rounds + 1} versions "
         f"equal the undisturbed fold"
     )
     lines = [summary]
-    lines += [f"VIOLATION: {violation}" for violation in outcome.violations]
+    lines += [f"VIOLATION: {violation}" for violation in outcome.verdict.violations]
     if outcome.folder is not None:
         lines.append(f"files are kept in {outcome.folder}")
     return "\n".join(lines)
@@ -73,16 +74,16 @@ def rows(outcomes: list[KillOutcome], setting: str) -> list[ResultRow]:
     """The figures over all seeds."""
     figures: dict[str, list[float]] = {
         _SOUND: [100.0 * one.sound for one in outcomes],
-        _VIOLATIONS: [float(len(one.violations)) for one in outcomes],
+        _VIOLATIONS: [float(len(one.verdict.violations)) for one in outcomes],
         "versions equal to the undisturbed fold, %": [
-            100.0 * one.compared / (one.rounds + 1) for one in outcomes
+            100.0 * one.verdict.compared / (one.rounds + 1) for one in outcomes
         ],
         "kills of the broker": [float(one.kills.get(BROKER, 0)) for one in outcomes],
         "kills of the coordinator": [float(one.kills.get(COORDINATOR, 0)) for one in outcomes],
         "kills of agents": [float(sum(one.kills.get(name, 0) for name in trial.DEVICES)) for one in outcomes],
         "processes started again": [float(one.restarts) for one in outcomes],
-        "updates accepted": [float(one.accepted) for one in outcomes],
-        "updates seen acknowledged": [float(one.acknowledged) for one in outcomes],
+        "updates accepted": [float(one.verdict.accepted) for one in outcomes],
+        "updates seen acknowledged": [float(one.verdict.acknowledged) for one in outcomes],
         "update messages sent again": [float(one.repeats) for one in outcomes],
         "receipts sent again": [float(one.receipts_again) for one in outcomes],
         "updates refused (of a closed round, and the like)": [
@@ -91,15 +92,11 @@ def rows(outcomes: list[KillOutcome], setting: str) -> list[ResultRow]:
         "seconds a seed": [one.seconds for one in outcomes],
     }
     taken = sum(one.seconds for one in outcomes)
-    return [
-        row("synthetic, 2 modalities", "qqr", setting, name, values, seconds=taken)
-        for name, values in figures.items()
-    ]
+    return figure_rows("synthetic, 2 modalities", "qqr", setting, figures, seconds=taken)
 
 
 BENCH: Final = Bench(
     name="kills",
-    title="broker, coordinator and agents killed at random: is the model that of the accepted updates?",
     run=run,
     promises=(Goal(_SOUND, _ALL_OF_THEM, above=True), Goal(_VIOLATIONS, 0.01)),
 )

@@ -58,7 +58,8 @@ class Step:
     near: Callable[[FaultyFleet, int], None] | None = None
 
 
-def _at(name: str) -> Callable[[FaultyFleet, int], bool]:
+def at_gate(name: str) -> Callable[[FaultyFleet, int], bool]:
+    """The step is reached when a process waits at this gate."""
     return lambda fleet, round_: fleet.gates.reached(fleet.gate(name, round_))
 
 
@@ -87,19 +88,19 @@ def _uploading(fleet: FaultyFleet, _round: int) -> bool:
 
 def _one_accepted(fleet: FaultyFleet, round_: int) -> bool:
     now = fleet.witness.view.round
-    reached = _at("train-{round}-{other}")(fleet, round_)
+    reached = at_gate("train-{round}-{other}")(fleet, round_)
     return reached and now is not None and now.round == round_ and now.accepted == (fleet.target,)
 
 
 STEPS: Final = (
     Step("idle", (), _idle),
     Step("fetching the model", (), _fetching, before=_slow_down),
-    Step("training", ("train-{round}-{target}",), _at("train-{round}-{target}")),
+    Step("training", ("train-{round}-{target}",), at_gate("train-{round}-{target}")),
     Step("uploading chunks", ("train-{round}-{target}",), _uploading, near=_slow_up),
-    Step("waiting for the receipt", ("check-{round}-{target}",), _at("check-{round}-{target}")),
+    Step("waiting for the receipt", ("check-{round}-{target}",), at_gate("check-{round}-{target}")),
     Step("collecting", ("train-{round}-{other}",), _one_accepted),
-    Step("aggregating", ("aggregate-{round}",), _at("aggregate-{round}")),
-    Step("evaluating", ("evaluate-{round}",), _at("evaluate-{round}")),
-    Step("exporting", ("export-{round}",), _at("export-{round}")),
+    Step("aggregating", ("aggregate-{round}",), at_gate("aggregate-{round}")),
+    Step("evaluating", ("evaluate-{round}",), at_gate("evaluate-{round}")),
+    Step("exporting", ("export-{round}",), at_gate("export-{round}")),
 )
 """In this order: step n is harmed in round n."""

@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,9 +79,19 @@ def judge(
     task: Task,
     witness: WireObserver,
     first: Callable[[Task, Path], Blobs] = refold.initial,
+    tables: Location | None = None,
 ) -> Verdict:
-    """Check the files and messages of a trial that has ended; ``first`` makes version 0 again."""
-    verdict, journal = Verdict(), FinalJournal.read(layout.state("coordinator"))
+    """Check the files and messages of a trial that has ended.
+
+    Args:
+        layout: its files.
+        task: what was learned.
+        witness: of its messages.
+        first: makes version 0 again.
+        tables: of the coordinator; None: in its state folder.
+    """
+    tables = tables or Location(layout.state("coordinator"))
+    verdict, journal = Verdict(), FinalJournal.read(tables)
     verdict.accepted = len(journal.updates)
     verdict.lost = sum(1 for row in journal.updates.values() if row["lost"])
     known = {(round_, device, mark) for round_, device, mark in witness.receipts}
@@ -92,7 +103,7 @@ def judge(
     verdict.violations += list(_acknowledged(journal, known, logged))
     verdict.violations += list(_chain(journal, task))
     if not verdict.violations:
-        _compare(layout, task, witness, first, journal, verdict)
+        _compare(layout, task, witness, first, journal, verdict, tables)
     return verdict
 
 
@@ -154,13 +165,16 @@ def _compare(  # noqa: PLR0917 - one place calls it
     first: Callable[[Task, Path], Blobs],
     journal: FinalJournal,
     verdict: Verdict,
+    tables: Location,
 ) -> None:
     """Compare the fleet's versions bit for bit with the undisturbed fold of exactly the accepted updates."""
     try:
         folder = layout.root / "again"
         state = first(task, folder / "job")
-        run = RunId(layout.state("coordinator"))
-        again = refold.manifests(task, state, journal.counted(), witness.frame, folder, run=run)
+        with ExitStack() as stack:
+            store = None if tables.schema is None else stack.enter_context(tables.database())
+            run = RunId(tables.state_dir, shared=store)
+            again = refold.manifests(task, state, journal.counted(), witness.frame, folder, run=run)
     except Transient as error:
         verdict.violations.append(str(error))
         return

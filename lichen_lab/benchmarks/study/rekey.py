@@ -7,7 +7,6 @@ to the last bit, the others are written again under today's digests; if not, the
 run without others of its kind is left to be made when it is asked for.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,23 +20,6 @@ from lichen_lab.benchmarks.study.study import Study, distinct
 
 _TIMES: Final = frozenset({"seconds", "cpu_s", "triples_s"})
 """Fields of outcomes that are never the same again."""
-Json = Mapping[str, Any]
-
-
-def _of_qqr(told: Json) -> Json:
-    flow = dict(told["flow"])
-    small = flow.pop("test") is not None
-    setting = {name: told[name] for name in ("config", "codec", "modalities", "rounds")}
-    kept = {name: told[name] for name in ("probes", "seed")}
-    return {"fleet": told["dataset"], "conditions": flow, "setting": setting, "small": small, **kept}
-
-
-_OLD_FORMATS: Final[Mapping[str, tuple[str, Callable[[Json], Json]]]] = {
-    "qqr": ("dataset", _of_qqr),
-    "mmfed3_hide": ("graph", lambda told: {**told, "fleet": told["graph"]}),
-}
-"""Study -> a field of runs as they were written before all studies wrote them alike, and such a run as it is
-written now."""
 
 
 def rekey(study: Study[S, O], path: Path | None, say: Say, workers: int | None = None) -> tuple[int, int]:
@@ -79,12 +61,10 @@ def rekey(study: Study[S, O], path: Path | None, say: Say, workers: int | None =
 def _alike(study: Study[S, O], lines: list[dict[str, Any]]) -> dict[str, list[tuple[S, O]]]:
     """Whole runs with what they left, by code and all that a run depends on but its seed."""
     read = TypeAdapter(study.spec).validate_python
-    field, today = _OLD_FORMATS.get(study.name, ("", dict))
     groups: dict[str, list[tuple[S, O]]] = {}
     for told in lines:
         try:
-            spec = told["setting"]
-            one, outcome = read(today(spec) if field in spec else spec), study.read(told["outcome"])
+            one, outcome = read(told["setting"]), study.read(told["outcome"])
         except (ValueError, KeyError, TypeError):
             continue  # of a format that is read no more
         if not one.small:

@@ -5,6 +5,8 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from importlib import import_module
 from typing import Any, Generic, Self, TypeVar
 
 from lichen_lab.benchmarks.result import Say
@@ -78,3 +80,33 @@ Run = Callable[[F, T, int, Say], O]
 
 def quiet(_line: str) -> None:
     """Discard progress lines."""
+
+
+def play(fleet_of: Callable[..., F], module: str, one: S, tell: Say) -> tuple[F, Any]:
+    """Make a run in this process; returns its fleet and its outcome.
+
+    Args:
+        fleet_of: ``fleet_of(name, seed, conditions, tuning=..., small=...)`` builds a fleet of the study.
+        module: has ``RUNS``, the :data:`Run` of each method. Imported only here, because it imports torch.
+        one: the run.
+        tell: takes the progress.
+
+    Raises:
+        Misconfigured: no such fleet, method or option, or a data set is not here.
+    """
+    runs = import_module(module).RUNS
+    fleet = _fleet(fleet_of, one.fleet, one.seed, one.conditions, one.tuning, one.small)
+    return fleet, runs[one.method](fleet, one.setting, one.seed, tell)
+
+
+@lru_cache(maxsize=2)
+def _fleet(  # noqa: PLR0917 - fields of a spec
+    fleet_of: Callable[..., F],
+    name: str,
+    seed: int,
+    conditions: Any,
+    tuning: bool,  # noqa: FBT001
+    small: bool,  # noqa: FBT001
+) -> F:
+    """Build a fleet once for consecutive runs on it."""
+    return fleet_of(name, seed, conditions, tuning=tuning, small=small)

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 from lichen_lab.benchmarks.result import Bench, ResultRow, Say
 from lichen_lab.benchmarks.study.parallel_runs import run_each
-from lichen_lab.benchmarks.study.part import PartResults
-from lichen_lab.benchmarks.study.parts import Parts
+from lichen_lab.benchmarks.study.part import Part, PartResults
 from lichen_lab.benchmarks.study.run_cache import RunFormat
 from lichen_lab.benchmarks.study.run_spec import O, S
+from protocol.errors import Misconfigured
 
 
 @dataclass(frozen=True)
@@ -55,21 +57,35 @@ class Study(RunFormat[S, O]):
     """A benchmark of several parts: a package with ``parts`` and ``report``.
 
     Attributes:
-        title: what it measures, in one line.
         run: makes one run; importable by name in a worker, imports torch only when called.
         seeds: repetitions without ``--seeds``.
         order: sort key of the runs.
     """
 
-    title: str
     run: Callable[[S], O]
     seeds: int = 5
     order: Callable[[S], Any] = attrgetter("seed", "fleet")
 
-    @property
-    def parts(self) -> Parts[S, O]:
-        """The study's parts."""
-        return Parts(f"{self.package}.parts", self.name)
+    @cached_property
+    def parts(self) -> dict[str, Part[S, O]]:
+        """The study's parts by name, in display order; a module may hold several related ones."""
+        package = import_module(f"{self.package}.parts")
+        names = [f"{package.__name__}.{module.name}" for module in iter_modules(package.__path__)]
+        parts = [p for name in names for p in vars(import_module(name)).values() if isinstance(p, Part)]
+        return {part.name: part for part in sorted(parts, key=lambda part: (part.place, part.name))}
+
+    def chosen(self, wanted: tuple[str, ...]) -> list[Part[S, O]]:
+        """The named parts; without names, the parts that run by default.
+
+        Raises:
+            Misconfigured: there is no such part; the message lists those there are.
+        """
+        for name in wanted:
+            if name not in self.parts:
+                known = ", ".join(self.parts)
+                raise Misconfigured(f"no part {name!r} in bench {self.name}; there are {known}")
+        by_default = [name for name, part in self.parts.items() if part.by_default]
+        return [self.parts[name] for name in dict.fromkeys(wanted or by_default)]
 
     def bench(self) -> Bench:
         """Its entry in the registry."""
@@ -77,7 +93,8 @@ class Study(RunFormat[S, O]):
         def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
             return self.measure(StudyRequest(quick=quick), say)
 
-        return Bench(self.name, self.title, run, goals=self.parts.goals())
+        goals = tuple(goal for part in self.parts.values() for goal in part.goals)
+        return Bench(self.name, run, goals=goals)
 
     def measure(self, request: StudyRequest, say: Say) -> list[ResultRow]:
         """Make the requested runs and write the report.
@@ -103,7 +120,7 @@ class Study(RunFormat[S, O]):
 
     def results(self, request: StudyRequest, say: Say) -> list[PartResults[S, O]]:
         """The runs of the requested parts."""
-        wanted = self.parts.chosen(request.parts)
+        wanted = self.chosen(request.parts)
         if request.quick:
             wanted = [part.small() for part in wanted]
         count = 1 if request.quick else request.seeds or self.seeds

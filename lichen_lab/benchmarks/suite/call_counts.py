@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lichen_lab.benchmarks.result import Bench, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from protocol.errors import Transient
@@ -130,11 +130,8 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: ARG001, FBT001 - eve
             f"functions of {package}": sum(file.startswith(f"{package}/") for file, _ in found)
             for package in packages
         }
-        made += [
-            row("noise at 50 Hz", "one update", leg, name, [float(value)], seconds=taken)
-            for name, value in figures.items()
-        ]
+        made += figure_rows("noise at 50 Hz", "one update", leg, figures, seconds=taken)
     return made
 
 
-BENCH: Final = Bench(name="calls", title="functions and files that one update enters", run=run)
+BENCH: Final = Bench(name="calls", run=run)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import psutil
 
 from coordinator.status.history import read
-from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support import timed_worker
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, cpu_seconds, noise_recording
 from models.multimodal.network import two_branch_task
@@ -105,15 +105,11 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
     found = measure(rounds, agents, say)
     seconds = time.perf_counter() - started
     setting = f"{agents} agents, {rounds - 1} rounds, {_WINDOWS} windows, 1 epoch, int8"
-    return [
-        row("noise, 223,622 parameters", "qqr", setting, metric, values, seconds=seconds)
-        for metric, values in found.items()
-    ]
+    return figure_rows("noise, 223,622 parameters", "qqr", setting, found, seconds=seconds)
 
 
 BENCH: Final = Bench(
     name="device",
-    title="CPU of a device per round, beyond the training itself (agent and worker processes)",
     run=run,
     goals=(Goal(_BEYOND, 0.3),),
 )

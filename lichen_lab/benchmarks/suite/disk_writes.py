@@ -12,7 +12,7 @@ from typing import Final
 import psutil
 
 from edge_agent.status.status_file import STATUS_FILE
-from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from protocol.tasks.task import Rounds
@@ -53,7 +53,7 @@ def measure(watch_s: float, say: Say) -> dict[str, dict[str, float]]:
         windows = round((watch_s + _WAIT_S) / task.window.stride_s) + _FEW
         fleet.agent("rest", few, speed=200.0)
         fleet.agent("busy", noise_recording(fleet.root / "many.npz", task, windows, seed=1), speed=1.0)
-        fleet.until(lambda: "source has ended" in fleet.said("rest"), _WAIT_S, "one agent is at rest")
+        fleet.until(lambda: "source_ended" in fleet.said("rest"), _WAIT_S, "one agent is at rest")
         fleet.until(lambda: all(_written(fleet, name) for name in names), _WAIT_S, "both say how they are")
         time.sleep(_SETTLE_S)
         say(f"watching an agent at rest and one that collects for {watch_s:g} s")
@@ -84,16 +84,16 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
     watch_s = 25.0 if quick else 125.0
     found = measure(watch_s, say)
     taken = time.perf_counter() - started
+    dataset = f"2 modalities, watched {watch_s:g} s"
     return [
-        row(f"2 modalities, watched {watch_s:g} s", "agent", setting, metric, [value], seconds=taken)
+        one
         for setting, figures in found.items()
-        for metric, value in figures.items()
+        for one in figure_rows(dataset, "agent", setting, figures, seconds=taken)
     ]
 
 
 BENCH: Final = Bench(
     name="writes",
-    title="what an agent writes to its disk in an hour",
     run=run,
     goals=(Goal(_BYTES, 100, setting=_COLLECTING),),
 )

@@ -11,10 +11,10 @@ import time
 from typing import Final
 
 from edge_agent.config.agent import AgentSettings
-from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
-from lichen_lab.simulation.processes.byte_meter import Meter
+from lichen_lab.simulation.processes.tcp_proxy import Proxy
 from protocol.tasks.task import Rounds
 
 _DAY_S: Final = 86400.0
@@ -41,14 +41,14 @@ def watch(state_every_s: float, watch_s: float, say: Say) -> tuple[list[int], li
         fleet.broker()
         fleet.coordinator(export={"enabled": False})
         file = noise_recording(fleet.root / "quiet.npz", task, _WINDOWS)
-        with Meter(fleet.port) as meter:
+        with Proxy(fleet.port) as meter:
             fleet.agent("quiet", file, speed=_SPEED, port=meter.port, state_every_s=state_every_s)
-            fleet.until(lambda: "source has ended" in fleet.said("quiet"), _CONNECT_S, "all is collected")
+            fleet.until(lambda: "source_ended" in fleet.said("quiet"), _CONNECT_S, "all is collected")
             time.sleep(state_every_s + _SETTLE_S)
-            before, down = list(meter.up.sizes), meter.down.bytes
+            before, down = meter.reads("up"), meter.bytes_taken("down")
             say(f"joining and telling its state took {sum(before)} bytes; watching it for {watch_s:g} s")
             time.sleep(watch_s)
-            return before, meter.up.sizes[len(before) :], meter.down.bytes - down
+            return before, meter.reads("up")[len(before) :], meter.bytes_taken("down") - down
 
 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
@@ -73,15 +73,11 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
     }
     setting = f"state_idle_s {defaults.state_idle_s:g}, watched {watch_s:g} s"
     taken = time.perf_counter() - started
-    return [
-        row("2 modalities, 7 classes", "idle agent", setting, name, [value], seconds=taken)
-        for name, value in figures.items()
-    ]
+    return figure_rows("2 modalities, 7 classes", "idle agent", setting, figures, seconds=taken)
 
 
 BENCH: Final = Bench(
     name="idle",
-    title="bytes an idle, connected agent sends (MQTT inside TCP, no TLS)",
     run=run,
     goals=(Goal(_SENT, 250),),
 )

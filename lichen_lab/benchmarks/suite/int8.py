@@ -32,7 +32,6 @@ _EACH: Final = 500
 _ROUNDS: Final = 10
 _BATCH: Final = 32
 _RUNS: Final = 200
-Answers = dict[str, np.ndarray[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,7 @@ class TrainedModel:
 def _of_spar(seed: int) -> TrainedModel:
     """The demo's fleet."""
     series, task = spar.load(), spar_fleet.task(spar_fleet.ROUNDS, seed=seed)
-    devices = {
-        d.name: spar_fleet.windows(task, spar_fleet.device_recording(series, d, seed).recorded)
-        for d in spar_fleet.DEVICES
-    }
+    devices = spar_fleet.device_windows(task, series, seed)
     others = spar_fleet.windows(task, spar_fleet.unseen(series))
     state = simulate(task, devices, None, seed).state
     return TrainedModel("SPAR", "demo's network, two cnn1d", task, state, _joined(devices), others)
@@ -192,7 +188,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="int8",
-    title="the int8 variant of a model against float32, on windows of people whom neither met",
     run=run,
     goals=(Goal(_LOST, 1.0), Goal(_AGREE, 98.0, above=True)),
 )

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import psutil
 
-from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.suite.serving import WHERE
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
-from lichen_lab.simulation.processes.environment import Environment, environment, memory_mb
+from lichen_lab.simulation.processes.environment import Environment, environment, memory_mb, memory_of_tree
 from protocol.errors import Transient
 from protocol.tasks.task import Rounds
 
@@ -71,11 +71,9 @@ def _lines(file: Path) -> int:
 def _by_process(pid: int) -> dict[str, float]:
     """PSS in MB of a process and its descendants, summed by name."""
     found: dict[str, float] = {}
-    root = psutil.Process(pid)
-    for process in (root, *root.children(recursive=True)):
-        name = "agent" if process.pid == pid else process.name()
-        full = process.memory_full_info()
-        found[name] = found.get(name, 0.0) + getattr(full, "pss", full.rss) / _MB
+    for at, (name, pss, _) in enumerate(memory_of_tree(pid)):
+        key = name if at else "agent"
+        found[key] = found.get(key, 0.0) + pss
     return found
 
 
@@ -173,15 +171,14 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
         by_setting[setting] = {"packages installed": [float(len(packages))], "site-packages, MB": [size]}
     taken = time.perf_counter() - started
     return [
-        row("noise at 50 Hz", "observing agent", setting, name, values, seconds=taken)
+        one
         for setting, found in by_setting.items()
-        for name, values in found.items()
+        for one in figure_rows("noise at 50 Hz", "observing agent", setting, found, seconds=taken)
     ]
 
 
 BENCH: Final = Bench(
     name="observer",
-    title="an agent that only observes and infers: environment, memory, start",
     run=run,
     goals=(Goal(_MEMORY, 90),),
 )

@@ -166,7 +166,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="quality",
-    title="the quality indicator against injected faults",
     run=run,
     goals=(Goal(_FALSE, 2.0, setting=_NO_FAULT),),
 )

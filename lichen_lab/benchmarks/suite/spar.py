@@ -7,7 +7,7 @@ people anew.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Final
@@ -59,11 +59,11 @@ def study(
     series: Sequence[spar.Series],
     seeds: Iterable[int],
     rounds: int,
-    say: Say,
+    say: Say = lambda _: None,
     *,
     shuffle_people: bool = False,
-    config: Mapping[str, Any] | None = None,
-) -> list[SparOutcome]:
+    variants: Mapping[str, Mapping[str, Any]] = VARIANTS,
+) -> Iterator[SparOutcome]:
     """All variants and each device alone, for every seed.
 
     Args:
@@ -72,31 +72,24 @@ def study(
         rounds: of training.
         say: told what runs.
         shuffle_people: deal the people anew for each seed.
-        config: options of the method, over the demo's.
+        variants: name -> options of the method, over the demo's.
     """
     people = "people shuffled" if shuffle_people else "demo's people"
-    outcomes = []
     for seed in seeds:
         own = dealt(series, seed) if shuffle_people else tuple(series)
-        base = spar_fleet.task(rounds, config=config, seed=seed)
-        devices = {
-            d.name: spar_fleet.windows(base, spar_fleet.device_recording(own, d, seed).recorded)
-            for d in spar_fleet.DEVICES
-        }
+        base = spar_fleet.task(rounds, seed=seed)
+        devices = spar_fleet.device_windows(base, own, seed)
         tests = _tests(spar_fleet.windows(base, spar_fleet.unseen(own)), seed)
-        for variant, options in VARIANTS.items():
-            task = spar_fleet.task(rounds, config={**(config or {}), **options}, seed=seed)
+        for variant, options in {**variants, ALONE: {}}.items():
             say(f"{people}, seed {seed}: {variant}")
-            history = simulate(task, devices, None, seed, rounds=rounds)
-            for condition, accuracy in _judged(task, [history.state], tests).items():
-                outcomes.append(SparOutcome(people, seed, variant, condition, accuracy, history.seconds))
-        say(f"{people}, seed {seed}: {ALONE}")
-        started = time.perf_counter()
-        states = [h.state for h in each_alone(base, devices, None, seed, rounds=rounds).values()]
-        seconds = time.perf_counter() - started
-        for condition, accuracy in _judged(base, states, tests).items():
-            outcomes.append(SparOutcome(people, seed, ALONE, condition, accuracy, seconds))
-    return outcomes
+            task, started = spar_fleet.task(rounds, config=options, seed=seed), time.perf_counter()
+            if variant == ALONE:
+                runs = [*each_alone(task, devices, None, seed, rounds=rounds).values()]
+            else:
+                runs = [simulate(task, devices, None, seed, rounds=rounds)]
+            seconds = time.perf_counter() - started
+            for condition, accuracy in _judged(task, [one.state for one in runs], tests).items():
+                yield SparOutcome(people, seed, variant, condition, accuracy, seconds)
 
 
 def _tests(clean: WindowSet, seed: int) -> dict[str, WindowSet]:
@@ -142,13 +135,13 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
     series = spar.load()
     if quick:
         return rows_of(study(series, (0,), _ROUNDS // 4, say))
-    outcomes = study(series, range(3), _ROUNDS, say)
-    return rows_of(outcomes + study(series, range(3), _ROUNDS, say, shuffle_people=True))
+    return rows_of(
+        one for deal in (False, True) for one in study(series, range(3), _ROUNDS, say, shuffle_people=deal)
+    )
 
 
 BENCH: Final = Bench(
     name="spar",
-    title="federated learning with prototypes against its baselines, people whom no device has met",
     run=run,
     goals=(Goal(_MARGIN, 0, above=True),),
 )

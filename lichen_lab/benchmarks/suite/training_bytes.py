@@ -7,13 +7,13 @@ samples count once, however windows overlap, as float32 and as the 16-bit number
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
 from lichen_lab.simulation.data import spar_fleet
-from lichen_lab.simulation.data.dataset_tasks import uci_har_task
+from lichen_lab.simulation.data.dataset_tasks import UCI_HAR
 from lichen_lab.simulation.data.sets import spar, uci_har
 from lichen_lab.simulation.training.runner import History, simulate
 from models.contract import WindowSet
@@ -32,6 +32,14 @@ _LINKS: Final[Mapping[str, tuple[Uplink, Downlink]]] = {
     DEFAULTS: (Uplink(), Downlink()),
     STEPS: (Uplink(codec="steps"), Downlink(coarseness=3.0)),
 }
+_WAYS: Final[Mapping[str, tuple[Uplink, Downlink]]] = {
+    **_LINKS,
+    "float16 up, whole versions down": (Uplink(codec="float16"), Downlink(codec="float32")),
+    "float32 up, the default down": (Uplink(codec="float32", error_carry=False), Downlink()),
+    "steps up, the default down": (Uplink(codec="steps"), Downlink()),
+    "shorter steps both ways": (Uplink(codec="steps", coarseness=2.0), Downlink(coarseness=2.0)),
+}
+"""What each way costs: the first one shows how far two lossless trainings differ."""
 _LAST: Final = 5
 """Versions whose mean accuracy is a run's: single ones differ by more than the codecs."""
 
@@ -52,7 +60,7 @@ def _uci_har(seed: int, rounds: int) -> _Fleet:
     people = sorted(set(train.person_B.tolist()))
     devices = {f"person-{p:02}": select(train.windows, train.person_B == p) for p in people}
     raw = sum(x_BCT[:, :, ::2].size for x_BCT in train.windows.x.values()) * 4
-    return _Fleet(uci_har_task(rounds=rounds, seed=seed), devices, test.windows, raw)
+    return _Fleet(UCI_HAR.task(rounds=rounds, seed=seed), devices, test.windows, raw)
 
 
 def _spar(seed: int, rounds: int) -> _Fleet:
@@ -65,7 +73,21 @@ def _spar(seed: int, rounds: int) -> _Fleet:
     return _Fleet(task, devices, spar_fleet.windows(task, spar_fleet.unseen(series)), raw)
 
 
-_FLEETS: Final[Mapping[str, Callable[[int, int], _Fleet]]] = {"SPAR": _spar, "UCI-HAR": _uci_har}
+@dataclass(frozen=True)
+class _Part:
+    """Runs of one table: every variant with every seed."""
+
+    fleet: Callable[[int, int], _Fleet]
+    seeds: tuple[int, ...] = (0, 1, 2)
+    links: Mapping[str, tuple[Uplink, Downlink]] = field(default_factory=lambda: _LINKS)
+
+
+_PARTS: Final[Mapping[str, _Part]] = {
+    "SPAR": _Part(_spar),
+    "UCI-HAR": _Part(_uci_har),
+    "SPAR, other seeds": _Part(_spar, (10, 11, 12, 13)),
+    "SPAR, more ways": _Part(_spar, (10, 11), _WAYS),
+}
 
 
 def _accuracy(history: History) -> float:
@@ -100,20 +122,20 @@ def _rows(dataset: str, runs: Mapping[str, list[History]], raw: Iterable[int]) -
 
 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
-    """Three seeds of both fleets; quick: one seed of SPAR, five rounds."""
+    """Three seeds of both fleets, and other seeds and ways; quick: one seed of SPAR, five rounds."""
     import torch  # noqa: PLC0415 - heavy, and only needed here
 
     torch.set_num_threads(1)
     rounds, rows = (5 if quick else _ROUNDS), list[ResultRow]()
-    for dataset, fleet_of in _FLEETS.items():
+    for dataset, part in _PARTS.items():
         if quick and dataset != "SPAR":
             continue
-        runs: dict[str, list[History]] = {variant: [] for variant in _LINKS}
+        runs: dict[str, list[History]] = {variant: [] for variant in part.links}
         raw = []
-        for seed in range(1 if quick else 3):
-            fleet = fleet_of(seed, rounds)
+        for seed in part.seeds[:1] if quick else part.seeds:
+            fleet = part.fleet(seed, rounds)
             raw.append(fleet.raw)
-            for variant, (up, down) in _LINKS.items():
+            for variant, (up, down) in part.links.items():
                 say(f"{dataset}, seed {seed}: {variant}")
                 task = fleet.task.model_copy(update={"uplink": up, "downlink": down})
                 runs[variant].append(simulate(task, fleet.devices, fleet.test, seed))
@@ -123,7 +145,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="bytes",
-    title="bytes of a whole training, both ways, and accuracy: float32 everywhere beside shorter ways",
     run=run,
     goals=(
         Goal(_OF_RAW, 100, method=STEPS),

@@ -6,17 +6,15 @@ missing and noisy modalities). Of every round and part of the model, each device
 median of the round's devices.
 """
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from lichen_lab.benchmarks.result import Bench, ResultRow, Say, row
 from lichen_lab.simulation.data import spar_fleet
-from lichen_lab.simulation.data.sets import spar
+from lichen_lab.simulation.data.sets import spar, uci_har
 from lichen_lab.simulation.data.streams import Evolving, RoundStream, dirichlet_pools, rng_of
 from lichen_lab.simulation.training.runner import simulate
 from models.aggregation.update_norms import magnitudes
@@ -24,12 +22,8 @@ from models.contract import Update, WindowSet
 from models.data.window_set import select
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Robust
-from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+from protocol.tasks.task import Encoder, Network, Rounds, Task, Window
 
-DATA_VARIABLE: Final = "LICHEN_DATA"
-_FILE: Final = Path("uci_har") / "uci_har_train.npz"
-_LABELS: Final = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
-_RATE_HZ: Final = 50.0
 _POOL: Final = 800
 _PURPOSE: Final = 7
 UNSCREENED: Final = Robust(outlier_factor=0)
@@ -67,46 +61,14 @@ def uci_har_task(rounds: int, seed: int) -> Task:
     small = Encoder(kind="cnn1d", width=16, depth=4)
     return Task(
         name="uci-har",
-        labels=_LABELS,
-        modalities=(
-            Modality(name="accelerometer", channels=3, rate_hz=_RATE_HZ, unit="g"),
-            Modality(name="gyroscope", channels=3, rate_hz=_RATE_HZ, unit="rad/s"),
-        ),
+        labels=uci_har.LABELS,
+        modalities=uci_har.MODALITIES,
         window=Window(length_s=2.56),
         network=Network(encoders={"accelerometer": small, "gyroscope": small}, feature_dim=64, hidden_dim=64),
         rounds=Rounds(count=rounds, min_windows=1),
         robust=UNSCREENED,
         config={"lr": 0.16, "pce_on_incomplete": True},
         seed=seed,
-    )
-
-
-def uci_har_windows(path: Path) -> WindowSet:
-    """The training half.
-
-    Raises:
-        Misconfigured: the file is not there.
-    """
-    if not path.is_file():
-        raise Misconfigured(f"{path} is not there; name the folder of the data sets in {DATA_VARIABLE}")
-    with np.load(path, allow_pickle=False) as data:
-        arrays = {name: data[name] for name in data.files}
-    return _windows(arrays)
-
-
-def _windows(arrays: Mapping[str, Any]) -> WindowSet:
-    """Total acceleration and rotation: what a phone measures."""
-    x, channels = arrays["x"], list(arrays["channels"])
-
-    def of(prefix: str) -> Any:
-        return np.ascontiguousarray(x[:, [channels.index(f"{prefix}_{axis}") for axis in "xyz"]])
-
-    count = len(x)
-    return WindowSet(
-        x={"accelerometer": of("total_acc"), "gyroscope": of("body_gyro")},
-        present_BM=np.ones((count, 2), np.bool_),
-        quality_BM=np.ones((count, 2), np.float32),
-        y_B=arrays["y"].astype(np.int64) - 1,
     )
 
 
@@ -146,25 +108,18 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
     def of_spar(seed: int) -> tuple[Task, Mapping[str, WindowSet | RoundStream], int]:
         task = spar_fleet.task(rounds, seed=seed).model_copy(update={"robust": UNSCREENED})
-        return (
-            task,
-            {
-                d.name: spar_fleet.windows(task, spar_fleet.device_recording(series, d, seed).recorded)
-                for d in spar_fleet.DEVICES
-            },
-            seed,
-        )
+        return task, spar_fleet.device_windows(task, series, seed), seed
 
     rows = _measured("SPAR", "six people, sensors fail", say, map(of_spar, seeds))
-    folder = os.environ.get(DATA_VARIABLE)
-    if folder is None:
-        say(f"UCI-HAR is left out: name the folder of the data sets in {DATA_VARIABLE}")
+    try:
+        windows = uci_har.load("train").windows
+    except Misconfigured as error:
+        say(f"UCI-HAR is left out: {error}")
         return rows
-    windows = uci_har_windows(Path(folder) / _FILE)
     for alpha in (0.1, 1.0):
         of_har = ((uci_har_task(rounds, seed), uci_har_devices(windows, alpha, seed), seed) for seed in seeds)
         rows += _measured("UCI-HAR", f"10 devices, 40 to 600 windows, Dirichlet {alpha:g}", say, of_har)
     return rows
 
 
-BENCH: Final = Bench(name="norms", title="how far apart the updates of honest, uneven devices lie", run=run)
+BENCH: Final = Bench(name="norms", run=run)

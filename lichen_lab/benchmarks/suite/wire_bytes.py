@@ -5,7 +5,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Final
 
-from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.streams import Fixed
@@ -82,10 +82,7 @@ def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[Re
     }
     seconds = time.perf_counter() - started
     setting = f"{codec.value}, model + prototypes"
-    return [
-        row(dataset, task.method, setting, metric, [value], seconds=seconds)
-        for metric, value in figures.items()
-    ]
+    return figure_rows(dataset, task.method, setting, figures, seconds=seconds)
 
 
 def _prototype_rows(task: Task, bits: int) -> list[ResultRow]:
@@ -96,12 +93,8 @@ def _prototype_rows(task: Task, bits: int) -> list[ResultRow]:
     frame = device.pack(context, device.labelled(1), result, digest(b"base"))
     payload = sum(len(tensor.data) for tensor in open_frame(frame, UpdateHeader)[1].values())
     seconds, setting = time.perf_counter() - started, f"{bits} bit, prototypes only"
-    return [
-        row(
-            _PROTOTYPES_OF, task.method, setting, "bytes on the wire", [message_bytes(frame)], seconds=seconds
-        ),
-        row(_PROTOTYPES_OF, task.method, setting, "bytes of the codes alone", [payload], seconds=seconds),
-    ]
+    figures = {"bytes on the wire": message_bytes(frame), "bytes of the codes alone": payload}
+    return figure_rows(_PROTOTYPES_OF, task.method, setting, figures, seconds=seconds)
 
 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
@@ -125,7 +118,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="wire",
-    title="bytes of an update on the wire (MQTT PUBLISH headers and topics included), and the codec's time",
     run=run,
     goals=(
         Goal("bytes on the wire", 2048, setting="4 bit, prototypes only"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from lichen_lab.simulation.data.access.split import complete
 from lichen_lab.simulation.data.sets.spar import LABELS, MODALITIES
 from models.contract import WindowSet
 from protocol.tasks.task import Task
@@ -15,14 +16,8 @@ def demo_task() -> Task:
 def noise_windows(task: Task, count: int, seed: int = 0) -> WindowSet:
     """Noise windows with all classes in turn and all modalities, to measure bytes and time."""
     rng = np.random.default_rng(seed)
-    return WindowSet(
-        x={
-            m.name: (
-                m.offset + m.scale * rng.standard_normal((count, m.channels, task.samples(m.name)))
-            ).astype(np.float32)
-            for m in task.modalities
-        },
-        present_BM=np.ones((count, len(task.modalities)), np.bool_),
-        quality_BM=np.ones((count, len(task.modalities)), np.float32),
-        y_B=np.arange(count, dtype=np.int64) % len(task.labels),
-    )
+    x = {}
+    for m in task.modalities:
+        noise = rng.standard_normal((count, m.channels, task.samples(m.name)))
+        x[m.name] = (m.offset + m.scale * noise).astype(np.float32)
+    return complete(x, np.arange(count, dtype=np.int64) % len(task.labels))

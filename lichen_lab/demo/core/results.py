@@ -4,6 +4,7 @@ Every plan adds results of its own to :class:`Results`.
 """
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -174,6 +175,12 @@ class WindowResults(Results):
         """Rounds and the confusion matrix, from the coordinator's history."""
         self.rounds = rounds_of(history)
         self.confusion = (history["confusion"] or {}).get("matrix", [])
+
+
+def spread(values: Iterable[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation (0 for one value)."""
+    numbers = list(values)
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
 
 def rounds_of(history: Mapping[str, Any], metric: str = "accuracy") -> list[RoundResult]:

@@ -30,7 +30,7 @@ class Demo:
         report: the module whose ``PAGE`` writes the page; imported at the end: matplotlib takes a second.
     """
 
-    prepare: Callable[[Options, str], PreparedDemo[Any]]
+    prepare: Callable[[Options], PreparedDemo[Any]]
     live: Callable[[DemoFleet[Any]], Awaitable[None]]
     checks: Callable[[Any, Options], list[Check]]
     table: Callable[[Any], Table | None]
@@ -46,8 +46,9 @@ async def run(demo: Demo, options: Options, screen: Screen) -> Results:
         Transient: something did not happen in time; the message says what was waited for.
     """
     place = await asyncio.to_thread(environment.environment, options.observer_python)
-    stage: PreparedDemo[Results] = await asyncio.to_thread(demo.prepare, options, version("lichen"))
+    stage: PreparedDemo[Results] = await asyncio.to_thread(demo.prepare, options)
     root, results = stage.layout.root, stage.results
+    results.version, results.chaos = version("lichen"), options.chaos
     screen.say(f"data and configurations are in {root}")
     fleet = DemoFleet(stage, options, place, screen)
     try:

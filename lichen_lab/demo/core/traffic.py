@@ -5,7 +5,6 @@ devices fetch.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -125,8 +124,3 @@ class TrafficCounter:
         for (device, number), size in self._up.items():
             found[device][number].up += size
         return {device: dict(sorted(turns.items())) for device, turns in found.items()}
-
-
-def total(sizes: Mapping[str, int], names: Iterable[str]) -> int:
-    """Bytes of these blobs."""
-    return sum(sizes[name] for name in names if name in sizes)

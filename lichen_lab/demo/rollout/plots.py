@@ -1,14 +1,14 @@
 """The rollouts' figure: version and accuracy of each watch over time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from lichen_lab.demo.rollout.results import COMMITTED, TRIAL, RolloutResults, WatchPrediction
+from lichen_lab.demo.rollout.results import COMMITTED, ROLLED_BACK, TRIAL, RolloutResults, WatchPrediction
 from lichen_lab.simulation.reporting import style
 
 _AROUND_S: Final = 2.5
@@ -165,3 +165,36 @@ def shares(rows: Sequence[WatchPrediction]) -> Iterator[tuple[float, float]]:
             if near.sum() >= min(_MIN_ROWS, len(known)):
                 yield float(at), _PERCENT * float(right[near].mean())
         yield float(times[-1]), float("nan")
+
+
+PARTS: Final = {"rollout": ("lichen_lab.demo.rollout", "section.html")}
+"""The section's template."""
+_WORDS: Final = {COMMITTED: "kept it", ROLLED_BACK: "dropped it by itself"}
+
+
+def figures(results: RolloutResults | None) -> Mapping[str, str]:
+    """The section's figure; none if no watch predicted."""
+    return {} if results is None or not any(results.said.values()) else {"rollout": timeline(results)}
+
+
+def template_values(results: RolloutResults | None) -> Mapping[str, Any]:
+    """Values of the section's template."""
+    return {"rollout": results, "outcome": _outcome, "rows": _rows(results) if results else []}
+
+
+def _outcome(phase: str) -> str:
+    return _WORDS.get(phase, phase.replace("_", " "))
+
+
+def _rows(results: RolloutResults) -> list[dict[str, object]]:
+    """A row for each device with a trial in the last two rollouts."""
+    found: list[dict[str, object]] = []
+    for release in (results.bad, results.good):
+        if release is None:
+            continue
+        for watcher in results.watchers:
+            move = results.last(watcher.name, release.version)
+            if move is not None:
+                answered = results.windows(watcher.name, release.version)
+                found.append({"release": release, "watcher": watcher, "move": move, "answered": answered})
+    return found

@@ -1,6 +1,5 @@
 """Results of the rollouts, as plain data."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -131,9 +130,3 @@ class RolloutResults:
         rows = self.said.get(device, [])
         gone = max((row.at for row in rows if row.version == version), default=None)
         return gone is not None and any(row.at > gone and row.version == self.before for row in rows)
-
-
-def share_right(rows: Iterable[WatchPrediction]) -> float | None:
-    """Share of right windows among those with a known truth; None without any."""
-    known = [one.right for one in rows if one.right is not None]
-    return sum(known) / len(known) if known else None

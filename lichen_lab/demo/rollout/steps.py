@@ -2,15 +2,21 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.lichen_commands import ask, command_line, history
+from lichen_lab.demo.core.observer import describe as describe_observer
+from lichen_lab.demo.core.observer import initial_results, listen, parse
+from lichen_lab.demo.core.results import ObserverResults
 from lichen_lab.demo.core.side_jobs import lines
 from lichen_lab.demo.rollout import devices
 from lichen_lab.demo.rollout.bad_model import spoil
-from lichen_lab.demo.rollout.monitor import Recorder, predictions_of
+from lichen_lab.demo.rollout.devices import DemoPlan
+from lichen_lab.demo.rollout.monitor import Recorder, last_turn, predictions_of
 from lichen_lab.demo.rollout.results import (
     COMMITTED,
     COMPLETE,
@@ -23,9 +29,49 @@ from lichen_lab.demo.rollout.results import (
     RolloutResults,
 )
 from lichen_lab.demo.rollout.screen import board
-from lichen_lab.demo.rollout.status import create_words, status_of
 from protocol.errors import Transient
 from runtime.storage.files import disk_errors
+
+_OVER: Final = frozenset({COMPLETE, FAILED, PAUSED, "aborted"})
+
+
+@dataclass(frozen=True)
+class DemoRolloutStatus:
+    """Status of the last rollout."""
+
+    phase: str
+    why: str
+    words: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended or waits for an operator."""
+        return self.phase in _OVER
+
+
+def create_words(config: Path, plan: DemoPlan, which: Sequence[str]) -> tuple[str, ...]:
+    """``rollout create`` and its options.
+
+    Args:
+        config: the coordinator's.
+        plan: of the rollout.
+        which: the version to roll out: ``--version N`` or ``--bundle FILE``.
+    """
+    trial = plan.trial.model_dump(exclude_defaults=True)
+    options = [word for key, value in trial.items() for word in (f"--{key.replace('_', '-')}", f"{value:g}")]
+    going = ("--canary", plan.canary, "--waves", plan.waves)
+    return ("rollout", "create", "--config", str(config), *which, *going, *options)
+
+
+def status_of(answer: dict[str, Any]) -> DemoRolloutStatus:
+    """The last rollout in the output of ``rollout status --format json``."""
+    rollout = answer["rollout"]
+    if rollout is None:
+        return DemoRolloutStatus("none", "", "no rollout has begun")
+    phase, why = str(rollout["phase"]), str(rollout["why"])
+    waits = "; ".join(str(wait["why"]) for wait in answer["waits"])
+    return DemoRolloutStatus(phase, why, waits or f"the rollout of version {rollout['version']} is {phase}")
+
 
 if TYPE_CHECKING:
     from lichen_lab.simulation.processes.process import Child
@@ -183,3 +229,29 @@ def describe(move: Move) -> str:
     }
     found = does.get(move.phase, f"says of version {move.version}: {move.phase}")
     return f"{move.device} {found}" + (f": {move.why}" if move.why else "")
+
+
+_SLACK_S: Final = 30.0
+
+
+async def observe_canary(fleet: DemoFleet[Any], act: RolloutAct, version: int) -> ObserverResults:
+    """Wait for it.
+
+    Raises:
+        Transient: there is no such turn in time.
+    """
+    name = devices.CANARY.name
+    results = await initial_results(ObserverResults, fleet, name, devices.CANARY.person)
+    results.version = version
+    period = fleet.stage.lengths_s[name] + devices.GAP_S
+
+    def over() -> bool:
+        rows = last_turn(act.rows(name), version, period)
+        results.predictions = parse(rows or ())
+        return rows is not None
+
+    what = f"one turn of {name}'s recording ({period:.0f} s of it)"
+    bound_s = period / devices.SPEED + _SLACK_S
+    await listen(fleet, act.children[name], results, what=what, over=over, bound_s=bound_s)
+    fleet.screen.say(describe_observer(results))
+    return results

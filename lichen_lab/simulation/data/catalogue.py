@@ -7,7 +7,6 @@ from typing import Any, Final
 from lichen_lab.simulation.data.access import locations as places
 from lichen_lab.simulation.data.sets import (
     av_mnist,
-    fashion_mnist,
     fb15k237,
     fsdd,
     hapt,
@@ -93,7 +92,7 @@ KNOWN: Final = (
         _BY_HAND,
     ),
     KnownDataSet(
-        "fashion-mnist", "10 kinds of clothing, in MNIST's form", {fashion_mnist.FOLDER: _MNIST}, _BY_HAND
+        "fashion-mnist", "10 kinds of clothing, in MNIST's form", {av_mnist.FASHION: _MNIST}, _BY_HAND
     ),
     KnownDataSet(
         "vehicle",

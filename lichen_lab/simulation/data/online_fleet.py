@@ -9,8 +9,8 @@ windows in the same rounds, so runs on them are paired. A device's pool does not
 come after it. The model's initial values and the order of training come from the simulation's own seed.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -22,20 +22,20 @@ _POOLS: Final = 101
 _FAULTS: Final = 102
 
 
-class HasWindows(Protocol):
-    """A part of a data set (:class:`lichen_lab.simulation.data.access.split.DataSplit`)."""
-
-    @property
-    def windows(self) -> WindowSet:
-        """All windows."""
-
-
 @dataclass(frozen=True)
 class OnlineSetting:
-    """Windows of devices and their faults; see :func:`online_fleet` and ``streams.Evolving``.
+    """Windows of devices and their faults: UCI-HAR in the paper's setting, without any fault.
 
-    ``missing_share``, ``affected_rounds`` and ``noisy_rounds`` are the paper's lambda_p (the share
-    *missing*), lambda_r and delta_r.
+    Attributes:
+        devices: how many; pools of different devices overlap.
+        pool: windows that a device sees in the end.
+        alpha: of the Dirichlet share of classes: small is uneven, large is even.
+        size: windows held at a time, of the pool.
+        step: new windows a round.
+        missing_share: share of the windows that lack a modality in an affected round (the paper's lambda_p).
+        affected_rounds: probability of a round to be affected, for each device by itself (lambda_r).
+        noisy_rounds: probability of a round in which one modality is noisy (delta_r).
+        snr_db: its signal-to-noise ratio, in decibels.
     """
 
     devices: int = 5
@@ -48,91 +48,52 @@ class OnlineSetting:
     noisy_rounds: float = 0.0
     snr_db: float = 10.0
 
-    def fleet(self, split: "HasWindows | WindowSet", seed: int) -> dict[str, Evolving]:
-        """The devices of this setting; see :func:`online_fleet`."""
-        return online_fleet(split, seed=seed, **self.__dict__)
+    def fleet(self, windows: WindowSet, seed: int) -> dict[str, Evolving]:
+        """Devices ``d0``, ``d1`` ... and what each holds at each round. They share the windows in memory.
 
+        Args:
+            windows: those without a label are in no pool.
+            seed: decides pools, and separately every fault.
 
-PAPER: Final = OnlineSetting()
-"""UCI-HAR without any fault: the paper's FC and PQ."""
-PAPER_QUANTITY: Final = replace(PAPER, missing_share=0.9, affected_rounds=0.5)
-"""UCI-HAR, quantity imbalance: FC, PNR, ZP and IS are compared here."""
-PAPER_QUALITY: Final = replace(PAPER, noisy_rounds=0.5, snr_db=10.0)
-"""UCI-HAR, quality imbalance: PQ, PLR and BQ are compared here (beta = .5)."""
+        Raises:
+            Misconfigured: a number is out of its bounds, or no window is labelled; the message names it.
+        """
+        self._check()
+        if not (windows.y_B >= 0).any():
+            raise Misconfigured(f"none of the {len(windows)} windows has a label; pools are drawn by class")
+        orders = dirichlet_pools(windows.y_B, self.devices, self.pool, self.alpha, rng_of(seed, _POOLS))
+        return {
+            f"d{number}": Evolving(
+                pool=windows,
+                seed=_seed_of(seed, _FAULTS, number),
+                size=self.size,
+                step=self.step,
+                missing_share=self.missing_share,
+                affected_rounds=self.affected_rounds,
+                noisy_rounds=self.noisy_rounds,
+                snr_db=self.snr_db,
+                order=order,
+            )
+            for number, order in enumerate(orders)
+        }
 
-
-def online_fleet(
-    split: HasWindows | WindowSet,
-    *,
-    devices: int = PAPER.devices,
-    pool: int = PAPER.pool,
-    alpha: float = PAPER.alpha,
-    seed: int,
-    size: int = PAPER.size,
-    step: int = PAPER.step,
-    missing_share: float = 0.0,
-    affected_rounds: float = 0.0,
-    noisy_rounds: float = 0.0,
-    snr_db: float = PAPER.snr_db,
-) -> dict[str, Evolving]:
-    """Devices ``d0``, ``d1`` ... and what each holds at each round. They share the windows in memory.
-
-    Args:
-        split: labelled windows; those without a label are in no pool.
-        devices: how many; pools of different devices overlap.
-        pool: windows that a device sees in the end.
-        alpha: of the Dirichlet share of classes: small is uneven, large is even.
-        seed: decides pools, and separately every fault.
-        size: windows held at a time, of the pool.
-        step: new windows a round.
-        missing_share: share of the windows that lack a modality in an affected round.
-        affected_rounds: probability of a round to be affected, for each device by itself.
-        noisy_rounds: probability of a round in which one modality is noisy.
-        snr_db: its signal-to-noise ratio, in decibels.
-
-    Raises:
-        Misconfigured: a number is out of its bounds, or no window is labelled; the message names it.
-    """
-    windows = split if isinstance(split, WindowSet) else split.windows
-    _check_sizes(devices=devices, pool=pool, size=size)
-    _check_shares(missing_share=missing_share, affected_rounds=affected_rounds, noisy_rounds=noisy_rounds)
-    if size > pool or not 0 <= step <= size:
-        raise Misconfigured(
-            f"an evolving set of size {size} with step {step} over a pool of {pool}: size must be at most "
-            "pool, and step from 0 to size"
-        )
-    if not (alpha > 0 and np.isfinite(alpha) and np.isfinite(snr_db)):
-        raise Misconfigured(f"alpha {alpha} must be above 0, and alpha and snr_db {snr_db} finite")
-    if not (windows.y_B >= 0).any():
-        raise Misconfigured(f"none of the {len(windows)} windows has a label; pools are drawn by class")
-    orders = dirichlet_pools(windows.y_B, devices, pool, alpha, rng_of(seed, _POOLS))
-    return {
-        f"d{number}": Evolving(
-            pool=windows,
-            seed=_seed_of(seed, _FAULTS, number),
-            size=size,
-            step=step,
-            missing_share=missing_share,
-            affected_rounds=affected_rounds,
-            noisy_rounds=noisy_rounds,
-            snr_db=snr_db,
-            order=order,
-        )
-        for number, order in enumerate(orders)
-    }
+    def _check(self) -> None:
+        for name in ("devices", "pool", "size"):
+            if (number := getattr(self, name)) < 1:
+                raise Misconfigured(f"{name} is {number}; it must be at least 1")
+        for name in ("missing_share", "affected_rounds", "noisy_rounds"):
+            if not 0 <= (share := getattr(self, name)) <= 1:
+                raise Misconfigured(f"{name} is {share}; it is a share, from 0 to 1")
+        if self.size > self.pool or not 0 <= self.step <= self.size:
+            raise Misconfigured(
+                f"an evolving set of size {self.size} with step {self.step} over a pool of {self.pool}: size "
+                "must be at most pool, and step from 0 to size"
+            )
+        if not (self.alpha > 0 and np.isfinite(self.alpha) and np.isfinite(self.snr_db)):
+            raise Misconfigured(
+                f"alpha {self.alpha} must be above 0, and alpha and snr_db {self.snr_db} finite"
+            )
 
 
 def _seed_of(*keys: int) -> int:
     return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0])
-
-
-def _check_sizes(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise Misconfigured(f"{name} is {number}; it must be at least 1")
-
-
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        if not 0 <= share <= 1:
-            raise Misconfigured(f"{name} is {share}; it is a share, from 0 to 1")

@@ -131,6 +131,11 @@ def device_recording(series: tuple[spar.Series, ...], device: DemoDevice, seed: 
     return FaultyRecording(inject(clean, faults, seed * 100 + number), tuple(faults))
 
 
+def device_windows(chosen: Task, series: tuple[spar.Series, ...], seed: int) -> dict[str, WindowSet]:
+    """Training device -> its windows."""
+    return {d.name: windows(chosen, device_recording(series, d, seed).recorded) for d in DEVICES}
+
+
 def unseen(series: tuple[spar.Series, ...]) -> spar.Recording:
     """The recording that judges the fleet: whole sensors, unseen people."""
     return spar.recording(spar.on_one_wrist(spar.of_person(series, *UNSEEN)))

@@ -99,16 +99,24 @@ def without_modality(windows: WindowSet, share: float, rng: np.random.Generator)
     here_NM = present_BM[chosen]
     nth_N = rng.integers(0, here_NM.sum(axis=1))
     present_BM[chosen] = here_NM & ~(here_NM.cumsum(axis=1) == nth_N[:, None] + 1)
-    return _masked(windows, present_BM)
+    return masked(windows, present_BM)
 
 
-def _masked(windows: WindowSet, present_BM: NDArray[np.bool_]) -> WindowSet:
+def masked(windows: WindowSet, keep_BM: NDArray[np.bool_]) -> WindowSet:
+    """The windows with some modalities masked: zeros of unknown quality (1), without context.
+
+    Args:
+        windows: any; modalities are in the task's order.
+        keep_BM: whether a modality is kept in a window; (M,): in all.
+    """
+    keep_BM = np.atleast_2d(keep_BM)
+    present_BM = windows.present_BM & keep_BM
     x = {
         name: np.where(present_BM[:, column, None, None], values, np.float32(0))
         for column, (name, values) in enumerate(windows.x.items())
     }
     quality_BM = np.where(present_BM, windows.quality_BM, np.float32(1))
-    context = contexts.masked(windows.context, present_BM, tuple(windows.x))
+    context = contexts.masked(windows.context, keep_BM, tuple(windows.x))
     return replace(windows, x=x, present_BM=present_BM, quality_BM=quality_BM, context=context)
 
 

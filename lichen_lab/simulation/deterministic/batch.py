@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from lichen_lab.simulation.deterministic.cluster.plan import draw_cluster
 from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
 
 _CHUNK: Final = 8
@@ -51,7 +52,7 @@ class Summary:
             "seeds": self.seeds,
             "violations": len(self.failed),
             "failed": [
-                {"seed": one.seed, "violation": one.violation, "replay": replay(one.seed), "trace": one.trace}
+                {"seed": one.seed, "violation": one.violation, "replay": replay(one), "trace": one.trace}
                 for one in self.failed
             ],
             "steps": self.steps,
@@ -65,9 +66,15 @@ class Summary:
         }
 
 
-def replay(seed: int) -> str:
+def replay(outcome: WorldOutcome) -> str:
     """The command that runs a seed again."""
-    return f"lichen simulate --faults --seed {seed} --trace"
+    cluster = "--cluster " if outcome.scenario.leads else ""
+    return f"lichen simulate --faults {cluster}--seed {outcome.seed} --trace"
+
+
+def run_cluster_seed(seed: int, *, trace: Callable[[str], None] | None = None) -> WorldOutcome:
+    """As :func:`run_seed`, with a coordinator of several processes."""
+    return run_seed(seed, trace=trace, scenario=draw_cluster(seed))
 
 
 def live_through(
@@ -76,6 +83,7 @@ def live_through(
     heard: Callable[[Summary], None],
     *,
     first: int,
+    cluster: bool = False,
     keep_going: bool = True,
 ) -> Summary:
     """Run seeds.
@@ -85,10 +93,11 @@ def live_through(
         workers: processes; 1 runs them in this one.
         heard: called after each seed.
         first: for the summary.
+        cluster: the coordinator is several processes.
         keep_going: do not stop at the first seed that fails.
     """
     summary, start = Summary(first), time.perf_counter()
-    for outcome in _outcomes(seeds, workers):
+    for outcome in _outcomes(seeds, workers, run_cluster_seed if cluster else run_seed):
         summary.add(outcome)
         summary.seconds = time.perf_counter() - start
         heard(summary)
@@ -97,14 +106,16 @@ def live_through(
     return summary
 
 
-def _outcomes(seeds: Iterable[int], workers: int) -> Iterator[WorldOutcome]:
+def _outcomes(
+    seeds: Iterable[int], workers: int, run: Callable[[int], WorldOutcome]
+) -> Iterator[WorldOutcome]:
     if workers == 1:
         _settle_in()
-        yield from map(run_seed, seeds)
+        yield from map(run, seeds)
         return
     # Fresh interpreters: without the imports and locks of this process.
     with multiprocessing.get_context("spawn").Pool(workers, _settle_in) as pool:
-        yield from pool.imap_unordered(run_seed, seeds, _CHUNK)
+        yield from pool.imap_unordered(run, seeds, _CHUNK)
 
 
 def _settle_in() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lichen_lab.simulation.deterministic.batch import Summary, live_through, replay
+from lichen_lab.simulation.deterministic.batch import Summary, live_through, replay, run_cluster_seed
 from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
 from runtime import exit_codes
 
@@ -17,7 +17,9 @@ _EVERY_S: Final = 5.0
 _SHOWN: Final = 10
 
 
-def faults(*, seeds: int, seed: int | None, workers: int, as_json: bool, trace: bool) -> None:
+def faults(
+    *, seeds: int, seed: int | None, workers: int, as_json: bool, trace: bool, cluster: bool = False
+) -> None:
     """Run seeds, and report their results.
 
     Args:
@@ -26,12 +28,14 @@ def faults(*, seeds: int, seed: int | None, workers: int, as_json: bool, trace: 
         workers: processes.
         as_json: one object on standard output instead of a table.
         trace: print every event of one seed.
+        cluster: the coordinator is several processes.
 
     Raises:
         typer.Exit: 70 if a promise was broken.
     """
     if trace:
-        _show_one(run_seed(seed or 0, trace=typer.echo))
+        run = run_cluster_seed if cluster else run_seed
+        _show_one(run(seed or 0, trace=typer.echo))
         return
     first = seed or 0
     errors, said, said_of = Console(stderr=True), [time.perf_counter()], [0]
@@ -47,7 +51,7 @@ def faults(*, seeds: int, seed: int | None, workers: int, as_json: bool, trace: 
             words = f"{summary.seeds} of {seeds} seeds, {len(summary.failed)} failed"
             errors.print(f"simulate: {words}; {rate:.1f} seeds/s, {left:.0f} s left", style="dim")
 
-    summary = live_through(range(first, first + seeds), workers, heard, first=first)
+    summary = live_through(range(first, first + seeds), workers, heard, first=first, cluster=cluster)
     if as_json:
         typer.echo(json.dumps(summary.as_json(), allow_nan=False))
     else:
@@ -86,4 +90,4 @@ def show(summary: Summary) -> None:
     console.print(f"{len(summary.failed)} seeds broke a promise:")
     for one in summary.failed[:_SHOWN]:
         console.print(f"  seed {one.seed}: {escape(one.violation)}", highlight=False)
-        console.print(f"    {replay(one.seed)}", highlight=False)
+        console.print(f"    {replay(one)}", highlight=False)

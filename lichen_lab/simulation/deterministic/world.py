@@ -8,14 +8,17 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from coordinator.daemon import Coordinator
 from coordinator.rollout.model import RolloutState
 from coordinator.round_machine.events import RoundPhase
 from lichen_lab.simulation.deterministic import resource_bounds
+from lichen_lab.simulation.deterministic.cluster.cluster import SimCluster
 from lichen_lab.simulation.deterministic.machine import event_loop
 from lichen_lab.simulation.deterministic.machine.daemons import ERRNO, CoordinatorNode, DeviceNode
 from lichen_lab.simulation.deterministic.machine.disk import memory_folder
@@ -86,11 +89,15 @@ class World:
             server,
             first_state(self.task, scenario.head),
             tolerant=scenario.rots,
-            time=None if scenario.jumps_at(COORDINATOR) else sim.time,
+            time=None if scenario.leads or scenario.jumps_at(COORDINATOR) else sim.time,
             rollouts=RolloutTruth(scenario.seed) if scenario.rollouts else None,
         )
         self.sky = network.SimNetwork(scenario, self.say, self.fail)
-        self.nodes: dict[str, Node] = {COORDINATOR: CoordinatorNode(self, COORDINATOR, sim)}
+        self.cluster = SimCluster(self, sim) if scenario.leads else None
+        self.nodes: dict[str, Node] = {}
+        self.nodes |= (
+            self.cluster.nodes if self.cluster else {COORDINATOR: CoordinatorNode(self, COORDINATOR, sim)}
+        )
         self.nodes |= {name: DeviceNode(self, name, sim) for name in scenario.devices}
         self.outcome = WorldOutcome(scenario.seed, scenario)
         self._mark = hashlib.sha256()
@@ -99,11 +106,13 @@ class World:
         self._failure: BaseException | None = None
 
     @property
-    def headquarters(self) -> CoordinatorNode:
-        """The coordinator's machine."""
+    def app(self) -> Coordinator | None:
+        """The coordinator that runs now; on a cluster the leader."""
+        if self.cluster is not None:
+            return self.cluster.leader
         node = self.nodes[COORDINATOR]
         assert isinstance(node, CoordinatorNode)  # noqa: S101 - made so above
-        return node
+        return node.app if node.is_up else None
 
     def link_maker(self, node: Node) -> Callable[..., Any]:
         """See ``nodes.Surroundings``."""
@@ -111,13 +120,12 @@ class World:
 
     def model_runs(self, device: str, digest: str) -> None:
         """See ``nodes.Surroundings``."""
-        truth, app = self.truth.rollouts, self.headquarters.app
+        truth, app = self.truth.rollouts, self.app
         if truth is None:
             return
-        known = app is not None and self.headquarters.is_up
-        if known and app is not None:
+        if app is not None:
             self.truth.look_at_rollouts(app)
-        truth.runs(device, digest, known=known)
+        truth.runs(device, digest, known=app is not None)
 
     def stable_digests(self) -> tuple[str, ...]:
         """See ``nodes.Surroundings``."""
@@ -126,8 +134,8 @@ class World:
 
     def _course(self) -> RolloutState | None:
         """The decisions of the coordinator that runs now."""
-        app = self.headquarters.app
-        if app is None or not self.headquarters.is_up or app.storage.rollouts is None:
+        app = self.app
+        if app is None or app.storage.rollouts is None:
             return None
         return app.storage.rollouts.last
 
@@ -184,7 +192,7 @@ class World:
                 async with asyncio.timeout(_LOOK_S):
                     await self._over.wait()
             except TimeoutError:
-                resource_bounds.of_loop(len(self.nodes))
+                resource_bounds.of_loop(self.nodes.values())
                 for node in self.nodes.values():
                     node.aside(lambda node=node: resource_bounds.check(node))  # type: ignore[misc] # the loop's own node
 
@@ -196,13 +204,16 @@ class World:
 
     def _struck(self, fault: ScheduledFault) -> bool:
         """Carry it out; whether it had an effect."""
-        if self.sky.strike(fault):
+        if self.sky.strike(fault) or (self.cluster is not None and self.cluster.strike(fault)):
             return True
         node, amount = self.nodes.get(fault.node), int(abs(fault.amount))
         if node is None:
             return False
         struck = True
         match fault.kind:
+            case FaultKind.FREEZE:
+                self.sky.silence(node.name, fault.span_s)
+                struck = node.freeze(fault.span_s)
             case FaultKind.KILL | FaultKind.POWER:
                 struck = node.kill(power=fault.kind is FaultKind.POWER, down_s=fault.span_s)
             case FaultKind.MOMENT:
@@ -233,6 +244,8 @@ class World:
         """End all faults: network and disks work."""
         self.say("the faults are over")
         self.sky.clear()
+        if self.cluster is not None:
+            self.cluster.clear()
         for node in self.nodes.values():
             node.spare()
             node.trouble(0)
@@ -255,8 +268,8 @@ class World:
         return self.outcome
 
     def _done(self) -> bool:
-        app = self.headquarters.app
-        if app is None or not self.headquarters.is_up or app.driver.state.phase is not RoundPhase.DONE:
+        app = self.app
+        if app is None or app.driver.state.phase is not RoundPhase.DONE:
             return False
         devices = [node for node in self.nodes.values() if isinstance(node, DeviceNode)]
         if self.truth.unreported() or not self._rolled_out():
@@ -269,7 +282,7 @@ class World:
         return course is None or (course.open is None and course.waiting is None)
 
     def _why(self) -> str:
-        app = self.headquarters.app
+        app = self.app
         words = ["no coordinator" if app is None else f"{app.driver.state.phase.value}: {app.driver.why()}"]
         for node in self.nodes.values():
             if not node.is_up:
@@ -298,8 +311,10 @@ def run_seed(
     held: list[World] = []
 
     async def main(sim: SimLoop) -> None:
-        held.append(World(chosen, Path(folder), sim, trace))
-        await held[0].run()
+        world = World(chosen, Path(folder), sim, trace)
+        held.append(world)
+        with world.cluster.installed(seed) if world.cluster else nullcontext():
+            await world.run()
 
     def note(words: str) -> None:
         if held:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -78,15 +79,19 @@ def environment(wanted: Path | None) -> Environment:
     return chosen
 
 
-def memory_mb(pid: int) -> tuple[float, float]:
-    """Memory of a process and its children in MB: proportional (PSS) and resident (RSS)."""
-    pss = rss = 0.0
-    try:
+def memory_of_tree(pid: int) -> list[tuple[str, float, float]]:
+    """Name, PSS and RSS in MB of a process, first, and of all that it started and that still run."""
+    found = []
+    with suppress(psutil.Error):
         root = psutil.Process(pid)
         for process in (root, *root.children(recursive=True)):
-            full = process.memory_full_info()
-            pss += getattr(full, "pss", full.rss)
-            rss += full.rss
-    except psutil.Error:
-        return pss / _MB, rss / _MB
-    return pss / _MB, rss / _MB
+            with suppress(psutil.NoSuchProcess):
+                full = process.memory_full_info()
+                found.append((process.name(), getattr(full, "pss", full.rss) / _MB, full.rss / _MB))
+    return found
+
+
+def memory_mb(pid: int) -> tuple[float, float]:
+    """Memory of a process and its children in MB: proportional (PSS) and resident (RSS)."""
+    tree = memory_of_tree(pid)
+    return sum(pss for _, pss, _ in tree), sum(rss for _, _, rss in tree)

@@ -1,4 +1,4 @@
-"""A TCP proxy with the faults of bad networks: cuts, throttling, delay, black holes, flipped bits.
+"""A TCP proxy that counts bytes, with the faults of bad networks: cuts, throttling, delay, flipped bits.
 
 It lives in a thread with an event loop of its own, so that tests, benchmarks and plain scripts can use it
 alike; every method may be called from any thread and has taken effect when it returns. ``up`` is from the
@@ -89,7 +89,11 @@ class Proxy:
 
     def bytes_taken(self, way: Way) -> int:
         """Bytes from the sender of a direction, also those that were cut or are held."""
-        return self._lanes[way].taken
+        return sum(self.reads(way))
+
+    def reads(self, way: Way) -> list[int]:
+        """Bytes of each read from the sender of a direction, about one packet at low traffic."""
+        return [size for size in self._lanes[way].reads if size]
 
     def bytes_passed(self, way: Way) -> int:
         """Bytes that were passed on."""
@@ -232,7 +236,7 @@ class Proxy:
             while not writing.done():
                 await self._lanes[way].open.wait()
                 data = await reader.read(_READ_BYTES)
-                self._lanes[way].taken += len(data)
+                self._lanes[way].reads.append(len(data))
                 await held.put((self._loop.time() + self._delay_s, data))
                 if not data:
                     await writing

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.resources import files
@@ -85,12 +85,27 @@ def legend_columns(wide: int, phone: int = 2) -> int:
     return min(wide, phone) if on_phone() else wide
 
 
-def round_ticks(axes: Axes, rounds: Iterable[float]) -> None:
-    """A tick for each round; on a phone for a few."""
-    if on_phone():
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    else:
-        axes.set_xticks(list(rounds))
+def rounds_axis(axes: Axes, label: str) -> None:
+    """Axes of a figure by round: whole rounds across, ``label`` and a grid for the values."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("round")
+    axes.set_ylabel(label)
+    axes.grid(axis="y")
+
+
+def rows_axis(axes: Axes, names: Sequence[str], label: str) -> None:
+    """Axes of a figure with a row for each name, the first above: ``label`` and a grid for the values."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlabel(label)
+    axes.grid(axis="x")
+    axes.set_axisbelow(True)
+    axes.spines["left"].set_visible(False)
+
+
+def number_beside(axes: Axes, text: str, x: float, y: float) -> None:
+    """Write a number at the right of the end of its bar."""
+    axes.annotate(text, (x, y), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9)
 
 
 def row_names(names: list[str], panel: int) -> list[str]:

@@ -1,7 +1,7 @@
 """The inputs of ``lichen simulate``: a folder of files, or a data set dealt to devices."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ class TrainingFleet:
         roles: of the devices that do not train.
         profiles: what devices may read and predict, if that is not everything.
         labelled: the coordinator's windows, for a guided method.
+        validation: labelled windows by which the rounds end; None: by the lengths of the versions' steps.
         findings: problems in the recordings, by file.
         about: the data set and the setting, for the report.
     """
@@ -46,6 +47,7 @@ class TrainingFleet:
     roles: Mapping[str, Role] = field(default_factory=dict)
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     labelled: WindowSet | None = None
+    validation: WindowSet | None = None
     findings: Mapping[Path, tuple[StreamFinding, ...]] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,6 +76,7 @@ def of_files(
     profiles: Sequence[str] = (),
     *,
     known: WindowSet | None = None,
+    validation: Path | None = None,
 ) -> TrainingFleet:
     """Read one file for each device.
 
@@ -84,21 +87,32 @@ def of_files(
         seed: instead of the task's.
         profiles: as :func:`profiles_of` reads them.
         known: the coordinator's labelled windows.
+        validation: labelled windows by which the rounds end.
 
     Raises:
         Misconfigured: a folder or file is missing or does not fit the task, or a profile names no device.
     """
-    files = {file.stem: file for file in device_files(data, test)}
+    given = {
+        word: file for word, file in (("--test", test), ("--validation", validation)) if file is not None
+    }
+    files = {file.stem: file for file in device_files(data, given.values())}
     may = profiles_of(task, profiles, files)
-    devices, findings = {}, {}
+    devices, findings, judges = {}, {}, dict[str, WindowSet]()
     for name, file in files.items():
         devices[name], findings[file] = read_device(file, task)
-    judged = None
-    if test is not None:
-        whole, findings[test] = read_labelled(test, task)
-        judged = labelled(whole, task, test)
-    seed = task.seed if seed is None else seed
-    return TrainingFleet(task, seed, devices, judged, profiles=may, labelled=known, findings=findings)
+    for word, file in given.items():
+        whole, findings[file] = read_labelled(file, task)
+        judges[word] = labelled(whole, task, f"{word} {file}")
+    return TrainingFleet(
+        task,
+        task.seed if seed is None else seed,
+        devices,
+        judges.get("--test"),
+        profiles=may,
+        labelled=known,
+        validation=judges.get("--validation"),
+        findings=findings,
+    )
 
 
 def profiles_of(task: Task, words: Sequence[str], devices: Collection[str]) -> dict[str, Profile]:
@@ -139,7 +153,7 @@ def of_dataset(
     named: str | None = None,
     labelled_share: float | None = None,
 ) -> TrainingFleet:
-    """Deal a data set's windows by the online protocol; see ``online_fleet.online_fleet``.
+    """Deal a data set's windows by the online protocol; see ``online_fleet.OnlineSetting``.
 
     Args:
         name: of the data set.
@@ -213,19 +227,19 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def device_files(folder: Path, test: Path | None) -> list[Path]:
-    """The devices' files, sorted, without the test file.
+def device_files(folder: Path, others: Iterable[Path]) -> list[Path]:
+    """The devices' files, sorted, without these others.
 
     Raises:
         Misconfigured: no such folder, no files in it, or two files of one name.
     """
     if not folder.is_dir():
         raise Misconfigured(f"--data {folder}: there is no such folder")
-    apart = None if test is None else test.resolve()
+    apart = {other.resolve() for other in others}
     files = sorted(
         file
         for file in folder.iterdir()
-        if file.suffix in {".npz", ".csv", ".parquet"} and file.resolve() != apart
+        if file.suffix in {".npz", ".csv", ".parquet"} and file.resolve() not in apart
     )
     if not files:
         raise Misconfigured(f"--data {folder}: it has no .npz, .csv or .parquet file")
@@ -269,7 +283,7 @@ def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFindin
     return read_device(file, task) if windows is None else (windows, ())
 
 
-def labelled(windows: WindowSet, task: Task, file: Path) -> WindowSet:
+def labelled(windows: WindowSet, task: Task, origin: str) -> WindowSet:
     """The windows that are labelled for a classification.
 
     Raises:
@@ -280,5 +294,5 @@ def labelled(windows: WindowSet, task: Task, file: Path) -> WindowSet:
         windows, np.any([np.isfinite(window_set.target(windows, name)) for name in named], axis=0)
     )
     if not len(chosen):
-        raise Misconfigured(f"--test {file}: none of its {len(windows)} windows is labelled")
+        raise Misconfigured(f"{origin}: none of its {len(windows)} windows is labelled")
     return chosen

@@ -61,6 +61,8 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
         workers=how.workers,
         ray=how.ray,
         keep_private=how.personal,
+        ends_early=True,
+        validation=fleet.validation,
         progress=_Progress(fleet.task.rounds.count).told,
     )
     report: dict[str, Any] = {
@@ -80,6 +82,7 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
         "seconds": history.seconds,
+        **({"ended": history.ended} if history.ended else {}),
         **({"not_judged": why_not} if why_not else {}),
     }
     if history.evaluation is not None and fleet.test is not None:
@@ -92,6 +95,7 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
             trainers,
             fleet.test,
             fleet.seed,
+            rounds=len(history.rounds),
             profiles=may,
             labelled=fleet.labelled,
             progress=_Each(len(trainers)).begins,

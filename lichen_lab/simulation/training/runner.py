@@ -14,6 +14,7 @@ from lichen.commands.data_check import require_windows
 from lichen_lab.simulation.data.streams import Fixed, RoundStream
 from lichen_lab.simulation.training.device import PROTOTYPE, Role, Site, VirtualDevice
 from lichen_lab.simulation.training.downlink.versions import Versions
+from lichen_lab.simulation.training.early_end import EarlyEnd
 from lichen_lab.simulation.training.engine import Engine, RoundRecord, Tamper, Watch
 from lichen_lab.simulation.training.evaluation.subsets import judgeable, labelled_for, without_others
 from lichen_lab.simulation.training.guided import Guide
@@ -42,6 +43,7 @@ class History:
         seconds: total wall time.
         private: each device's private tensors; empty if they were not asked for.
         extra: by device, the method's own message of its last accepted update.
+        ended: why the rounds ended before the task's number; empty: they did not.
     """
 
     rounds: tuple[RoundRecord, ...]
@@ -50,6 +52,7 @@ class History:
     seconds: float
     private: Mapping[str, Tensors] = field(default_factory=dict)
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ended: str = ""
 
     def curve(self, metric: str = "accuracy") -> list[float]:
         """One metric over the evaluated rounds."""
@@ -75,6 +78,7 @@ class _Asked:
     every: int = 1
     progress: Progress | None = None
     keep_private: bool = False
+    ends: EarlyEnd | None = None
 
 
 def simulate(
@@ -94,6 +98,8 @@ def simulate(
     workers: int | None = None,
     ray: str = "",
     keep_private: bool = False,
+    ends_early: bool = False,
+    validation: WindowSet | None = None,
 ) -> History:
     """Run a whole federated training.
 
@@ -117,6 +123,8 @@ def simulate(
             or as many as the cluster has CPUs.
         ray: address of a Ray cluster for these processes; empty: this machine.
         keep_private: also return the devices' private tensors.
+        ends_early: end the rounds where a coordinator would (``rounds.patience``).
+        validation: the labelled windows of a coordinator's ``[evaluation]``, by which it ends them.
 
     Raises:
         Misconfigured: a knowledge-graph task, an unknown method, option or policy, no device, a role that the
@@ -139,7 +147,8 @@ def simulate(
         choice=_choice(task, seed, fleet),
         guide=guide,
     )
-    asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private)
+    ends = EarlyEnd(task, validation) if ends_early and task.rounds.patience else None
+    asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private, ends)
     crew = _crew(site, fleet, workers, ray)
     try:
         return _run(engine, crew, site, asked)
@@ -225,12 +234,13 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
     held = engine.publish(state)
     records: list[RoundRecord] = []
     judged: Evaluation | None = None
+    ended = asked.ends.reason(None, state, held) if asked.ends else ""
 
-    def settle() -> None:
+    def settle(*, last: bool = False) -> None:
         """Evaluate the last round's version; worker processes are at the next round already."""
         nonlocal judged
         record = records[-1]
-        if asked.test is not None and (record.round % asked.every == 0 or record.round == asked.rounds):
+        if asked.test is not None and (record.round % asked.every == 0 or last):
             judged = client.evaluate(task, asked.test, held)
             record.metrics.update(judged.metrics)
         if asked.progress is not None:
@@ -240,13 +250,16 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
         crew.start(held, round_, engine.chosen(round_))
         if records:
             settle()
+        before = state
         record, state = engine.close(crew.finish(), state, round_)
         held = engine.publish(state)
         records.append(record)
-    settle()
+        if asked.ends and record.accepted and (ended := asked.ends.reason(before, state, held)):
+            break
+    settle(last=True)
     private = crew.private() if asked.keep_private else {}
     seconds = time.perf_counter() - started
-    return History(tuple(records), held, judged, seconds, private, dict(engine.extra))
+    return History(tuple(records), held, judged, seconds, private, dict(engine.extra), ended)
 
 
 def alone(

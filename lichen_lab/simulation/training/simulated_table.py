@@ -30,6 +30,10 @@ def show(report: dict[str, Any]) -> None:
         )
     console = Console()
     console.print(table)
+    if why := report.get("ended"):
+        number = len(report["rounds"])
+        words = f"the rounds ended with version {number}: {why} (rounds.patience = 0: they never end early)"
+        console.print(words, highlight=False, markup=False)
     _weighed(console, report["rounds"])
     _judged_on(console, report)
     _alone(console, report)

@@ -6,8 +6,8 @@ singular vectors of that sparse matrix (latent semantic analysis), found with ra
 P.-G. Martinsson, J. A. Tropp, Finding Structure with Randomness, SIAM Review 53, 2011, algorithms 4.4, 5.1),
 turn it into a few dense values. NumPy only; no word list, no vocabulary, any script.
 
-Projections of features are averaged over clients, so all clients must read texts with *one* encoder: one that
-was fitted once, on texts that may be shared, or one that needs no fit (:meth:`Encoder.unfitted`).
+Projections of features are averaged over clients, so all clients must read texts with *one* encoder that was
+fitted once, on texts that may be shared.
 
 The same texts and seed give the same bytes on one machine, and values within rounding on another.
 
@@ -84,12 +84,6 @@ class TextEncoder:
         df_B = np.bincount(counted.bucket_n, minlength=buckets)
         idf_B = (np.log((1 + len(texts)) / (1 + df_B)) + 1).astype(np.float32)
         return cls(idf_B, _leading(_weighed(counted, idf_B), buckets, width, seed))
-
-    @classmethod
-    def unfitted(cls, width: int, seed: int = 0, buckets: int = BUCKETS) -> "TextEncoder":
-        """An encoder that needs no texts: each bucket is a random direction (a random projection)."""
-        signs_BF = np.random.default_rng(seed).integers(0, 2, (buckets, width), np.int8) * 2 - 1
-        return cls(np.ones(buckets, np.float32), (signs_BF / np.sqrt(width)).astype(np.float32))
 
     @classmethod
     def load(cls, path: Path) -> "TextEncoder":

@@ -7,7 +7,6 @@ entities of a batch, V views (embeddings that are scored apart), D entity dim, C
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -83,18 +82,11 @@ class Epoch:
         loss: equation (2) as a mean over questions, each at its batch's parameters.
         beside: mean of the further terms; 0 if there are none.
         questions: Q.
-        seconds: of wall clock; the only figure that differs between two runs of the same seed.
     """
 
     loss: float
     beside: float
     questions: int
-    seconds: float
-
-    @property
-    def triples_per_second(self) -> float:
-        """Triples for each second; each is asked both ways."""
-        return self.questions / 2 / max(self.seconds, 1e-9)
 
 
 def completion(logits_BL: Tensor) -> Tensor:
@@ -153,7 +145,7 @@ def epoch(
     Raises:
         FloatingPointError: the loss is not finite; nothing has moved in that batch.
     """
-    start, loss_sum, beside_sum = time.perf_counter(), 0.0, 0.0
+    loss_sum = beside_sum = 0.0
     for batch in shuffled(asked_Q3, size, draw, generator):
         e, r = embed(batch.rows_U), relations.take(batch.relation_B)
         logits_BL = batch.logits(score, e, r)
@@ -167,4 +159,4 @@ def epoch(
             raise FloatingPointError(f"loss {loss.item()} is not finite: lower the learning rate")
         descent.descend(loss)
     count = len(asked_Q3)
-    return Epoch(loss_sum / max(count, 1), beside_sum / max(count, 1), count, time.perf_counter() - start)
+    return Epoch(loss_sum / max(count, 1), beside_sum / max(count, 1), count)

@@ -36,6 +36,4 @@ class DisentAflRouter:
         return route(task, profile, (domain,))
 
 
-def make_router() -> DisentAflRouter:
-    """The router."""
-    return DisentAflRouter()
+make_router = DisentAflRouter

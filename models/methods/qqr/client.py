@@ -5,6 +5,7 @@ carries both: training uses the global prototypes of earlier rounds, and the pro
 encoders just trained, so they fit the model that the coordinator aggregates from them.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,8 +16,8 @@ from models.contract import Blobs, ClientContext, Evaluation, FloatArray, LocalR
 from models.data.window_set import select
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.local_rounds import OwnWeights, model_travels
-from models.methods.qqr.local_training import WHATEVER_THE_CLASS, Globals, LocalTraining, features
-from models.methods.qqr.personal import blended, kept_head, kept_prototypes
+from models.methods.qqr.local_training import WHATEVER_THE_CLASS, Globals, LocalTraining
+from models.methods.qqr.personal import kept_head, kept_prototypes
 from models.methods.qqr.prototyper import LocalPrototypes, QqrPrototyper, local_prototypes
 from models.methods.qqr.prototypes import (
     blob_name,
@@ -37,6 +38,8 @@ from models.training.evaluation import judge
 from protocol.errors import Transient
 from protocol.tasks.task import Task
 
+Features = Mapping[str, tuple[NDArray[np.int64], FloatArray]]
+"""By modality, places of windows, and their features ``z_BD``."""
 _AT_INFERENCE: dict[str, InferenceImpute] = {
     "pnr": "prototype",
     "pnr_posterior": "prototype",
@@ -96,14 +99,17 @@ class QqrClient:
         own = OwnWeights.of(state, private) if config.model_every > 1 else OwnWeights({})
         load_blobs(net, own.over(state), partial=True)
         seen, ready_B, metrics = _usable(context, windows, known, config)
+        features: Features = {}
         if ready_B.any():
             trainer = LocalTraining(net, known, config, generator)
             metrics |= trainer.run(select(seen, ready_B), context.round)
             own = OwnWeights(_parts(net, own.trained | trainer.trained), own.rounds + 1)
+            places_R = np.flatnonzero(ready_B)
+            features = {name: (places_R[at_R], z_BD) for name, (at_R, z_BD) in trainer.measured.items()}
         tensors: Tensors = {}
         if model_travels(task, config, context.round):
             tensors = difference(own.tensors, flatten(state))
-        made = local_prototypes(task, config, seen, _raw_features(net, known, seen))
+        made = local_prototypes(task, config, seen, _raw_features(net, known, seen, features))
         if not tensors and not made.tensors:
             raise _nothing_to_learn(context, metrics)
         if config.model_every > 1:
@@ -135,7 +141,7 @@ class QqrClient:
     ) -> LocalResult:
         """The result of a device without torch, with the features of this network."""
         seen, _, metrics = _usable(context, windows, known, known.config)
-        result = self._prototyper.summarise(context, seen, _raw_features(net, known, seen), private)
+        result = self._prototyper.summarise(context, seen, _raw_features(net, known, seen, {}), private)
         result.metrics = metrics | {k: v for k, v in result.metrics.items() if k not in metrics}
         return result
 
@@ -154,18 +160,6 @@ class QqrClient:
             impute=impute,
             trained=trained(state) if config.novel_classes else None,
         )
-
-    def personal_model(self, task: Task, state: Blobs, private: Tensors) -> InferenceModel:
-        """The module for predictions of a device that has its own head or prototypes (``personal``).
-
-        Args:
-            task: names, shapes and options.
-            state: the global state.
-            private: the device's last :attr:`LocalResult.private`; tensors that it lacks are taken from the
-                global state.
-        """
-        config = METHOD.configure(task)
-        return self.inference_model(task, blended(config, state, private))
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
         """Evaluate a global state on labelled windows, missing modalities handled as at inference.
@@ -237,16 +231,22 @@ def _parts(net: MultimodalNetwork, trained: frozenset[str]) -> Tensors:
     return flatten({blob: tensors for blob, tensors in to_blobs(net).items() if blob in blobs})
 
 
-def _raw_features(net: MultimodalNetwork, known: Globals, windows: WindowSet) -> dict[str, FloatArray]:
-    """``z_BD`` by modality, before normalisation, of windows that give prototypes (14); zeros elsewhere."""
+def _raw_features(
+    net: MultimodalNetwork, known: Globals, windows: WindowSet, computed: Features
+) -> dict[str, FloatArray]:
+    """``z_BD`` by modality, before normalisation, of windows that give prototypes (14), others unset."""
     good_BM = windows.present_BM & known.high_quality(windows.quality_BM)
     made: dict[str, FloatArray] = {}
     for m, name in enumerate(net.names):
-        keep_B = good_BM[:, m]
-        if keep_B.any():
-            z_BD = np.zeros((len(windows), known.vbar[name].shape[1]), np.float32)
-            z_BD[keep_B] = features(net, name, torch.from_numpy(windows.x[name])[keep_B]).numpy()
-            made[name] = z_BD
+        if not good_BM[:, m].any():
+            continue
+        z_BD, left_B = np.zeros((len(windows), known.vbar[name].shape[1]), np.float32), good_BM[:, m].copy()
+        if name in computed:
+            rows, values = computed[name]
+            z_BD[rows], left_B[rows] = values, False
+        if left_B.any():
+            z_BD[left_B] = net.features(name, torch.from_numpy(windows.x[name])[left_B]).numpy()
+        made[name] = z_BD
     return made
 
 
@@ -261,6 +261,4 @@ def _kept(
     return kept | kept_head(config, private, own.tensors) | kept_prototypes(task, config, private, made.means)
 
 
-def make_client() -> QqrClient:
-    """The client half."""
-    return QqrClient()
+make_client = QqrClient

@@ -3,10 +3,8 @@
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -30,7 +28,6 @@ from models.multimodal.prototypes import normalise
 from models.training import local
 from protocol.tasks.task import Task
 
-_FEATURE_BATCH = 256
 _FEW = 16
 """Windows that BatchNorm's statistics need at least, if others of low quality are available."""
 WHATEVER_THE_CLASS: Final = frozenset({"pnr_posterior", "mean_feature"})
@@ -105,6 +102,8 @@ class LocalTraining:
 
     Attributes:
         trained: modalities whose encoder took part in a step.
+        measured: by modality, the places of the windows that BatchNorm's statistics were measured on, and
+            their features ``z_BD``.
     """
 
     def __init__(
@@ -115,6 +114,7 @@ class LocalTraining:
         self._config = config
         self._generator = generator
         self.trained: frozenset[str] = frozenset()
+        self.measured: dict[str, tuple[NDArray[np.int64], FloatArray]] = {}
 
     def run(self, windows: WindowSet, round_: int) -> dict[str, float]:
         """All epochs; the metrics of the last one."""
@@ -159,9 +159,8 @@ class LocalTraining:
             if int(clean_B.sum()) < min(_FEW, int(use_B.sum())):
                 local.restore_norms(encoder, before[name])
                 continue
-            x_BCT = everything.x[name][clean_B]
-            parts = torch.tensor_split(x_BCT, math.ceil(len(x_BCT) / _FEATURE_BATCH))
-            local.remeasure_norms(encoder, (partial(self._net.encode, name, part) for part in parts))
+            z_BD = self._net.measure_norms(name, everything.x[name][clean_B])
+            self.measured[name] = torch.nonzero(clean_B).flatten().numpy(), z_BD.numpy()
 
     def _encoded(self, name: str, here_B: Tensor) -> Tensor:
         """The windows that go through an encoder: with ``zero_input``, all, if the device has it."""
@@ -258,10 +257,3 @@ def _whole(windows: WindowSet, known: Globals) -> _Batch:
         q_BM=torch.from_numpy(known.q(windows)),
         y_B=torch.from_numpy(windows.y_B),
     )
-
-
-def features(net: MultimodalNetwork, name: str, x_BCT: Tensor) -> Tensor:
-    """``z_BD`` for prototypes and inference, before normalisation: BatchNorm's running statistics."""
-    net.eval()
-    with torch.no_grad():
-        return torch.cat([net.encode(name, part) for part in torch.split(x_BCT, _FEATURE_BATCH)])

@@ -12,7 +12,7 @@ from models.aggregation.prototype_median import row_fold
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, FloatArray, Profile, Tensors, Update
 from models.header_checks import check_counts, check_weight_one
-from models.methods.qqr import METHOD
+from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototypes import (
     CLASSES_BLOB,
@@ -85,7 +85,7 @@ class QqrServer:
                 )
             _check_model(_model(state), model, config.max_delta)
         for name, rows in message.prototypes.items():
-            _check_prototypes(task, state, update, name, rows)
+            _check_prototypes(task, config, state, update, name, rows)
 
     def open(self, task: Task, round_: int, state: Blobs) -> "QqrFold":
         """Begin a round on this state. (16) counts rounds per class, so ``round_`` itself is not read."""
@@ -146,11 +146,12 @@ def _check_model(base: Tensors, deltas: Tensors, bound: float) -> None:
         check_tensor(name, delta, base[name].shape, bound)
 
 
-def _check_prototypes(task: Task, state: Blobs, update: Update, modality: str, rows: PrototypeRows) -> None:
+def _check_prototypes(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+    task: Task, config: QqrConfig, state: Blobs, update: Update, modality: str, rows: PrototypeRows
+) -> None:
     """Rows of known classes, from no more windows than the header counts, with possible values."""
     if modality not in task.modality_names:
         raise Refused(Reason.WRONG_MODALITY, f"extra.prototypes: the task has no modality {modality!r}")
-    config = METHOD.configure(task)
     name, (classes, columns) = values_name(modality), table(state, modality)[0].shape
     present = update.header.counts.get(modality, (0,) * classes)
     least = left_after(config.min_count, config.prototype_trim)
@@ -192,9 +193,4 @@ def _check_lengths(name: str, values_RD: FloatArray, length: float, bits: int) -
         )
 
 
-def make_server() -> QqrServer:
-    """The coordinator half."""
-    return QqrServer()
-
-
-__all__ = ["QqrFold", "QqrMessage", "QqrServer", "make_server"]
+make_server = QqrServer

@@ -63,7 +63,8 @@ class _Part:
         self._blob, self._views = blob, views
         self._windows = WINDOWS + blob.removeprefix(ENCODER)
         sent = sorted(device for device, view in views.items() if self._windows in view)
-        finite = {device for device in sent if _finite(views[device].get(blob))}
+        here = {device: views[device].get(blob) for device in sent}
+        finite = {device for device, view in here.items() if view is None or bool(np.isfinite(view).all())}
         self.devices = [device for device in sent if device in finite]
         self._wrong = [device for device in sent if device not in finite]
         self.alike: Likeness | None = None
@@ -126,10 +127,6 @@ class _Part:
             why = f'config.rule = "{config.rule}": the similarities sum to nothing positive: equal weights'
             self.warnings.append(f'{self._blob}: {why}; rule = "softmax" takes any')
         return share_K
-
-
-def _finite(view: FloatArray | None) -> bool:
-    return view is None or bool(np.isfinite(view).all())
 
 
 def _named(devices: Sequence[str]) -> str:

@@ -3,10 +3,8 @@
 Shapes: B windows, M modalities, S and R segments, C channels, N points of a segment, D features.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, combinations
 from typing import Final
 
@@ -22,7 +20,6 @@ from models.multimodal.network import MultimodalNetwork
 from models.training import adam_state, local
 from protocol.tasks.task import Task
 
-_FEATURE_BATCH: Final = 256
 _FEWEST: Final = 2
 """Windows that contrast needs: one alone has no other to compare with."""
 
@@ -75,6 +72,7 @@ class _Epoch:
     matched: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class LocalTraining:
     """One device's training in one round, on the encoders of ``net`` in place.
 
@@ -84,41 +82,36 @@ class LocalTraining:
         kept: Adam's moments, for the device's next round.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        net: MultimodalNetwork,
-        config: TactflConfig,
-        generator: torch.Generator,
-        private: Mapping[str, FloatArray],
-    ) -> None:
-        self._length_s = task.window.length_s
-        self._net = net
-        self._config = config
-        self._generator = generator
-        self._private = private
+    task: Task
+    net: MultimodalNetwork
+    config: TactflConfig
+    generator: torch.Generator
+    private: Mapping[str, FloatArray]
+
+    def __post_init__(self) -> None:
+        self._length_s = self.task.window.length_s
         self.trained: dict[str, int] = {}
         self.kept: Tensors = {}
 
     def run(self, streams: Streams, round_: int) -> dict[str, float]:
         """All epochs; the metrics of the last one."""
-        config = self._config
+        config = self.config
         lr = local.learning_rate(config.lr, config.lr_decay, config.lr_min, round_)
         optimizer, sizes = self._begun([name for name in streams.names if bool(streams.here(name).any())], lr)
-        self._net.encoders.train()
+        self.net.encoders.train()
         epoch, steps = _Epoch(), 0
         for _ in range(config.epochs):
             epoch = _Epoch()
-            for index_B in local.batches(len(streams), config.batch, self._generator):
+            for index_B in local.batches(len(streams), config.batch, self.generator):
                 loss = self._loss(streams.at(index_B), epoch)
                 if loss is not None:
                     optimizer.descend(loss)
                     steps += 1
             for name, count in epoch.trained.items():
                 self.trained[name] = max(count, self.trained.get(name, 0))
-        self._net.eval()
+        self.net.eval()
         if config.keep_moments and isinstance(optimizer, local.Adam):
-            self.kept = adam_state.kept(optimizer, sizes, self._private)
+            self.kept = adam_state.kept(optimizer, sizes, self.private)
         if config.remeasure_norms:
             self._remeasure(streams)
         return {
@@ -130,20 +123,20 @@ class LocalTraining:
 
     def _begun(self, names: list[str], lr: float) -> tuple[local.Adam | local.Sgd, dict[str, int]]:
         """An optimizer of these encoders, and how many values each has."""
-        config = self._config
-        own = {name: list(self._net.encoders[name].parameters()) for name in names}
+        config = self.config
+        own = {name: list(self.net.encoders[name].parameters()) for name in names}
         sizes = {f"encoder/{name}": sum(p.numel() for p in mine) for name, mine in own.items()}
         parameters = list(chain.from_iterable(own.values()))
         if config.optimizer == "sgd":
             return local.Sgd(parameters, lr, weight_decay=config.weight_decay), sizes
         adam = local.Adam(parameters, lr, config.weight_decay)
         if config.keep_moments:
-            adam_state.resume(adam, sizes, self._private)
+            adam_state.resume(adam, sizes, self.private)
         return adam, sizes
 
     def _loss(self, streams: Streams, epoch: _Epoch) -> Tensor | None:
         """Equation (1) over all pairs of modalities, weighted by windows; None: nothing is contrasted."""
-        pairs = [pair for pair in _pairs(streams, self._config.self_weight) if pair.count >= _FEWEST]
+        pairs = [pair for pair in _pairs(streams, self.config.self_weight) if pair.count >= _FEWEST]
         names = {name for pair in pairs for name in (pair.one, pair.other)}
         if not names:
             return None
@@ -161,16 +154,16 @@ class LocalTraining:
 
     def _segments(self, streams: Streams, names: list[str]) -> dict[str, Segments]:
         """Both segments of every window, at the same times in all modalities, each augmented separately."""
-        config = self._config
+        config = self.config
         start_BG = starts(
-            streams.back_s(), self._length_s, config.segment_share, config.segments, self._generator
+            streams.back_s(), self._length_s, config.segment_share, config.segments, self.generator
         )
         made = {name: cut(streams.each[name], start_BG, config.segment_share) for name in names}
         x = local.augmented(
             {name: cuts.x_SCN for name, cuts in made.items()},
             config.rotate_deg,
             config.gain,
-            self._generator,
+            self.generator,
         )
         if config.jitter:
             x = {name: self._jittered(name, x_SCN) for name, x_SCN in x.items()}
@@ -179,12 +172,12 @@ class LocalTraining:
         }
 
     def _jittered(self, name: str, x_SCN: Tensor) -> Tensor:
-        _, scale = self._net.affine[name]
-        return x_SCN + self._config.jitter * scale * torch.randn(x_SCN.shape, generator=self._generator)
+        _, scale = self.net.affine[name]
+        return x_SCN + self.config.jitter * scale * torch.randn(x_SCN.shape, generator=self.generator)
 
     def _encoded(self, name: str, cuts: Segments) -> Tensor:
         """``z_SD``; zeros if the window lacks the modality, which is not encoded."""
-        z_HD = self._net.encode(name, cuts.x_SCN[cuts.here_S])
+        z_HD = self.net.encode(name, cuts.x_SCN[cuts.here_S])
         return z_HD.new_zeros(len(cuts.here_S), z_HD.shape[1]).index_copy(
             0, cuts.here_S.nonzero().squeeze(1), z_HD
         )
@@ -200,10 +193,10 @@ class LocalTraining:
             one.span_S2[rows_S], other.span_S2[rows_S], one.window_S[rows_S], other.window_S[rows_S]
         )
         itself_SR = torch.eye(len(cos_SR), dtype=torch.bool) & (pair.one == pair.other)
-        apart_SR = itself_SR if self._config.self_pairs == "skip_same" else torch.zeros_like(itself_SR)
+        apart_SR = itself_SR if self.config.self_pairs == "skip_same" else torch.zeros_like(itself_SR)
         if not bool((tiou_SR > 0)[~apart_SR].any()):
             return None
-        loss = symmetric(cos_SR, tiou_SR, self._config.temperature, apart_SR)
+        loss = symmetric(cos_SR, tiou_SR, self.config.temperature, apart_SR)
         nearest_S1 = cos_SR.detach().masked_fill(itself_SR, -torch.inf).argmax(dim=1, keepdim=True)
         epoch.loss += pair.weight * pair.count * float(loss.detach())
         epoch.pairs += pair.weight * pair.count
@@ -214,8 +207,4 @@ class LocalTraining:
     def _remeasure(self, streams: Streams) -> None:
         """BatchNorm statistics of the trained encoders, on whole windows, as at inference."""
         for name in self.trained:
-            x_BCT = streams.windows(name)
-            parts = torch.tensor_split(x_BCT, math.ceil(len(x_BCT) / _FEATURE_BATCH))
-            local.remeasure_norms(
-                self._net.encoders[name], (partial(self._net.encode, name, part) for part in parts)
-            )
+            self.net.measure_norms(name, streams.windows(name))

@@ -141,6 +141,4 @@ def _check_windows(update: Update, modalities: Sequence[str]) -> None:
             )
 
 
-def make_server() -> TactflServer:
-    """The coordinator half."""
-    return TactflServer()
+make_server = TactflServer

@@ -115,6 +115,4 @@ def _summary(config: TactflConfig, z_BD: FloatArray, y_B: NDArray[np.int64]) -> 
     return np.concatenate([part.mean(axis=0, dtype=np.float64) for part in parts]).astype(np.float32)
 
 
-def make_trainer() -> TactflTrainer:
-    """The training of the coordinator's worker."""
-    return TactflTrainer()
+make_trainer = TactflTrainer

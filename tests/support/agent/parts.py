@@ -18,11 +18,12 @@ from edge_agent.training.learner import Learner
 from edge_agent.windows.collector import Collector
 from edge_agent.windows.quality.meter import ScoredWindows
 from models.contract import Profile
-from runtime.clock import Clock, ManualClock, SystemClock
+from runtime.clock import Clock, SystemClock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from runtime.storage.spool import Spool
 from runtime.waits import StatusText
+from tests.support.clock import ManualClock
 from tests.support.services import beside
 
 

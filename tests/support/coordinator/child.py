@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from coordinator.app import run as run_coordinator
-from coordinator.cluster.app import run_ingest, run_lead
+from coordinator.cluster.app import Outer, run_ingest, run_lead
 from protocol.tasks.task import Task
 from runtime import logs
 from runtime.process.daemon import run
@@ -69,7 +69,7 @@ def main(file: str) -> int:
         task, jobs = Task.model_validate(args["task"]), SlowJobs(args["slow"])
         match args.get("role", "serve"):
             case "lead":
-                return await run_lead(settings, task, server, jobs=jobs)
+                return await run_lead(settings, task, server, Outer(jobs=jobs))
             case "ingest":
                 return await run_ingest(settings, task, server)
             case _:

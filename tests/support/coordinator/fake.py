@@ -169,6 +169,7 @@ class FakeDevice:
         roles: tuple[str, ...] = ("train",),
         sensors: tuple[str, ...] = ("acc",),
         session: str = "",
+        protocol: str = "5",
     ) -> None:
         self.name = name
         self.value = value
@@ -187,7 +188,7 @@ class FakeDevice:
         self.sent: dict[str, bytes] = {}
         self.heard = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
-        settings = MqttSettings(port=port, backoff_min_s=0.05, backoff_max_s=0.3)
+        settings = MqttSettings(port=port, protocol=protocol, backoff_min_s=0.05, backoff_max_s=0.3)
         # an agent does not receive rounds; tests do
         filters = [*device_filters(FLEET, name), (broadcast_topic(FLEET, Kind.ROUND), 1)]
         self.link = Link(settings, f"agent-{FLEET}-{name}{session}", filters=filters)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from coordinator.rollout.device_record import DeviceReport
 from coordinator.rollout.model import Release, RolloutState, RolloutTick
 from coordinator.rollout.stage_devices import Fact
 from coordinator.rollout.table import apply
+from coordinator.trust.repository import BundleTarget
+from coordinator.trust.signer import Signer
 from protocol.frames.frame import digest
-from protocol.messages import BlobRef
+from protocol.messages import BlobRef, ModelPointer
 from protocol.rollout import TrialReport
 
 NOW = 1_800_000_000.0
@@ -84,3 +88,32 @@ async def rollout(folder: Path, *words: str) -> dict[str, Any]:
     done = await asyncio.to_thread(CliRunner().invoke, app, given)
     assert done.exit_code == 0, done.exception
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+
+
+class NoSigner:
+    """The signer of a fleet without a root: signs nothing."""
+
+    fleet = ""
+
+    def signer(self) -> Signer | None:
+        """None."""
+        return None
+
+    def vouched(
+        self, pointer: ModelPointer, bundles: Sequence[BundleTarget], device: str | None = None
+    ) -> ModelPointer:
+        """The pointer, unchanged."""
+        del bundles, device
+        return pointer
+
+    def due(self) -> bool:
+        """False."""
+        return False
+
+    def kept(self) -> tuple[str, ...]:
+        """Empty."""
+        return ()
+
+    def held(self) -> AbstractContextManager[tuple[str, ...]]:
+        """Empty."""
+        return nullcontext(())

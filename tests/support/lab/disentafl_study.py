@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.disentafl.names import LOCAL
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun
+from lichen_lab.benchmarks.studies.disentafl.variants import LOCAL
 
 
 def made_up(one: DisentAflRun) -> DisentAflOutcome:

@@ -7,7 +7,6 @@ import numpy as np
 
 from lichen_lab.benchmarks.studies.tactfl.data import hapt as hapt_fleet
 from lichen_lab.benchmarks.studies.tactfl.data import uci_har as har_fleet
-from lichen_lab.benchmarks.studies.tactfl.names import OURS
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
@@ -18,6 +17,7 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     UnlabelledDevice,
     UnlabelledFleet,
 )
+from lichen_lab.benchmarks.studies.tactfl.variants import METHOD
 from lichen_lab.simulation.data.sets import hapt, uci_har
 from tests.support.lab import made_data
 from tests.support.methods import tactfl_cases
@@ -47,7 +47,7 @@ def made_up(one: TactflRun) -> TactflOutcome:
         for end in (TRAINED, TUNED)
     }
     names = [f"d{at:02d}" for at in range(5)]
-    ours = one.method == OURS
+    ours = one.method == METHOD
     return TactflOutcome(
         scores,
         [(one.setting.rounds // 2, 50.0), (one.setting.rounds, scores[TRAINED][HERE]["f1"])],

@@ -23,6 +23,7 @@ async def good() -> None:
 
 async def bad(what: str) -> None:
     await asyncio.sleep(0.05)
+    say("at work")
     if what == "misconfigured":
         raise Misconfigured("agent.toml: mqtt.host: wrong")
     if what == "crash":

@@ -7,8 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from coordinator.fleet.requirements import Requirements
-from coordinator.rollout.device_record import DeviceReport
-from coordinator.rollout.model import RolloutDevice
+from coordinator.rollout.device_record import DeviceReport, RolloutDevice
 from coordinator.rollout.stage_gate import apply_report
 from edge_agent.storage.round_ledger import RoundLedger
 from protocol.errors import Reason, Refused
@@ -16,8 +15,8 @@ from protocol.frames.frame import digest
 from protocol.messages import Command, Offer, Receipt, State, decode, encode
 from protocol.rollout import TrialReport
 from protocol.topics import Kind, broadcast_topic, device_topic, parse
-from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import FLEET, tiny_task
 from tests.unit.protocol.tasks.test_protocol_announcement import make

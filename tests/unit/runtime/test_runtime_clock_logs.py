@@ -5,9 +5,10 @@ import logging
 import pytest
 import structlog
 
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from runtime.logs import configure
 from runtime.settings.load import LogSettings
+from tests.support.clock import ManualClock
 
 
 async def test_the_manual_clock_wakes_sleepers_in_the_order_of_their_times():

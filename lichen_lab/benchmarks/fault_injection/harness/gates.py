@@ -1,8 +1,8 @@
 """Holds a real process at a step until the trial has injected its fault there.
 
-A step passes a gate by name. If ``<folder>/<name>.hold`` exists, it writes ``<name>.at`` and waits until the
-hold is removed. The folder is named by an environment variable, which a daemon's children inherit; without
-the variable a gate does nothing.
+A step passes a gate by name. If ``<folder>/<name>.hold`` exists, it writes its process id to ``<name>.at``
+and waits until the hold is removed. The folder is named by an environment variable, which a daemon's children
+inherit; without the variable a gate does nothing.
 """
 
 import os
@@ -24,7 +24,7 @@ def gate(name: str) -> None:
     hold, at = Path(folder) / f"{name}.hold", Path(folder) / f"{name}.at"
     deadline = time.monotonic() + _MOST_S
     while hold.exists() and time.monotonic() < deadline:
-        at.touch()
+        at.write_text(str(os.getpid()))
         time.sleep(_LOOK_S)
 
 
@@ -50,3 +50,9 @@ class StepGates:
     def reached(self, name: str) -> bool:
         """Whether a process has reached the gate."""
         return (self.folder / f"{name}.at").exists()
+
+    def process(self, name: str) -> int | None:
+        """The process that has reached the gate last."""
+        file = self.folder / f"{name}.at"
+        text = file.read_text() if file.exists() else ""
+        return int(text) if text else None

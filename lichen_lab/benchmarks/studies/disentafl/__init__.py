@@ -4,16 +4,26 @@ Chen and Zhang, On Disentanglement of Asymmetrical Knowledge Transfer for Modali
 Learning, AAAI 2024: their simulations, on public data.
 """
 
+from dataclasses import replace
 from typing import Final
 
+from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.run_spec import run
+from lichen_lab.benchmarks.studies.disentafl.data import fleets
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun
+from lichen_lab.benchmarks.study.run_spec import play, quiet
 from lichen_lab.benchmarks.study.study import Study
+
+
+def run(one: DisentAflRun, tell: Say = quiet) -> DisentAflOutcome:
+    """Make a run in this process; see :func:`lichen_lab.benchmarks.study.run_spec.play`."""
+    fleet, outcome = play(fleets.fleet, f"{__name__}.baselines", one, tell)
+    made: DisentAflOutcome = replace(outcome, kinds={member.name: member.kind for member in fleet.members})
+    return made
+
 
 STUDY: Final = Study(
     package=__name__,
-    title="the DisentAFL study: devices with different sensors and targets; ablation, bytes, cost",
     spec=DisentAflRun,
     outcome=DisentAflOutcome,
     run=run,

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.disentafl import names as n
-from lichen_lab.benchmarks.studies.disentafl.part import PERSONAL, Results, of_kind
+from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.parts import cost
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome
+from lichen_lab.benchmarks.studies.disentafl.variants import PERSONAL, Results, of_kind
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import by_round, look, margins
 from lichen_lab.benchmarks.study.report.sheets import Pivot, Sheet, pivot
@@ -27,7 +27,7 @@ def by_kind(row: ResultRow) -> tuple[str, str]:
 
 def by_size(row: ResultRow) -> tuple[str, str]:
     """Conditions down; across, the method's figures and, by name, those of the methods compared with it."""
-    ours = row.method in {n.AVG, cost.DEVICE}
+    ours = row.method in {v.AVG, cost.DEVICE}
     return row.setting, row.metric if ours else f"{row.method}: {row.metric}"
 
 
@@ -48,7 +48,7 @@ def _fleet(results: Results, rows: Sequence[ResultRow], name: str) -> ReportGrou
         return ReportGroup(figures, (), (pivot(rows, _PIVOTS[part]),), name, wide=part == "cost")
     sheet = kinds(results, name) if part == "table" else None
     # a kind's difference from Local is in the sheet of kinds
-    of_a_kind = f"above {n.TITLES[n.LOCAL]}, points: "
+    of_a_kind = f"above {v.TITLES[v.LOCAL]}, points: "
     shown = rows if sheet is None else [row for row in rows if not row.metric.startswith(of_a_kind)]
     return ReportGroup(figures, tables(shown), () if sheet is None else (sheet,), name)
 
@@ -85,7 +85,7 @@ def kinds(results: Results, fleet: str) -> Sheet | None:
     lines = tuple(
         (kind, tuple(fmean(map(of_kind(kind), runs.values())) for _, runs in by_method)) for kind in names
     )
-    methods, local = tuple(method for method, _ in by_method), n.TITLES[n.LOCAL]
+    methods, local = tuple(method for method, _ in by_method), v.TITLES[v.LOCAL]
     return Sheet(
         "own models by kind of device, mean over seeds, %; green: above Local, red: below",
         methods,

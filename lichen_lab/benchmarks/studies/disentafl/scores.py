@@ -32,12 +32,6 @@ def score(fleet: TargetFleet, member: TargetDevice, outputs: Mapping[str, FloatA
     return {t.name: _one(fleet, member, t, outputs[t.name]) for t in targets}
 
 
-def r2(fleet: TargetFleet, member: TargetDevice, outputs: Mapping[str, FloatArray]) -> dict[str, float]:
-    """R^2 of the member's regressions and generations; 1 is exact, 0 no better than the mean of the truth."""
-    targets = (fleet.task.target(name) for name in member.profile.targets)
-    return {t.name: _explained(member, t, outputs[t.name]) for t in targets if t.kind != "classification"}
-
-
 def _one(fleet: TargetFleet, member: TargetDevice, target: Target, output: FloatArray) -> float:
     if len(output) != len(member.test):
         raise ValueError(f"{member.name}, {target.name}: {len(output)} outputs of {len(member.test)} windows")

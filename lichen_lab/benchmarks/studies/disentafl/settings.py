@@ -38,7 +38,7 @@ class TargetDevice:
         train: without labels of other targets, and without modalities that it neither reads nor generates.
         test: likewise; used for scores.
         truth: generated target -> (B,) class that each test window should show, for the fleet's judge.
-        train_truth: likewise for the training windows; only ``fleets.tuning`` evaluates with it.
+        train_truth: likewise for the training windows; only ``fleets.held_out`` evaluates with it.
     """
 
     name: str

@@ -4,13 +4,62 @@
 options`` the other options, on seeds that no table uses, evaluated on held-out training windows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
-from lichen_lab.benchmarks.studies.disentafl import names as n
-from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Line
-from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflRun, DisentAflSetting
+from lichen_lab.benchmarks.studies.disentafl.settings import (
+    DisentAflOutcome,
+    DisentAflRun,
+    DisentAflSetting,
+    fleet_mean,
+)
+from lichen_lab.benchmarks.study.part import Figure, PartResults, StudyLine
+from lichen_lab.benchmarks.study.part import Part as StudyPart
+
+METHOD: Final = "disentafl"
+"""The product's method; all others are baselines."""
+LOCAL: Final = "local"
+FEDAVG: Final = "fedavg"
+CROSS_FEDAVG: Final = "cross_fedavg"
+ALIGN_FEDAVG: Final = "align_fedavg"
+CROSS_PFL: Final = "cross_pfl"
+FEDMSPLIT: Final = "fedmsplit"
+TITLES: Final[Mapping[str, str]] = {
+    LOCAL: "Local",
+    FEDAVG: "FedAvg (per group)",
+    CROSS_FEDAVG: "Cross-FedAvg",
+    ALIGN_FEDAVG: "Align-FedAvg",
+    CROSS_PFL: "Cross-PFL",
+    FEDMSPLIT: "FedMSplit",
+}
+"""Of the baselines."""
+AVG: Final = "DisentAFL-Avg"
+KD: Final = "DisentAFL-KD"
+
+
+EVERYBODY: Final = "all devices in every round"
+PERSONAL: Final = Figure[DisentAflOutcome]("own models, mean over devices, %", attrgetter("mean"))
+AGGREGATE: Final = Figure[DisentAflOutcome](
+    "what the fleet gives, mean over devices, %",
+    lambda outcome: None if outcome.aggregate is None else fleet_mean(outcome.aggregate),
+)
+Results = PartResults[DisentAflRun, DisentAflOutcome]
+Line = StudyLine[DisentAflRun, DisentAflOutcome]
+Part = partial(StudyPart[DisentAflRun, DisentAflOutcome], figures=(PERSONAL, AGGREGATE))
+"""A part with the study's figures."""
+
+
+def of_kind(kind: str) -> Callable[[DisentAflOutcome], float]:
+    """The mean of the personal models over the devices of a kind."""
+
+    def figure(outcome: DisentAflOutcome) -> float:
+        return fleet_mean({name: s for name, s in outcome.personal.items() if outcome.kinds[name] == kind})
+
+    return figure
+
 
 VEHICLE: Final = "vehicle-xm"
 UCI_HAR: Final = "uci-har-xm"
@@ -23,84 +72,55 @@ BASE: Final[Mapping[str, DisentAflSetting]] = {
 full rate undoes part of the fleet's gain."""
 _OURS: Final[Mapping[str, Any]] = {"align": 0.01, "orthogonal": 0.01, "validation": 0.0}
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    n.AVG: {**_OURS, "last_layer": "private"},
-    n.KD: {**_OURS, "aggregate": "kd"},
+    AVG: {**_OURS, "last_layer": "private"},
+    KD: {**_OURS, "aggregate": "kd"},
 }
 """Method's title -> options; a baseline that is missing here uses its defaults."""
 ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     VEHICLE: {
-        n.AVG: {
+        AVG: {
             "domains": 1,
             "align": 0.1,
             "orthogonal": 0.1,
             "last_layer": "interpolated",
         },
-        n.KD: {"domains": 1},
+        KD: {"domains": 1},
     },
-    UCI_HAR: {n.AVG: {"domains": 1, "own_share": 0.4}, n.KD: {"domains": 1}},
+    UCI_HAR: {AVG: {"domains": 1, "own_share": 0.4}, KD: {"domains": 1}},
     MERGE_FA: {},
 }
 """Likewise for one fleet; the paper's first two fleets have a single domain."""
 METHODS: Final[Mapping[str, str]] = {
-    **{title: name for name, title in n.TITLES.items()},
-    n.AVG: n.OURS,
-    n.KD: n.OURS,
+    **{title: name for name, title in TITLES.items()},
+    AVG: METHOD,
+    KD: METHOD,
 }
 """Title -> method, in the tables' order."""
 
 GRID: Final = (0.002, 0.004, 0.008, 0.016, 0.032)
 """Learning rates of the first round, tried with every method on every fleet."""
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
-    n.TITLES[n.CROSS_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
-    n.TITLES[n.ALIGN_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
-    n.TITLES[n.CROSS_PFL]: ({"pull": 0.25}, {"pull": 0.75}, {"distil": 0.8}),
-    n.TITLES[n.FEDMSPLIT]: ({"temperature": 0.1}, {"temperature": 2.0}, {"distil": 0.8}),
-    n.AVG: ({"align": 1.2, "orthogonal": 4.0}, {"align": 0.0, "orthogonal": 0.0}, {"last_layer": "shared"}),
-    n.KD: ({"distil": 0.1}, {"distil": 4.0}, {"align": 0.0, "orthogonal": 0.0}),
+    TITLES[CROSS_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
+    TITLES[ALIGN_FEDAVG]: ({"distil": 0.8}, {"distil": 0.0}),
+    TITLES[CROSS_PFL]: ({"pull": 0.25}, {"pull": 0.75}, {"distil": 0.8}),
+    TITLES[FEDMSPLIT]: ({"temperature": 0.1}, {"temperature": 2.0}, {"distil": 0.8}),
+    AVG: ({"align": 1.2, "orthogonal": 4.0}, {"align": 0.0, "orthogonal": 0.0}, {"last_layer": "shared"}),
+    KD: ({"distil": 0.1}, {"distil": 4.0}, {"align": 0.0, "orthogonal": 0.0}),
 }
 """Method's title -> other options that are tried at its learning rate."""
 TUNING_SEEDS: Final = (100, 101)
 """No table uses these."""
 SEEDS: Final = 5
-_LR: Final = 0.004
+_RATES: Final[Mapping[str, Sequence[float]]] = {
+    VEHICLE: (0.002, 0.004, 0.004, 0.008, 0.008, 0.008, 0.004, 0.002),
+    UCI_HAR: (0.004, 0.004, 0.008, 0.008, 0.008, 0.008, 0.008, 0.004),
+    MERGE_FA: (0.004, 0.008, 0.016, 0.016, 0.016, 0.016, 0.008, 0.004),
+}
+"""In the order of :data:`METHODS`."""
 BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
-    VEHICLE: {
-        n.TITLES[n.LOCAL]: 0.002,
-        n.TITLES[n.FEDAVG]: 0.004,
-        n.TITLES[n.CROSS_FEDAVG]: 0.004,
-        n.TITLES[n.ALIGN_FEDAVG]: 0.008,
-        n.TITLES[n.CROSS_PFL]: 0.008,
-        n.TITLES[n.FEDMSPLIT]: 0.008,
-        n.AVG: 0.004,
-        n.KD: 0.002,
-    },
-    UCI_HAR: {
-        n.TITLES[n.LOCAL]: 0.004,
-        n.TITLES[n.FEDAVG]: 0.004,
-        n.TITLES[n.CROSS_FEDAVG]: 0.008,
-        n.TITLES[n.ALIGN_FEDAVG]: 0.008,
-        n.TITLES[n.CROSS_PFL]: 0.008,
-        n.TITLES[n.FEDMSPLIT]: 0.008,
-        n.AVG: 0.008,
-        n.KD: 0.004,
-    },
-    MERGE_FA: {
-        n.TITLES[n.LOCAL]: 0.004,
-        n.TITLES[n.FEDAVG]: 0.008,
-        n.TITLES[n.CROSS_FEDAVG]: 0.016,
-        n.TITLES[n.ALIGN_FEDAVG]: 0.016,
-        n.TITLES[n.CROSS_PFL]: 0.016,
-        n.TITLES[n.FEDMSPLIT]: 0.016,
-        n.AVG: 0.008,
-        n.KD: 0.004,
-    },
+    fleet: dict(zip(METHODS, rates, strict=True)) for fleet, rates in _RATES.items()
 }
 """Fleet -> method's title -> best learning rate of the part ``tune``."""
-
-
-def lr_of(fleet: str, title: str) -> float:
-    """The tuned learning rate."""
-    return BEST_LR[fleet].get(title, _LR)
 
 
 def spec(
@@ -109,7 +129,7 @@ def spec(
     """A method's run on a fleet with its tuned options, apart from those given here."""
     own = {**OPTIONS.get(title, {}), **ON_FLEET[fleet].get(title, {})}
     whole = {**BASE[fleet].options, **own, **options}
-    setting = replace(BASE[fleet], lr=lr_of(fleet, title) if lr is None else lr, options=whole)
+    setting = replace(BASE[fleet], lr=BEST_LR[fleet][title] if lr is None else lr, options=whole)
     return DisentAflRun(fleet, METHODS[title], setting, tuning=tuning)
 
 

@@ -6,10 +6,18 @@ Knowledge Graph Completion: the order of its methods, on FB15K-237 with other fe
 
 from typing import Final
 
+from lichen_lab.benchmarks.result import Say
+from lichen_lab.benchmarks.studies.mmfed3_hide import fleets
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import MmFed3Outcome, MmFed3Run
+from lichen_lab.benchmarks.study.run_spec import play, quiet
 from lichen_lab.benchmarks.study.study import Study
+
+
+def run(one: MmFed3Run, tell: Say = quiet) -> MmFed3Outcome:
+    """Make a run in this process; see :func:`lichen_lab.benchmarks.study.run_spec.play`."""
+    outcome: MmFed3Outcome = play(fleets.fleet, f"{__name__}.federation", one, tell)[1]
+    return outcome
 
 
 def _order(one: MmFed3Run) -> tuple[int, str, str, str]:
@@ -19,7 +27,6 @@ def _order(one: MmFed3Run) -> tuple[int, str, str, str]:
 
 STUDY: Final = Study(
     package=__name__,
-    title="the MMFeD3-HidE study: completion of private graphs, absent features, bytes, throughput",
     spec=MmFed3Run,
     outcome=MmFed3Outcome,
     run=run,

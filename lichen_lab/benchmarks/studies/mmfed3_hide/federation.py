@@ -12,6 +12,7 @@ import numpy as np
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    METHOD,
     HeldOutFacts,
     KnowledgeGraphFleet,
     Look,
@@ -89,6 +90,10 @@ def run(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, tell: Say
     up, down = bytes_per_update([record for group in groups for record in group.records])
     whole = fmean(whole_bytes(graph, setting.dim) for graph in fleet.devices.values())
     return MmFed3Outcome(looks, up, down, whole, fmean(speeds), sum(group.refused for group in groups))
+
+
+RUNS: Final = {METHOD: run}
+"""Method -> what makes its runs."""
 
 
 def _warmed(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, task: Task) -> list[GatewayGroup]:

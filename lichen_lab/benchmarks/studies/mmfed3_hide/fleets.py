@@ -5,6 +5,7 @@ FB15K-237 has no pictures here: its modalities are ``text`` (n-grams of names an
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -33,13 +34,16 @@ _SECRET: Final = b"keys of the study, of one length"
 CENTRE: Final = "centre"
 
 
-def fleet(name: str, seed: int, conditions: GraphConditions, *, small: bool = False) -> KnowledgeGraphFleet:
+def fleet(
+    name: str, seed: int, conditions: GraphConditions, *, tuning: bool = False, small: bool = False
+) -> KnowledgeGraphFleet:
     """The graph of that name as a fleet.
 
     Args:
         name: a key of :data:`ENTITIES`.
         seed: of deal, split and masks.
         conditions: of the run.
+        tuning: judge on validation facts.
         small: few entities: checks that the run works, not its figures.
 
     Raises:
@@ -47,7 +51,9 @@ def fleet(name: str, seed: int, conditions: GraphConditions, *, small: bool = Fa
     """
     if name not in ENTITIES:
         raise Misconfigured(f"no graph {name!r}; there are {', '.join(ENTITIES)}")
-    return dealt(_graph(_SMALL if small else ENTITIES[name]), name, seed, conditions)
+    made = dealt(_graph(_SMALL if small else ENTITIES[name]), name, seed, conditions)
+    judges = tuple(replace(judge, test_N3=judge.valid_N3) for judge in made.judges)
+    return replace(made, judges=judges) if tuning else made
 
 
 @lru_cache(maxsize=2)

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
+from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import table, throughput
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import MmFed3Outcome
+from lichen_lab.benchmarks.studies.mmfed3_hide.variants import MRR, Results
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import bars, below, by_round, conditions, look
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
@@ -16,7 +16,7 @@ from lichen_lab.simulation.reporting import style
 
 _BY_ROUND: Final = frozenset({"table", "fusions", "scores", "bytes"})
 """Parts whose versions are shown by round."""
-_SHOWN: Final = frozenset({n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS, *n.BOUNDS})
+_SHOWN: Final = frozenset({v.FEDE, v.MMFEDE, v.MMFEDE_HIDE, v.OURS, *v.BOUNDS})
 """Methods of the matrix with a drawn curve: curves of all would hide each other."""
 
 
@@ -37,12 +37,12 @@ def _group(results: Results, rows: Sequence[ResultRow], graph: str, drawing: str
 
 def matrix(rows: Sequence[ResultRow]) -> tuple[Sheet, ...]:
     """MRR by way to learn (down) and replacement of missing features (across); none without such rows."""
-    shown = [row for row in rows if row.metric == MRR and row.method in n.MATRIX]
+    shown = [row for row in rows if row.metric == MRR and row.method in v.MATRIX]
     title = "MRR, mean over seeds, %: ways to learn, and what fills absent features"
 
     def place(row: ResultRow) -> tuple[str, str]:
-        fleet, imputer = n.MATRIX[row.method]
-        return fleet, n.IMPUTERS[imputer]
+        fleet, imputer = v.MATRIX[row.method]
+        return fleet, v.IMPUTERS[imputer]
 
     return (pivot(shown, place, title, digits=2),) if shown else ()
 
@@ -59,7 +59,7 @@ def _figures(
         # a part compares either methods under one condition, or conditions of one method
         if len(unders) > 1:
             ours = by_round(
-                results, _curve, MRR, f"{drawing}-ours", dataset=graph, methods={n.OURS}, line="under"
+                results, _curve, MRR, f"{drawing}-ours", dataset=graph, methods={v.OURS}, line="under"
             )
             yield "MRR by round", ours
         else:

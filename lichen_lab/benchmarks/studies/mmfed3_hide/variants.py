@@ -6,19 +6,79 @@ evaluated on validation facts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from typing import Any, Final
 
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY, WHOLE
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Line
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
     STRUCTURE,
     GraphConditions,
+    MmFed3Outcome,
     MmFed3Run,
     MmFed3Setting,
     Who,
 )
+from lichen_lab.benchmarks.study.part import Figure, PartResults, StudyLine
+from lichen_lab.benchmarks.study.part import Part as StudyPart
 
+FEDE: Final = "FedE"
+S_IND: Final = "S-Ind"
+MM_IND: Final = "MMInd"
+MM_CEN: Final = "MMCen"
+MMFEDE: Final = "MMFedE"
+MMFEDEC: Final = "MMFedEC"
+MMFEDPROX: Final = "MMFedProx"
+MMFEDLU: Final = "MMFedLU"
+MMFED3: Final = "MMFeD3"
+FLEETS: Final = (MMFEDE, MMFEDEC, MMFEDPROX, MMFEDLU, MMFED3)
+"""Ways to learn as a fleet that read features; :data:`FEDE` reads none, so no imputer changes it."""
+
+NONE: Final = "none"
+IMPUTERS: Final[Mapping[str, str]] = {
+    NONE: "nothing",
+    "ae": "AE",
+    "cra": "CRA",
+    "mmin": "MMIN",
+    "hide": "HidE",
+}
+"""Replacement of missing features -> its title."""
+
+
+def titled(fleet: str, imputer: str = NONE) -> str:
+    """Title of a way to learn and an imputer, in the paper's form."""
+    return fleet if imputer == NONE else f"{fleet}-{IMPUTERS[imputer]}"
+
+
+OURS: Final = titled(MMFED3, "hide")
+MMFEDE_HIDE: Final = titled(MMFEDE, "hide")
+BOUNDS: Final = (S_IND, MM_IND, MM_CEN)
+MATRIX: Final[Mapping[str, tuple[str, str]]] = {
+    FEDE: (FEDE, NONE),
+    **{titled(fleet, imputer): (fleet, imputer) for fleet, imputer in product(FLEETS, IMPUTERS)},
+}
+"""Title -> its row and column in the matrix: a way to learn and a replacement of missing features."""
+PLACES: Final = {**MATRIX, **{title: (title, NONE) for title in BOUNDS}}
+"""The same for all methods."""
+
+
+MRR: Final = "MRR, %"
+METRICS: Final = {MRR: "mrr", "Hits@1, %": "hits1", "Hits@3, %": "hits3", "Hits@10, %": "hits10"}
+Results = PartResults[MmFed3Run, MmFed3Outcome]
+Line = StudyLine[MmFed3Run, MmFed3Outcome]
+
+
+def best(name: str, outcome: MmFed3Outcome) -> float:
+    """A figure on test facts in the round with the best validation figure, in %."""
+    return 100 * outcome.best.test[name]
+
+
+Part = partial(
+    StudyPart[MmFed3Run, MmFed3Outcome],
+    figures=tuple(Figure(metric, partial(best, name)) for metric, name in METRICS.items()),
+    worst=True,
+)
+"""A part with the study's figures."""
 SEEDS: Final = 3
 TUNING_SEEDS: Final = (100, 101, 102)
 """No table uses these."""
@@ -64,19 +124,19 @@ class Recipe:
 
 
 RECIPES: Final[Mapping[str, Recipe]] = {
-    n.FEDE: Recipe(STRUCTURE, rate=0.0),
-    n.MMFEDE: Recipe({"dual": False}),
-    n.MMFEDEC: Recipe({"dual": False, "contrast": 0.1}),
-    n.MMFEDPROX: Recipe({"dual": False, "prox": 0.01}),
-    n.MMFEDLU: Recipe({"dual": True, "logits": 1.0, "logits_way": "up", "feature": 0.0}),
-    n.MMFED3: Recipe({"dual": True, "logits": 1.0, "logits_way": "both", "feature": 0.01}),
-    n.S_IND: Recipe(STRUCTURE, "alone", rate=0.0),
-    n.MM_IND: Recipe({"dual": False}, "alone"),
-    n.MM_CEN: Recipe({"dual": False}, "centre", rate=1.0),
+    FEDE: Recipe(STRUCTURE, rate=0.0),
+    MMFEDE: Recipe({"dual": False}),
+    MMFEDEC: Recipe({"dual": False, "contrast": 0.1}),
+    MMFEDPROX: Recipe({"dual": False, "prox": 0.01}),
+    MMFEDLU: Recipe({"dual": True, "logits": 1.0, "logits_way": "up", "feature": 0.0}),
+    MMFED3: Recipe({"dual": True, "logits": 1.0, "logits_way": "both", "feature": 0.01}),
+    S_IND: Recipe(STRUCTURE, "alone", rate=0.0),
+    MM_IND: Recipe({"dual": False}, "alone"),
+    MM_CEN: Recipe({"dual": False}, "centre", rate=1.0),
 }
 """Name -> definition, without the imputer."""
 IMPUTING: Final[Mapping[str, Mapping[str, Any]]] = {
-    n.NONE: {},
+    NONE: {},
     "ae": {"impute": 0.1, "hide_share": 0.4},
     "cra": {"impute": 0.1, "hide_share": 0.4},
     "mmin": {"impute": 0.1, "hide_share": 0.4},
@@ -87,7 +147,7 @@ IMPUTING: Final[Mapping[str, Mapping[str, Any]]] = {
 
 def spec(
     recipe: str,
-    imputer: str = n.NONE,
+    imputer: str = NONE,
     *,
     graph: str = BUSY,
     rate: float = RATE,
@@ -99,7 +159,7 @@ def spec(
 
     Args:
         recipe: a key of :data:`RECIPES`.
-        imputer: a key of :data:`lichen_lab.benchmarks.studies.mmfed3_hide.names.IMPUTERS`.
+        imputer: a key of :data:`lichen_lab.benchmarks.studies.mmfed3_hide.variants.IMPUTERS`.
         graph: a key of :data:`BASE`.
         rate: of features that clients have.
         setting: fields of :class:`~lichen_lab.benchmarks.studies.mmfed3_hide.settings.MmFed3Setting`; not
@@ -123,17 +183,17 @@ def spec(
 
 def line(title: str, under: str, **more: Any) -> Line:
     """A line of a table: its title, its conditions in words; the rest as of :func:`spec`."""
-    return Line(title, spec(*n.PLACES[title], **more), under)
+    return Line(title, spec(*PLACES[title], **more), under)
 
 
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
-    n.FEDE: (),
-    n.MMFEDE: ({"fusion": "weighted"},),
-    n.MMFEDEC: ({"contrast": 0.01}, {"contrast": 1.0}),
-    n.MMFEDPROX: ({"prox": 0.001}, {"prox": 0.1}),
-    n.MMFEDLU: ({"logits": 0.1}, {"logits": 3.0}),
-    n.MMFED3: ({"logits": 0.1}, {"logits": 3.0}, {"feature": 0.0}, {"feature": 0.1}),
-    n.OURS: ({"impute": 0.01}, {"impute": 1.0}, {"hide_share": 0.0}, {"steps": 10}, {"gradient_steps": 0}),
+    FEDE: (),
+    MMFEDE: ({"fusion": "weighted"},),
+    MMFEDEC: ({"contrast": 0.01}, {"contrast": 1.0}),
+    MMFEDPROX: ({"prox": 0.001}, {"prox": 0.1}),
+    MMFEDLU: ({"logits": 0.1}, {"logits": 3.0}),
+    MMFED3: ({"logits": 0.1}, {"logits": 3.0}, {"feature": 0.0}, {"feature": 0.1}),
+    OURS: ({"impute": 0.01}, {"impute": 1.0}, {"hide_share": 0.0}, {"steps": 10}, {"gradient_steps": 0}),
 }
 """Method's title -> other options that are tried."""
 RATES_TRIED: Final[Sequence[Mapping[str, Any]]] = (

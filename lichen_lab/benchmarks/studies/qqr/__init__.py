@@ -21,7 +21,6 @@ def run(one: QqrRun) -> QqrOutcome:
 
 STUDY: Final = Study(
     package=__name__,
-    title="the QQR study: missing and noisy modalities, bytes, dead sensors, new classes, own models",
     spec=QqrRun,
     outcome=QqrOutcome,
     run=run,
@@ -38,7 +37,6 @@ STUDY: Final = Study(
         "lichen_lab.benchmarks.studies.qqr.run_spec",
         "lichen_lab.benchmarks.studies.qqr.probes",
         "lichen_lab.benchmarks.studies.qqr.settings",
-        "lichen_lab.benchmarks.studies.qqr.studies",
     ),
     seeds=v.SEEDS,
 )

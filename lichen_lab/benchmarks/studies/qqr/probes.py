@@ -4,14 +4,14 @@ Unseen people have a device each (:func:`personal`) that holds some labelled win
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from lichen_lab.benchmarks.studies.qqr.settings import QqrRun
 from lichen_lab.simulation.data.access.split import DataSplit
-from lichen_lab.simulation.data.streams import rng_of, without_modality
+from lichen_lab.simulation.data.streams import masked, rng_of, without_modality
 from models.contract import Blobs, Client, ClientContext, Tensors, WindowSet
 from models.data.window_set import select
 from models.methods.qqr import METHOD
@@ -137,11 +137,7 @@ FILLS: Final = {
 
 def without(windows: WindowSet, modality: str) -> WindowSet:
     """The windows with one modality missing everywhere."""
-    column = list(windows.x).index(modality)
-    present_BM = windows.present_BM.copy()
-    present_BM[:, column] = False
-    x = {**windows.x, modality: np.zeros_like(windows.x[modality])}
-    return replace(windows, x=x, present_BM=present_BM)
+    return masked(windows, np.array(list(windows.x)) != modality)
 
 
 def dead_sensor(trained: Trained) -> dict[str, float]:

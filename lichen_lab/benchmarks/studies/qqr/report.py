@@ -6,9 +6,9 @@ from typing import Final
 from matplotlib.ticker import FuncFormatter
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.parts.bytes import bytes_at, smoothed
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
+from lichen_lab.benchmarks.studies.qqr.variants import Results
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import bars, below, by_round, look
 from lichen_lab.benchmarks.tables import is_margin, tables

@@ -1,25 +1,78 @@
-"""Makes a run: trains a seeded fleet with the product's code and evaluates it. Imports torch."""
+"""Makes a run: trains a seeded fleet with the product's code and evaluates it. Imports torch.
+
+Windows and task are those of ``data.dataset_tasks``, which ``lichen simulate --dataset`` also uses.
+"""
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Final
 
 import numpy as np
 import torch
 
-from lichen_lab.benchmarks.studies.qqr import probes, studies
+from lichen_lab.benchmarks.studies.qqr import probes
 from lichen_lab.benchmarks.studies.qqr.probes import Trained
-from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, StreamConditions, evaluated
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, QqrRun, evaluated
 from lichen_lab.benchmarks.study.federation import Federation
-from lichen_lab.simulation.data.access.split import DataSplit
-from lichen_lab.simulation.data.online_fleet import online_fleet
+from lichen_lab.simulation.data.access.split import DataSplit, Part
+from lichen_lab.simulation.data.dataset_tasks import study
 from lichen_lab.simulation.data.streams import rng_of
 from lichen_lab.simulation.training.device import PROTOTYPE, TRAIN, VirtualDevice
 from models.contract import WindowSet
 from models.data.window_set import select
 from protocol.tasks.task import Task
+
+_DATA_SEED: Final = 0
+"""Fixed seed of pairs and people; a run's seed decides partition, faults, model and batches."""
+
+
+def task_of(one: QqrRun) -> Task:
+    """The task of one run: the study's network, the setting's options.
+
+    Raises:
+        Misconfigured: there is no such data set.
+    """
+    setting = one.setting
+    task = study(one.fleet).task(
+        rounds=setting.rounds, seed=one.seed, config=setting.config, codec=setting.codec
+    )
+    if not setting.modalities:
+        return task
+    modalities = tuple(m for m in task.modalities if m.name in setting.modalities)
+    encoders = {m.name: task.encoder(m.name) for m in modalities}
+    network = task.network.model_copy(update={"encoders": encoders})
+    return task.model_copy(update={"modalities": modalities, "network": network})
+
+
+@cache
+def _loaded(name: str, part: Part) -> DataSplit:
+    return study(name).load(part, _DATA_SEED)
+
+
+def split(one: QqrRun, part: Part) -> DataSplit:
+    """A part of the data set with only the setting's modalities. Read once a process.
+
+    Raises:
+        Misconfigured: the data set is unknown, or not here.
+    """
+    whole = _loaded(one.fleet, part)
+    if not one.setting.modalities:
+        return whole
+    return replace(whole, windows=_only(whole.windows, one.setting.modalities))
+
+
+def _only(windows: WindowSet, names: tuple[str, ...]) -> WindowSet:
+    """The columns of some modalities."""
+    columns = [column for column, name in enumerate(windows.x) if name in names]
+    return replace(
+        windows,
+        x={name: x_BCT for name, x_BCT in windows.x.items() if name in names},
+        present_BM=windows.present_BM[:, columns],
+        quality_BM=windows.quality_BM[:, columns],
+    )
+
 
 _TEST_ORDER = 301
 _TEACHERS = 302
@@ -36,7 +89,7 @@ def run(one: QqrRun) -> QqrOutcome:
     """
     torch.set_num_threads(1)
     started = time.process_time()
-    task, rounds = studies.task_of(one), one.setting.rounds
+    task, rounds = task_of(one), one.setting.rounds
     test = judged_on(one)
     federation = Federation(task, fleet_of(one), graphs=_graphs(one, task))
     client = federation.site.client
@@ -50,7 +103,7 @@ def run(one: QqrRun) -> QqrOutcome:
             evaluation = client.evaluate(task, test, federation.state)
             curve[round_], bytes_at[round_] = evaluation.metrics["accuracy"], bytes_up.total()
             confusion_KK = np.array(evaluation.confusion_KK, float)
-    trained = Trained(one, task, client, federation.state, test, studies.split(one, "test"))
+    trained = Trained(one, task, client, federation.state, test, split(one, "test"))
     return QqrOutcome(
         curve=curve,
         bytes_at=bytes_at,
@@ -79,7 +132,7 @@ def _exported(task: str) -> dict[str, bytes]:
 
 def judged_on(one: QqrRun) -> WindowSet:
     """The test windows; a random sample of them in a small run."""
-    windows = studies.split(one, "test").windows
+    windows = split(one, "test").windows
     if not one.small:
         return windows
     drawn = rng_of(_TEST_ORDER, one.seed).permutation(len(windows))[:_SMALL_TEST]
@@ -88,25 +141,19 @@ def judged_on(one: QqrRun) -> WindowSet:
 
 def fleet_of(one: QqrRun) -> list[VirtualDevice]:
     """The devices that train, then those that send only prototypes."""
-    whole, flow = studies.split(one, "train"), one.conditions
-    trainers = online_fleet(_without(whole, flow.unseen_class), seed=one.seed, **_numbers(flow))
+    whole, flow = split(one, "train"), one.conditions
+    trainers = flow.fleet(_without(whole, flow.unseen_class).windows, one.seed)
     fleet = [
         VirtualDevice(name, stream, number, TRAIN) for number, (name, stream) in enumerate(trainers.items())
     ]
     if flow.prototype_devices:
-        numbers = {**_numbers(flow), "devices": flow.prototype_devices, "alpha": _EVEN}
-        teachers = online_fleet(whole, seed=one.seed + _TEACHERS, **numbers)
+        even = replace(flow, devices=flow.prototype_devices, alpha=_EVEN)
+        teachers = even.fleet(whole.windows, one.seed + _TEACHERS)
         fleet += [
             VirtualDevice(f"p{place}", stream, len(trainers) + place, role=PROTOTYPE)
             for place, stream in enumerate(teachers.values())
         ]
     return fleet
-
-
-def _numbers(flow: StreamConditions) -> Mapping[str, Any]:
-    """The flow as the arguments of :func:`lichen_lab.simulation.data.online_fleet.online_fleet`."""
-    names = ("devices", "pool", "alpha", "size", "step", "missing_share", "affected_rounds")
-    return {name: getattr(flow, name) for name in (*names, "noisy_rounds", "snr_db")}
 
 
 def _without(split: DataSplit, unseen: int | None) -> DataSplit:

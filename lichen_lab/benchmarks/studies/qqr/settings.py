@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from lichen_lab.benchmarks.study import run_spec
 from lichen_lab.simulation.data.dataset_tasks import study
+from lichen_lab.simulation.data.online_fleet import OnlineSetting
 from models.methods.qqr import METHOD
 
 EVALUATE_EVERY: Final = 4
@@ -17,32 +18,14 @@ _LAST_EVERY: Final = 2
 
 
 @dataclass(frozen=True)
-class StreamConditions:
-    """The fleet and its streams (:class:`lichen_lab.simulation.data.streams.Evolving`).
+class StreamConditions(OnlineSetting):
+    """The fleet and its streams; ``devices`` train.
 
     Attributes:
-        devices: number of devices that train.
-        alpha: of the Dirichlet distribution of classes in a pool.
-        pool: windows that a device sees in all.
-        size: windows stored at a time.
-        step: new windows a round.
-        missing_share: share of windows that lack a modality in an affected round.
-        affected_rounds: share of affected rounds.
-        noisy_rounds: share of rounds with one noisy modality.
-        snr_db: of that noise.
         prototype_devices: number of devices that send only prototypes.
         unseen_class: a class on prototype devices that no training device has.
     """
 
-    devices: int = 5
-    alpha: float = 1.0
-    pool: int = 2000
-    size: int = 500
-    step: int = 20
-    missing_share: float = 0.0
-    affected_rounds: float = 0.0
-    noisy_rounds: float = 0.0
-    snr_db: float = 10.0
     prototype_devices: int = 0
     unseen_class: int | None = None
 

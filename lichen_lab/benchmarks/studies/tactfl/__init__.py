@@ -4,16 +4,26 @@ Sun et al., TACTFL: Temporal Contrastive Training for Multi-modal Federated Lear
 Model Aggregation, BMVC: its figures on UCI-HAR, and experiments beyond them.
 """
 
+from dataclasses import replace
 from typing import Final
 
+from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.run_spec import run
+from lichen_lab.benchmarks.studies.tactfl.data import fleets
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome, TactflRun
+from lichen_lab.benchmarks.study.run_spec import play, quiet
 from lichen_lab.benchmarks.study.study import Study
+
+
+def run(one: TactflRun, tell: Say = quiet) -> TactflOutcome:
+    """Make a run in this process; see :func:`lichen_lab.benchmarks.study.run_spec.play`."""
+    fleet, outcome = play(fleets.fleet, f"{__name__}.baselines", one, tell)
+    made: TactflOutcome = replace(outcome, kinds={member.name: member.kind for member in fleet.members})
+    return made
+
 
 STUDY: Final = Study(
     package=__name__,
-    title="the TACTFL study: no label on a device; missing modalities, shifted and broken devices",
     spec=TactflRun,
     outcome=TactflOutcome,
     run=run,

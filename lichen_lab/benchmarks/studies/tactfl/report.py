@@ -9,8 +9,8 @@ import numpy as np
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.tactfl import settings
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import F1, Results
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
+from lichen_lab.benchmarks.studies.tactfl.variants import F1, Results
 from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
 from lichen_lab.benchmarks.study.report.plots import below, by_round, conditions, look
 from lichen_lab.benchmarks.tables import tables

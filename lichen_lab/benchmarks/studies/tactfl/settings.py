@@ -29,7 +29,7 @@ class DealConditions:
         missing: probability that a device lacks a modality, independently for each; a device without any
             modality is left out.
         broken: the first device's fault, a name of
-            :data:`lichen_lab.benchmarks.studies.tactfl.data.faults.FAULTS`; empty: none.
+            :data:`lichen_lab.benchmarks.studies.tactfl.data.dealing.FAULTS`; empty: none.
         shift: differences in how devices are worn, names of
             :data:`lichen_lab.benchmarks.studies.tactfl.data.hapt.SHIFTS`.
         context_s: seconds of stream stored with a window; None: only the window.

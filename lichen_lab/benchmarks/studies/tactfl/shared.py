@@ -12,7 +12,6 @@ import torch
 
 from coordinator.aggregation.round_fold import finish_seed
 from lichen_lab.benchmarks.result import Say
-from lichen_lab.benchmarks.studies.tactfl.names import OURS
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
@@ -22,6 +21,7 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     TactflSetting,
     UnlabelledFleet,
 )
+from lichen_lab.benchmarks.studies.tactfl.variants import METHOD
 from lichen_lab.benchmarks.study.federation import play_rounds
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Client
@@ -97,7 +97,7 @@ class StudyCoordinator:
     @classmethod
     def of(cls, fleet: UnlabelledFleet, task: Task, setting: TactflSetting) -> Self:
         """A coordinator with the product's client."""
-        return cls(fleet, task, setting, method(OURS).client())
+        return cls(fleet, task, setting, method(METHOD).client())
 
     def config(self, **options: Any) -> TactflConfig:
         """The method's options, some of them overridden.
@@ -106,7 +106,7 @@ class StudyCoordinator:
             Misconfigured: there is no such option.
         """
         task = self.task.model_copy(update={"config": {**self.task.config, **options}})
-        return cast("TactflConfig", method(OURS).configure(task))
+        return cast("TactflConfig", method(METHOD).configure(task))
 
     def head(self, round_: int, state: Blobs) -> Blobs:
         """Train the head on the labelled windows with fixed encoders, as the product does each round."""

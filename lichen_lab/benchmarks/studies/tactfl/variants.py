@@ -6,19 +6,63 @@ evaluated on held-out training people.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
-from lichen_lab.benchmarks.studies.tactfl import names as n
-from lichen_lab.benchmarks.studies.tactfl import part
-from lichen_lab.benchmarks.studies.tactfl.part import Line
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
     TUNED,
     DealConditions,
+    TactflOutcome,
     TactflRun,
     TactflSetting,
 )
+from lichen_lab.benchmarks.study.part import Figure, PartResults, StudyLine
+from lichen_lab.benchmarks.study.part import Part as StudyPart
+
+METHOD: Final = "tactfl"
+"""The product's method; all others are baselines."""
+RANDOM: Final = "random"
+LABELLED: Final = "labelled"
+AUTOENCODER: Final = "autoencoder"
+FEDAVG: Final = "fedavg"
+FEDOPT: Final = "fedopt"
+FEDPROX: Final = "fedprox"
+MOON: Final = "moon"
+BASELINES: Final[Mapping[str, str]] = {
+    RANDOM: "random encoders",
+    LABELLED: "labelled only",
+    FEDAVG: "FedAvg",
+    FEDOPT: "FedOpt",
+    FEDPROX: "FedProx",
+    MOON: "MOON",
+    AUTOENCODER: "autoencoder (FedIoT)",
+}
+"""Title of each."""
+LABELLED_ONLY: Final = BASELINES[LABELLED]
+
+TACTFL: Final = "TACTFL"
+TACTFL_PLAIN: Final = "TACTFL, the paper's pieces alone"
+TACTFL_PLAIN_TUNED: Final = "TACTFL, the paper's pieces alone, fine-tuned"
+TACTFL_TUNED: Final = "TACTFL, fine-tuned"
+TACTFL_SHORTER_TUNED: Final = "TACTFL, segments of .7, fine-tuned"
+AUTOENCODER_TUNED: Final = "autoencoder, fine-tuned"
+NO_SIMILARITY: Final = "TACTFL without similarity weights"
+NO_SIMILARITY_TUNED: Final = "TACTFL without similarity weights, fine-tuned"
+NO_CONTRAST_TUNED: Final = "TACTFL without contrast, fine-tuned"
+
+
+F1: Final = "F1, mean over classes, %"
+ACCURACY: Final = "accuracy, %"
+FIGURES: Final[tuple[Figure[TactflOutcome], ...]] = (
+    Figure(F1, TactflOutcome.f1),
+    Figure(ACCURACY, lambda outcome: outcome.scores[TRAINED][HERE]["accuracy"]),
+)
+Results = PartResults[TactflRun, TactflOutcome]
+Line = StudyLine[TactflRun, TactflOutcome]
+Part = partial(StudyPart[TactflRun, TactflOutcome], figures=FIGURES, worst=True)
+"""A part with the study's figures."""
 
 UCI_HAR: Final = "uci-har"
 HAPT: Final = "hapt"
@@ -44,7 +88,7 @@ CONDITIONS: Final[Mapping[str, DealConditions]] = {
 }
 """Default conditions of a fleet."""
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
-    n.OURS: {
+    METHOD: {
         "segment_share": 0.8,
         "temperature": 0.2,
         "self_weight": 3.0,
@@ -54,10 +98,6 @@ OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
         "summary": "classes",
         "sharpness": 10.0,
     },
-    n.FEDOPT: {},
-    n.FEDPROX: {},
-    n.MOON: {},
-    n.AUTOENCODER: {},
 }
 """Method -> options on every fleet; they override its defaults."""
 PLAIN: Final[Mapping[str, Any]] = {
@@ -70,13 +110,11 @@ PLAIN: Final[Mapping[str, Any]] = {
     "summary": "mean",
     "sharpness": 5.0,
 }
-"""Options of :data:`~lichen_lab.benchmarks.studies.tactfl.names.OURS` without our additions to the paper."""
+"""Options of the product's method without our additions to the paper."""
 SETTING_OF: Final[Mapping[str, Mapping[str, Any]]] = {
-    n.LABELLED: {"tune": {"lr": 0.002, "rotate_deg": 20.0, "gain": 0.2}},
+    LABELLED: {"tune": {"lr": 0.002, "rotate_deg": 20.0, "gain": 0.2}},
 }
 """Method -> fields of the setting that suit it better than :data:`BASE`."""
-ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {UCI_HAR: {}, HAPT: {}}
-"""Fleet -> method -> options on that fleet."""
 LSTM: Final[Mapping[str, Any]] = {"encoder": "lstm", "width": 32, "depth": 2}
 """The paper's encoder, for both modalities."""
 FEDADAM: Final[Mapping[str, Any]] = {"kind": "fedadam", "lr": 0.003, "tau": 0.001}
@@ -100,36 +138,36 @@ class MethodSetup:
 
 _EQUAL: Final[Mapping[str, Any]] = {"weighting": "equal"}
 LINES: Final[Mapping[str, MethodSetup]] = {
-    n.BASELINES[n.RANDOM]: MethodSetup(n.RANDOM),
-    n.LABELLED_ONLY: MethodSetup(n.LABELLED),
-    n.BASELINES[n.FEDAVG]: MethodSetup(n.FEDAVG),
-    n.BASELINES[n.FEDOPT]: MethodSetup(n.FEDOPT),
-    n.BASELINES[n.FEDPROX]: MethodSetup(n.FEDPROX),
-    n.BASELINES[n.MOON]: MethodSetup(n.MOON),
-    n.BASELINES[n.AUTOENCODER]: MethodSetup(n.AUTOENCODER),
-    n.AUTOENCODER_TUNED: MethodSetup(n.AUTOENCODER, TUNED),
-    n.TACTFL: MethodSetup(n.OURS),
-    n.TACTFL_TUNED: MethodSetup(n.OURS, TUNED),
-    n.TACTFL_SHORTER_TUNED: MethodSetup(n.OURS, TUNED, {"segment_share": 0.7}),
-    n.TACTFL_PLAIN: MethodSetup(n.OURS, TRAINED, PLAIN),
-    n.TACTFL_PLAIN_TUNED: MethodSetup(n.OURS, TUNED, PLAIN),
-    n.NO_SIMILARITY: MethodSetup(n.OURS, TRAINED, _EQUAL),
-    n.NO_SIMILARITY_TUNED: MethodSetup(n.OURS, TUNED, _EQUAL),
-    n.NO_CONTRAST_TUNED: MethodSetup(n.RANDOM, TUNED),
+    BASELINES[RANDOM]: MethodSetup(RANDOM),
+    LABELLED_ONLY: MethodSetup(LABELLED),
+    BASELINES[FEDAVG]: MethodSetup(FEDAVG),
+    BASELINES[FEDOPT]: MethodSetup(FEDOPT),
+    BASELINES[FEDPROX]: MethodSetup(FEDPROX),
+    BASELINES[MOON]: MethodSetup(MOON),
+    BASELINES[AUTOENCODER]: MethodSetup(AUTOENCODER),
+    AUTOENCODER_TUNED: MethodSetup(AUTOENCODER, TUNED),
+    TACTFL: MethodSetup(METHOD),
+    TACTFL_TUNED: MethodSetup(METHOD, TUNED),
+    TACTFL_SHORTER_TUNED: MethodSetup(METHOD, TUNED, {"segment_share": 0.7}),
+    TACTFL_PLAIN: MethodSetup(METHOD, TRAINED, PLAIN),
+    TACTFL_PLAIN_TUNED: MethodSetup(METHOD, TUNED, PLAIN),
+    NO_SIMILARITY: MethodSetup(METHOD, TRAINED, _EQUAL),
+    NO_SIMILARITY_TUNED: MethodSetup(METHOD, TUNED, _EQUAL),
+    NO_CONTRAST_TUNED: MethodSetup(RANDOM, TUNED),
 }
 """Title -> the run that it shows, in the tables' order. Without contrast, encoders stay random: the first
 line is TACTFL without contrast, and the last the same, fine-tuned."""
-SHORT: Final = (n.BASELINES[n.RANDOM], n.LABELLED_ONLY, n.NO_CONTRAST_TUNED, n.TACTFL, n.TACTFL_TUNED)
+SHORT: Final = (BASELINES[RANDOM], LABELLED_ONLY, NO_CONTRAST_TUNED, TACTFL, TACTFL_TUNED)
 """The lines of tables with many conditions."""
-OURS: Final = (n.TACTFL, n.TACTFL_TUNED)
-EQUAL: Final = (n.NO_SIMILARITY, n.NO_SIMILARITY_TUNED)
-TUNED_AHEAD: Final = ((n.TACTFL_TUNED, n.LABELLED_ONLY), (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED))
+OURS: Final = (TACTFL, TACTFL_TUNED)
+EQUAL: Final = (NO_SIMILARITY, NO_SIMILARITY_TUNED)
+TUNED_AHEAD: Final = ((TACTFL_TUNED, LABELLED_ONLY), (TACTFL_TUNED, NO_CONTRAST_TUNED))
 """Differences that tables of :data:`SHORT` show."""
-AHEAD: Final = (*TUNED_AHEAD, (n.TACTFL, n.BASELINES[n.RANDOM]))
+AHEAD: Final = (*TUNED_AHEAD, (TACTFL, BASELINES[RANDOM]))
 SIMILARITY: Final = tuple(zip(OURS, EQUAL, strict=True))
 OF_ALL: Final = frozenset({"labelled", "shift"})
 """Conditions that affect more than the devices."""
-ALONE: Final = frozenset({n.RANDOM, n.LABELLED})
+ALONE: Final = frozenset({RANDOM, LABELLED})
 """Methods without training on devices, which device conditions do not affect."""
 
 
@@ -147,7 +185,7 @@ def spec(
 
     Args:
         fleet: :data:`UCI_HAR` or :data:`HAPT`.
-        method: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.names`.
+        method: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.variants`.
         conditions: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.DealConditions`.
         setting: fields of :class:`~lichen_lab.benchmarks.studies.tactfl.settings.TactflSetting`; not
             ``options``.
@@ -155,12 +193,11 @@ def spec(
         seed: of all random draws.
         options: of the method.
     """
-    own = {**OPTIONS.get(method, {}), **ON_FLEET[fleet].get(method, {})}
     base = BASE[fleet]
     whole = replace(
         base,
         **{**SETTING_OF.get(method, {}), **dict(setting or {})},
-        options={**base.options, **own, **options},
+        options={**base.options, **OPTIONS.get(method, {}), **options},
     )
     given = dict(conditions or {})
     # Without training on devices, one run serves all device conditions.
@@ -171,13 +208,12 @@ def spec(
 def line(title: str, under: str, *, fleet: str = UCI_HAR, test: str = HERE, **more: Any) -> Line:
     """A line of a table: its conditions in words, the test set it shows; the rest as of :func:`spec`."""
     shown = LINES[title]
-    return part.line(
-        title, spec(fleet, shown.method, **{**(shown.options or {}), **more}), under, shown.end, test
-    )
+    run = spec(fleet, shown.method, **{**(shown.options or {}), **more})
+    return Line(title, run, under, lambda outcome: outcome.view(shown.end, test))
 
 
 TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
-    n.OURS: (
+    METHOD: (
         {"segment_share": 0.5},
         {"segment_share": 0.6},
         {"segment_share": 0.7},
@@ -191,11 +227,11 @@ TRIED: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
         {"use_context": False},
         {"summary": "mean", "sharpness": 5.0},
     ),
-    n.FEDAVG: ({"confidence": 0.8}, {"confidence": 0.95}),
-    n.FEDOPT: ({"server_lr": 0.001}, {"server_lr": 0.01}),
-    n.FEDPROX: ({"prox": 0.001}, {"prox": 0.1}),
-    n.MOON: ({"moon": 0.1}, {"moon": 5.0}),
-    n.AUTOENCODER: ({"decoder_dim": 128.0},),
+    FEDAVG: ({"confidence": 0.8}, {"confidence": 0.95}),
+    FEDOPT: ({"server_lr": 0.001}, {"server_lr": 0.01}),
+    FEDPROX: ({"prox": 0.001}, {"prox": 0.1}),
+    MOON: ({"moon": 0.1}, {"moon": 5.0}),
+    AUTOENCODER: ({"decoder_dim": 128.0},),
 }
 """Method -> other options that are tried."""
 LEARNING_RATES: Final = (0.0005, 0.001, 0.002, 0.004)

@@ -142,7 +142,10 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
 
 
 def usage(process: psutil.Process, port: int) -> dict[str, float]:
-    """CPU seconds, resident bytes and bytes written of the process, without its worker."""
+    """CPU seconds, resident bytes and bytes written of the process, without its worker.
+
+    ``stall_s``: the longest stall of its event loop since the last call.
+    """
     used = process.cpu_times()
     with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=_SCRAPE_S) as answer:
         page = answer.read().decode()
@@ -150,6 +153,7 @@ def usage(process: psutil.Process, port: int) -> dict[str, float]:
     return {
         "cpu_s": used.user + used.system,
         "rss": float(process.memory_info().rss),
+        "stall_s": float(told["lichen_loop_stall_seconds"]),
         **{name: float(told[f"lichen_{name}_total"]) for name in _TOLD},
     }
 
@@ -196,7 +200,6 @@ def _figures(devices: int, reports: list[dict[str, Any]]) -> dict[str, list[floa
 
 BENCH: Final = Bench(
     name="fanin",
-    title="many devices' updates through Mosquitto into one coordinator, until each holds its receipt",
     run=run,
     goals=(Goal(_ACKNOWLEDGED, 100, above=True, setting=_STORM),),
 )

@@ -170,7 +170,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="names",
-    title="what a large open fleet leaves behind in each attempt of a round",
     run=run,
     goals=(Goal(_LOG, 20), Goal(_DATABASE, 500), Goal(_LINE, 3000)),
 )

@@ -136,7 +136,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="fold",
-    title="the coordinator's memory and time to fold updates from its journal",
     run=run,
     goals=(Goal(_GROWTH, 10),),
 )

@@ -130,7 +130,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="hostile",
-    title="one malicious device in five, real training on SPAR: points of accuracy that it costs",
     run=run,
     goals=(Goal(_COST, 2.0),),
 )

@@ -107,7 +107,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="ingest",
-    title="a storm of updates into one process, and into a leader with one and two ingest processes",
     run=run,
     goals=(),
 )

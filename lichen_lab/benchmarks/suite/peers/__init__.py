@@ -94,6 +94,5 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="peers",
-    title="lichen and Flower on the same fleet, model, data and rounds",
     run=run,
 )

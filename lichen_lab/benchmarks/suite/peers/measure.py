@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, get_args
 
 from lichen_lab.benchmarks.support.fleet import cpu_seconds
-from lichen_lab.simulation.processes.byte_meter import Meter
 from lichen_lab.simulation.processes.environment import memory_mb
+from lichen_lab.simulation.processes.tcp_proxy import Proxy, Way
 from protocol.errors import Transient
 
 _LOOK_S: Final = 0.2
@@ -40,7 +40,7 @@ class Meters:
     """A relay that counts for each device; a context."""
 
     def __init__(self, target: int, devices: int) -> None:
-        self._meters = [Meter(target) for _ in range(devices)]
+        self._meters = [Proxy(target) for _ in range(devices)]
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -60,7 +60,8 @@ class Meters:
 
     def bytes(self) -> tuple[int, int]:
         """Sent and received by all devices so far."""
-        return sum(one.up.bytes for one in self._meters), sum(one.down.bytes for one in self._meters)
+        up, down = (sum(one.bytes_taken(way) for one in self._meters) for way in get_args(Way))
+        return up, down
 
 
 @dataclass(frozen=True)

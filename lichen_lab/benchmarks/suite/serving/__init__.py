@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.environment import environment
 from protocol.bundle import unpack
@@ -144,17 +144,13 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
                     found = _child("swaps", file, count, isolation, folders)
                     figures[f"{count} swaps, {where}"] = _growth(found)
             taken = time.perf_counter() - started
-            rows += [
-                row("noise, 128 x 6", words, setting, metric, [value], seconds=taken)
-                for setting, values in figures.items()
-                for metric, value in values.items()
-            ]
+            for setting, values in figures.items():
+                rows += figure_rows("noise, 128 x 6", words, setting, values, seconds=taken)
     return rows
 
 
 BENCH: Final = Bench(
     name="serving",
-    title="what the agent adds to ONNX Runtime: time around a prediction, memory over swaps",
     run=run,
     goals=(Goal(_ADDED, 5), Goal(_GROWTH, 10)),
 )

@@ -6,8 +6,8 @@ object to the file OUT. ISOLATION is that of ``[infer]``; the folders are unpack
 """
 
 import asyncio
-import contextlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -24,12 +24,12 @@ from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
 from edge_agent.windows.quality.meter import REASONS, Quality, ScoredWindows
 from lichen_lab.benchmarks.support.tasks import noise_windows
+from lichen_lab.simulation.processes.environment import memory_of_tree
 from models.data.streams.windows import Windows
 from protocol.tasks.task import Task
 from runtime.clock import SystemClock
 from runtime.process.daemon import loop_factory
 
-_MB: Final = 1e6
 _WARM: Final = 50
 """Windows or swaps before the measurement."""
 _BLOCK: Final = 25
@@ -117,11 +117,9 @@ async def latency(stand: Stand, folders: list[Path], count: int) -> dict[str, An
 
 def _memory() -> dict[str, float]:
     """PSS in MB of this process and its descendants."""
-    me, sizes = psutil.Process(), []
-    for process in (me, *me.children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):  # the model before may be on its way out
-            sizes.append(process.memory_full_info().pss / _MB)
-    return {"agent": sizes[0], "all": sum(sizes), "processes": len(sizes), "files": me.num_fds()}
+    sizes = [pss for _, pss, _ in memory_of_tree(os.getpid())]
+    files = psutil.Process().num_fds()
+    return {"agent": sizes[0], "all": sum(sizes), "processes": len(sizes), "files": files}
 
 
 async def swaps(stand: Stand, folders: list[Path], count: int) -> dict[str, Any]:

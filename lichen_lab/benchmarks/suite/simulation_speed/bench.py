@@ -25,6 +25,8 @@ from protocol.errors import Transient
 LICHEN: Final = "lichen"
 FLOWER: Final = "Flower"
 PLAIN: Final = "plain torch loop"
+PLAIN_REUSE: Final = "plain torch loop that reuses memory as lichen does"
+_PLAINS: Final = (PLAIN, PLAIN_REUSE)
 _PACKAGE: Final = "lichen_lab.benchmarks.suite.simulation_speed"
 _ROOT: Final = Path(__file__).resolve().parents[4]
 _RATE: Final = "client-rounds a CPU second"
@@ -83,8 +85,9 @@ def commands(work: SimulationLoad, side: str, workers: int) -> list[str]:
     numbers = [str(work.devices), str(work.per_round), str(work.rounds)]
     if side == LICHEN:
         words = [sys.executable, "-P", "-m", f"{_PACKAGE}.lichen_side", work.network, *numbers, str(workers)]
-    elif side == PLAIN:
-        words = [sys.executable, "-P", "-m", f"{_PACKAGE}.plain_loop", work.network, numbers[-1]]
+    elif side in _PLAINS:
+        reuse = ["reuse"] if side == PLAIN_REUSE else []
+        words = [sys.executable, "-P", "-m", f"{_PACKAGE}.plain_loop", work.network, numbers[-1], *reuse]
     else:
         call = f"from {_PACKAGE}.flower_side import main; main({work.network!r}, {', '.join(numbers)})"
         words = [str(require_flower() / "python"), "-c", call]
@@ -121,7 +124,7 @@ def measure(work: SimulationLoad, side: str, workers: int = 2) -> dict[str, floa
         tree.end()
     if len(marks) != work.rounds:
         raise Transient(f"{side}: {len(marks)} of {work.rounds} rounds: {''.join(said[-12:])[-800:]}")
-    done = (work.rounds - 1) * (1 if side == PLAIN else work.per_round)
+    done = (work.rounds - 1) * (1 if side in _PLAINS else work.per_round)
     cpu_s = marks[-1][0] - marks[0][0]
     return {
         _RATE: done / cpu_s,
@@ -160,12 +163,12 @@ def _rows(work: SimulationLoad, found: dict[str, list[dict[str, float]]], second
 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """A thousand clients beside Flower, the reference network beside plain torch, ten thousand clients."""
-    started, repeats = time.perf_counter(), 1 if quick else 3
+    started = time.perf_counter()
     require_flower()
     small = SimulationLoad(SMALL, 100, 20, 4) if quick else SimulationLoad(SMALL, 1000, 100, 20)
-    pairs = compared(small, (LICHEN, FLOWER), repeats, say)
+    pairs = compared(small, (LICHEN, FLOWER), 1 if quick else 2, say)
     large = SimulationLoad(REFERENCE, 4, 4, 3) if quick else SimulationLoad(REFERENCE, 10, 10, 4)
-    loops = compared(large, (LICHEN, PLAIN), repeats, say, workers=1)
+    loops = compared(large, (LICHEN, *_PLAINS), 1 if quick else 3, say, workers=1)
     rows = [
         *_rows(small, pairs, time.perf_counter() - started),
         *_rows(large, loops, time.perf_counter() - started),
@@ -182,7 +185,6 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 BENCH: Final = Bench(
     name="simulation",
-    title="simulated client-rounds a CPU second, beside Flower's simulation and a plain torch loop",
     run=run,
     goals=(Goal(_TIMES, 3.0, above=True), Goal(_OVER, 1.15)),
 )

@@ -1,6 +1,6 @@
 """A plain torch loop over the same windows: what a client-round costs without any federation.
 
-``python -P -m ... NETWORK DEVICES``. Prints a line after each device.
+``python -P -m ... NETWORK DEVICES [REUSE]``. Prints a line after each device.
 """
 
 import sys
@@ -11,10 +11,13 @@ from torch.nn import functional
 from lichen_lab.benchmarks.suite.simulation_speed.fleet import WINDOWS, task_of, windows_of
 from models.methods.qqr import METHOD
 from models.multimodal.network import build
+from models.training.local import reuse_memory
 
 
-def main(network: str, devices: int) -> None:
-    """Train one epoch on each device's windows, from the same weights."""
+def main(network: str, devices: int, reuse: bool) -> None:  # noqa: FBT001 - as on the command line
+    """Train one epoch on each device's windows, from the same weights; ``reuse``: memory, as lichen does."""
+    if reuse:
+        reuse_memory()
     torch.set_num_threads(1)
     task = task_of(network, 1, 1)
     config = METHOD.configure(task)
@@ -36,4 +39,4 @@ def main(network: str, devices: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), reuse=len(sys.argv) > 3)  # noqa: PLR2004 - the words above

@@ -5,13 +5,13 @@ with the sensors that the device has.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lichen_lab.demo.core.side_jobs import main
+from lichen_lab.simulation.data.streams import masked
 from models.contract import Blobs, ClientContext, FloatArray, Profile, Tensors, WindowSet
 from models.data import window_set
 from models.data.window_set import target as truth_of
@@ -40,9 +40,7 @@ def stored_windows(folder: Path, task: Task, profile: Profile, limit: int) -> Wi
 
 def restrict_sensors(task: Task, windows: WindowSet, modalities: Sequence[str]) -> WindowSet:
     """The windows as a device with these sensors sees them."""
-    has_M = np.array([name in modalities for name in task.modality_names])
-    x = {m: x_BCT if m in modalities else np.zeros_like(x_BCT) for m, x_BCT in windows.x.items()}
-    return replace(windows, x=x, present_BM=windows.present_BM & has_M)
+    return masked(windows, np.array([name in modalities for name in task.modality_names]))
 
 
 def scores(targets: Sequence[Target], made: Outputs, windows: WindowSet) -> dict[str, float]:

@@ -6,7 +6,7 @@ from lichen_lab.demo.core import lichen_commands, side_jobs
 from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.scenario import FLEET, PreparedDemo
 from lichen_lab.demo.core.traffic import TrafficCounter
-from lichen_lab.demo.plans.disentafl import collect_results, devices, observing
+from lichen_lab.demo.plans.disentafl import collect_results, devices
 from lichen_lab.demo.plans.disentafl.results import DisentaflResults
 
 _DEPLOY_S: Final = 120.0
@@ -24,7 +24,7 @@ async def live(fleet: DemoFleet[PreparedDemo[DisentaflResults]]) -> None:
         fleet.record_chaos(results)
         await fleet.wait("every device to run its own model", lambda: _deployed(fleet, traffic), _DEPLOY_S)
         _say_bundles(fleet, traffic)
-        await observing.listen(fleet, watched, traffic)
+        await collect_results.listen(fleet, watched, traffic)
         collect_results.take_devices(results, fleet)
         history = await lichen_commands.history(fleet)
         results.take(history)

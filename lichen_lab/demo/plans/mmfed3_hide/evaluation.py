@@ -5,32 +5,24 @@ facts at the same time, on structure alone (S-Ind of the paper), as a fleet of o
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edge_agent.training.update_encoding import encode_update
 from lichen_lab.demo.core.side_jobs import main
 from lichen_lab.demo.plans.mmfed3_hide import devices
 from lichen_lab.demo.plans.mmfed3_hide.results import Scores
-from models.contract import ClientContext, LocalResult, Tensors, Update
 from models.knowledge_graph.data.embedding_tables import Tables, tables
 from models.knowledge_graph.data.files import Triple
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.knowledge_graph.data.keys import RELATIONS, key
 from models.knowledge_graph.data.merging import empty, merge
 from models.methods.mmfed3_hide import config_of
-from models.registry import method
 from models.tensors import read_npz
-from protocol.frames.frame import decode_frame
-from protocol.frames.headers import UpdateHeader
-from protocol.messages import Offer
 from protocol.tasks.links import Uplink
 from protocol.tasks.task import Task
-
-_NO_BASE = "0" * 64
 
 
 def scores(
@@ -67,8 +59,19 @@ def _rows(own: Tables, secret: bytes, fact: Triple) -> tuple[int, int, int]:
     return h, r, t
 
 
+@dataclass(frozen=True)
+class _GrowingGraph:
+    """A gateway's graph by round."""
+
+    graphs: Mapping[int, KeyedGraph]
+
+    def at(self, round_: int) -> Any:
+        """The graph that it had in that round."""
+        return self.graphs[round_]
+
+
 def by_itself(
-    task: Task, name: str, turns: Mapping[int, Sequence[Triple]], secret: bytes, seed: int
+    task: Task, name: str, turns: Mapping[int, Sequence[Triple]], secret: bytes
 ) -> tuple[dict[int, float], Tables]:
     """Train without a fleet: MRR by round on the gateway's own facts, and the tables in the end.
 
@@ -77,37 +80,25 @@ def by_itself(
         name: of the gateway.
         turns: round -> the facts that it had then.
         secret: the fleet's.
-        seed: of the training.
     """
+    from lichen_lab.benchmarks.study.federation import Federation, StudyDevice  # noqa: PLC0415 - as above
+
     alone = task.model_copy(
         update={
             "config": {**task.config, **devices.ALONE},
             "uplink": Uplink(codec="float32", error_carry=False),
         }
     )
-    spec = method(alone.method)
-    client, server = spec.client(), spec.server()
-    state, kept = client.initial(alone, seed), Tensors()
-    found: dict[int, float] = {}
-    for number, facts in turns.items():
-        graph: Any = KeyedGraph.of(merge(empty(), facts)[0], secret, alone)
-        result = client.train(ClientContext(alone, name, number, seed), graph, state, kept)
-        kept, found[number] = result.private, result.metrics["mrr"]
-        fold = server.open(alone, number, state)
-        fold.fold(_sent(alone, name, number, graph, result))
-        state = fold.close()
-    own = tables(kept)
+    graphs = {
+        number: KeyedGraph.of(merge(empty(), facts)[0], secret, alone) for number, facts in turns.items()
+    }
+    device = StudyDevice(name, _GrowingGraph(graphs))
+    federation = Federation(alone, [device])
+    found = {number: federation.round(number).accepted[name]["mrr"] for number in turns}
+    own = tables(device.private)
     if own is None:
         raise ValueError(f"{name}: training left no tables")
     return found, own
-
-
-def _sent(task: Task, name: str, number: int, graph: Any, result: LocalResult) -> Update:
-    """The update as it would arrive."""
-    offer = Offer(task=task.name, round=number, base=_NO_BASE, base_size=0, closes_in_s=1.0)
-    frame, _ = encode_update(offer, task, (name, ()), graph, result, carry={})
-    header, tensors = decode_frame(frame, UpdateHeader)
-    return Update(header, dict(tensors))
 
 
 def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -121,7 +112,7 @@ def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             raise ValueError(f"{gateway['private']}: no tables")
         yield {"gateway": name, "scores": asdict(scores(task, own, secret, asked, facts))}
         turns = {int(number): facts[:count] for number, count in gateway["turns"].items()}
-        reached, alone = by_itself(task, name, turns, secret, int(job["seed"]))
+        reached, alone = by_itself(task, name, turns, secret)
         yield {"gateway": name, "alone": reached, "scores": asdict(scores(task, alone, secret, asked, facts))}
 
 

@@ -26,7 +26,7 @@ class GraphStage(scenario.PreparedDemo[GraphResults]):
     """As ``people``, for sites that join later."""
 
 
-def prepare(options: Options, version: str) -> GraphStage:
+def prepare(options: Options) -> GraphStage:
     """Write all files that the processes read.
 
     Raises:
@@ -44,7 +44,7 @@ def prepare(options: Options, version: str) -> GraphStage:
     stage = GraphStage(
         layout=layout,
         task=task,
-        results=initial_results(graph, dealt, options, version),
+        results=initial_results(graph, dealt),
         people={site.name: site.about for site in cast.SITES if not site.late},
         waiting={site.name: site.about for site in cast.SITES if site.late},
         agent=lambda name: gateway_config(layout, name),
@@ -102,13 +102,10 @@ def coordinator_config(layout: Layout, rounds: int) -> dict[str, Any]:
     return table
 
 
-def initial_results(
-    graph: KnowledgeGraph, dealt: dict[str, GraphPart], options: Options, version: str
-) -> GraphResults:
+def initial_results(graph: KnowledgeGraph, dealt: dict[str, GraphPart]) -> GraphResults:
     """The results before the start."""
-    results = GraphResults(entities=len(graph.entities), chaos=options.chaos, version=version)
-    results.gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]
-    return results
+    gateways = [_gateway(site, dealt[site.name]) for site in cast.SITES]
+    return GraphResults(entities=len(graph.entities), gateways=gateways)
 
 
 def _gateway(site: DemoSite, own: GraphPart) -> Gateway:

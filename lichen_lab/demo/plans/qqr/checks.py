@@ -3,11 +3,11 @@
 from typing import Final
 
 from lichen_lab.demo.common_checks import deployment_checks, percent, rounds_checks
-from lichen_lab.demo.core.results import Check
+from lichen_lab.demo.core.results import Check, spread
 from lichen_lab.demo.core.scenario import Options
 from lichen_lab.demo.plans.qqr import simulated_seeds
 from lichen_lab.demo.plans.qqr.results import QqrResults
-from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, SeedSummary, spread
+from lichen_lab.demo.plans.qqr.simulated_seeds import ALONE, SeedSummary
 from lichen_lab.demo.rollout import checks as rollout
 
 PROTOTYPE_LIMIT_BYTES: Final = 2048

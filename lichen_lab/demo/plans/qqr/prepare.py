@@ -15,7 +15,7 @@ from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
 
-def prepare(options: Options, version: str) -> PreparedDemo[QqrResults]:
+def prepare(options: Options) -> PreparedDemo[QqrResults]:
     """Write all files that the processes read.
 
     Raises:
@@ -30,7 +30,7 @@ def prepare(options: Options, version: str) -> PreparedDemo[QqrResults]:
     layout, series = begin(options, spar.load)
     task = spar_fleet.task(options.rounds, seed=options.seed)
     window_set.save(layout.unseen, labelled_windows(spar_fleet.windows(task, spar_fleet.unseen(series))))
-    results = initial_results(task, options, version)
+    results = initial_results(task)
     played = {d.name: spar_fleet.device_recording(series, d, options.seed) for d in spar_fleet.DEVICES}
     watched = {watch.name: cast.watch_recording(series, watch, options.seed) for watch in cast.WATCHES}
     recorded = {name: one.recorded for name, one in {**played, **watched}.items()}
@@ -52,13 +52,11 @@ def prepare(options: Options, version: str) -> PreparedDemo[QqrResults]:
     return write_configurations(stage, {**watches, "coordinator": cast.coordinator(layout, options.rounds)})
 
 
-def initial_results(task: Task, options: Options, version: str) -> QqrResults:
+def initial_results(task: Task) -> QqrResults:
     """The results before anything happened; the devices are added later."""
     return QqrResults(
         labels=task.labels,
         modalities=task.modality_names,
         unseen=spar_fleet.UNSEEN,
-        chaos=options.chaos,
-        version=version,
         rollout=RolloutResults([Watcher(w.name, w.person, w.site) for w in cast.WATCHES], cast.CANARY.name),
     )

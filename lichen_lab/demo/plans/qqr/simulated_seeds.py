@@ -1,11 +1,11 @@
 """Side job: simulate the same people and faults over several seeds, to measure sharing and prototypes."""
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lichen_lab.demo.core.results import spread
 from lichen_lab.demo.core.side_jobs import lines, main
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
@@ -45,12 +45,6 @@ class SeedSummary:
         return self.seeds > 1 and abs(self.margin) >= self.margin_sd
 
 
-def spread(values: Iterable[float]) -> tuple[float, float]:
-    """Mean and sample standard deviation (0 for one value)."""
-    numbers = list(values)
-    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
-
-
 def summarise(lines: Iterable[SeedLine]) -> list[SeedSummary]:
     """One row per variant. Margins are paired, over the seeds that both have finished."""
     by_variant: dict[str, dict[int, float]] = {}
@@ -76,25 +70,11 @@ def read(path: Path) -> list[SeedLine]:
 
 def results(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """All seeds and variants of a job."""
-    from lichen_lab.simulation.training.runner import alone, simulate  # noqa: PLC0415 - the parent reads the results without torch
+    from lichen_lab.benchmarks.suite import spar as bench  # noqa: PLC0415 - the parent reads the results without torch
 
-    series = spar.load()
-    rounds = int(job["rounds"])
-    base = spar_fleet.task(rounds)
-    test = spar_fleet.windows(base, spar_fleet.unseen(series))
-    for seed in job["seeds"]:
-        devices = {
-            d.name: spar_fleet.windows(base, spar_fleet.device_recording(series, d, seed).recorded)
-            for d in spar_fleet.DEVICES
-        }
-        for variant, config in VARIANTS.items():
-            chosen = spar_fleet.task(rounds, config=config, seed=seed)
-            history = simulate(chosen, devices, test, seed, rounds=rounds, evaluate_every=rounds)
-            reached = history.rounds[-1].metrics["accuracy"]
-            yield vars(SeedLine(seed, variant, reached, history.seconds))
-        single = alone(spar_fleet.task(rounds, seed=seed), devices, test, seed, rounds=rounds)
-        mean, _ = spread(e.metrics["accuracy"] for e in single.values())
-        yield vars(SeedLine(seed, ALONE, mean, 0.0))
+    for one in bench.study(spar.load(), job["seeds"], int(job["rounds"]), variants=VARIANTS):
+        if one.condition == bench.ALL_SENSORS:
+            yield vars(SeedLine(one.seed, one.variant, one.accuracy, one.seconds))
 
 
 if __name__ == "__main__":

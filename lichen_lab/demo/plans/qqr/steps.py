@@ -10,9 +10,8 @@ from lichen_lab.demo.core.results import ObserverResults, take_devices
 from lichen_lab.demo.core.scenario import PreparedDemo
 from lichen_lab.demo.plans.qqr import simulated_seeds
 from lichen_lab.demo.plans.qqr.results import QqrResults, Sizes
-from lichen_lab.demo.rollout.live_predictions import observe_canary
 from lichen_lab.demo.rollout.results import COMPLETE
-from lichen_lab.demo.rollout.steps import RolloutAct
+from lichen_lab.demo.rollout.steps import RolloutAct, observe_canary
 from lichen_lab.simulation.data import spar_fleet
 
 _STUDY: Final = "study-{}"

@@ -1,6 +1,7 @@
 """Steps of the demo without labels: train, deploy to a device that only observes, compare."""
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lichen_lab.demo.core import lichen_commands, side_jobs
@@ -8,9 +9,10 @@ from lichen_lab.demo.core.fleet import DemoFleet
 from lichen_lab.demo.core.observer import observe
 from lichen_lab.demo.core.results import take_devices
 from lichen_lab.demo.core.scenario import PreparedDemo
-from lichen_lab.demo.plans.tactfl import collect_results, devices
+from lichen_lab.demo.plans.tactfl import devices
+from lichen_lab.demo.plans.tactfl.devices import UnlabelledWatch
 from lichen_lab.demo.plans.tactfl.prepare import labelled_file
-from lichen_lab.demo.plans.tactfl.results import TactflResults
+from lichen_lab.demo.plans.tactfl.results import LABELLED, RANDOM, Rival, TactflResults, Weighing
 
 SEEDS: Final = 3
 """Initial models of the rivals."""
@@ -41,14 +43,14 @@ async def _look_back(fleet: DemoFleet[PreparedDemo[TactflResults]]) -> None:
     history = await lichen_commands.history(fleet)
     results.take(history)
     take_devices(results.devices, history)
-    collect_results.mark_absent_sensors(results, devices.DEVICES)
-    collect_results.take_weighings(results, history)
+    mark_absent_sensors(results, devices.DEVICES)
+    take_weighings(results, history)
     if (share := results.relative(results.broken)) is not None:
         fleet.screen.say(
             f"{results.broken}, which is broken, weighed {share:.2f} of an equal share in the end"
         )
     await fleet.stop_agents()
-    collect_results.take_rivals(results, await _rivals(fleet))
+    take_rivals(results, await _rivals(fleet))
     fleet.screen.say("what the labelled windows give without a fleet is known")
 
 
@@ -58,3 +60,38 @@ async def _rivals(fleet: DemoFleet[PreparedDemo[TactflResults]]) -> list[dict[st
     job = fleet.job(labelled=str(labelled_file(fleet.layout)), seeds=seeds)
     what = "models without a fleet to be trained and evaluated"
     return await side_jobs.run(fleet, "rivals", "lichen_lab.demo.plans.tactfl.comparison", job, what)
+
+
+def take_weighings(results: TactflResults, history: Mapping[str, Any]) -> None:
+    """Fill in weights and similarities by round."""
+    results.weighed = [
+        Weighing(
+            round=row["round"],
+            weights=found["weights"],
+            similarity={part: similarity_matrix(rows) for part, rows in found["similarity"].items()},
+            warnings=tuple(found["warnings"]),
+        )
+        for row in history["rounds"]
+        if (found := row.get("weighing"))
+    ]
+
+
+def mark_absent_sensors(results: TactflResults, watches: Iterable[UnlabelledWatch]) -> None:
+    """Mark absent sensors as missing in all windows: updates do not mention them."""
+    sensors = {watch.name: watch.sensors for watch in watches}
+    for device in results.devices:
+        without = set(results.modalities) - set(sensors[device.name])
+        device.missing |= dict.fromkeys(without, 1.0)
+
+
+def similarity_matrix(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Device -> device -> similarity, of the rows that the coordinator keeps: each has ``others``."""
+    return {device: {device: 1.0, **row["others"]} for device, row in rows.items()}
+
+
+def take_rivals(results: TactflResults, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Fill in accuracies by rival, in the order of the seeds."""
+    named = {name: Rival(name) for name in (RANDOM, LABELLED)}
+    for line in lines:
+        named[line["name"]].accuracies.append(float(line["accuracy"]))
+    results.rivals = list(named.values())

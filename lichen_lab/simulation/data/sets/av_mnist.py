@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import idx, locations, log_mel
-from lichen_lab.simulation.data.access.split import DataSplit, Part
+from lichen_lab.simulation.data.access.split import DataSplit, Part, complete
 from lichen_lab.simulation.data.sets import fsdd
-from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality
 
@@ -42,6 +41,13 @@ AUDIO: Final = Modality(
 MODALITIES: Final = (IMAGE, AUDIO)
 _PREFIX: Final[Mapping[Part, str]] = {"train": "train", "test": "t10k"}
 FILES: Final = ("images-idx3-ubyte", "labels-idx1-ubyte")
+FASHION: Final = "fashion_mnist"
+"""Folder of Fashion-MNIST: 10 kinds of clothing in MNIST's files and split. H. Xiao, K. Rasul, R. Vollgraf,
+Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms, 2017, arXiv:1708.07747."""
+CLOTHING: Final = (
+    *("T-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
 
 
 def load(part: Part, seed: int = 0, limit: int | None = None) -> DataSplit:
@@ -68,12 +74,7 @@ def load(part: Part, seed: int = 0, limit: int | None = None) -> DataSplit:
         image_BHW, digit_B, partner_B = image_BHW[kept], digit_B[kept], partner_B[kept]
     # Rows are time: channel w of sample h.
     image_BCT = np.divide(image_BHW.transpose(0, 2, 1), np.float32(255), dtype=np.float32, order="C")
-    windows = WindowSet(
-        x={IMAGE.name: image_BCT, AUDIO.name: sounds.mel[partner_B]},
-        present_BM=np.ones((len(digit_B), len(MODALITIES)), np.bool_),
-        quality_BM=np.ones((len(digit_B), len(MODALITIES)), np.float32),
-        y_B=digit_B,
-    )
+    windows = complete({IMAGE.name: image_BCT, AUDIO.name: sounds.mel[partner_B]}, digit_B)
     return DataSplit(windows, sounds.speaker[partner_B])
 
 
@@ -82,7 +83,7 @@ def images(part: Part, folder: str = FOLDER) -> tuple[NDArray[np.uint8], NDArray
 
     Args:
         part: which.
-        folder: of the data set: others are published in the same files.
+        folder: of the data set: :data:`FASHION` is published in the same files.
 
     Raises:
         Misconfigured: they are not here, or not what they should be.

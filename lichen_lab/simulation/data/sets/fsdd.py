@@ -8,27 +8,31 @@ Packed form, ``fsdd.npz``: ``audio`` (N,) int16, recordings one after another; p
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen_lab.simulation.data.access import cache, locations
+from lichen_lab.simulation.data.access import cache
 from lichen_lab.simulation.data.access import log_mel as logmel
+from lichen_lab.simulation.data.access.packed import ArrayForm, check_spans, read_packed
 from lichen_lab.simulation.data.access.split import Part
 from models.contract import FloatArray
-from models.tensors import read_arrays
-from protocol.errors import Misconfigured
 
 FOLDER: Final = "fsdd"
 FILE: Final = "fsdd.npz"
 DIGITS: Final = 10
 SPEAKERS: Final = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 _TEST_RECORDINGS: Final = 5
-_PER_SOUND: Final = ("start", "length", "digit", "speaker", "index")
+_FORMS: Final = {
+    "audio": ArrayForm(("N",), "int16"),
+    "start": ArrayForm(("S",)),
+    "length": ArrayForm(("S",)),
+    "digit": ArrayForm(("S",), low=0, high=DIGITS - 1),
+    "speaker": ArrayForm(("S",), low=0, high=len(SPEAKERS) - 1),
+    "index": ArrayForm(("S",)),
+}
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,8 @@ def load() -> Sounds:
     Raises:
         Misconfigured: the data set is not here, or the file is not in the packed form.
     """
-    path = locations.file(FOLDER, FILE)
-    arrays = read_arrays(path, "FSDD")
-    _check(arrays, path)
+    arrays = read_packed(FOLDER, FILE, "FSDD", _FORMS)
+    check_spans(arrays, FILE, "start", "length", len(arrays["audio"]))
     start, length = (arrays[key].astype(np.int64) for key in ("start", "length"))
     clips = [arrays["audio"][at : at + count] for at, count in zip(start, length, strict=True)]
     content = hashlib.sha256(start.tobytes() + length.tobytes())
@@ -73,22 +76,3 @@ def load() -> Sounds:
     )
     digit, speaker, index = (arrays[key].astype(np.int64) for key in ("digit", "speaker", "index"))
     return Sounds(mel, digit, speaker, index)
-
-
-def _check(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
-    for key in ("audio", *_PER_SOUND):
-        if key not in arrays:
-            raise Misconfigured(f"{path}: key {key!r} is not in it; docs/data.md has the layout")
-        if arrays[key].ndim != 1 or arrays[key].dtype.kind not in "iu":
-            raise Misconfigured(
-                f"{path}: key {key!r} must be integers on one axis; it is {arrays[key].dtype} of shape "
-                f"{arrays[key].shape}"
-            )
-    if arrays["audio"].dtype != np.int16 or len({len(arrays[key]) for key in _PER_SOUND}) != 1:
-        raise Misconfigured(f"{path}: 'audio' must be int16, and {', '.join(_PER_SOUND)} of one length")
-    start, length = (arrays[key].astype(np.int64) for key in ("start", "length"))
-    if (start < 0).any() or (length < 1).any() or (start + length > len(arrays["audio"])).any():
-        raise Misconfigured(f"{path}: keys 'start' and 'length' point outside the audio")
-    for key, most in (("digit", DIGITS), ("speaker", len(SPEAKERS))):
-        if ((arrays[key] < 0) | (arrays[key] >= most)).any():
-            raise Misconfigured(f"{path}: key {key!r} must be 0 to {most - 1}")

@@ -9,18 +9,15 @@ Packed form, ``hapt_raw.npz``: ``acc`` and ``gyro`` (N, 3) int16 in steps of ``a
 (samples), ``rec_subject`` and ``rec_number``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen_lab.simulation.data.access import locations
+from lichen_lab.simulation.data.access.packed import ArrayForm, check_spans, read_packed
 from lichen_lab.simulation.data.sets import uci_har
 from lichen_lab.simulation.data.sets.spar import Recording
-from models.tensors import read_arrays
-from protocol.errors import Misconfigured
 
 FOLDER: Final = "hapt_raw"
 FILE: Final = "hapt_raw.npz"
@@ -32,9 +29,14 @@ TRANSITIONS: Final = (
 LABELS: Final = (*uci_har.LABELS, *TRANSITIONS)
 MODALITIES: Final = uci_har.MODALITIES
 PEOPLE: Final = uci_har.PEOPLE
-_PER_SAMPLE: Final = ("acc", "gyro", "label")
 _PER_RECORDING: Final = ("rec_start", "rec_length", "rec_subject", "rec_number")
-_SCALES: Final = ("acc_lsb_g", "gyro_lsb_rad_s")
+_FORMS: Final = {
+    "label": ArrayForm(("N",)),
+    "acc": ArrayForm(("N", 3)),
+    "gyro": ArrayForm(("N", 3)),
+    **dict.fromkeys(_PER_RECORDING, ArrayForm(("R",))),
+    **dict.fromkeys(("acc_lsb_g", "gyro_lsb_rad_s"), ArrayForm((), "numbers")),
+}
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,8 @@ def sessions(*people: int, transitions: bool = True) -> tuple[HaptSession, ...]:
     Raises:
         Misconfigured: the data set is not here, or the file is not in the packed form.
     """
-    path = locations.file(FOLDER, FILE)
-    arrays = read_arrays(path, "HAPT")
-    _check(arrays, str(path))
+    arrays = read_packed(FOLDER, FILE, "HAPT", _FORMS)
+    check_spans(arrays, FILE, "rec_start", "rec_length", len(arrays["label"]))
     most = len(LABELS) if transitions else len(uci_har.LABELS)
     label_N = arrays["label"].astype(np.int64)
     label_N = np.where((label_N >= 1) & (label_N <= most), label_N - 1, -1)
@@ -105,21 +106,3 @@ def _recording(
 
 def _scaled(steps_TC: NDArray[np.int16], step: NDArray[np.float64]) -> NDArray[np.float32]:
     return (steps_TC * float(step)).astype(np.float32)
-
-
-def _check(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
-    for key in (*_PER_SAMPLE, *_PER_RECORDING, *_SCALES):
-        if key not in arrays:
-            raise Misconfigured(f"{where}: key {key!r} is not in it; docs/data.md has the layout")
-    samples, count = len(arrays["label"]), len(arrays["rec_start"])
-    wanted: dict[str, tuple[int, ...]] = dict.fromkeys(("acc", "gyro"), (samples, 3))
-    wanted |= {"label": (samples,)} | dict.fromkeys(_PER_RECORDING, (count,)) | dict.fromkeys(_SCALES, ())
-    for key, shape in wanted.items():
-        if arrays[key].shape != shape or arrays[key].dtype.kind not in ("f" if key in _SCALES else "iu"):
-            raise Misconfigured(
-                f"{where}: key {key!r} must be {'a number' if key in _SCALES else 'integers'} of shape "
-                f"{shape}; it is {arrays[key].dtype} of shape {arrays[key].shape}"
-            )
-    start, length = (arrays[key].astype(np.int64) for key in ("rec_start", "rec_length"))
-    if (start < 0).any() or (length < 1).any() or (start + length > samples).any():
-        raise Misconfigured(f"{where}: rec_start and rec_length point outside the {samples} samples")

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.split import DataSplit, Part
+from lichen_lab.simulation.data.access.packed import ArrayForm, check_form, check_spans
+from lichen_lab.simulation.data.access.split import DataSplit, Part, complete
 from lichen_lab.simulation.data.sets import spar
-from models.contract import WindowSet
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
 
@@ -28,6 +28,10 @@ STRIDE: Final = 64
 TEST_PEOPLE: Final = 3
 _CHANNELS: Final = 6
 _PER_SERIES: Final = ("subject", "side", "y", "start", "length")
+_FORMS: Final = {
+    "x": ArrayForm(("N", _CHANNELS), "float32"),
+    **dict.fromkeys(_PER_SERIES, ArrayForm(("S",))),
+}
 
 
 def load(part: Part, seed: int = 0) -> DataSplit:
@@ -58,12 +62,8 @@ def cut(series: Sequence[spar.Series]) -> DataSplit:
     ]
     x_BCT = np.stack(parts) if parts else np.empty((0, _CHANNELS, SAMPLES), np.float32)
     counts = [len(places_) for places_ in starts]
-    windows = WindowSet(
-        x={"accelerometer": x_BCT[:, :3].copy(), "gyroscope": x_BCT[:, 3:].copy()},
-        present_BM=np.ones((len(x_BCT), 2), np.bool_),
-        quality_BM=np.ones((len(x_BCT), 2), np.float32),
-        y_B=np.repeat(np.array([one.label for one in series], np.int64), counts),
-    )
+    x = {"accelerometer": x_BCT[:, :3].copy(), "gyroscope": x_BCT[:, 3:].copy()}
+    windows = complete(x, np.repeat(np.array([one.label for one in series], np.int64), counts))
     return DataSplit(windows, np.repeat(np.array([one.person for one in series], np.int64), counts))
 
 
@@ -92,17 +92,12 @@ def unpack(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[spar.Series,
     Raises:
         Misconfigured: a key is missing or does not fit; names ``where`` and the key.
     """
-    for key in ("x", *_PER_SERIES):
-        if key not in arrays:
-            raise Misconfigured(f"{where}: key {key!r} is not in it; docs/data.md has the layout")
+    check_form(arrays, where, _FORMS)
     x = arrays["x"]
-    if x.ndim != 2 or x.shape[1] != _CHANNELS or x.dtype != np.float32:  # noqa: PLR2004 - samples, channels
-        raise Misconfigured(f"{where}: key 'x' must be float32 of shape (N, {_CHANNELS}); it is {x.shape}")
-    found = []
-    for person, side, label, start, length in zip(
-        *(arrays[key].tolist() for key in _PER_SERIES), strict=True
-    ):
-        if not (0 <= start < start + length <= len(x)):
-            raise Misconfigured(f"{where}: keys 'start' and 'length' point outside the {len(x)} samples")
-        found.append(spar.Series(person, side, label, x[start : start + length]))
-    return tuple(found)
+    check_spans(arrays, where, "start", "length", len(x))
+    return tuple(
+        spar.Series(person, side, label, x[start : start + length])
+        for person, side, label, start, length in zip(
+            *(arrays[key].tolist() for key in _PER_SERIES), strict=True
+        )
+    )

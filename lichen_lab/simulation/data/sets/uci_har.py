@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.split import DataSplit, Part
-from models.contract import WindowSet
+from lichen_lab.simulation.data.access.packed import ArrayForm, check_form
+from lichen_lab.simulation.data.access.split import DataSplit, Part, complete
 from models.tensors import read_arrays
-from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality
 
 FOLDER: Final = "uci_har"
@@ -36,6 +35,11 @@ SIGNALS: Final = ("body_acc", "body_gyro", "total_acc")
 CHANNELS: Final = tuple(f"{signal}_{axis}" for signal in SIGNALS for axis in "xyz")
 PEOPLE: Final = tuple(range(1, 31))
 TEST_PEOPLE: Final = (2, 4, 9, 10, 12, 13, 18, 20, 24)
+_FORMS: Final = {
+    "y": ArrayForm(("B",), low=1, high=len(LABELS)),
+    "subject": ArrayForm(("B",), low=1, high=len(PEOPLE)),
+    "x": ArrayForm(("B", len(CHANNELS), SAMPLES), "float32"),
+}
 
 
 def file_name(part: Part) -> str:
@@ -52,15 +56,8 @@ def packed(part: Part) -> Path:
     return locations.file(FOLDER, file_name(part))
 
 
-def load(part: Part, acceleration: Literal["total", "body"] = "total") -> DataSplit:
-    """The windows of the official training or test people.
-
-    Args:
-        part: which.
-        acceleration: as the sensor measures it, or with gravity taken out by the data set's authors.
-
-    Returns:
-        Accelerometer (g) and gyroscope (rad/s), each ``x_BCT`` of 3 channels and 128 samples; all present.
+def signals(part: Part) -> DataSplit:
+    """The windows of the official training or test people: each of :data:`SIGNALS`, (B, 3, 128), all present.
 
     Raises:
         Misconfigured: the data set is not here, or the file is not in the packed form.
@@ -68,16 +65,21 @@ def load(part: Part, acceleration: Literal["total", "body"] = "total") -> DataSp
     path = packed(part)
     arrays = read_arrays(path, "UCI-HAR")
     check(arrays, str(path))
-    chosen = {"accelerometer": f"{acceleration}_acc", "gyroscope": "body_gyro"}
-    x = {name: _of(arrays["x"], signal) for name, signal in chosen.items()}
-    count = len(arrays["y"])
-    windows = WindowSet(
-        x=x,
-        present_BM=np.ones((count, len(x)), np.bool_),
-        quality_BM=np.ones((count, len(x)), np.float32),
-        y_B=arrays["y"].astype(np.int64) - 1,
-    )
-    return DataSplit(windows, arrays["subject"].astype(np.int64))
+    x = {name: np.ascontiguousarray(arrays["x"][:, 3 * m : 3 * m + 3]) for m, name in enumerate(SIGNALS)}
+    return DataSplit(complete(x, arrays["y"].astype(np.int64) - 1), arrays["subject"].astype(np.int64))
+
+
+def load(part: Part, acceleration: Literal["total", "body"] = "total") -> DataSplit:
+    """The windows with an accelerometer (g) and a gyroscope (rad/s); see :func:`signals`.
+
+    Args:
+        part: which.
+        acceleration: as the sensor measures it, or with gravity taken out by the data set's authors.
+    """
+    whole = signals(part)
+    x = whole.windows.x
+    chosen = {"accelerometer": x[f"{acceleration}_acc"], "gyroscope": x["body_gyro"]}
+    return DataSplit(complete(chosen, whole.windows.y_B), whole.person_B)
 
 
 def check(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
@@ -86,25 +88,4 @@ def check(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
     Raises:
         Misconfigured: a key is missing, or a shape, type or value does not fit; names ``where`` and the key.
     """
-    for key in ("x", "y", "subject"):
-        if key not in arrays:
-            raise Misconfigured(f"{where}: key {key!r} is not in it; UCI-HAR, packed, has x, y and subject")
-    x, count = arrays["x"], len(arrays["y"])
-    if x.shape != (count, len(CHANNELS), SAMPLES) or x.dtype != np.float32 or not np.isfinite(x).all():
-        raise Misconfigured(
-            f"{where}: key 'x' must be finite float32 of shape {(count, len(CHANNELS), SAMPLES)}, "
-            f"it is {x.dtype} of shape {x.shape}"
-        )
-    for key, most in (("y", len(LABELS)), ("subject", len(PEOPLE))):
-        values = arrays[key]
-        if values.shape != (count,) or values.dtype.kind not in "iu" or not _within(values, most):
-            raise Misconfigured(f"{where}: key {key!r} must be {count} integers from 1 to {most}")
-
-
-def _within(values: NDArray[Any], most: int) -> bool:
-    return not len(values) or (int(values.min()) >= 1 and int(values.max()) <= most)
-
-
-def _of(x_BCT: NDArray[np.float32], signal: str) -> NDArray[np.float32]:
-    first = CHANNELS.index(f"{signal}_x")
-    return np.ascontiguousarray(x_BCT[:, first : first + 3])
+    check_form(arrays, where, _FORMS)

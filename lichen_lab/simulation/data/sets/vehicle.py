@@ -10,16 +10,12 @@ Packed form, ``vehicle_sensit_ditto_train.npz``: ``x`` (B, 100) float32, ``y`` (
 from 0.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.access.split import DataSplit
-from models.contract import WindowSet
-from models.tensors import read_arrays
+from lichen_lab.simulation.data.access.packed import ArrayForm, read_packed
+from lichen_lab.simulation.data.access.split import DataSplit, complete
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality
 
@@ -43,31 +39,15 @@ def load() -> DataSplit:
     Raises:
         Misconfigured: the data set is not here, or the file is not in the packed form.
     """
-    path = locations.file(FOLDER, FILE)
-    arrays = read_arrays(path, "SensIT Vehicle")
-    _check(arrays, str(path))
-    count = len(arrays["y"])
+    forms = {
+        "y": ArrayForm(("B",), low=-1, high=1),
+        "node": ArrayForm(("B",), low=0),
+        "x": ArrayForm(("B", FEATURES * len(MODALITIES)), "numbers"),
+    }
+    arrays = read_packed(FOLDER, FILE, "SensIT Vehicle", forms)
+    if not arrays["y"].all():
+        raise Misconfigured(f"{FILE}: key 'y' must be -1 or 1")
     parts = np.split(arrays["x"].astype(np.float32), len(MODALITIES), axis=1)
-    windows = WindowSet(
-        x={m.name: np.ascontiguousarray(x[:, None, :]) for m, x in zip(MODALITIES, parts, strict=True)},
-        present_BM=np.ones((count, len(MODALITIES)), np.bool_),
-        quality_BM=np.ones((count, len(MODALITIES)), np.float32),
-        y_B=(arrays["y"] > 0).astype(np.int64),
-    )
+    x = {m.name: np.ascontiguousarray(part[:, None, :]) for m, part in zip(MODALITIES, parts, strict=True)}
+    windows = complete(x, (arrays["y"] > 0).astype(np.int64))
     return DataSplit(windows, arrays["node"].astype(np.int64))
-
-
-def _check(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
-    for key in ("x", "y", "node"):
-        if key not in arrays:
-            raise Misconfigured(f"{where}: key {key!r} is not in it; docs/data.md has the layout")
-    x, y, node = arrays["x"], arrays["y"], arrays["node"]
-    wanted = (len(y), FEATURES * len(MODALITIES))
-    if x.shape != wanted or x.dtype.kind != "f" or not np.isfinite(x).all():
-        raise Misconfigured(
-            f"{where}: key 'x' must be finite numbers of shape {wanted}, it is {x.dtype} of shape {x.shape}"
-        )
-    if y.ndim != 1 or not np.isin(y, (-1, 1)).all():
-        raise Misconfigured(f"{where}: key 'y' must be -1 or 1, on one axis")
-    if node.shape != y.shape or node.dtype.kind not in "iu" or (node < 0).any():
-        raise Misconfigured(f"{where}: key 'node' must be {len(y)} integers from 0")

@@ -18,6 +18,7 @@ from edge_agent.app import live, open_agent
 from edge_agent.config.agent import AgentSettings
 from edge_agent.storage.agent_storage import open_storage
 from lichen_lab.simulation.deterministic.machine.node import Node
+from lichen_lab.simulation.deterministic.scenario.coordinator_state import OneCoordinator
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, ToySource, ToyTrainer
 from lichen_lab.simulation.deterministic.scenario.toy_models import ToyInference, bundle
@@ -211,7 +212,7 @@ class CoordinatorNode(Node):
         ) as app:
             self.app = app
             await app.driver.open()
-            self.aside(lambda: self.world.truth.changed(app, reopened=True))
+            self.aside(lambda: self.world.truth.changed(app, self._outside(app), reopened=True))
             return await app.serve()
 
     def on_answer(self, device: str, message: Wire) -> None:
@@ -220,7 +221,10 @@ class CoordinatorNode(Node):
         if app is None or not isinstance(message, Receipt):
             return
         self.world.say(f"tells {device}: {message.status} round {message.round} {message.digest[:8]}")
-        self.aside(lambda: self.world.truth.told(app, device, message, self.disk.is_durable))
+        self.aside(lambda: self.world.truth.told(self._outside(app), device, message))
+
+    def _outside(self, app: Coordinator) -> OneCoordinator:
+        return OneCoordinator(app, self.disk.is_durable)
 
     def on_change(self) -> None:
         """The round machine's state may have changed."""
@@ -229,7 +233,7 @@ class CoordinatorNode(Node):
             return
         state = app.driver.state
         self.world.say(f"round {state.round}.{state.attempt} {state.phase.value} {tuple(state.delivered)}")
-        self.aside(lambda: self.world.truth.changed(app))
+        self.aside(lambda: self.world.truth.changed(app, self._outside(app)))
 
     def may_rot(self, path: Path) -> bool:
         """Frames of updates; the database while it is closed."""

@@ -12,15 +12,21 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from typing import Any, Final, SupportsIndex, TypeVar
 
-from lichen_lab.simulation.deterministic.machine.handles import Call, SimTask
+from lichen_lab.simulation.deterministic.machine.handles import Call, SimTask, tell, where_waits
 from lichen_lab.simulation.deterministic.machine.patched_time import virtual_time
-from lichen_lab.simulation.deterministic.machine.process_life import LIFE, PowerCut
+from lichen_lab.simulation.deterministic.machine.process_life import LIFE, PowerCut, ProcessLife
+from lichen_lab.simulation.deterministic.machine.threads import SimThread, running_thread
 
 T = TypeVar("T")
 _THREAD_S: Final = 0.004
 """Longest work of a thread, in virtual seconds."""
+
+_TURNS: Final = 1000
+_TICK_S: Final = 1e-6
+"""So many turns without a jump take time."""
 
 
 class Stuck(AssertionError):  # noqa: N818 - reads as what happened
@@ -49,6 +55,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._max_steps = max_steps
         self._stopping = False
         self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+        self._frozen: dict[ProcessLife, list[Call]] = {}
         self.steps = 0
         """Callbacks that ran."""
         self.jumps = 0
@@ -66,8 +73,24 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now
 
     def pass_time(self, seconds: float | SupportsIndex) -> None:
-        """Let time pass while nothing runs: the loop is blocked."""
-        self._now += float(seconds)
+        """Let time pass while nothing runs: the loop is blocked; in a thread that can wait, it alone."""
+        thread = running_thread()
+        if thread is None:
+            self._now += float(seconds)
+        else:
+            thread.sleep(float(seconds))
+
+    def freeze(self, life: ProcessLife) -> None:
+        """Run nothing of a process (SIGSTOP), until :meth:`thaw`."""
+        self._frozen.setdefault(life, [])
+
+    def is_frozen(self, life: ProcessLife) -> bool:
+        """Whether a process is stopped."""
+        return life in self._frozen
+
+    def thaw(self, life: ProcessLife) -> None:
+        """Let a process go on (SIGCONT), with all that became ready meanwhile."""
+        self._ready.extend(self._frozen.pop(life, ()))
 
     def call_soon(  # type: ignore[override] # the handle is asyncio's, made leaner
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -112,13 +135,19 @@ class SimLoop(asyncio.BaseEventLoop):
         return live
 
     def _run_once(self) -> None:
-        ready = self._ready
+        ready, turns = self._ready, 0
         while not self._stopping:
+            turns += 1
             if not ready:
                 self._jump()
+                turns = 0
+            elif turns > _TURNS:  # code that waits for less than a clock tells apart would wait for ever
+                self._now, turns = self._now + _TICK_S, 0
             self.steps += len(ready)
             for _ in range(len(ready)):
                 call = ready.popleft()
+                if self._frozen and self._is_kept(call):
+                    continue
                 if not call._cancelled:  # noqa: SLF001 - our own class
                     try:
                         call._context.run(call._callback, *call._args)  # noqa: SLF001 - our own class
@@ -129,6 +158,14 @@ class SimLoop(asyncio.BaseEventLoop):
                         raise
             if self.steps > self._max_steps:
                 raise Stuck(f"more than {self._max_steps} steps at {self._now:.1f} s; {self.waiting()}")
+
+    def _is_kept(self, call: Call) -> bool:
+        """Keep a callback of a stopped process for later."""
+        context: Context = call._context  # noqa: SLF001 - our own class
+        kept = self._frozen.get(context.get(LIFE))  # type: ignore[arg-type] # None is no life
+        if kept is not None:
+            kept.append(call)
+        return kept is not None
 
     def _jump(self) -> None:
         """Move time to the next timer, and make ready what is due then."""
@@ -156,12 +193,20 @@ class SimLoop(asyncio.BaseEventLoop):
         del executor
         self.threads += 1
         future: asyncio.Future[T] = self.create_future()
+        work: Callable[..., None] = self._work
+        if (life := LIFE.get()) is not None and life.interleaves:
+            work = partial(self._interleaved, life)
         takes = self._random.random() * _THREAD_S
         if takes < _THREAD_S / 2:
-            self._work(future, func, args, 2 * takes)
+            work(future, func, args, 2 * takes)
         else:
-            self.call_later(2 * takes - _THREAD_S, self._work, future, func, args, 0.0)
+            self.call_later(2 * takes - _THREAD_S, work, future, func, args, 0.0)
         return future
+
+    def _interleaved(self, life: ProcessLife, *work: Any) -> None:
+        """The same in a thread that can wait for others."""
+        if not life.dead:
+            SimThread(self, life, partial(self._work, *work)).start()
 
     def _work(
         self, future: "asyncio.Future[T]", func: Callable[..., T], args: tuple[Any, ...], later: float
@@ -185,9 +230,9 @@ class SimLoop(asyncio.BaseEventLoop):
             future.cancel()  # also a dead life's waiters must end
             return
         if later:
-            self.call_later(later, _tell, future, result, failed)
+            self.call_later(later, tell, future, result, failed)
         else:
-            _tell(future, result, failed)
+            tell(future, result, failed)
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override] # as typeshed has it, without TypeVars
         """Store a handler in the life that sets it (see :meth:`Life.signal`)."""
@@ -202,7 +247,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def waiting(self) -> str:
         """Waiting tasks and their places, in words."""
         return "waiting: " + (
-            "; ".join(f"{t.get_name()} in {_where(t)}" for t in self.live_tasks()) or "nobody"
+            "; ".join(f"{t.get_name()} in {where_waits(t)}" for t in self.live_tasks()) or "nobody"
         )
 
     def _keep_fault(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -220,27 +265,6 @@ def _is_cut(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(_is_cut(one) for one in error.exceptions)
     return isinstance(error, PowerCut)
-
-
-def _tell(future: "asyncio.Future[Any]", result: object, failed: BaseException | None) -> None:
-    if future.done():  # the waiter was cancelled
-        return
-    if failed is None:
-        future.set_result(result)
-    else:
-        future.set_exception(failed)
-
-
-def _where(task: "asyncio.Task[Any]") -> str:
-    """The innermost line of a task, as file:line."""
-    frames = task.get_stack(limit=1)
-    awaited: Any = task.get_coro()
-    while (inner := getattr(awaited, "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
-        awaited = inner
-    frame = getattr(awaited, "cr_frame", None) or (frames[0] if frames else None)
-    if frame is None:
-        return "?"
-    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}"
 
 
 def run(

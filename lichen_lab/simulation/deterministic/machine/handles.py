@@ -41,3 +41,25 @@ class SimTask(asyncio.Task[Any]):
 
     def __hash__(self) -> int:
         return self.number
+
+
+def tell(future: "asyncio.Future[Any]", result: object, failed: BaseException | None) -> None:
+    """Hand over what a thread's work gave."""
+    if future.done():  # the waiter was cancelled
+        return
+    if failed is None:
+        future.set_result(result)
+    else:
+        future.set_exception(failed)
+
+
+def where_waits(task: "asyncio.Task[Any]") -> str:
+    """The innermost line of a task, as file:line."""
+    frames = task.get_stack(limit=1)
+    awaited: Any = task.get_coro()
+    while (inner := getattr(awaited, "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
+        awaited = inner
+    frame = getattr(awaited, "cr_frame", None) or (frames[0] if frames else None)
+    if frame is None:
+        return "?"
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}"

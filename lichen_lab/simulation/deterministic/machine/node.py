@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from lichen_lab.simulation.deterministic.machine.clock import NodeClock
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk, start
+from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop
 from lichen_lab.simulation.deterministic.machine.process_life import ProcessLife
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
 from lichen_lab.simulation.deterministic.scenario.invariants import GroundTruth
@@ -25,6 +26,7 @@ from runtime.process import daemon
 
 _STOP_S: Final = 30.0
 """Bound of an orderly stop."""
+_GIVES_UP: Final = (exit_codes.CONFIG, exit_codes.TEMPFAIL)
 _AGAIN_S: Final = 5.0
 """After a failure, ``systemd`` (or a person, after exit status 78) starts the daemon again."""
 
@@ -59,7 +61,12 @@ class Surroundings(Protocol):
 class Node(ABC):
     """One machine; :meth:`begin` switches it on."""
 
-    def __init__(self, world: Surroundings, name: str, loop: asyncio.AbstractEventLoop) -> None:
+    interleaves = False
+    """Its threads wait in the middle of their work."""
+    most_tasks = 90
+    """Of its process: services, messages in flight, timers."""
+
+    def __init__(self, world: Surroundings, name: str, loop: SimLoop) -> None:
         self.world = world
         self.name = name
         self.loop = loop
@@ -69,7 +76,7 @@ class Node(ABC):
         self.disk: SimDisk
         self.clock: NodeClock
         self.task: asyncio.Task[int] | None = None
-        self.stopping = False
+        self.stopping = self.was_frozen = False
         self._down_s = 1.0
         self._moments = 0
         self._by_itself = False
@@ -98,8 +105,8 @@ class Node(ABC):
             return
         self.lives += 1
         self._moments += self.life.moments
-        self.stopping, self._by_itself, self._down_s = False, False, 1.0
-        life = self.life = ProcessLife(self.name, self.lives)
+        self.stopping, self._by_itself, self._down_s, self.was_frozen = False, False, 1.0, False
+        life = self.life = ProcessLife(self.name, self.lives, interleaves=self.interleaves)
         self.disk = SimDisk(self._root, f"{self.world.scenario.seed} {self.name} {self.lives}", life=life)
         self.disk.trouble, self._troubled_life = self._trouble, bool(self._trouble)
         uptime = self.rng("uptime").uniform(0.0, 1e5)
@@ -121,6 +128,7 @@ class Node(ABC):
 
     def _died(self, what: str) -> None:
         """At the instant of death: keep the disk for the next life."""
+        self.loop.thaw(self.life)
         if self._by_itself:
             return
         after = self.world.folder / self.name / str(self.lives)
@@ -140,12 +148,16 @@ class Node(ABC):
         self.world.say(f"{self.name} ends with status {status}")
         if status == exit_codes.OK and self.stopping:
             self._later(self._down_s, self.begin)
-        elif self._troubled_life and status in {exit_codes.CONFIG, exit_codes.TEMPFAIL}:
-            self.world.count(f"{self.name} gave up on its disk")
+        elif why := self.may_end(status):
+            self.world.count(f"{self.name} gave up{why}")
             self._later(_AGAIN_S, self.begin)
         else:
-            why = f": {type(error).__name__}: {error}" if error is not None else ""
-            self.world.fail(Violation(f"{self.name} ended with exit status {status}{why}"))
+            because = f": {type(error).__name__}: {error}" if error is not None else ""
+            self.world.fail(Violation(f"{self.name} ended with exit status {status}{because}"))
+
+    def may_end(self, status: int) -> str:
+        """Why the daemon may end by itself with this status; empty if it may not."""
+        return " on its disk" if self._troubled_life and status in _GIVES_UP else ""
 
     def kill(self, *, power: bool, down_s: float) -> bool:
         """End this life now. False if there is none."""
@@ -167,6 +179,15 @@ class Node(ABC):
         """Cancel a planned power cut."""
         self.life.crash_at = 0
 
+    def freeze(self, seconds: float) -> bool:
+        """Stop the process for a while, in the middle of whatever it does (SIGSTOP, then SIGCONT)."""
+        if not self.is_up or self.loop.is_frozen(self.life):
+            return False
+        self.loop.freeze(self.life)
+        self.was_frozen = True
+        self._later(seconds, self.loop.thaw, self.life)
+        return True
+
     def stop(self, down_s: float) -> bool:
         """Ask for an orderly stop."""
         if not self.is_up or self.stopping or not self.life.signal(signal.SIGTERM):
@@ -176,7 +197,7 @@ class Node(ABC):
         return True
 
     def _must_be_over(self, life: int) -> None:
-        if self.lives == life and self.is_up:
+        if self.lives == life and self.is_up and not self.was_frozen:
             self.world.fail(Violation(f"{self.name} did not stop within {_STOP_S:g} s"))
 
     def trouble(self, code: int) -> None:

@@ -6,7 +6,7 @@ message sent) the process can be made to die.
 """
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 class PowerCut(BaseException):
     """The process ends here. Not an ``Exception``: nothing under test may catch it."""
+
+
+class LifeThread(Protocol):
+    """A thread of a process."""
+
+    def kill(self) -> None:
+        """The life is over: end it."""
 
 
 class ProcessLife:
@@ -26,14 +33,26 @@ class ProcessLife:
         crash_at: the moment, counted from 1, at which it dies; 0 is never. May be set later.
         power: it dies of a power cut (un-synced writes may be lost, no socket is closed), else of SIGKILL.
             May be set until it dies.
+        interleaves: its threads wait in the middle of their work.
     """
 
-    def __init__(self, node: str, number: int = 1, *, crash_at: int = 0, power: bool = True) -> None:
+    def __init__(
+        self,
+        node: str,
+        number: int = 1,
+        *,
+        crash_at: int = 0,
+        power: bool = True,
+        interleaves: bool = False,
+    ) -> None:
         self.node = node
         self.number = number
         self.crash_at = crash_at
         self.power = power
         """Whether its death is, or was, a power cut."""
+        self.interleaves = interleaves
+        self.threads: list[LifeThread] = []
+        """Threads at work, of a life that interleaves."""
         self.moments = 0
         self.dead = False
         self.died_of = ""

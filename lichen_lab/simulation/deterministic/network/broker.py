@@ -1,4 +1,4 @@
-"""A simulated MQTT broker: QoS 1, retained messages, wills, sessions with their queues, takeover, crashes.
+"""A simulated MQTT broker: QoS 1, retained messages, wills, sessions, shared subscriptions, crashes.
 
 It behaves as the brokers of ``tests/e2e`` (as Mosquitto if they differ). Each client comes through a
 :class:`SimConnection` of ``link.py``; between the two stands a :class:`Wire` of ``connection.py``.
@@ -7,6 +7,7 @@ It behaves as the brokers of ``tests/e2e`` (as Mosquitto if they differ). Each c
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
+from dataclasses import dataclass
 from typing import Final
 
 from lichen_lab.simulation.deterministic.network.message_faults import MessageFaults
@@ -17,6 +18,7 @@ from lichen_lab.simulation.deterministic.network.session import (
     Packet,
     SavedState,
     matches,
+    unshared,
 )
 from runtime.mqtt.connection import Will
 
@@ -25,6 +27,14 @@ Listener = Callable[[str, str, str, bytes], None]
 :data:`BREACH` and which limit of CONNACK a client breaks."""
 BREACH: Final = "breach: "
 _MAX_TOPICS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Who gets the messages of a topic: all of some sessions, and one of each group."""
+
+    all: list[tuple[BrokerSession, int]]
+    groups: list[tuple[str, list[tuple[BrokerSession, int]]]]
 
 
 class SimBroker:
@@ -57,7 +67,9 @@ class SimBroker:
         self.blocked: dict[str, dict[str, float]] = {}
         """Client id -> direction (``up``, ``down``) -> until when nothing passes."""
         self._context = Context()  # the broker's callbacks belong to no life
-        self._routes: dict[str, list[tuple[BrokerSession, int]]] = {}
+        self._routes: dict[str, _Route] = {}
+        self._turns: dict[str, int] = {}
+        """Group -> messages that its members got so far."""
         self._saved = SavedState({}, {})
 
     def say(self, what: str, client_id: str, topic: str = "", payload: bytes = b"") -> None:
@@ -115,19 +127,30 @@ class SimBroker:
             if len(self._routes) > _MAX_TOPICS:
                 self._routes.clear()
             route = self._routes[topic] = self._route(topic)
-        for session, granted in route:
+        for session, granted in (*route.all, *(self._member(*group) for group in route.groups)):
             if self.weather.strikes("lose", self.weather.lose):
                 self.say("lost", session.client_id, topic, payload)
             else:
                 self._give(session, Packet(topic, payload, min(packet.qos, granted)))
 
-    def _route(self, topic: str) -> list[tuple[BrokerSession, int]]:
-        found = []
+    def _route(self, topic: str) -> "_Route":
+        everybody: list[tuple[BrokerSession, int]] = []
+        groups: dict[str, list[tuple[BrokerSession, int]]] = {}
         for _, session in sorted(self.sessions.items()):
-            granted = [qos for name, qos in session.filters.items() if matches(name, topic)]
-            if granted:
-                found.append((session, max(granted)))
-        return found
+            granted: dict[str, int] = {}
+            for name, qos in session.filters.items():
+                group, pattern = unshared(name)
+                if matches(pattern, topic):
+                    granted[group] = max(qos, granted.get(group, 0))
+            for group, qos in granted.items():
+                (groups.setdefault(group, []) if group else everybody).append((session, qos))
+        return _Route(everybody, list(groups.items()))
+
+    def _member(self, group: str, members: list[tuple[BrokerSession, int]]) -> tuple[BrokerSession, int]:
+        """The member of a shared subscription whose turn it is; one with a connection, if there is one."""
+        self._turns[group] = turn = self._turns.get(group, 0) + 1
+        there = [member for member in members if member[0].connection is not None] or members
+        return there[turn % len(there)]
 
     def _give(self, session: BrokerSession, packet: Packet) -> None:
         if session.connection is None and packet.qos == 0:

@@ -109,6 +109,10 @@ class SimNetwork:
             return True
         return False
 
+    def silence(self, node: str, seconds: float) -> None:
+        """A process is stopped for so long: nothing passes, and its keepalive may run out."""
+        self.broker.partition(self._ids.get(node, ""), seconds)
+
     def clear(self) -> None:
         """End all faults: messages arrive once and whole, all links work, the broker runs."""
         self.weather.calm()

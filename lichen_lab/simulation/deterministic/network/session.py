@@ -82,6 +82,14 @@ class BrokerSession:
         )
 
 
+def unshared(pattern: str) -> tuple[str, str]:
+    """The group and the filter of a subscription; an ordinary one has the group "" (MQTT 5, 4.8.2)."""
+    if not pattern.startswith("$share/"):
+        return "", pattern
+    _, group, rest = pattern.split("/", 2)
+    return group, rest
+
+
 @dataclass(frozen=True)
 class SavedState:
     """A broker's persistence file."""

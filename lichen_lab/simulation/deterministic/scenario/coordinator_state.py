@@ -1,7 +1,8 @@
-"""Reads the coordinator's database from outside, for ``scenario.invariants``."""
+"""Reads the coordinator's tables and files from outside, for ``scenario.invariants``."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -19,13 +20,53 @@ class Violation(AssertionError):  # noqa: N818 - reads as what happened
     """A promise is broken."""
 
 
-def read_state(blobs: Path, manifest: str) -> Blobs:
+class Outside(Protocol):
+    """What an observer sees of a coordinator's storage, whatever process writes it."""
+
+    def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+        """Committed rows."""
+
+    def blob(self, digest: str) -> bytes | None:
+        """A blob of a version or a bundle; None: it is not there."""
+
+    def is_durable(self, round_: int, file: str) -> bool:
+        """Whether a file of accepted updates would survive a power cut now."""
+
+
+class OneCoordinator:
+    """The state folder of a coordinator that is one process.
+
+    Args:
+        app: it.
+        durable: whether a file of its disk would survive a power cut now.
+    """
+
+    def __init__(self, app: Coordinator, durable: Callable[[Path], bool]) -> None:
+        self._store = app.storage.store
+        self._root = app.settings.state_dir
+        self._durable = durable
+
+    def rows(self, query: sa.Select[Any]) -> list[dict[str, Any]]:
+        """See :class:`Outside`."""
+        return self._store.rows(query)
+
+    def blob(self, digest: str) -> bytes | None:
+        """See :class:`Outside`."""
+        path = self._root / "blobs" / digest[:2] / digest
+        return path.read_bytes() if path.is_file() else None
+
+    def is_durable(self, round_: int, file: str) -> bool:
+        """See :class:`Outside`."""
+        return self._durable(self._root / "updates" / str(round_) / file)
+
+
+def read_state(outside: Outside, manifest: str) -> Blobs:
     """The exact values of a global state, read beside the coordinator; its differences are applied, too."""
 
     def blob(digest: str) -> bytes:
-        data = (blobs / digest[:2] / digest).read_bytes()
-        if digest_of(data) != digest:
-            raise Violation(f"blob {digest[:8]} of a new version is damaged")
+        data = outside.blob(digest)
+        if data is None or digest_of(data) != digest:
+            raise Violation(f"blob {digest[:8]} of a new version is {'gone' if data is None else 'damaged'}")
         return data
 
     version = Manifest.model_validate_json(blob(manifest))
@@ -40,20 +81,27 @@ def read_state(blobs: Path, manifest: str) -> Blobs:
     return {name: decode_frame(blob(ref.digest), BlobHeader)[1] for name, ref in refs.items()}
 
 
-def version_of(app: Coordinator, version: int) -> dict[str, Any] | None:
+def version_of(outside: Outside, version: int) -> dict[str, Any] | None:
     """A version's row."""
-    rows = app.storage.store.rows(sa.select(schema.versions).where(schema.versions.c.version == version))
+    rows = outside.rows(sa.select(schema.versions).where(schema.versions.c.version == version))
     return rows[0] if rows else None
 
 
-def row_of(app: Coordinator, device: str, digest: str) -> dict[str, Any] | None:
+def row_of(outside: Outside, device: str, digest: str) -> dict[str, Any] | None:
     """An accepted update's row."""
     table = schema.updates
-    rows = app.storage.store.rows(sa.select(table).where(table.c.digest == digest, table.c.device == device))
+    rows = outside.rows(sa.select(table).where(table.c.digest == digest, table.c.device == device))
     return rows[0] if rows else None
 
 
-def updates_of(app: Coordinator, round_: int) -> list[dict[str, Any]]:
+def updates_of(outside: Outside, round_: int) -> list[dict[str, Any]]:
     """The rows of a round's accepted updates, by device."""
     table = schema.updates
-    return app.storage.store.rows(sa.select(table).where(table.c.round == round_).order_by(table.c.device))
+    return outside.rows(sa.select(table).where(table.c.round == round_).order_by(table.c.device))
+
+
+def arrives(outside: Outside, round_: int, device: str) -> bool:
+    """Whether the round machine will count an update that another process has accepted."""
+    table = schema.arrivals
+    here = (table.c.round == round_) & (table.c.device == device) & (table.c.reason == "")
+    return bool(outside.rows(sa.select(table).where(here)))

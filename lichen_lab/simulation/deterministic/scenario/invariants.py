@@ -7,7 +7,6 @@ were decided, and every version is folded once more from those frames by the met
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -15,11 +14,14 @@ import sqlalchemy as sa
 
 from coordinator.aggregation.round_fold import finish_seed, guiding
 from coordinator.daemon import Coordinator
+from coordinator.intake.intake_table import intake_of
 from coordinator.round_machine.closing import closes_at
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.storage import schema
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import (
+    Outside,
     Violation,
+    arrives,
     read_state,
     row_of,
     updates_of,
@@ -117,13 +119,13 @@ class GroundTruth:
             if digest not in {*self.counted.get(round_, ()), *self.refusals_heard.get(device, ())}
         ]
 
-    def told(self, app: Coordinator, device: str, receipt: Receipt, durable: Callable[[Path], bool]) -> None:
+    def told(self, outside: Outside, device: str, receipt: Receipt) -> None:
         """The coordinator decides to send a receipt.
 
         Raises:
             Violation: it promises what is not on disk, or refuses what it counts.
         """
-        row = row_of(app, device, receipt.digest)
+        row = row_of(outside, device, receipt.digest)
         words = f"{device}'s update {receipt.digest[:8]} for round {receipt.round}"
         if receipt.status == "refused":
             if row is not None and not row["lost"]:
@@ -134,12 +136,12 @@ class GroundTruth:
             raise Violation(f"{words} gets its receipt before it is in the journal")
         if receipt.digest not in self.frames:
             raise Violation(f"{words} is accepted, but no device ever made it")
-        path = app.settings.state_dir / "updates" / str(row["round"]) / (row["file"] or receipt.digest)
-        if row["round"] > app.driver.state.version and not self.tolerant and not durable(path):
+        file, folded = row["file"] or receipt.digest, -1 if self.last is None else self.last.version
+        if row["round"] > folded and not self.tolerant and not outside.is_durable(row["round"], file):
             raise Violation(f"{words} gets its receipt, but a power cut would take its frame")
         self.accepted[receipt.digest] = (device, row["round"])
 
-    def changed(self, app: Coordinator, *, reopened: bool = False) -> None:
+    def changed(self, app: Coordinator, outside: Outside, *, reopened: bool = False) -> None:
         """The round machine's state has changed, or was read from disk again.
 
         Raises:
@@ -156,10 +158,10 @@ class GroundTruth:
         if state.phase is RoundPhase.AGGREGATING and before.phase is not RoundPhase.AGGREGATING:
             self._closed(before, state, None if reopened else app.driver.now())
         self._collects(before, state, reopened=reopened)
-        self._bundles_are_there(app)
+        self._bundles_are_there(outside)
         while len(self.states) <= state.version:
-            self._made(app, len(self.states))
-        self._none_missing(app, state)
+            self._made(outside, len(self.states), state)
+        self._none_missing(outside, state)
         self.look_at_rollouts(app)
         self.last = state
 
@@ -225,21 +227,21 @@ class GroundTruth:
                 f"round {state.round} closed {now - self.away:.2f} s after the last device went away"
             )
 
-    def _made(self, app: Coordinator, version: int) -> None:
+    def _made(self, outside: Outside, version: int, state: RoundState) -> None:
         """Fold a new version again, and compare."""
-        row = version_of(app, version)
+        row = version_of(outside, version)
         if row is None:
-            raise Violation(f"the machine is at version {app.driver.state.version}; {version} has no row")
-        expected, digests = (self.first, ()) if version == 0 else self._fold(app, version, row)
-        actual = read_state(app.settings.state_dir / "blobs", row["manifest"])
+            raise Violation(f"the machine is at version {state.version}; {version} has no row")
+        expected, digests = (self.first, ()) if version == 0 else self._fold(outside, version, row)
+        actual = read_state(outside, row["manifest"])
         if not _equal(expected, actual):
             raise Violation(f"version {version} is not the fold of {sorted(row['devices'])}")
         self.states.append(expected)
         self.manifests.append(row["manifest"])
         self.counted[version] = digests
 
-    def _fold(self, app: Coordinator, version: int, row: dict[str, Any]) -> tuple[Blobs, tuple[str, ...]]:
-        rows = [r for r in updates_of(app, version) if not r["lost"]]
+    def _fold(self, outside: Outside, version: int, row: dict[str, Any]) -> tuple[Blobs, tuple[str, ...]]:
+        rows = [r for r in updates_of(outside, version) if not r["lost"]]
         if sorted(r["device"] for r in rows) != sorted(row["devices"]):
             raise Violation(
                 f"version {version} is made of {sorted(row['devices'])}, accepted are "
@@ -271,25 +273,26 @@ class GroundTruth:
         made = fold.close()
         return made if guided is None else train_step(version, finish_seed(task, version), made)
 
-    def _bundles_are_there(self, app: Coordinator) -> None:
+    def _bundles_are_there(self, outside: Outside) -> None:
         """Every blob that a device may be pointed to can be fetched."""
         for table in (schema.exports, schema.bundles):
             newest = sa.select(table).order_by(table.c.version.desc())
-            for row in app.storage.store.rows(newest if table is schema.bundles else newest.limit(1)):
-                path = app.settings.state_dir / "blobs" / row["digest"][:2] / row["digest"]
-                if not path.is_file() and not self.tolerant:
+            for row in outside.rows(newest if table is schema.bundles else newest.limit(1)):
+                if outside.blob(row["digest"]) is None and not self.tolerant:
                     raise Violation(f"{table.name}: the bundle of version {row['version']} is gone")
 
-    def _none_missing(self, app: Coordinator, state: RoundState) -> None:
+    def _none_missing(self, outside: Outside, state: RoundState) -> None:
         """Every accepted update counts, or will count, or was reported as lost to its device."""
         for digest, (device, round_) in self.accepted.items():
             if digest in self.counted.get(round_, ()):
                 continue
             if round_ == state.round > state.version and device in state.delivered:
                 continue
+            if round_ == state.round and intake_of(state).taking and arrives(outside, round_, device):
+                continue
             if digest in self.refused and self.tolerant:
                 continue
-            if self.tolerant and (row := row_of(app, device, digest)) is not None and row["lost"]:
+            if self.tolerant and (row := row_of(outside, device, digest)) is not None and row["lost"]:
                 self.lost.add(digest)
                 continue
             where = f"version {state.version}, round {state.round} has {state.delivered}"

@@ -29,6 +29,12 @@ class FaultKind(StrEnum):
     DISK_FULL = "full disk"
     READ_ONLY = "read-only disk"
     ROT = "bit rot"
+    FREEZE = "SIGSTOP"  # and SIGCONT
+    STORE_PAUSE = "store: paused"
+    STORE_FAILOVER = "store: failover"
+    STORE_CUT = "store: dropped connection"
+    COMMIT_LOST = "store: connection lost in a commit"
+    BUCKET_DOWN = "bucket: no answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +111,11 @@ class Scenario:
     """Of the broker, told at CONNACK."""
     max_packet_bytes: int | None = None
     """Of the broker, told at CONNACK."""
+    leads: tuple[str, ...] = ()
+    ingests: tuple[str, ...] = ()
+    """Processes of a coordinator on a cluster; none: it is one process."""
+    store_slow: float = 0.0
+    """Share of statements of ingest processes that take up to some seconds."""
 
     @property
     def rots(self) -> bool:

@@ -9,7 +9,6 @@ Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Self
 
 import torch
@@ -243,5 +242,4 @@ def _descended(
 def remeasured(net: MultimodalNetwork, name: str, x_BCT: Tensor) -> None:
     """BatchNorm statistics of one encoder, on these windows; with fewer than two they stay as they are."""
     if len(x_BCT) >= _MEASURABLE:
-        parts = torch.tensor_split(x_BCT, math.ceil(len(x_BCT) / _FEATURE_BATCH))
-        local.remeasure_norms(net.encoders[name], (partial(net.encode, name, part) for part in parts))
+        net.measure_norms(name, x_BCT)

@@ -2,7 +2,7 @@
 
 from coordinator.admission.access import TELL_EVERY_S, AccessControl
 from protocol.errors import Reason, Refused
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 
 REVOKED = Refused(Reason.NOT_SELECTED, "revoked")
 QUARANTINED = Refused(Reason.QUARANTINED, "in quarantine")

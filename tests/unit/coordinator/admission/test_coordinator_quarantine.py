@@ -132,7 +132,7 @@ def test_the_operator_ends_it_and_names_are_bounded(tmp_path, monkeypatch) -> No
             standing.refused(f"stranger{n}", Refused(Reason.MALFORMED, "x"))
         assert len(standing._records) == 5
         assert standing.denial("a") is not None  # who is in quarantine is forgotten last
-        standing._released_at = {"a": 1001.0}.get
+        standing.released_at = {"a": 1001.0}.get
         assert standing.denial("a") is None
         now[0] = 1002.0  # before the old quarantine would have ended
         for left in (True, True, False):
@@ -278,7 +278,7 @@ async def test_quarantine_outlives_a_restart_keeps_out_of_selection_and_is_named
         await made.online("b", windows=0)
         await made.phase("waiting_for_devices")
         assert "a (quarantined: for another" in made.app.driver.why()
-        made.app.quarantine._released_at = {"a": made.app.clock.wall() + 1}.get
+        made.app.quarantine.released_at = {"a": made.app.clock.wall() + 1}.get
         assert made.app.driver.able() == ("a",)
     found = history(tmp_path / "coordinator")["quarantine"]
     assert [row["device"] for row in found] == ["a"]

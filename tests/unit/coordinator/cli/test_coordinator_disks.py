@@ -26,7 +26,7 @@ async def test_a_select_that_fails_once_does_not_end_the_announcements(tmp_path,
             raise Transient("coordinator.sqlite3: another process holds the database")
 
         with monkeypatch.context() as patch, capture_logs() as logs:
-            patch.setattr(announcer._registry, "metrics", busy)
+            patch.setattr(announcer.registry, "metrics", busy)
             assert not await announcer.publish_round()
             made.app.wires.changes.set()
             await made.until(lambda: [one["event"] for one in logs].count("round_not_announced") >= 2)

@@ -13,7 +13,7 @@ from coordinator.rollout.model import Begun
 from coordinator.rollout.store import RolloutStore
 from coordinator.storage.database import Database
 from coordinator.storage.location import Location
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 
 pytestmark = pytest.mark.both_engines
 

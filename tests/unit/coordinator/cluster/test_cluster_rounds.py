@@ -63,6 +63,20 @@ async def test_the_same_update_again_gets_its_receipt_again_and_another_one_is_r
         assert len(lead.app.driver.state.delivered) == 1
 
 
+async def test_an_update_that_comes_again_in_the_next_round_gets_the_receipt_of_its_own(tmp_path):
+    async with leading(tmp_path) as lead, accepting(tmp_path, 1) as [one]:
+        await collecting(lead, "ann", "bob")
+        first = update(lead, "ann", 1.0)
+        assert await status_of(one, "ann", first) == "accepted"
+        assert await status_of(one, "bob", update(lead, "bob", 3.0)) == "accepted"
+        await lead.until(lambda: lead.app.driver.state.version == 1)
+        await collecting(lead, "ann", "bob")
+        await one.made.replica.refresh()
+        assert one.made.replica.state.round == 2
+        assert await status_of(one, "ann", first) == "accepted"
+        assert [receipt.round for receipt in one.link.receipts("ann")] == [1, 1]
+
+
 async def test_two_updates_of_a_device_at_once_through_two_processes_count_once(tmp_path):
     async with leading(tmp_path) as lead, accepting(tmp_path, 2) as workers:
         await collecting(lead, "ann", "bob")
@@ -117,7 +131,7 @@ async def test_what_was_accepted_before_the_end_counts_even_if_the_leader_has_no
 async def test_while_the_leader_closes_a_round_nothing_is_answered_and_nothing_accepted(tmp_path):
     async with leading(tmp_path) as lead, accepting(tmp_path, 1) as [one]:
         await collecting(lead, "ann", "bob")
-        table = lead.app.driver._outside._table
+        table = lead.app.driver.outside._table
         table.close(lead.app.driver.state.round)
         assert table.read().taking is False
         assert await status_of(one, "ann", update(lead, "ann")) == "none"

@@ -200,7 +200,8 @@ async def test_the_operator_forgets_a_device_of_a_running_and_of_a_stopped_coord
         for device in ("a", "b"):
             await made.give(device, Kind.STATE, messages.encode(State(status="offline", device=device)))
         refused = forget("c")
-        assert "online" in str(refused.exception)
+        assert isinstance(refused.exception, Transient)  # status 75: it may be offline later
+        assert "c is online" in str(refused.exception)
         assert isinstance(forget("nobody").exception, Refused)
         assert "within seconds" in forget("a").stdout
         assert (tmp_path / "coordinator" / FOLDER / "a").exists()

@@ -79,7 +79,7 @@ async def test_every_kind_of_device_gets_a_bundle_of_its_own_and_b_model_says_no
         assert pointers(made, "deaf") == []
         assert all(topic != broadcast_topic(FLEET, Kind.FLEET_MODEL) for topic, *_ in made.link.sent)
         for name in told.values():
-            assert made.app.deployment._blobs.has(name)
+            assert made.app.deployment.blobs.has(name)
     found = history(tmp_path / "coordinator")
     assert found["exports"] == []
     assert {(tuple(b["modalities"]), tuple(b["targets"])): b["devices"] for b in found["bundles"]} == {
@@ -196,6 +196,18 @@ async def test_who_comes_later_is_told_at_once_and_who_runs_it_is_left_alone(tmp
         assert len(pointers(made, "a1")) == said + 1, "the broker may have lost it"
 
 
+async def test_a_state_of_a_device_with_a_route_reads_one_row(tmp_path, monkeypatch) -> None:
+    async with routed(tmp_path) as made:
+        await made.online("a1", modalities=ACC)
+        await finish(made)
+        await made.until(lambda: pointers(made, "a1"))
+        delivery, rows = made.app.deployment, []
+        read = made.app.storage.store.rows
+        monkeypatch.setattr(made.app.storage.store, "rows", lambda query: rows.append(query) or read(query))
+        assert await delivery.pointer_for("a1", reconnected=True) is not None
+        assert len(rows) == 1, "the tables of bundles are read by announcements alone"
+
+
 async def test_a_sensor_that_comes_changes_the_pointer_without_a_restart(tmp_path) -> None:
     async with routed(tmp_path, task(min_devices=6)) as made:
         await fleet(made)
@@ -242,8 +254,8 @@ async def test_a_route_that_nobody_has_any_more_leaves_the_disk(tmp_path) -> Non
         there = served(made.app.storage.store)
         assert [(one.need.blobs, one.version) for one in there] == [(("base/gyro", "last/label"), 4)]
         old = digest(b"1 ['base/acc', 'last/label']")
-        assert not made.app.deployment._blobs.has(old)
-        assert made.app.deployment._blobs.has(there[0].bundle.digest)
+        assert not made.app.deployment.blobs.has(old)
+        assert made.app.deployment.blobs.has(there[0].bundle.digest)
 
 
 async def test_a_device_whose_new_route_cannot_be_exported_keeps_its_bundle(tmp_path) -> None:
@@ -260,7 +272,7 @@ async def test_a_device_whose_new_route_cannot_be_exported_keeps_its_bundle(tmp_
         assert [(one.need.blobs, one.version) for one in served(made.app.storage.store)] == [
             (("base/acc", "last/label"), 1)
         ]
-        assert made.app.deployment._blobs.has(pointers(made, "a1")[-1].bundle.digest)
+        assert made.app.deployment.blobs.has(pointers(made, "a1")[-1].bundle.digest)
 
 
 def need(*blobs: str, targets: tuple[str, ...] = ("label",)) -> ServingNeed:

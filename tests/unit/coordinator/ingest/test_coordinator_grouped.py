@@ -12,7 +12,7 @@ from coordinator.messaging.receipts import AnswerQueue, ReceiptSender
 from coordinator.messaging.sender import Sender
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.errors import Reason, Refused
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import FakeLink
 from tests.support.coordinator.fake import FLEET
 

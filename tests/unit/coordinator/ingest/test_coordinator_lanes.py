@@ -38,7 +38,7 @@ class Hands:
         for _ in range(count):
             device, _, size = await self.lanes.take()
             self.order.append(device)
-            await self.lanes.done(device, size)
+            self.lanes.done(device, size)
 
 
 async def test_devices_take_turns_and_each_keeps_its_order() -> None:
@@ -63,7 +63,7 @@ async def test_one_devices_messages_are_handled_one_at_a_time_in_order() -> None
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
             await hands.lanes.take()  # the next of a waits until this one is done
-    await hands.lanes.done(device, size)
+    hands.lanes.done(device, size)
     assert (first, (await hands.lanes.take())[1]) == (0, 1)
 
 
@@ -151,7 +151,7 @@ async def test_room_is_room_whoever_makes_it(monkeypatch) -> None:
     waiting = asyncio.ensure_future(hands.lanes.put("third", 3, 50))
     await asyncio.sleep(0)
     assert not waiting.done()
-    await hands.lanes.done(device, size)
+    hands.lanes.done(device, size)
     async with asyncio.timeout(1):
         assert await waiting
 

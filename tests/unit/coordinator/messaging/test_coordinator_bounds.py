@@ -84,7 +84,8 @@ async def test_no_state_and_no_metric_of_a_quarantined_device_is_taken_and_it_is
         assert made.link.to("a", Kind.CMD)[0].command == "send_state"
 
 
-async def test_a_flood_of_updates_that_no_round_wants_takes_no_decode_slot(tmp_path) -> None:
+async def test_a_flood_of_updates_that_no_round_wants_takes_no_decode_slot(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(verifier, "SMALL_BYTES", 0)  # these are large ones
     async with bench(tmp_path, tiny_task(devices_per_round=1)) as made:
         await made.online("a")
         await made.phase("collecting")
@@ -103,7 +104,7 @@ async def test_a_flood_of_updates_that_no_round_wants_takes_no_decode_slot(tmp_p
 async def test_a_device_fetches_so_many_bytes_a_day_and_a_revoked_one_none(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(min_devices=3), fetch={"device_bytes_a_day": 2500}) as made:
         await made.online("a", "b")
-        digest = made.app.server._blobs.put(b"x" * 10_000).digest
+        digest = made.app.server.blobs.put(b"x" * 10_000).digest
         ask = messages.encode(Fetch(digest=digest, first=0, count=10, chunk_bytes=1024))
 
         def chunks(device: str) -> int:

@@ -26,8 +26,8 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, BlobRef, Fetch, ModalityState, State, Want
 from protocol.topics import Kind, parse
-from runtime.clock import ManualClock
 from runtime.storage.blob_store import BlobStore
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import FakeLink
 from tests.support.coordinator.fake import FLEET, tiny_task
 from tests.support.coordinator.uploads import chunks

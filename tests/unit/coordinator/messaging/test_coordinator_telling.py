@@ -29,7 +29,7 @@ async def test_no_message_waits_for_the_puback_of_its_answer(tmp_path) -> None:
                 )
         await made.until(lambda: len(acknowledged) == len(given))
         assert tuple(made.app.driver.state.delivered) == ("a",)
-        assert made.app.receipts._queue.qsize() <= receipts.PER_DEVICE
+        assert made.app.receipts.queue.qsize() <= receipts.PER_DEVICE
         assert made.app.receipts.dropped >= len(given) - receipts.PER_DEVICE - receipts.SENDERS
         made.link.hold.set()
         await made.app.receipts.drained()

@@ -36,6 +36,6 @@ async def test_chunks_go_to_any_process_and_the_leader_folds_frames_of_the_bucke
         assert [one.size >= len(large) for one in store.below("frames")] == [True]
         await next(turn).give("b", Kind.UPDATE, frame(header("b", 1, base), size=SIZE))
         await leader.until(lambda: leader.app.driver.state.version == 1)
-        assert leader.app.round_worker._registry.row(1)["devices"] == ["a", "b"]
+        assert leader.app.round_worker.registry.row(1)["devices"] == ["a", "b"]
         assert not (tmp_path / "coordinator/updates").exists()
         assert not (tmp_path / "coordinator/uploads").exists()

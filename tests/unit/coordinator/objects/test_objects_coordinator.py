@@ -73,7 +73,7 @@ async def test_accepted_updates_of_an_open_round_outlive_the_machine(bucket, tmp
         await made.online("a", "b")
         await deliver(made, "b")
         await made.until(lambda: made.app.driver.state.version == 1)
-        row = made.app.round_worker._registry.row(1)
+        row = made.app.round_worker.registry.row(1)
         assert row["devices"] == ["a", "b"]
 
 
@@ -156,7 +156,7 @@ async def test_blobs_move_to_a_bucket_and_back_with_the_open_round(bucket, tmp_p
         await made.online("a", "b")
         await deliver(made, "b")
         await made.until(lambda: made.app.driver.state.version == 1)
-        assert made.app.round_worker._registry.row(1)["devices"] == ["a", "b"]
+        assert made.app.round_worker.registry.row(1)["devices"] == ["a", "b"]
 
 
 def moved_from(root):

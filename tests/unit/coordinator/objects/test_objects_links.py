@@ -13,7 +13,7 @@ from coordinator.objects.cache import BlobCache
 from coordinator.storage.write_behind import WriteBehindBuffer
 from protocol.messages import Fetch
 from protocol.topics import Kind
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import FakeLink
 from tests.support.coordinator.fake import FLEET
 from tests.support.network.object_store import KEY, SECRET, objects_at

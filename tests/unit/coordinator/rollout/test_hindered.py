@@ -10,7 +10,8 @@ from coordinator.cli.status import look
 from coordinator.delivery import rollout_service
 from coordinator.fleet.device_registry import Device as Known
 from coordinator.rollout import blocked_devices as hindered
-from coordinator.rollout.model import Rollout, RolloutDevice, RolloutState
+from coordinator.rollout.device_record import RolloutDevice
+from coordinator.rollout.model import Rollout, RolloutState
 from coordinator.rollout.view import waits
 from edge_agent.status.model_status import ModelStatus
 from lichen_lab.simulation.deterministic.machine.disk import SimDisk

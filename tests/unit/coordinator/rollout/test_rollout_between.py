@@ -13,13 +13,12 @@ from coordinator.delivery import rollout_service
 from coordinator.rollout import releases
 from coordinator.rollout.model import Abort, Create
 from coordinator.trust.repository import FOLDER
-from coordinator.trust.signer import NoSigner
 from protocol.bundle import MAX_BUNDLE_BYTES
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import tiny_task
-from tests.support.coordinator.rollouts import plan
+from tests.support.coordinator.rollouts import NoSigner, plan
 from tests.support.coordinator.routed import PartJobs, Parts
 from tests.unit.coordinator.rollout.test_rollout_staged import (
     ACC,
@@ -57,15 +56,15 @@ async def test_a_device_that_comes_before_the_announcement_can_fetch_what_it_is_
         await devices.say("a")
         await deliver(made, "a")
         await made.phase("done")
-        made.app.rollout._link = SimpleNamespace(connected=False)  # nothing is announced from here on
+        made.app.rollout.link = SimpleNamespace(connected=False)  # nothing is announced from here on
         fits = made.app.deployment.fits
-        made.app.rollout._delivery = SimpleNamespace(fits=fits, ensure_bundles=lambda _: None)
+        made.app.rollout.delivery = SimpleNamespace(fits=fits, ensure_bundles=lambda _: None)
         name = await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: course(made).rollout.members)
-        assert not made.app.deployment._blobs.has(name)
+        assert not made.app.deployment.blobs.has(name)
         await devices.say("a")
         await made.until(lambda: devices.own("a"))
-        assert made.app.deployment._blobs.has(name), "it was named to a device, and could not be fetched"
+        assert made.app.deployment.blobs.has(name), "it was named to a device, and could not be fetched"
 
 
 async def test_a_bundle_that_was_collected_by_who_had_looked_before_is_put_back(tmp_path) -> None:
@@ -77,8 +76,8 @@ async def test_a_bundle_that_was_collected_by_who_had_looked_before_is_put_back(
         kept = made.app.deployment.retained_digests()
         name = await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: devices.own("a"))
-        made.app.deployment._blobs.collect(kept, 0)
-        await made.until(lambda: made.app.deployment._blobs.has(name))
+        made.app.deployment.blobs.collect(kept, 0)
+        await made.until(lambda: made.app.deployment.blobs.has(name))
 
 
 async def test_a_brought_bundle_that_has_rotted_is_not_served(tmp_path) -> None:
@@ -87,15 +86,15 @@ async def test_a_brought_bundle_that_has_rotted_is_not_served(tmp_path) -> None:
         await deliver(made, "a")
         await made.phase("done")
         announce, fits = made.app.deployment.announce, made.app.deployment.fits
-        made.app.rollout._delivery = SimpleNamespace(
+        made.app.rollout.delivery = SimpleNamespace(
             announce=announce, fits=fits, ensure_bundles=lambda _: None
         )
         name = await brought(made, tmp_path / "one.bundle", "nobody")
         file = made.app.settings.state_dir / releases.FOLDER / name
         file.write_bytes(b"rotten")
         made.app.deployment.ensure_bundles(course(made))
-        assert not made.app.deployment._blobs.has(name)
-        assert not made.app.deployment._blobs.has(digest(b"rotten"))
+        assert not made.app.deployment.blobs.has(name)
+        assert not made.app.deployment.blobs.has(digest(b"rotten"))
 
 
 async def test_an_abort_and_a_new_rollout_between_two_looks_leave_no_old_pointer(tmp_path) -> None:
@@ -235,7 +234,7 @@ class Slow(NoSigner):
 async def test_an_announcement_that_takes_long_is_not_the_last_word_over_a_later_decision(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(count=1, min_devices=1), **ONE) as made:
         devices, deployment = Devices(made), made.app.deployment
-        deployment._pointer_signer = slow = Slow()
+        deployment.pointer_signer = slow = Slow()
         for name in "ab":
             await devices.say(name)
         await deliver(made, "ab")

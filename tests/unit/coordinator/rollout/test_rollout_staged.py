@@ -15,7 +15,6 @@ from coordinator.delivery import rollout_service
 from coordinator.rollout.model import Begun, Create
 from coordinator.rollout.store import RolloutStore
 from coordinator.status.prometheus import _Collector
-from coordinator.trust.signer import NoSigner
 from lichen.cli import main
 from protocol import messages
 from protocol.bundle import BundleManifest, pack
@@ -27,6 +26,7 @@ from protocol.tasks.task import Modality
 from protocol.topics import Kind, broadcast_topic, device_topic
 from tests.support.coordinator.bench import FakeLink, bench
 from tests.support.coordinator.fake import FLEET, frame, header, tiny_task
+from tests.support.coordinator.rollouts import NoSigner
 from tests.support.coordinator.routed import PartJobs, Parts
 
 pytestmark = pytest.mark.both_engines
@@ -108,7 +108,7 @@ async def test_a_version_goes_to_the_canary_and_then_to_all(tmp_path) -> None:
     rollout = {**QUICK, "trial": {"windows": 5}}
     every = {"export": {"every_rounds": 1}}
     async with bench(tmp_path, tiny_task(count=2, min_devices=2), rollout=rollout, **every) as made:
-        made.app.deployment._pointer_signer = signer = Signer()
+        made.app.deployment.pointer_signer = signer = Signer()
         devices = Devices(made, a={"site": "barn"})
         for name in ("a", "b"):
             await devices.say(name)
@@ -201,7 +201,7 @@ async def test_routed_devices_are_pointed_at_the_version_of_their_stage(tmp_path
     settings = {"rollout": QUICK, "export": {"every_rounds": 1}}
     task = tiny_task(count=2, min_devices=3)
     async with bench(tmp_path, task, PartJobs(), Parts(), **settings) as made:
-        made.app.deployment._pointer_signer = signer = Signer()
+        made.app.deployment.pointer_signer = signer = Signer()
         devices = Devices(made, a={"site": "barn"})
         kinds = {"a": ACC, "b": ACC, "g": GYRO}
         for name, has in kinds.items():
@@ -276,7 +276,7 @@ async def test_a_book_that_is_lost_brings_no_version_to_anybody(tmp_path) -> Non
         await deliver(made, "a")
         await made.phase("done")
     for file in (tmp_path / "coordinator").glob("rollout.sqlite3*"):
-        file.unlink()
+        file.unlink(missing_ok=True)  # a backup that is being written is moved away
     async with bench(tmp_path, tiny_task(count=1, min_devices=1), **manual) as made:
         await made.app.announcer.publish_all()
         assert Devices(made).fleet() == [], "the newest export may be one that failed"
@@ -345,7 +345,7 @@ async def test_the_operator_rolls_a_file_out_pauses_resumes_and_aborts(tmp_path)
         brought.write_bytes(bundle(task))
         assert asked("create", "-c", file, "--bundle", brought, "--canary", "device:b")["rollout"] == 2
         await made.until(lambda: devices.pointer("b").bundle.digest == digest(brought.read_bytes()))
-        assert made.app.deployment._blobs.has(digest(brought.read_bytes())), "devices can fetch it"
+        assert made.app.deployment.blobs.has(digest(brought.read_bytes())), "devices can fetch it"
         assert devices.pointer("a").version == 1
         assert asked("pause", "-c", file)["phase"] == "paused"
         found = asked("status", "-c", file)

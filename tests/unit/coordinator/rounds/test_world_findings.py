@@ -20,7 +20,6 @@ from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef, Offer, Receipt, State, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Kind, broadcast_topic
-from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
 from runtime.storage import sqlite_writer
 from runtime.storage.blob_store import BlobStore
@@ -29,6 +28,7 @@ from runtime.storage.spool import Spool
 from tests.support.agent.data import toy_task
 from tests.support.agent.link import FakeLink
 from tests.support.agent.parts import reporter_of
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import ANYBODY, FLEET, frame, header, tiny_task
 from tests.unit.edge_agent.messaging.test_agent_session import make
@@ -119,11 +119,11 @@ async def test_world_an_offer_that_comes_long_after_a_final_refusal_is_tried(tmp
     ledger.settle(
         Receipt(task="t", round=1, digest="a" * 64, status="refused", reason=Reason.MALFORMED, detail="bits")
     )
-    assert ledger.is_done(offer)
+    assert ledger.reason_to_skip(offer)
     await clock.advance(FINAL_RETRY_S - 1)
-    assert ledger.is_done(offer)
+    assert ledger.reason_to_skip(offer)
     await clock.advance(2)
-    assert not ledger.is_done(offer)
+    assert not ledger.reason_to_skip(offer)
 
 
 async def test_world_an_agent_without_task_connects_anew(settings_of_agent) -> None:
@@ -172,7 +172,7 @@ async def test_world_a_device_that_goes_on_refusing_is_given_the_task_again_ever
     """What it read may have been damaged; what it lacks may be a sensor, and then there is no end of it."""
     async with bench(tmp_path) as made:
         announcer, clock = made.app.announcer, ManualClock()
-        announcer._clock = clock
+        announcer.clock = clock
         announcer._task_said, announcer._task_pause_s = clock.now(), 30.0
         made.link.sent.clear()
         said = []

@@ -18,7 +18,7 @@ def said(link: FakeLink) -> list[RoundAnnouncement]:
 async def test_the_round_is_said_again_while_nothing_changes(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("coordinator.rounds.announcer._MIN_SPACING_S", 0.0)
     async with bench(tmp_path) as made:
-        made.app.announcer._repeat_s = 0.05
+        made.app.announcer.repeat_s = 0.05
         made.app.wires.changes.set()
         await made.until(lambda: len(said(made.link)) >= 5)
         assert said(made.link)[-1].every_s == 0.05

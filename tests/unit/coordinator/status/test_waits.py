@@ -23,10 +23,11 @@ from edge_agent.status import status_file as agent_status
 from edge_agent.storage.agent_storage import LOCK_FILE
 from edge_agent.windows.workspace import WindowWorkspace
 from protocol.topics import Kind
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from runtime.storage.folder_lock import FolderLock
 from runtime.waits import StatusText, Wait, lines, span
 from runtime.waits import read as read_waits
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import FakeLink, bench
 from tests.support.coordinator.fake import settings_for, tiny_task
 from tests.unit.edge_agent.messaging.test_agent_session import config
@@ -115,7 +116,7 @@ def agent(folder, store=WELL, **settings):
     clock.set_wall(NOW)
     made.tasks.workspace = None if store is None else working(store)
     made.inference._model = "a model"
-    made.dispatcher._contact.last_heard = NOW - 20
+    made.dispatcher.contact.last_heard = NOW - 20
     try:
         yield made
     finally:
@@ -137,7 +138,7 @@ def test_an_agent_that_only_observes_waits_for_no_offer(tmp_path):
 def test_each_trouble_of_an_agent_is_a_wait_of_its_own(tmp_path):
     with agent(tmp_path, SimpleNamespace(trouble=(NOW - 9, "no space left"))) as bad:
         vars(bad.link).update(connected=False, why="connection refused", since=NOW - 50, until=NOW + 3)
-        bad.learner._learning.say("training round 4", 595)
+        bad.learner.learning.say("training round 4", 595)
         vars(bad.outbox).update(waiting=2, oldest=NOW - 400, again_at=NOW + 8, last_refusal="wrong_round: x")
         bad.deployment.say("fetching version 3", 300)
         vars(bad.renewal).update(why="not renewed yet", since=NOW - 70, until=NOW + 60)
@@ -164,7 +165,7 @@ def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent(tmp
         vars(made.outbox).update(waiting=1, oldest=NOW - 400, again_at=NOW + 8)
 
         def told(heard):
-            made.dispatcher._contact.last_heard = heard
+            made.dispatcher.contact.last_heard = heard
             (wait,) = made.report.waits()
             return wait.why
 
@@ -174,7 +175,7 @@ def test_an_update_without_a_receipt_names_the_coordinator_once_it_is_silent(tmp
         assert "last heard 2023-11-14 22:08:20" in silent
         made.outbox.again_at = NOW + 108
         assert "nothing was heard of it since the agent started" in told(None)
-        made.dispatcher._contact.last_heard, made.link.connected = NOW - 300, False
+        made.dispatcher.contact.last_heard, made.link.connected = NOW - 300, False
         assert "coordinator" not in made.report.waits()[-1].why, "without a broker nobody can tell"
 
 

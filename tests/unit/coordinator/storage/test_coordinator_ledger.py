@@ -12,8 +12,8 @@ from protocol import messages
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import Metric, State
 from protocol.topics import Kind
-from runtime.clock import ManualClock
 from runtime.mqtt.link import Message
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import tiny_task
 

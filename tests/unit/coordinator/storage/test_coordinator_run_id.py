@@ -42,7 +42,7 @@ async def test_a_lost_database_is_the_same_run(tmp_path) -> None:
 
 async def test_version_0_alone_names_the_run(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(count=1), TinyJobs()) as made:
-        registry = made.app.round_worker._registry
+        registry = made.app.round_worker.registry
         base = made.app.driver.state.manifest
         assert registry.manifest(base).run == RunId(tmp_path / "coordinator").get()
     mark, later = registry.publish(1, {}, base)  # a running coordinator might remove what it has not made

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from typer.testing import CliRunner
 
 from coordinator.cli.main import app
@@ -17,14 +19,14 @@ from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
 from coordinator.trust.keys import Key
 from coordinator.trust.repository import DAY_S, BundleTarget, Repository
-from coordinator.trust.signer import TufSigner
+from coordinator.trust.signer import PointerSigner
 from edge_agent.trust.trusted_metadata import TrustedMetadata
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import BlobRef, ModelPointer
 from protocol.trust.metadata import Snapshot, Targets, Timestamp, read
-from runtime.clock import ManualClock
 from runtime.storage.blob_store import BlobStore
+from tests.support.clock import ManualClock
 
 NOW = 1_800_000_000.0
 YEAR_S = 365 * DAY_S
@@ -32,6 +34,12 @@ YEAR_S = 365 * DAY_S
 
 def bundle(content=b"one", version=1):
     return BundleTarget(task="toy", version=version, ref=BlobRef(digest=digest(content), size=len(content)))
+
+
+def public_pem(key: Key) -> str:
+    raw = Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.public.keyval["public"]))
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return raw.public_bytes(serialization.Encoding.PEM, form).decode()
 
 
 def pointer(content=b"one", version=1):
@@ -192,7 +200,7 @@ def test_a_key_file_is_read_as_it_was_written(tmp_path, word):
     with pytest.raises(Misconfigured, match=r"encrypted|passphrase"):
         Key.load(file, b"other" if word is None or word else None)
     public = tmp_path / "k.pub"
-    public.write_text(key.public_pem())
+    public.write_text(public_pem(key))
     assert Key.load(public) == Key(key.public, None)
     for wrong in (b"", b"-----BEGIN PUBLIC KEY-----\nAA==\n-----END PUBLIC KEY-----\n"):
         public.write_bytes(wrong)
@@ -236,7 +244,7 @@ async def delivery(store, blobs, post, clock, signer):
 async def test_the_announcement_carries_what_vouches_and_the_blobs_are_kept(tmp_path, store):
     repository, roots = fleet(tmp_path / "trust")
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = await delivery(store, blobs, post, clock, TufSigner(repository, blobs, clock, "f"))
+    deployment = await delivery(store, blobs, post, clock, PointerSigner(repository, blobs, clock, "f"))
     assert await deployment.announce()
     root_ceremony.rotate(repository, roots, None, None, YEAR_S, NOW)
     assert await deployment.announce()
@@ -256,21 +264,21 @@ async def test_a_key_that_is_gone_stops_no_coordinator(tmp_path, store):
     repository, _ = fleet(tmp_path / "trust")
     repository.key_file(repository.online().public.keyid).unlink()
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    deployment = await delivery(store, blobs, post, clock, TufSigner(repository, blobs, clock, "f"))
+    deployment = await delivery(store, blobs, post, clock, PointerSigner(repository, blobs, clock, "f"))
     assert not await deployment.announce()
     assert post.said == []
 
 
 async def test_without_a_root_nothing_is_signed(tmp_path, store):
     blobs, post, clock = BlobStore(tmp_path / "blobs"), Post(), ManualClock(wall=NOW)
-    pointer_signer = TufSigner(Repository(tmp_path / "trust"), blobs, clock, "f")
+    pointer_signer = PointerSigner(Repository(tmp_path / "trust"), blobs, clock, "f")
     assert await (await delivery(store, blobs, post, clock, pointer_signer)).announce()
     assert post.said[0].trust is None
 
 
 def test_threads_that_sign_at_once_agree(tmp_path):
     repository, _ = fleet(tmp_path / "trust")
-    safe = TufSigner(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=NOW), "f")
+    safe = PointerSigner(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=NOW), "f")
     found = []
     threads = [
         threading.Thread(target=lambda: found.append(safe.vouched(pointer(), [bundle()]))) for _ in range(8)
@@ -326,7 +334,7 @@ def test_the_command_makes_renews_and_says(tmp_path, command):
 def test_the_command_lets_a_second_holder_sign(tmp_path, command):
     theirs, public = Key.new(), tmp_path / "theirs.pub"
     theirs.save(tmp_path / "theirs.pem")
-    public.write_text(theirs.public_pem())
+    public.write_text(public_pem(theirs))
     said = command(
         "init", "--root-key", str(tmp_path / "a.pem"), "--root-key", str(public), "--threshold", "2"
     )

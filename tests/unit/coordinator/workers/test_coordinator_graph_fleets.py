@@ -90,7 +90,7 @@ async def first_round(made) -> None:
 
 
 async def ref_of(made, blob: str) -> BlobRef:
-    manifest = made.app.round_worker._registry.manifest(made.app.driver.state.manifest)
+    manifest = made.app.round_worker.registry.manifest(made.app.driver.state.manifest)
     return manifest.blobs[blob]
 
 
@@ -104,7 +104,7 @@ async def test_rows_are_kept_small_and_versions_are_as_good_as_devices_say(tmp_p
     async with graph_bench(tmp_path, TASK) as made:
         await first_round(made)
         await made.phase("collecting")
-        store = made.app.round_worker._registry._blobs
+        store = made.app.round_worker.registry._blobs
         ref = await ref_of(made, "rows/a")
         header, tensors = open_frame(store.get(ref.digest), BlobHeader)
         state = await made.app.model.state()
@@ -273,7 +273,7 @@ async def test_a_salvage_proves_the_version_its_rows_and_what_devices_said_of_it
     async with graph_bench(tmp_path, TASK) as made:
         state = made.app.driver.state
         assert (state.version, state.manifest, tuple(state.delivered)) == (1, manifest, ("a",))
-        assert made.app.round_worker._registry.metrics(1) == pytest.approx({"mrr": 0.4, "hits10": 0.25})
+        assert made.app.round_worker.registry.metrics(1) == pytest.approx({"mrr": 0.4, "hits10": 0.25})
         ref = await ref_of(made, "rows/a")
         await gateways_online(made, "b")
         await asks(made, "b", ref.digest)

@@ -12,7 +12,7 @@ from edge_agent.config.agent import AgentSettings, DeploySettings, InferSettings
 from edge_agent.deployment.bundle_store import CURRENT
 from edge_agent.deployment.service import DeploymentService
 from edge_agent.inference.onnx_models.compatibility import require_compatible
-from edge_agent.inference.onnx_models.probe import onnxruntime_error, words
+from edge_agent.inference.onnx_models.exit_words import exit_words
 from edge_agent.inference.service import MAX_BATCHES, Inference, RotatingLines
 from edge_agent.trust.updater import MetadataUpdater
 from edge_agent.windows.quality.meter import QualityMeter, ScoredWindows
@@ -263,20 +263,16 @@ def test_fit_names_what_is_missing():
         require_compatible(manifest, toy_task(labels=("a", "b", "c")), ("acc",))
 
 
-def test_a_probe_that_dies_of_a_signal_is_explained():
-    assert "SIGILL" in words(-signal.SIGILL, "")
-    assert "another version of onnxruntime" in words(-signal.SIGILL, "")
-    assert "SIGSEGV" in words(-signal.SIGSEGV, "boom")
-    assert "lichen[infer]" in words(1, "ModuleNotFoundError: No module named 'onnxruntime'")
-    assert words(0, "whatever") == ""
-    assert "SIGSEGV; install another version of onnxruntime" in words(-signal.SIGSEGV, "", loading=True)
-    assert words(-signal.SIGSEGV, "") == "onnxruntime was killed by SIGSEGV", "of the model, perhaps"
-    assert "install" not in words(-signal.SIGKILL, "", loading=True), "from outside"
-    assert "signal 40" in words(-40, ""), "without a name"
-
-
-async def test_the_probe_of_a_folder_without_a_model_says_so(tmp_path):
-    assert "manifest.json" in await onnxruntime_error(tmp_path)
+def test_a_process_that_dies_of_a_signal_is_explained():
+    assert "SIGILL" in exit_words(-signal.SIGILL, "")
+    assert "another version of onnxruntime" in exit_words(-signal.SIGILL, "")
+    assert "SIGSEGV" in exit_words(-signal.SIGSEGV, "boom")
+    assert "lichen[infer]" in exit_words(1, "ModuleNotFoundError: No module named 'onnxruntime'")
+    assert exit_words(0, "whatever") == ""
+    assert "SIGSEGV; install another version of onnxruntime" in exit_words(-signal.SIGSEGV, "", loading=True)
+    assert exit_words(-signal.SIGSEGV, "") == "onnxruntime was killed by SIGSEGV", "of the model, perhaps"
+    assert "install" not in exit_words(-signal.SIGKILL, "", loading=True), "from outside"
+    assert "signal 40" in exit_words(-40, ""), "without a name"
 
 
 def test_late_windows_are_dropped_oldest_first_and_counted():

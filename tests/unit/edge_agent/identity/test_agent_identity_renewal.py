@@ -10,7 +10,7 @@ import pytest
 from edge_agent.identity.files import Identity, IdentityFiles
 from edge_agent.identity.renewal_service import Renewal
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.support.identity.pki import Pki
 from tests.support.identity.stub import Stub, refusal
 from tests.support.python import python

@@ -221,7 +221,7 @@ async def test_a_device_without_a_graph_refuses_a_task_on_graphs(tmp_path):
     assert decode(encode(state), State).refuses == agent.tasks.task_mismatch
     agent.reporter._sent = state.model_copy(update={"refuses": None})
     agent.reporter._sent_at = SystemClock().now() - 60
-    assert agent.reporter._changed.is_set()
+    assert agent.reporter.changed.is_set()
     assert agent.reporter.is_due(state), "the coordinator hears of it soon"
     agent.tasks.task_mismatch = f"a\x1b[2J \udcff\n{'b' * 500}"
     (words,) = [decode(encode(agent.reporter.state()), State).refuses]

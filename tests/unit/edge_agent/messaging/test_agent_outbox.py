@@ -8,11 +8,11 @@ from edge_agent.storage.round_ledger import FINAL, GRACE_S, MAX_RETRY_S, OF_THE_
 from protocol.errors import Reason
 from protocol.frames.frame import digest
 from protocol.messages import BlobPointer, Offer, Receipt, Want
-from runtime.clock import ManualClock
 from runtime.concurrency.signals import Signal
 from runtime.storage.spool import Spool
 from tests.support.agent.link import FakeLink
 from tests.support.agent.parts import outbox_of
+from tests.support.clock import ManualClock
 from tests.support.services import beside, until
 
 SMALL = b"\xd9\xd9\xf7" + b"s" * 500
@@ -157,7 +157,7 @@ OFFER = Offer(task="t", round=3, base="a" * 64, base_size=10, closes_in_s=60)
 def settled(tmp_path, clock, **kwargs) -> RoundLedger:
     ledger = RoundLedger(tmp_path / "rounds.json", clock)
     ledger.record_spooled(OFFER, "b" * 64)
-    assert not ledger.is_done(OFFER)
+    assert not ledger.reason_to_skip(OFFER)
     ledger.settle(receipt("b" * 64, round=3, **kwargs))
     return ledger
 
@@ -165,14 +165,16 @@ def settled(tmp_path, clock, **kwargs) -> RoundLedger:
 async def test_a_settled_round_is_not_trained_again_also_after_a_restart(tmp_path):
     clock = ManualClock(100)
     ledger = settled(tmp_path, clock)
-    assert ledger.is_done(OFFER)
-    assert RoundLedger(tmp_path / "rounds.json", clock).is_done(OFFER)
-    assert not ledger.is_done(OFFER.model_copy(update={"base": "c" * 64})), "another base is another question"
+    assert ledger.reason_to_skip(OFFER)
+    assert RoundLedger(tmp_path / "rounds.json", clock).reason_to_skip(OFFER)
+    assert not ledger.reason_to_skip(OFFER.model_copy(update={"base": "c" * 64})), (
+        "another base, another question"
+    )
     await clock.advance(GRACE_S + 1)
-    assert ledger.is_done(OFFER, lost=True), "the same attempt: the list is older than the receipt"
+    assert ledger.reason_to_skip(OFFER, lost=True), "the same attempt: the list is older than the receipt"
     later = OFFER.model_copy(update={"attempt": 2})
-    assert ledger.is_done(later)
-    assert not ledger.is_done(later, lost=True), "a later attempt lacks the update: it was lost"
+    assert ledger.reason_to_skip(later)
+    assert not ledger.reason_to_skip(later, lost=True), "a later attempt lacks the update: it was lost"
 
 
 async def test_a_restarted_learner_says_that_the_last_update_was_refused_and_why(tmp_path):
@@ -221,23 +223,25 @@ async def test_what_was_refused_for_the_moment_is_tried_again_at_a_growing_pace(
     assert f"refused: {reason}: now now" in ledger.reason_to_skip(OFFER)
     if reason in OF_THE_ROUND:
         later = OFFER.model_copy(update={"attempt": 2})
-        assert ledger.is_done(later) is (reason is Reason.DUPLICATE), "the round was opened again"
-        assert not ledger.is_done(later, lost=True), "the coordinator has no update of this device"
+        assert bool(ledger.reason_to_skip(later)) is (reason is Reason.DUPLICATE), (
+            "the round was opened again"
+        )
+        assert not ledger.reason_to_skip(later, lost=True), "the coordinator has no update of this device"
         await clock.advance(MAX_RETRY_S - 1)
-        assert ledger.is_done(OFFER), "another update of this attempt would be refused as well"
+        assert ledger.reason_to_skip(OFFER), "another update of this attempt would be refused as well"
         await clock.advance(2)
-        assert not ledger.is_done(OFFER), "unless a restored coordinator opens the round anew"
+        assert not ledger.reason_to_skip(OFFER), "unless a restored coordinator opens the round anew"
         return
     await clock.advance(RETRY_S - 1)
-    assert ledger.is_done(OFFER), "no busy loop"
+    assert ledger.reason_to_skip(OFFER), "no busy loop"
     await clock.advance(2)
-    assert not ledger.is_done(OFFER)
+    assert not ledger.reason_to_skip(OFFER)
     ledger.record_spooled(OFFER, "c" * 64)
     ledger.settle(receipt("c" * 64, round=3, status="refused", reason=reason))
     await clock.advance(RETRY_S + 1)
-    assert ledger.is_done(OFFER), "the second pause is longer"
+    assert ledger.reason_to_skip(OFFER), "the second pause is longer"
     await clock.advance(RETRY_S)
-    assert not ledger.is_done(OFFER)
+    assert not ledger.reason_to_skip(OFFER)
 
 
 def test_a_broken_ledger_is_forgotten(tmp_path):

@@ -9,10 +9,10 @@ from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.dispatcher import MessageDispatcher
 from protocol.messages import Offer, decode
 from protocol.topics import Kind, Route
-from runtime.clock import ManualClock
 from runtime.logs import BURST
 from runtime.mqtt.link import Message
 from runtime.process.daemon import Progress
+from tests.support.clock import ManualClock
 
 OFFER = "lichen/v1/f/b/offer"
 

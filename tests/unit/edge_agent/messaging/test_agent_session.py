@@ -22,11 +22,12 @@ from protocol.frames.tensors import Codec
 from protocol.messages import Offer, State, encode
 from protocol.rollout import Hindrance
 from protocol.tasks.announcement import TaskAnnouncement
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
 from tests.support.agent.data import toy_recording, toy_task, write_toy
 from tests.support.agent.link import FakeLink
 from tests.support.agent.parts import alive, reporter_of
+from tests.support.clock import ManualClock
 from tests.support.services import until
 
 BASIC = 'fleet = "f"\ndevice = "d"\n[[source]]\nkind = "replay"\nfile = "toy.npz"\n'

@@ -10,8 +10,8 @@ from edge_agent.sources.registry import open_source
 from models.data.labels.labels import TargetTrack
 from models.data.labels.rules import Labels
 from models.data.streams.recording import Recording, read, write_npz
-from runtime.clock import ManualClock
 from tests.support.agent.data import write_toy
+from tests.support.clock import ManualClock
 
 
 async def test_it_delivers_only_while_its_file_is_there_and_time_does_not_wait(tmp_path):

@@ -13,11 +13,12 @@ from edge_agent.sources.task_match import matching_modalities
 from edge_agent.windows.collector import Collector
 from models.data.streams.recording import Recording, read, write_npz
 from protocol.errors import Misconfigured
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from runtime.concurrency.signals import Signal
 from runtime.process.daemon import Progress
 from tests.support.agent.data import toy_recording, toy_task, write_toy
 from tests.support.agent.parts import collector_of
+from tests.support.clock import ManualClock
 from tests.support.services import beside, until
 
 

@@ -126,7 +126,7 @@ async def test_wishes_that_the_task_does_not_know_are_errors_in_a_task_file_and_
     ):
         first_task(settings, agent.sources)
     wish = LearnSettings(targets=("heart",))
-    agent.tasks._settings = settings.model_copy(update={"learn": wish})
+    agent.tasks.settings = settings.model_copy(update={"learn": wish})
     with pytest.raises(Refused, match="nothing to learn"):
         await agent.work.act_on(TaskAnnouncement.of(SEVERAL))
     assert "learn.targets names heart" in agent.tasks.task_mismatch

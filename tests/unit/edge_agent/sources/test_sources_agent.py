@@ -4,6 +4,7 @@ import asyncio
 import os
 
 from tests.support.agent.collecting import collecting
+from tests.support.agent.data import write_toy
 from tests.support.sensors.fake_iio import mpu6050
 from tests.support.sensors.source_cases import beside, tell
 from tests.support.services import until
@@ -37,6 +38,15 @@ async def test_a_serial_sensor_and_labels_by_name_from_a_topic_make_labelled_win
         assert float(seen[-1].windows.x["air"][-1].max()) == 3.5
     os.close(slave)
     os.close(master)
+
+
+def test_the_agents_status_has_a_replay_and_a_source_without_a_status_of_its_own(tmp_path):
+    write_toy(tmp_path, 30)
+    replay = '[[source]]\nkind = "replay"\nfile = "toy.npz"\nstart_s = 12\n'
+    system = '[[source]]\nkind = "system"\n[source.modalities]\nload = ["load.1"]\n'
+    agent = make(tmp_path, text=f'fleet = "f"\ndevice = "d"\n{replay}{system}')
+    assert agent.status()["sources"] == {"replay toy.npz": {"state": "second 12 of 30"}, "system": {}}
+    agent.close()
 
 
 def test_the_agents_status_says_how_each_source_is(tmp_path):

@@ -68,8 +68,8 @@ async def released(learner: Learner, cloud: Cloud, the_task: Task, round_: int =
     before = learner.trained
     learner.offer(asked(cloud, the_task, round_))
     await until(lambda: learner.trained == before + 1)
-    newest = [entry for entry in learner._storage.spool.pending() if entry.task == the_task.name][-1]
-    return decode_frame(learner._storage.spool.payload(newest.digest), UpdateHeader)[0]
+    newest = [entry for entry in learner.storage.spool.pending() if entry.task == the_task.name][-1]
+    return decode_frame(learner.storage.spool.payload(newest.digest), UpdateHeader)[0]
 
 
 def told(header: UpdateHeader) -> tuple[float | None, float | None]:
@@ -85,7 +85,7 @@ async def test_a_moment_is_in_three_windows_and_costs_nine_times_the_rho(tmp_pat
     async with device(tmp_path, task()) as (learner, cloud):
         header = await released(learner, cloud, task())
         assert told(header) == pytest.approx((5.298526, 18.895577), abs=1e-4)
-        assert learner._storage.privacy.words == {
+        assert learner.storage.privacy.words == {
             "a window": "epsilon 5.3 at delta 1e-05, at most",
             "a moment": "epsilon 18.9 at delta 1e-05, at most",
             "tasks": ["toy"],
@@ -133,8 +133,8 @@ async def test_what_goes_without_noise_is_infinite_and_a_limit_refuses_what_come
         await released(learner, cloud, task())
     async with device(tmp_path, bare) as (learner, cloud):
         assert told(await released(learner, cloud, bare)) == (None, None)
-        assert learner._storage.privacy.words["a moment"] == "epsilon is infinite"
-        assert learner._storage.privacy.words["sent without noise"] == ["bare"]
+        assert learner.storage.privacy.words["a moment"] == "epsilon is infinite"
+        assert learner.storage.privacy.words["sent without noise"] == ["bare"]
     async with device(tmp_path, task()) as (learner, cloud):
         assert told(await released(learner, cloud, task(), 2)) == (None, None)
     async with device(tmp_path, task(), learn="max_epsilon = 100.0") as (learner, cloud):
@@ -158,7 +158,7 @@ async def test_the_devices_limit_ends_releases_of_all_tasks_together(tmp_path):
         await until(lambda: learner.failures == 1)
         assert "the privacy budget of its windows is spent" in learner.why
         assert "learn.max_epsilon" in learner.why
-        assert not [entry for entry in learner._storage.spool.pending() if entry.task == "work3"]
+        assert not [entry for entry in learner.storage.spool.pending() if entry.task == "work3"]
 
 
 async def test_a_damaged_account_is_not_an_empty_one(tmp_path):
@@ -172,7 +172,7 @@ async def test_a_damaged_account_is_not_an_empty_one(tmp_path):
             learner.offer(asked(cloud, task(), 2))
             await until(lambda: learner.failures == 1)
             assert "the privacy account is damaged" in learner.why
-            assert "damaged" in learner._storage.privacy.words["account"]
+            assert "damaged" in learner.storage.privacy.words["account"]
     bare = task(0.0, name="bare")
     async with device(tmp_path, bare) as (
         learner,
@@ -185,9 +185,9 @@ async def test_a_damaged_account_is_not_an_empty_one(tmp_path):
 async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_account(tmp_path, monkeypatch):
     writing, go_on = threading.Event(), threading.Event()
     async with device(tmp_path, task()) as (learner, cloud):
-        put, spooled, kicks = learner._storage.spool.put, list[int](), list[int]()
-        monkeypatch.setattr(learner._metrics, "add", lambda round_, _: spooled.append(round_))
-        monkeypatch.setattr(learner._outbox, "send_all", lambda: kicks.append(1))
+        put, spooled, kicks = learner.storage.spool.put, list[int](), list[int]()
+        monkeypatch.setattr(learner.metrics, "add", lambda round_, _: spooled.append(round_))
+        monkeypatch.setattr(learner.outbox, "send_all", lambda: kicks.append(1))
 
         def slowly(**what: object) -> None:
             if what["round_"] == 1:
@@ -195,11 +195,11 @@ async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_ac
                 assert go_on.wait(10)
             put(**what)
 
-        monkeypatch.setattr(learner._storage.spool, "put", slowly)
-        given = learner._storage.privacy.with_account
+        monkeypatch.setattr(learner.storage.spool, "put", slowly)
+        given = learner.storage.privacy.with_account
         read: list[int] = []
         monkeypatch.setattr(
-            learner._storage.privacy, "with_account", lambda *of: (read.append(1), given(*of))[1]
+            learner.storage.privacy, "with_account", lambda *of: (read.append(1), given(*of))[1]
         )
         learner.offer(asked(cloud, task(), 1))
         await until(writing.is_set)
@@ -207,7 +207,7 @@ async def test_a_training_that_is_called_off_while_it_is_written_stays_in_the_ac
         await asyncio.sleep(0.2)
         assert len(read) == 1, "the next training read an account that is being written"
         go_on.set()
-        await until(lambda: {entry.round for entry in learner._storage.spool.pending()} == {1, 2})
+        await until(lambda: {entry.round for entry in learner.storage.spool.pending()} == {1, 2})
         await until(lambda: learner.trained == 1)
         assert (spooled, len(kicks)) == ([1, 2], 2), (
             "an update that is in the spool is sent, also of a training called off"

@@ -13,9 +13,10 @@ from edge_agent.windows.workspace import WindowWorkspace
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import digest
 from protocol.messages import Offer, Receipt
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
 from tests.support.agent.parts import learner_of
+from tests.support.clock import ManualClock
 from tests.support.services import beside, until
 from tests.unit.edge_agent.messaging.test_agent_session import config, read
 from tests.unit.edge_agent.windows.test_agent_store import TASK, WindowStore, windows
@@ -48,7 +49,7 @@ async def learning(folder, clock=None):
 def keep(learner, frame: bytes, private: dict) -> None:
     """As a round does at its end, but in this thread."""
     update = PackedUpdate(offer("b" * 64), digest(frame), frame, None)
-    learner._outbox._keep(update, partial(learner._storage.saving, "toy", private, None))
+    learner.outbox._keep(update, partial(learner.storage.saving, "toy", private, None))
 
 
 def offer(base: str, round_: int = 1) -> Offer:
@@ -57,12 +58,12 @@ def offer(base: str, round_: int = 1) -> Offer:
 
 async def test_a_spool_that_cannot_be_read_now_costs_one_offer(tmp_path):
     async with learning(tmp_path) as learner:
-        learner._storage.ledger.record_spooled(offer("a" * 64), "b" * 64)
+        learner.storage.ledger.record_spooled(offer("a" * 64), "b" * 64)
 
         def full():
             raise Transient("spool.sqlite3: no space left on the disk")
 
-        learner._storage.spool.pending = full
+        learner.storage.spool.pending = full
         learner.offer(offer("a" * 64))
         await until(lambda: learner.failures == 1)
         assert "no space left" in learner.why
@@ -73,9 +74,9 @@ async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refus
     clock = ManualClock(100)
     async with learning(tmp_path, clock) as learner:
         asked, final = offer("a" * 64), reason is Reason.WRONG_TENSORS
-        learner._storage.ledger.record_spooled(asked, "b" * 64)
-        learner._storage.spool.put(task="toy", round_=1, digest="b" * 64, payload=b"x", carry=None)
-        assert await learner._outbox.on_receipt(
+        learner.storage.ledger.record_spooled(asked, "b" * 64)
+        learner.storage.spool.put(task="toy", round_=1, digest="b" * 64, payload=b"x", carry=None)
+        assert await learner.outbox.on_receipt(
             Receipt(task="toy", round=1, digest="b" * 64, status="refused", reason=reason, detail="acc/w")
         )
         refused = f"this offer's update was refused: {reason}: acc/w; waiting for the next round"
@@ -89,12 +90,12 @@ async def test_a_refused_update_is_said_and_tried_again_unless_it_would_be_refus
 
 async def test_a_damaged_manifest_in_the_cache_is_removed_so_that_it_is_pulled_again(tmp_path):
     async with learning(tmp_path) as learner:
-        ref = learner._storage.blobs.put(b"a manifest")
-        learner._storage.blobs.path(ref.digest).write_bytes(b"a manifesT")
+        ref = learner.storage.blobs.put(b"a manifest")
+        learner.storage.blobs.path(ref.digest).write_bytes(b"a manifesT")
         learner.offer(offer(ref.digest))
         await until(lambda: learner.failures == 1)
         assert "wrong_digest" in learner.why
-        assert not learner._storage.blobs.has(ref.digest)
+        assert not learner.storage.blobs.has(ref.digest)
 
 
 async def test_a_job_that_a_power_cut_left_is_removed_at_the_start(tmp_path):
@@ -123,19 +124,19 @@ async def test_what_a_full_disk_kept_from_the_spool_is_not_counted_as_sent(tmp_p
 
     before, after = ({"spent": np.full(1, n, np.float32)} for n in (1, 2))
     async with learning(tmp_path) as learner:
-        private, frame = learner._storage.private, b"frame"
+        private, frame = learner.storage.private, b"frame"
         for kept in ({}, before):
             if kept:
                 private.write("toy", kept)
             with monkeypatch.context() as patch:
-                patch.setattr(learner._storage.spool, "put", full)
+                patch.setattr(learner.storage.spool, "put", full)
                 with pytest.raises(Transient):
                     keep(learner, frame, after)
             assert private.read("toy") == kept
-            assert learner._storage.spool.pending() == []
+            assert learner.storage.spool.pending() == []
         keep(learner, frame, after)
         assert private.read("toy") == after
-        assert [entry.digest for entry in learner._storage.spool.pending()] == [digest(frame)]
+        assert [entry.digest for entry in learner.storage.spool.pending()] == [digest(frame)]
 
 
 async def test_a_kill_between_private_tensors_and_spool_leaves_them_counted(tmp_path, monkeypatch):
@@ -148,8 +149,8 @@ async def test_a_kill_between_private_tensors_and_spool_leaves_them_counted(tmp_
         raise Killed
 
     async with learning(tmp_path) as learner:
-        monkeypatch.setattr(learner._storage.ledger, "record_spooled", killed)
+        monkeypatch.setattr(learner.storage.ledger, "record_spooled", killed)
         with pytest.raises(Killed):
             keep(learner, b"", {"spent": np.ones(1, np.float32)})
-        assert learner._storage.private.read("toy") == {"spent": np.ones(1, np.float32)}
-        assert learner._storage.spool.pending() == []
+        assert learner.storage.private.read("toy") == {"spent": np.ones(1, np.float32)}
+        assert learner.storage.spool.pending() == []

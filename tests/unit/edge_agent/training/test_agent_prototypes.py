@@ -134,8 +134,8 @@ def offer(cloud: Cloud, round_: int = 1, *, base=None, graphs=None) -> Offer:
 
 
 def sent(learner) -> tuple[UpdateHeader, dict]:
-    (entry,) = learner._storage.spool.pending()
-    return decode_frame(learner._storage.spool.payload(entry.digest), UpdateHeader)
+    (entry,) = learner.storage.spool.pending()
+    return decode_frame(learner.storage.spool.payload(entry.digest), UpdateHeader)
 
 
 async def test_prototypes_of_the_base_are_sent_and_nothing_else_is_pulled(tmp_path):
@@ -219,7 +219,7 @@ async def test_a_graph_that_cannot_be_used_costs_a_round_and_is_said(tmp_path, d
         assert words in learner.why
         if len(data) > MAX_MODEL_BYTES:
             assert bad.digest not in cloud.pulled, "refused before a byte of it came"
-        assert learner._storage.spool.pending() == []
+        assert learner.storage.spool.pending() == []
 
 
 async def test_an_encoder_that_is_not_finite_is_refused(tmp_path):
@@ -364,7 +364,7 @@ async def test_what_the_method_keeps_is_handed_back(tmp_path, monkeypatch):
         for round_ in (1, 2):
             learner.offer(offer(cloud, round_))
             await until(lambda n=round_: learner.trained == n)
-            await until(lambda n=round_: learner._storage.private.read("toy").get("mine", [0])[0] == n)
+            await until(lambda n=round_: learner.storage.private.read("toy").get("mine", [0])[0] == n)
     assert [one.get("mine") for one in seen] == [None, 1.0]
 
 

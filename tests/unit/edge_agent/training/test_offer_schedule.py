@@ -12,9 +12,9 @@ from edge_agent.work_receiver import WorkReceiver
 from protocol.cohort import moment, pack, place, threshold
 from protocol.errors import Reason, Refused
 from protocol.messages import Offer, encode
-from runtime.clock import ManualClock
 from runtime.concurrency.signals import Signal
 from runtime.waits import StatusText
+from tests.support.clock import ManualClock
 
 SALT = "5a" * 16
 OFFER = Offer(task="toy", round=3, base="ab" * 32, base_size=9, closes_in_s=60.0, salt=SALT)

@@ -11,9 +11,9 @@ from edge_agent.trust.verify_process import VerifyResult, step, step_in_child
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef, Vouchers
 from protocol.trust.metadata import draft
-from runtime.clock import ManualClock
 from tests.support.agent.bundle import bundle, ref_of
 from tests.support.agent.data import toy_task
+from tests.support.clock import ManualClock
 from tests.support.identity.trust import DAY_S, ME, NOW, Keys, decided, release, root
 from tests.support.services import until
 from tests.unit.edge_agent.deployment.test_agent_deploy import Shelf, device, passed

@@ -11,16 +11,16 @@ from typer.testing import CliRunner
 from coordinator.cli.main import app
 from coordinator.rounds.worker import RoundWorker
 from coordinator.trust.repository import DAY_S, BundleTarget, Repository
-from coordinator.trust.signer import TufSigner
+from coordinator.trust.signer import PointerSigner
 from edge_agent.trust.trusted_metadata import TrustedMetadata
 from edge_agent.trust.updater import MetadataUpdater
 from protocol.errors import Misconfigured, Refused
 from protocol.messages import ModelPointer
 from protocol.tasks.announcement import MAX_NEXT_ROOTS
 from protocol.trust.metadata import draft, unix
-from runtime.clock import ManualClock
 from runtime.storage.blob_store import BlobStore
 from tests.support.agent.bundle import ref_of
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import TinyJobs, tiny_task
 from tests.unit.coordinator.trust.test_trust_coordinator import bundle, fleet
@@ -57,7 +57,7 @@ class Site:
         self.first = TrustedMetadata.begin(self.repository.newest.read_bytes())
         self.blobs = BlobStore(folder / "blobs")
         self.clock = ManualClock(wall=self.now)
-        self.safe = TufSigner(self.repository, self.blobs, self.clock, "f")
+        self.safe = PointerSigner(self.repository, self.blobs, self.clock, "f")
 
     def call(self, *words):
         result = CliRunner().invoke(app, ["trust", *words, "--config", str(self.config)])
@@ -157,7 +157,7 @@ async def test_the_status_of_the_coordinator_says_that_its_signatures_are_ahead(
 def test_vouchers_that_were_collected_are_put_again(tmp_path):
     repository, _ = fleet(tmp_path / "trust")
     blobs = BlobStore(tmp_path / "blobs")
-    safe = TufSigner(repository, blobs, ManualClock(wall=time.time()), "f")
+    safe = PointerSigner(repository, blobs, ManualClock(wall=time.time()), "f")
     kept = safe.kept()  # as who tidies up reads it, before a thread signs
     said = safe.vouched(ModelPointer(task="toy", version=1, bundle=bundle().ref), [bundle()])
     blobs.collect(kept, 0)
@@ -173,7 +173,7 @@ async def test_nothing_is_signed_while_blobs_of_old_versions_go(tmp_path, monkey
     monkeypatch.setattr(RoundWorker, "_tidy", lambda *_: None)  # the worker's own call may still be under way
 
     async with bench(tmp_path, tiny_task(count=1), TinyJobs()) as made:
-        collect, threads = made.app.round_worker._registry.collect, []
+        collect, threads = made.app.round_worker.registry.collect, []
 
         def sign():
             made.app.pointer_signer.vouched(
@@ -187,7 +187,7 @@ async def test_nothing_is_signed_while_blobs_of_old_versions_go(tmp_path, monkey
             assert not made_meanwhile.wait(0.3), "it was signed while blobs were removed"
             return collect(*args)
 
-        monkeypatch.setattr(made.app.round_worker._registry, "collect", collecting)
+        monkeypatch.setattr(made.app.round_worker.registry, "collect", collecting)
         tidy(made.app.round_worker, 1)
         assert threads, "blobs were not collected"
         threads[0].join()
@@ -218,6 +218,6 @@ def test_the_root_that_devices_could_not_follow_any_more_is_not_made(tmp_path):
     assert "at most 256 roots" in str(refused.exception)
     assert len(list((tmp_path / "state" / "trust" / "keys").iterdir())) == 1, "no key is left behind"
     repository.keep_root(roots[-1])  # made by hand
-    safe = TufSigner(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=time.time()), "f")
+    safe = PointerSigner(repository, BlobStore(tmp_path / "blobs"), ManualClock(wall=time.time()), "f")
     with pytest.raises(Misconfigured, match="at most 256 roots"):
         safe.vouched(ModelPointer(task="toy", version=1, bundle=bundle().ref), [bundle()])

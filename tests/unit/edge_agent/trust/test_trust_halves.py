@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from coordinator.cli.main import app
 from coordinator.storage.database import Database
 from coordinator.trust import root_ceremony
-from coordinator.trust.signer import TufSigner
+from coordinator.trust.signer import PointerSigner
 from coordinator.trust.work_signer import META, WorkSigner
 from edge_agent.trust.trusted_metadata import TrustedMetadata
 from edge_agent.trust.updater import MetadataUpdater
@@ -19,8 +19,9 @@ from protocol.messages import Offer, decode, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.topics import Kind, broadcast_topic
 from protocol.trust.signed_work import SignedOffer, SignedTask, read_signed
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from runtime.storage.blob_store import BlobStore
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import FLEET, TinyJobs, tiny_task
 from tests.unit.coordinator.trust.test_trust_coordinator import YEAR_S, fleet
@@ -115,7 +116,7 @@ async def test_the_status_names_devices_that_do_not_act_on_what_came(tmp_path) -
 def test_serials_rise_over_restarts_lost_books_and_clocks_that_go_back(tmp_path) -> None:
     repository, _ = fleet(tmp_path / "trust")
     clock = ManualClock(wall=time.time())
-    safe = TufSigner(repository, BlobStore(tmp_path / "blobs"), clock, "f")
+    safe = PointerSigner(repository, BlobStore(tmp_path / "blobs"), clock, "f")
     serials = []
 
     def sign(signer, round_):

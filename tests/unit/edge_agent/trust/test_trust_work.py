@@ -18,9 +18,9 @@ from protocol.rollout import Trial
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.trust.metadata import draft
 from protocol.trust.signed_work import MAX_BYTES, draft_offer, draft_task
-from runtime.clock import ManualClock
 from tests.support.agent.bundle import ref_of
 from tests.support.agent.data import toy_task
+from tests.support.clock import ManualClock
 from tests.support.identity.trust import (
     ME,
     NOW,

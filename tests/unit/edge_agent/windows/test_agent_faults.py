@@ -21,10 +21,11 @@ from models.data.streams.windows import Windower
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import Offer, Receipt, Want
 from protocol.tasks.task import Modality, Task, Window
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from tests.support.agent.bundle import bundle
 from tests.support.agent.data import toy_recording, toy_task
 from tests.support.agent.link import FakeLink
+from tests.support.clock import ManualClock
 from tests.support.services import until
 from tests.unit.edge_agent.deployment.test_agent_deploy import TASK, deploy, device, pointer
 from tests.unit.edge_agent.messaging.test_agent_outbox import LARGE, put, running, spool

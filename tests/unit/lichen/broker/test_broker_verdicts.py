@@ -6,8 +6,8 @@ import pytest
 
 from lichen.broker import facts as f
 from lichen.broker.check import PROBES
-from lichen.broker.verdicts.finding import BrokerFinding
-from lichen.broker.verdicts.table import TABLE, broken, exit_code, findings, untried
+from lichen.broker.verdicts.finding import TABLE, BrokerFinding
+from lichen.broker.verdicts.table import broken, exit_code, findings, untried
 
 GOOD = {
     f.ConnectionFacts: f.ConnectionFacts("5"),

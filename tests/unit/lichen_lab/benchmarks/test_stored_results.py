@@ -29,7 +29,7 @@ columns = [
 
 def printed(*rows: ResultRow, bench: str = "toy") -> str:
     """What the command of a benchmark writes."""
-    return as_json(Bench(bench, "toys", lambda _quick, _say: []), rows)
+    return as_json(Bench(bench, lambda _quick, _say: []), rows)
 
 
 def docs(tmp_path: Path, layout: str = LAYOUT) -> Path:

@@ -69,6 +69,23 @@ def test_simulate_cli_prints_a_table(place: Path) -> None:
     assert "seed 4" in done.stdout
 
 
+def test_simulate_cli_ends_the_rounds_where_a_coordinator_would_and_says_so(place: Path) -> None:
+    text = TASK.replace("count = 2", "count = 9\npatience = 2\ngain = 0.5")
+    assert text != TASK
+    (place / "task.toml").write_text(text)
+    more = ("--validation", str(place / "data" / "test.npz"))
+    report = json.loads(CliRunner().invoke(app, words(place, *more, "--format", "json")).stdout)
+    assert report["devices"] == ["one", "two"]
+    assert 2 <= len(report["rounds"]) < 9
+    assert report["ended"] == "accuracy gained less than 0.5 in 2 versions"
+    said = CliRunner().invoke(app, words(place, *more)).stdout
+    assert f"the rounds ended with version {len(report['rounds'])}: accuracy gained" in said
+    (place / "task.toml").write_text(text.replace("patience = 2", "patience = 0"))
+    whole = json.loads(CliRunner().invoke(app, words(place, *more, "--format", "json")).stdout)
+    assert len(whole["rounds"]) == 9
+    assert "ended" not in whole
+
+
 @pytest.mark.parametrize(
     ("more", "culprit"),
     [

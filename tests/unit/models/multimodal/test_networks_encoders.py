@@ -2,12 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.multimodal.encoders import Cnn1d, Lstm, make_encoder, poolings_of, widths_of
+from models.multimodal.encoders import Cnn1d, Lstm, make_encoder, measure_norms, poolings_of, widths_of
 from models.multimodal.network import (
     MultimodalNetwork,
     build,
     load_blobs,
-    parameter_count,
     to_blobs,
     two_branch_task,
 )
@@ -31,7 +30,7 @@ def small_task(samples: int = 16) -> Task:
 
 
 def test_reference_network_has_exactly_the_published_number_of_parameters() -> None:
-    assert parameter_count(build(two_branch_task())) == 223_622
+    assert sum(p.numel() for p in build(two_branch_task()).parameters()) == 223_622
 
 
 def test_channel_growth_and_pooling_follow_the_written_rules() -> None:
@@ -61,6 +60,34 @@ def test_four_batches_of_one_round_move_the_statistics_most_of_the_way() -> None
     for _ in range(4):
         encoder(10 + torch.randn(64, 2, 8))
     assert encoder.norm_in.running_mean.min() > 7
+
+
+@pytest.mark.parametrize("kind", ["cnn1d", "lstm"])
+@pytest.mark.parametrize("count", [2, 300, 1500])
+def test_measured_statistics_are_those_of_what_reaches_each_norm_at_inference(kind: str, count: int) -> None:
+    torch.manual_seed(0)
+    encoder = make_encoder(Encoder.model_validate({"kind": kind, "width": 4, "depth": 3}), 2, 16, 7).train()
+    x = torch.randn(count, 2, 16) * 3 + torch.linspace(0, 9, count)[:, None, None]
+    z = measure_norms(encoder, x)
+    reached = {}
+    norms = [module for module in encoder.modules() if isinstance(module, torch.nn.BatchNorm1d)]
+    for norm in norms:
+        norm.register_forward_pre_hook(lambda module, given: reached.update({module: given[0]}))
+    assert torch.allclose(encoder(x), z, atol=1e-5)
+    for norm in norms:
+        var, mean = torch.var_mean(reached[norm].transpose(0, 1).flatten(1), dim=1)
+        close = 1e-4 if count <= 1024 else 0.1  # of more windows, every second is measured
+        assert torch.allclose(norm.running_mean, mean, rtol=close, atol=close)
+        assert torch.allclose(norm.running_var, var, rtol=close)
+    assert not encoder.training
+
+
+def test_a_single_value_has_no_statistics_to_measure() -> None:
+    encoder = Lstm(2, 4, 1, 5)
+    before = encoder.norm_out.running_var.clone()
+    measure_norms(encoder, torch.randn(1, 2, 8))
+    assert torch.equal(encoder.norm_out.running_var, before)
+    assert not torch.equal(encoder.norm_in.running_var, torch.ones(2))
 
 
 def test_plain_sgd_at_the_papers_rate_leaves_chance() -> None:

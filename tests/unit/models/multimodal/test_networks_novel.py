@@ -165,8 +165,11 @@ def test_mean_imputation_does_not_look_at_the_window(net) -> None:
 
 @pytest.mark.parametrize(
     ("impute", "trained"),
-    [("prototype", TRAINED), ("prototype", np.zeros(K, np.float32)), ("mean_feature", TRAINED)],
-    ids=["one", "all", "mean imputation"],
+    [
+        pytest.param("prototype", TRAINED, id="one"),
+        pytest.param("prototype", np.zeros(K, np.float32), id="all", marks=pytest.mark.long),
+        pytest.param("mean_feature", TRAINED, id="mean imputation", marks=pytest.mark.long),
+    ],
 )
 def test_the_graph_knows_novel_classes_as_torch_does(net, impute, trained) -> None:
     model = InferenceModel(net, everywhere([0, 2, 3]), impute=impute, trained=trained)

@@ -291,3 +291,17 @@ def test_the_top_level_stays_within_float32(codec, low, seed):
     encoded = encode(x, codec, rng=None if seed is None else np.random.default_rng(seed))
     step = float(np.frombuffer(encoded.step, "<f4")[0])
     assert np.abs(decode(encoded).astype(np.float64) - x).max() <= step * 1e-4
+
+
+@pytest.mark.parametrize("codec", QUANTIZERS)
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 897, 4096])
+def test_one_range_is_looked_up_and_gives_what_its_formula_gives(codec, size):
+    encoded = encode(some((size,), seed=size) * 1e-3, codec)
+    low, step = (np.frombuffer(data, "<f4").astype(np.float64)[0] for data in (encoded.low, encoded.step))
+    bits = BITS[codec]
+    codes = [encoded.data[n * bits // 8] >> n * bits % 8 & (1 << bits) - 1 for n in range(size)]
+    assert decode(encoded).tobytes() == (np.array(codes) * step + low).astype(np.float32).tobytes()
+    if size * bits % 8:
+        unclean = replace(encoded, data=encoded.data[:-1] + bytes((encoded.data[-1] | 0x80,)))
+        with pytest.raises(Refused, match="unused bits"):
+            decode(unclean)

@@ -14,9 +14,9 @@ from protocol.rollout import Trial
 from protocol.trust.decisions import drafted, read_decision
 from protocol.trust.metadata import Targets, read
 from protocol.trust.signing import Envelope
-from runtime.clock import ManualClock
 from tests.support.agent.bundle import bundle
 from tests.support.agent.data import toy_task
+from tests.support.clock import ManualClock
 from tests.support.identity.trust import ME, NOW, Keys, decided, release, root, signed
 from tests.support.services import until
 from tests.unit.edge_agent.deployment.test_agent_deploy import device, passed

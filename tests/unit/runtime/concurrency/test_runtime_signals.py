@@ -1,7 +1,7 @@
 import asyncio
 
-from runtime.clock import ManualClock
-from runtime.concurrency.signals import KeyedQueue, Signal
+from runtime.concurrency.signals import Signal
+from tests.support.clock import ManualClock
 
 
 async def test_a_signal_that_was_set_before_the_wait_is_not_lost_and_is_reset_by_it() -> None:
@@ -38,14 +38,3 @@ async def test_a_cancelled_wait_leaves_the_signal_set() -> None:
     await asyncio.wait([waiting])
     signal.set()
     assert await signal.wait(timeout_s=1.0)
-
-
-async def test_keys_are_taken_once_in_the_order_in_which_they_came() -> None:
-    queue = KeyedQueue[str]()
-    queue.add("b", "a")
-    queue.add("b")
-    assert len(queue) == 2
-    assert await queue.take_all() == ("b", "a")
-    assert await queue.take_all(timeout_s=0.01) == ()
-    queue.add()
-    assert await queue.take_all(timeout_s=0.01) == ()

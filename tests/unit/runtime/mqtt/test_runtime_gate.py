@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from runtime.clock import ManualClock
 from runtime.mqtt.backoff import Backoff, Ending
 from runtime.mqtt.flow_control import FlowControl, is_bulk, pace
 from runtime.mqtt.keepalive import Ask, KeepaliveMonitor
 from runtime.settings.load import MqttSettings
+from tests.support.clock import ManualClock
 
 
 def test_chunks_and_what_is_as_large_are_bulk():

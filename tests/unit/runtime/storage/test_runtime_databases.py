@@ -14,11 +14,11 @@ from coordinator.storage.engines.shared_sqlite import SharedSqlite
 from coordinator.storage.migrations import put_back
 from edge_agent.windows.store_file import open_file
 from protocol.errors import Misconfigured, Transient
-from runtime.clock import ManualClock
 from runtime.storage import sqlite
 from runtime.storage.files import ReadOnlyDisk
 from runtime.storage.spool import Spool
 from runtime.storage.sqlite import open_reader, require_index, sorted_error, sqlite_errors
+from tests.support.clock import ManualClock
 
 
 def _error(code: int, words: str = "disk I/O error") -> sqlite3.OperationalError:

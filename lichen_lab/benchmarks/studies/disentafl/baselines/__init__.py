@@ -31,7 +31,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from lichen_lab.benchmarks.studies.disentafl import names as n
+from lichen_lab.benchmarks.studies.disentafl import federation
+from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.baselines import sharing
 from lichen_lab.benchmarks.studies.disentafl.baselines.loop import SharingBaseline, run
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import Aligned, Concatenated, Segmented
@@ -44,34 +45,34 @@ DISTIL: Final = 0.1
 MERGE-FA (windows and seeds of tuning), and gains the others nothing beyond noise."""
 
 BASELINES: Final[Mapping[str, SharingBaseline]] = {
-    n.LOCAL: SharingBaseline(n.LOCAL, Concatenated, sharing.group, lambda _: sharing.own, shares=False),
-    n.FEDAVG: SharingBaseline(n.FEDAVG, Concatenated, sharing.group, lambda _: sharing.mean),
-    n.CROSS_FEDAVG: SharingBaseline(
-        n.CROSS_FEDAVG,
+    v.LOCAL: SharingBaseline(v.LOCAL, Concatenated, sharing.group, lambda _: sharing.own, shares=False),
+    v.FEDAVG: SharingBaseline(v.FEDAVG, Concatenated, sharing.group, lambda _: sharing.mean),
+    v.CROSS_FEDAVG: SharingBaseline(
+        v.CROSS_FEDAVG,
         Segmented,
         sharing.related,
         lambda _: sharing.mean,
         {"distil": DISTIL},
         distils=sharing.everyone,
     ),
-    n.ALIGN_FEDAVG: SharingBaseline(
-        n.ALIGN_FEDAVG,
+    v.ALIGN_FEDAVG: SharingBaseline(
+        v.ALIGN_FEDAVG,
         Aligned,
         sharing.everyone,
         lambda _: sharing.mean,
         {"distil": DISTIL},
         distils=sharing.unrelated,
     ),
-    n.CROSS_PFL: SharingBaseline(
-        n.CROSS_PFL,
+    v.CROSS_PFL: SharingBaseline(
+        v.CROSS_PFL,
         Segmented,
         sharing.related,
         lambda options: sharing.pull(options["pull"]),
         {"distil": DISTIL, "pull": 0.5},
         distils=sharing.everyone,
     ),
-    n.FEDMSPLIT: SharingBaseline(
-        n.FEDMSPLIT,
+    v.FEDMSPLIT: SharingBaseline(
+        v.FEDMSPLIT,
         Aligned,
         sharing.everyone,
         lambda options: sharing.attention(options["temperature"]),
@@ -80,6 +81,7 @@ BASELINES: Final[Mapping[str, SharingBaseline]] = {
     ),
 }
 RUNS: Final[Mapping[str, Run[TargetFleet, DisentAflSetting, DisentAflOutcome]]] = {
-    name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()
+    v.METHOD: federation.run,
+    **{name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()},
 }
-"""Name -> function that runs the baseline on a fleet."""
+"""Method -> function that runs it on a fleet, the product's too."""

@@ -13,7 +13,6 @@ from lichen_lab.benchmarks.studies.disentafl.baselines import distil
 from lichen_lab.benchmarks.studies.disentafl.baselines.device import BaselineDevice
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import BaselineNetwork
 from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import Linked, Mix, mixed
-from lichen_lab.benchmarks.studies.disentafl.names import TITLES
 from lichen_lab.benchmarks.studies.disentafl.scores import score
 from lichen_lab.benchmarks.studies.disentafl.settings import (
     NETWORK,
@@ -24,6 +23,7 @@ from lichen_lab.benchmarks.studies.disentafl.settings import (
     fleet_mean,
     looks,
 )
+from lichen_lab.benchmarks.studies.disentafl.variants import TITLES
 from lichen_lab.benchmarks.study import federation as study
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
@@ -42,7 +42,7 @@ class SharingBaseline:
     """Definition of one baseline.
 
     Attributes:
-        name: a name of :mod:`lichen_lab.benchmarks.studies.disentafl.names`.
+        name: a name of :mod:`lichen_lab.benchmarks.studies.disentafl.variants`.
         network: makes a device's network.
         linked: whether two devices share a block.
         mix: makes, from options, the function that mixes a block of linked devices.

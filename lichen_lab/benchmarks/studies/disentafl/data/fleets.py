@@ -13,34 +13,44 @@ from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, Targe
 from models.data.window_set import select
 from protocol.errors import Misconfigured
 
-BUILDERS: Final[Mapping[str, Callable[[int], TargetFleet]]] = {
+BUILDERS: Final[Mapping[str, Callable[..., TargetFleet]]] = {
     "vehicle-xm": vehicle,
     "uci-har-xm": uci_har_xm,
     "merge-fa": merge_fa,
 }
 """The fleets of the tables."""
-SMALL: Final[Mapping[str, Callable[[int], TargetFleet]]] = {
-    "vehicle-xm": lambda seed: vehicle(seed, each=1, samples=40),
-    "uci-har-xm": lambda seed: uci_har_xm(seed, each=1, train=24, test=24),
-    "merge-fa": lambda seed: merge_fa(seed, each=1, train=30, test=20),
+SMALL: Final[Mapping[str, Mapping[str, int]]] = {
+    "vehicle-xm": {"each": 1, "samples": 40},
+    "uci-har-xm": {"each": 1, "train": 24, "test": 24},
+    "merge-fa": {"each": 1, "train": 30, "test": 20},
 }
 """The fleets with one small device of each kind: check that runs work, not their figures."""
 _TUNED_ON: Final = 0.3
 
 
-def fleet(name: str, seed: int, *, small: bool = False) -> TargetFleet:
+def fleet(
+    name: str, seed: int, conditions: None = None, *, tuning: bool = False, small: bool = False
+) -> TargetFleet:
     """The fleet of that name.
+
+    Args:
+        name: a key of :data:`BUILDERS`.
+        seed: of all random draws.
+        conditions: there are none.
+        tuning: evaluate on held-out training windows; see :func:`held_out`.
+        small: see :data:`SMALL`.
 
     Raises:
         Misconfigured: there is none, or its data set is not here.
     """
-    known = SMALL if small else BUILDERS
-    if name not in known:
-        raise Misconfigured(f"no fleet {name!r}; there are {', '.join(known)}")
-    return known[name](seed)
+    del conditions
+    if name not in BUILDERS:
+        raise Misconfigured(f"no fleet {name!r}; there are {', '.join(BUILDERS)}")
+    made = BUILDERS[name](seed, **(SMALL[name] if small else {}))
+    return held_out(made, seed) if tuning else made
 
 
-def tuning(fleet: TargetFleet, seed: int = 0) -> TargetFleet:
+def held_out(fleet: TargetFleet, seed: int = 0) -> TargetFleet:
     """The fleet with its training windows split into train and test, and without its test windows.
 
     Learning rates are chosen on it, so that the tables' test windows stay unused.

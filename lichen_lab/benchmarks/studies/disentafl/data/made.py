@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lichen_lab.benchmarks.studies.disentafl.data.judges import RandomFeatureJudge
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, truths, words
 from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet, WindowJudge
+from lichen_lab.simulation.data.access.split import complete
 from models.contract import FloatArray, Profile, WindowSet
 from models.data.window_set import select
 from protocol.tasks.task import LABEL, Modality, Rounds, Target, Task, Window
@@ -113,13 +114,8 @@ def _windows(task: Task, count: int, rng: np.random.Generator) -> WindowSet:
         noise_BCT = rng.standard_normal(clean_BCT.shape).astype(np.float32)
         x[name] = clean_BCT if name == _CLEAN else np.roll(clean_BCT, at, axis=2) + _NOISE * noise_BCT
     values = {"classification": y_B.astype(np.float32), "regression": strength_B}
-    return WindowSet(
-        x=x,
-        present_BM=np.ones((count, len(x)), np.bool_),
-        quality_BM=np.ones((count, len(x)), np.float32),
-        y_B=y_B,
-        targets={t.name: values[t.kind] for t in task.targets if t.kind in values and t.name != LABEL},
-    )
+    targets = {t.name: values[t.kind] for t in task.targets if t.kind in values and t.name != LABEL}
+    return complete(x, y_B, targets)
 
 
 def _waves(y_B: NDArray[np.int64]) -> FloatArray:

@@ -26,8 +26,8 @@ from lichen_lab.benchmarks.studies.disentafl.data.pictures import Pool
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, truths, words
 from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access import log_mel
-from lichen_lab.simulation.data.access.split import Part
-from lichen_lab.simulation.data.sets import av_mnist, fashion_mnist, fsdd
+from lichen_lab.simulation.data.access.split import Part, complete
+from lichen_lab.simulation.data.sets import av_mnist, fsdd
 from lichen_lab.simulation.data.sets.fsdd import Sounds
 from models.contract import FloatArray, Profile, WindowSet
 from protocol.tasks.task import LABEL, Modality, Rounds, Target, Task, Window
@@ -81,7 +81,7 @@ def task() -> Task:
             ),
         ),
         targets=(
-            Target(name="objects", labels=fashion_mnist.LABELS),
+            Target(name="objects", labels=av_mnist.CLOTHING),
             Target(name="gen_image", kind="generation", modality="digit"),
             Target(name="gen_audio", kind="generation", modality="audio"),
         ),
@@ -135,7 +135,7 @@ def _pools(sounds: Sounds, part: Part) -> _Pools:
     """The members' sources: halves of the official test images, and their recordings."""
     return _Pools(
         pictures.half(av_mnist.images("test"), part),
-        pictures.half(fashion_mnist.images("test"), part),
+        pictures.half(av_mnist.images("test", av_mnist.FASHION), part),
         pictures.spoken(sounds, part),
     )
 
@@ -159,10 +159,4 @@ def _windows(
         "audio": pools.sounds.drawn(digit_B, rng),
         "digit": pictures.as_stream(small_BHW),
     }
-    return WindowSet(
-        x=x,
-        present_BM=np.ones((count, len(x)), np.bool_),
-        quality_BM=np.ones((count, len(x)), np.float32),
-        y_B=digit_B.astype(np.int64),
-        targets={"objects": object_B.astype(np.float32)} if two else {},
-    )
+    return complete(x, digit_B.astype(np.int64), {"objects": object_B.astype(np.float32)} if two else {})

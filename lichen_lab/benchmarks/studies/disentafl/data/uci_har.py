@@ -8,6 +8,7 @@ infer from its other sensors. A device's windows are one person's, so domains di
 and targets.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,11 +16,10 @@ from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.disentafl.data.windows import seen_by, words
 from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
-from lichen_lab.simulation.data.access.split import DataSplit, Part
+from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.sets import uci_har
-from models.contract import FloatArray, Profile, WindowSet
-from models.data.window_set import select
-from models.tensors import read_arrays
+from models.contract import FloatArray, Profile
+from models.data.window_set import concat, select
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Modality, Rounds, Target, Task, Window
 
@@ -33,7 +33,6 @@ _FLOOR: Final = 1e-3
 _HEAD: Final = 0.5
 _UNITS: Final = {"body_acc": "g", "body_gyro": "rad/s", "total_acc": "g"}
 _SCALES: Final = {"body_acc": 0.15, "body_gyro": 0.35, "total_acc": 0.5}
-_PARTS: Final[tuple[Part, ...]] = ("train", "test")
 PROFILES: Final = (
     Profile(("body_acc",), (LABEL,)),
     Profile(("body_gyro",), (LABEL,)),
@@ -118,25 +117,10 @@ def _halves(y_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 def _everybody() -> DataSplit:
     """Both official parts: a device knows its own person."""
-    arrays = [read_arrays(uci_har.packed(part), "UCI-HAR") for part in _PARTS]
-    for part, found in zip(_PARTS, arrays, strict=True):
-        uci_har.check(found, str(uci_har.packed(part)))
-    x_BCT, y_B, person_B = (np.concatenate([found[key] for found in arrays]) for key in ("x", "y", "subject"))
-    signals = {
-        name: np.ascontiguousarray(x_BCT[:, 3 * at : 3 * at + 3]) for at, name in enumerate(uci_har.SIGNALS)
+    parts = [uci_har.signals(part) for part in ("train", "test")]
+    whole = concat([part.windows for part in parts])
+    targets = {
+        "gait": _GAIT_OF[whole.y_B].astype(np.float32),
+        "intensity": intensity(whole.x["body_gyro"]),
     }
-    activity_B = y_B.astype(np.int64) - 1
-    shape = (len(y_B), len(signals))
-    return DataSplit(
-        WindowSet(
-            x=signals,
-            present_BM=np.ones(shape, np.bool_),
-            quality_BM=np.ones(shape, np.float32),
-            y_B=activity_B,
-            targets={
-                "gait": _GAIT_OF[activity_B].astype(np.float32),
-                "intensity": intensity(signals["body_gyro"]),
-            },
-        ),
-        person_B.astype(np.int64),
-    )
+    return DataSplit(replace(whole, targets=targets), np.concatenate([part.person_B for part in parts]))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from lichen_lab.simulation.data.streams import masked
 from models.contract import Profile, WindowSet
 from protocol.tasks.task import LABEL, Task
 
@@ -24,12 +25,7 @@ def seen_by(task: Task, profile: Profile, windows: WindowSet) -> WindowSet:
     made = {t.modality for t in task.objectives if t.name in profile.targets and t.modality is not None}
     has_M = np.array([name in profile.modalities or name in made for name in task.modality_names])
     return replace(
-        windows,
-        x={
-            name: windows.x[name] if has else np.zeros_like(windows.x[name])
-            for name, has in zip(task.modality_names, has_M, strict=True)
-        },
-        present_BM=windows.present_BM & has_M,
+        masked(windows, has_M),
         y_B=windows.y_B if LABEL in profile.targets else np.full_like(windows.y_B, -1),
         targets={name: y_B for name, y_B in windows.targets.items() if name in profile.targets},
     )

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import EVERYBODY, Line, Part, Results
+from lichen_lab.benchmarks.studies.disentafl.variants import EVERYBODY, Line, Part, Results
 
 _FLEETS: Final = (v.MERGE_FA,)
 WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -27,23 +26,23 @@ LIKE: Final[Mapping[str, Mapping[str, Any]]] = {
 SOME: Final = 9
 """Devices in a round, if they are selected: a third of MERGE-FA's."""
 _CHOSEN: Final = f"{SOME} devices in a round"
-BANDIT: Final = f"{n.AVG}, chosen by the bandit"
-COVERAGE: Final = f"{n.AVG}, chosen by coverage"
+BANDIT: Final = f"{v.AVG}, chosen by the bandit"
+COVERAGE: Final = f"{v.AVG}, chosen by coverage"
 
 
 def without(what: str) -> str:
     """The variant's name."""
-    return f"{n.AVG} without {what}"
+    return f"{v.AVG} without {what}"
 
 
 def _variants() -> tuple[Line, ...]:
     made = []
     for fleet in _FLEETS:
-        made.append(v.line(fleet, n.AVG))
-        made += [v.line(fleet, n.AVG, named=without(what), **more) for what, more in WITHOUT.items()]
-        made += [v.line(fleet, n.AVG, named=f"{n.AVG}, {what}", **more) for what, more in LIKE.items()]
+        made.append(v.line(fleet, v.AVG))
+        made += [v.line(fleet, v.AVG, named=without(what), **more) for what, more in WITHOUT.items()]
+        made += [v.line(fleet, v.AVG, named=f"{v.AVG}, {what}", **more) for what, more in LIKE.items()]
         made += [
-            v.line(fleet, n.AVG, _CHOSEN, named=name, devices_per_round=SOME, selection=policy)
+            v.line(fleet, v.AVG, _CHOSEN, named=name, devices_per_round=SOME, selection=policy)
             for name, policy in ((BANDIT, "bandit"), (COVERAGE, "coverage"))
         ]
     return tuple(made)
@@ -52,7 +51,7 @@ def _variants() -> tuple[Line, ...]:
 def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
     others = dict.fromkeys(variant.method for variant in results.part.variants if variant.under == EVERYBODY)
-    rows += results.margins(n.AVG, [method for method in others if method != n.AVG])
+    rows += results.margins(v.AVG, [method for method in others if method != v.AVG])
     return rows + results.margins(BANDIT, [COVERAGE])
 
 

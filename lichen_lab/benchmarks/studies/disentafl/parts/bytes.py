@@ -4,11 +4,10 @@ from statistics import fmean
 from typing import Final
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Part, Results
+from lichen_lab.benchmarks.studies.disentafl.variants import Part, Results
 
-_METHODS: Final = (n.TITLES[n.FEDAVG], n.AVG, n.KD)
+_METHODS: Final = (v.TITLES[v.FEDAVG], v.AVG, v.KD)
 
 
 def up(kind: str) -> str:

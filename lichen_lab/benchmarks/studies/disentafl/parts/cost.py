@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal, ResultRow, Say, row
-from lichen_lab.benchmarks.studies.disentafl import names as n
+from lichen_lab.benchmarks.result import Goal, ResultRow, Say, figure_rows, row
+from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.data import merge_fa, uci_har, vehicle
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.data.windows import words
-from lichen_lab.benchmarks.studies.disentafl.part import Part
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting, TargetFleet
+from lichen_lab.benchmarks.studies.disentafl.variants import Part
 from lichen_lab.benchmarks.study.run_spec import quiet
 from models.contract import Blobs, Profile
 from protocol.frames.frame import encode_frame
@@ -28,10 +28,10 @@ DOWN: Final = "bytes down in a first round"
 UP: Final = "bytes up in a round"
 HOLDS: Final = "bytes held to train"
 SHARE: Final = "share of the supernet that a first round moves down, %"
-DEVICE: Final = f"{n.AVG}: a device of one input and one target"
-SUPERNET: Final = f"{n.AVG}: the supernet"
+DEVICE: Final = f"{v.AVG}: a device of one input and one target"
+SUPERNET: Final = f"{v.AVG}: the supernet"
 WHOLE: Final = "FedAvg: one model for all inputs and targets"
-GROUP: Final = n.TITLES[n.FEDAVG]
+GROUP: Final = v.TITLES[v.FEDAVG]
 EVERYTHING: Final = "all inputs and targets"
 TASKS: Final[Mapping[str, tuple[Callable[[], Task], tuple[Profile, ...]]]] = {
     vehicle.NAME: (vehicle.task, tuple(profile for profile, _ in vehicle.KINDS)),
@@ -134,7 +134,7 @@ def initial(learned: Task) -> Blobs:
     """The initial supernet."""
     from models.registry import method  # noqa: PLC0415 - the client imports torch
 
-    return method(n.OURS).client().initial(learned, 0)
+    return method(v.METHOD).client().initial(learned, 0)
 
 
 def framed(state: Blobs) -> dict[str, int]:
@@ -187,12 +187,9 @@ def rows_of_kinds(fleet: str) -> list[ResultRow]:
     results = [row(fleet, SUPERNET, EVERYTHING, DOWN, [whole])]
     for profile in profiles:
         down = sum(sizes_of[name] for name in route(learned, profile, (0,)))
-        figures = (
-            (DOWN, down),
-            (SHARE, 100 * down / whole),
-            (HOLDS, held(learned, initial(learned), profile)),
-        )
-        results += [row(fleet, n.AVG, words(profile), metric, [value]) for metric, value in figures]
+        holds = held(learned, initial(learned), profile)
+        figures = {DOWN: down, SHARE: 100 * down / whole, HOLDS: holds}
+        results += figure_rows(fleet, v.AVG, words(profile), figures)
     return results
 
 

@@ -4,9 +4,8 @@ from statistics import fmean
 from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
-from lichen_lab.benchmarks.studies.disentafl import names as n
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import (
+from lichen_lab.benchmarks.studies.disentafl.variants import (
     AGGREGATE,
     EVERYBODY,
     PERSONAL,
@@ -19,7 +18,7 @@ from lichen_lab.benchmarks.study.part import above, in_errors, paired
 BEST_OTHER: Final = "above the best baseline, points"
 IN_ERRORS: Final = "above the best baseline, standard errors"
 WORST: Final = "above Local, the worst kind of device, points"
-_LOCAL: Final = n.TITLES[n.LOCAL]
+_LOCAL: Final = v.TITLES[v.LOCAL]
 
 
 def of(kind: str) -> str:
@@ -29,7 +28,7 @@ def of(kind: str) -> str:
 
 def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
-    for ours in (n.AVG, n.KD):
+    for ours in (v.AVG, v.KD):
         others = [title for title in v.METHODS if title != ours]
         rows += results.margins(ours, others)
         given = [title for title in others if title != _LOCAL]
@@ -45,7 +44,7 @@ def _beside_all(results: Results, ours: str) -> list[ResultRow]:
         if variant.method != ours:
             continue
         fleet = variant.spec.fleet
-        others = [runs_ for title in n.TITLES.values() if (runs_ := results.of(title, dataset=fleet))]
+        others = [runs_ for title in v.TITLES.values() if (runs_ := results.of(title, dataset=fleet))]
         if others:
             best = max(others, key=lambda runs_: fmean(one.mean for one in runs_.values()))
             ahead = paired(runs, best, PERSONAL.of)
@@ -62,7 +61,7 @@ def _beside_all(results: Results, ours: str) -> list[ResultRow]:
 
 
 def _goal(metric: str, limit: float, fleet: str | None = None) -> Goal:
-    return Goal(metric, limit, above=True, setting=EVERYBODY, method=n.AVG, dataset=fleet)
+    return Goal(metric, limit, above=True, setting=EVERYBODY, method=v.AVG, dataset=fleet)
 
 
 PART: Final = Part(
@@ -73,7 +72,7 @@ PART: Final = Part(
     rows=_rows,
     goals=(
         _goal(above(_LOCAL), 4.0, v.VEHICLE),
-        _goal(above(n.TITLES[n.FEDAVG]), 0.0, v.VEHICLE),
+        _goal(above(v.TITLES[v.FEDAVG]), 0.0, v.VEHICLE),
         _goal(IN_ERRORS, 1.0, v.MERGE_FA),
         _goal(WORST, 0.0),
     ),

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Final
 
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Part
+from lichen_lab.benchmarks.studies.disentafl.variants import Part
 from lichen_lab.benchmarks.study.part import grid_rows, in_words, lines
 
 RATES: Final = Part(
@@ -21,7 +21,7 @@ RATES: Final = Part(
         grid_rows,
         under="grid",
         rate=lambda line: line.spec.setting.lr,
-        chosen=lambda line: v.lr_of(line.dataset, line.method),
+        chosen=lambda line: v.BEST_LR[line.dataset][line.method],
     ),
     by_default=False,
     seeds=v.TUNING_SEEDS,

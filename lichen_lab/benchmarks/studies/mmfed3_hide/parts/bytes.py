@@ -5,10 +5,9 @@ from functools import partial
 from typing import Any, Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results, best
+from lichen_lab.benchmarks.studies.mmfed3_hide.variants import Part, Results, best
 from lichen_lab.benchmarks.study.part import lines, paired
 
 WHOLE: Final = "float32, all rows"
@@ -34,7 +33,7 @@ _EQUAL: Final = 0.3
 
 def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
-    whole = results.of(n.OURS, WHOLE)
+    whole = results.of(v.OURS, WHOLE)
     for variant, runs in results.pairs():
         outcomes = list(runs.values())
         rows += results.row(variant, UP, [one.bytes_up for one in outcomes])
@@ -48,10 +47,10 @@ PART: Final = Part(
     name="bytes",
     place=5,
     title="what a device sends in a round",
-    variants=lines(v.line, (n.OURS,), LINES),
+    variants=lines(v.line, (v.OURS,), LINES),
     rows=_rows,
     goals=(
-        Goal(SHARE, _FIFTH, setting=CHOSEN, method=n.OURS, dataset=BUSY),
-        Goal(LOST, _EQUAL, setting=CHOSEN, method=n.OURS, dataset=BUSY),
+        Goal(SHARE, _FIFTH, setting=CHOSEN, method=v.OURS, dataset=BUSY),
+        Goal(LOST, _EQUAL, setting=CHOSEN, method=v.OURS, dataset=BUSY),
     ),
 )

@@ -3,10 +3,9 @@
 from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import WHOLE
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results
+from lichen_lab.benchmarks.studies.mmfed3_hide.variants import Part, Results
 from lichen_lab.benchmarks.study.part import lines, usual
 
 UNDER: Final = "r = 50 %"
@@ -14,7 +13,7 @@ MINUTES: Final = 6
 EARLY: Final = f"MRR within {MINUTES} minutes of CPU, %"
 CPU: Final = "minutes of CPU"
 ROUNDS: Final = "rounds"
-_LINES: Final = (n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS, n.S_IND)
+_LINES: Final = (v.FEDE, v.MMFEDE, v.MMFEDE_HIDE, v.OURS, v.S_IND)
 _ENOUGH: Final = 31.0
 
 
@@ -34,11 +33,11 @@ PART: Final = Part(
     place=8,
     title="FB15K-237 in full at 128/64, three clients, 20 minutes of CPU each",
     variants=lines(v.line, _LINES, {UNDER: {"graph": WHOLE}}),
-    versus=((n.OURS, n.MMFEDE), (n.OURS, n.FEDE)),
+    versus=((v.OURS, v.MMFEDE), (v.OURS, v.FEDE)),
     rows=_rows,
     goals=tuple(
         Goal(EARLY, _ENOUGH, above=True, setting=UNDER, method=title, dataset=WHOLE)
-        for title in (n.FEDE, n.MMFEDE)
+        for title in (v.FEDE, v.MMFEDE)
     ),
     by_default=False,
     seeds=(0,),  # five runs, a good hour on two cores

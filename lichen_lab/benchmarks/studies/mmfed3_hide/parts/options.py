@@ -3,10 +3,9 @@
 from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.fleets import BUSY
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part, Results
+from lichen_lab.benchmarks.studies.mmfed3_hide.variants import Part, Results
 from lichen_lab.benchmarks.study.part import lines, usual
 
 UNDER: Final = "r = 50 %"
@@ -17,10 +16,10 @@ RATES: Final = Part(
     title="features that clients have, from a tenth to all",
     variants=lines(
         v.line,
-        (n.OURS, n.MMFEDE, n.MM_IND, n.MM_CEN, n.FEDE, n.S_IND),
+        (v.OURS, v.MMFEDE, v.MM_IND, v.MM_CEN, v.FEDE, v.S_IND),
         {f"r = {100 * rate:.0f} %": {"rate": rate} for rate in RATE_VALUES},
     ),
-    versus=((n.OURS, n.MMFEDE), (n.OURS, n.FEDE)),
+    versus=((v.OURS, v.MMFEDE), (v.OURS, v.FEDE)),
 )
 SCORES: Final = Part(
     name="scores",
@@ -28,12 +27,12 @@ SCORES: Final = Part(
     title="RotatE, TransE and ComplEx",
     variants=lines(
         v.line,
-        (n.S_IND, n.FEDE, n.OURS),
+        (v.S_IND, v.FEDE, v.OURS),
         {words: {"setting": {"score": score}} for score, words in v.SCORES.items()},
     ),
 )
-ABOVE: Final = {theirs: f"best fusion above {theirs}, on the worst seed" for theirs in (n.FEDE, n.S_IND)}
-_FUSED: Final = (n.MMFEDE, n.OURS)
+ABOVE: Final = {theirs: f"best fusion above {theirs}, on the worst seed" for theirs in (v.FEDE, v.S_IND)}
+_FUSED: Final = (v.MMFEDE, v.OURS)
 
 
 def _fusion_rows(results: Results) -> list[ResultRow]:

@@ -11,22 +11,21 @@ import numpy as np
 
 from lichen_lab.benchmarks.result import Goal, ResultRow, Say, row
 from lichen_lab.benchmarks.studies.mmfed3_hide import fleets, pykeen_side
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Part
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
     GraphConditions,
     KnowledgeGraphFleet,
     MmFed3Setting,
 )
+from lichen_lab.benchmarks.studies.mmfed3_hide.variants import Part
 from lichen_lab.simulation.training.device import Site
 
 SPEED: Final = "triples/s"
 TIMES: Final = "times PyKEEN's triples/s"
 EPOCH: Final = "s for one epoch of the first client"
 WHOLE_RUN: Final = "minutes of CPU, extrapolated: 30 rounds, 3 epochs, all clients"
-METHODS: Final = (n.FEDE, n.MMFEDE, n.MMFEDE_HIDE, n.OURS)
-OURS: Final = n.FEDE
+METHODS: Final = (v.FEDE, v.MMFEDE, v.MMFEDE_HIDE, v.OURS)
+OURS: Final = v.FEDE
 """The method that is compared with PyKEEN: structure alone, as there."""
 ROUNDS: Final = 30
 EPOCHS: Final = 3
@@ -117,7 +116,7 @@ def epoch_s(fleet: KnowledgeGraphFleet, title: str, dim: int) -> float:
     from lichen_lab.benchmarks.studies.mmfed3_hide.federation import device_of  # noqa: PLC0415 - torch
     from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of  # noqa: PLC0415 - torch
 
-    own = v.spec(*n.PLACES[title]).setting
+    own = v.spec(*v.PLACES[title]).setting
     setting: MmFed3Setting = replace(own, rounds=2, warmup=0, epochs=1, dim=dim)
     task = task_of(fleet, setting, 0)
     device, site = device_of(task, next(iter(fleet.devices)), 0, fleet), Site(task, 0)

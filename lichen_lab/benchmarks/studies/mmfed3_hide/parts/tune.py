@@ -3,9 +3,8 @@
 from functools import partial
 from typing import Final
 
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import Line, Part
+from lichen_lab.benchmarks.studies.mmfed3_hide.variants import Line, Part
 from lichen_lab.benchmarks.study.part import in_words, lines
 
 _tuning = partial(v.line, tuning=True)
@@ -24,7 +23,7 @@ PART: Final = Part(
         *(line for title in v.TRIED for line in _tried(title)),
         *lines(
             _tuning,
-            (n.OURS,),
+            (v.OURS,),
             {f"fusion: {words}": {"fusion": fusion} for fusion, words in v.FUSIONS.items()},
         ),
     ),

@@ -4,8 +4,8 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
+from lichen_lab.benchmarks.studies.qqr.variants import Part, Results, line
 from lichen_lab.benchmarks.study.part import above, usual
 
 BITS: Final = (32, 4, 2)

@@ -6,9 +6,9 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
+from lichen_lab.benchmarks.studies.qqr.variants import Line, Part, Results, line
 from lichen_lab.benchmarks.study.part import usual
 
 FLOAT32: Final[Mapping[str, str]] = {

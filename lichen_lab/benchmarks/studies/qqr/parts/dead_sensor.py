@@ -6,10 +6,10 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts import quantity
 from lichen_lab.benchmarks.studies.qqr.probes import FILLS
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, StreamConditions
+from lichen_lab.benchmarks.studies.qqr.variants import Line, Part, Results, line
 from lichen_lab.benchmarks.study.part import above
 
 ACCURACY: Final = "accuracy with one sensor dead, %"

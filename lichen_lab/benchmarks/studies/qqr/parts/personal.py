@@ -4,9 +4,9 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Line, Part, Results, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
 from lichen_lab.benchmarks.studies.qqr.probes import GLOBAL, ONE_DEAD, PERSONAL, WHOLE, figure
+from lichen_lab.benchmarks.studies.qqr.variants import Line, Part, Results, line
 from lichen_lab.benchmarks.study.part import above
 
 ACCURACY: Final = "accuracy on the person's other windows, %"

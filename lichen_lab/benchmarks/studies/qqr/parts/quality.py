@@ -4,7 +4,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Line, Part, line
+from lichen_lab.benchmarks.studies.qqr.variants import Line, Part, line
 from lichen_lab.benchmarks.study.part import above
 
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from lichen_lab.benchmarks.result import Goal
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import ACCURACY, Line, Part, line
 from lichen_lab.benchmarks.studies.qqr.settings import StreamConditions
+from lichen_lab.benchmarks.studies.qqr.variants import ACCURACY, Line, Part, line
 from lichen_lab.benchmarks.study.part import above
 
 HALF: Final = "90 % missing in half of the rounds"
@@ -70,7 +70,7 @@ AV_MNIST: Final = Part(
     place=9,
     title="a second data set, handwritten and spoken digits",
     variants=tuple(
-        line(method, HALF, flow_of(method), v.quantity(method, **v.AV_MNIST), fleet="av-mnist", rounds=20)
+        line(method, HALF, flow_of(method), v.quantity(method), fleet="av-mnist", rounds=20)
         for method in _DIGITS
     ),
     versus=_against(v.PNR, _DIGITS),

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Part, line
 from lichen_lab.benchmarks.studies.qqr.settings import StreamConditions
+from lichen_lab.benchmarks.studies.qqr.variants import Part, line
 
 MISSING: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
 AFFECTED: Final = (0.25, 0.5, 0.75, 1.0)

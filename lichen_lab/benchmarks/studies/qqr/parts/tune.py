@@ -4,8 +4,8 @@ from functools import partial
 from typing import Final
 
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Line, Part, line
 from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF, flow_of
+from lichen_lab.benchmarks.studies.qqr.variants import Line, Part, line
 from lichen_lab.benchmarks.study.part import grid_rows
 
 

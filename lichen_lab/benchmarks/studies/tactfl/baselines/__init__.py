@@ -30,7 +30,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl import federation
+from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, labelled_only, run
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels
@@ -42,15 +43,16 @@ _PSEUDO: Final[Mapping[str, float]] = {"confidence": 0.9, "warm_epochs": 10.0}
 _SERVER: Final[Mapping[str, float]] = {"server_lr": 0.003, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}
 
 BASELINES: Final[Mapping[str, LabelledBaseline]] = {
-    n.RANDOM: LabelledBaseline(n.RANDOM),
-    n.FEDAVG: LabelledBaseline(n.FEDAVG, PseudoLabels, _PSEUDO, whole=True),
-    n.FEDOPT: LabelledBaseline(n.FEDOPT, PseudoLabels, {**_PSEUDO, **_SERVER}, whole=True, adaptive=True),
-    n.FEDPROX: LabelledBaseline(n.FEDPROX, PseudoLabels, {**_PSEUDO, "prox": 0.01}, whole=True),
-    n.MOON: LabelledBaseline(n.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
-    n.AUTOENCODER: LabelledBaseline(n.AUTOENCODER, AutoencoderReconstruction, {"decoder_dim": 64.0}),
+    v.RANDOM: LabelledBaseline(v.RANDOM),
+    v.FEDAVG: LabelledBaseline(v.FEDAVG, PseudoLabels, _PSEUDO, whole=True),
+    v.FEDOPT: LabelledBaseline(v.FEDOPT, PseudoLabels, {**_PSEUDO, **_SERVER}, whole=True, adaptive=True),
+    v.FEDPROX: LabelledBaseline(v.FEDPROX, PseudoLabels, {**_PSEUDO, "prox": 0.01}, whole=True),
+    v.MOON: LabelledBaseline(v.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
+    v.AUTOENCODER: LabelledBaseline(v.AUTOENCODER, AutoencoderReconstruction, {"decoder_dim": 64.0}),
 }
 RUNS: Final[Mapping[str, Run[UnlabelledFleet, TactflSetting, TactflOutcome]]] = {
-    n.LABELLED: labelled_only,
+    v.METHOD: federation.run,
+    v.LABELLED: labelled_only,
     **{name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()},
 }
-"""Name -> function that runs the baseline on a fleet."""
+"""Method -> function that runs it on a fleet, the product's too."""

@@ -7,7 +7,6 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from lichen_lab.benchmarks.result import Say
-from lichen_lab.benchmarks.studies.tactfl.names import BASELINES as TITLES
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
@@ -17,6 +16,7 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     UnlabelledFleet,
 )
 from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
+from lichen_lab.benchmarks.studies.tactfl.variants import BASELINES as TITLES
 from lichen_lab.benchmarks.study import federation as study
 from models.aggregation.server_optimizer import model_of, rejoined, stepped
 from models.contract import Blobs
@@ -45,7 +45,7 @@ class LabelledBaseline:
     """Definition of one baseline.
 
     Attributes:
-        name: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.names`.
+        name: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.variants`.
         local: makes the devices' training from task, setting, options and seed; None: devices do nothing.
         options: own options with their defaults.
         whole: whether the coordinator trains encoders and head in every round, instead of only the head.

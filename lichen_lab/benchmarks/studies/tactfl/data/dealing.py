@@ -1,19 +1,70 @@
-"""Distributes windows: labelled ones, each device's, and missing modalities. NumPy, seeded.
+"""Distributes windows: labelled ones, each device's, missing modalities and faults. NumPy, seeded.
 
 Each purpose has a random generator of its own, so that fleets of one seed that differ in one condition are
 equal in all others. A larger share of labelled windows includes a smaller one, and a device that lacks a
 modality at one rate lacks it at a larger rate.
+
+A fault changes the measurements without any sign: the device trains on them as usual, and its quality scores
+stay 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.contract import WindowSet
+from lichen_lab.benchmarks.studies.tactfl.settings import DealConditions, UnlabelledDevice
+from lichen_lab.simulation.data.sets import uci_har
+from lichen_lab.simulation.data.streams import masked
+from models.contract import FloatArray, WindowSet
 from protocol.errors import Misconfigured
+from protocol.tasks.task import Rounds, Task, Window
+
+Fault = Callable[[FloatArray, np.random.Generator], FloatArray]
+"""Replaces the windows ``x_BCT`` of one modality by those of a broken sensor."""
+
+
+def noise(x_BCT: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """White noise, each channel as strong as its signal."""
+    deviation_C = x_BCT.std(axis=(0, 2)) if len(x_BCT) else np.zeros(x_BCT.shape[1], np.float32)
+    made: FloatArray = (rng.standard_normal(x_BCT.shape) * deviation_C[None, :, None]).astype(np.float32)
+    return made
+
+
+def flipped(x_BCT: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """One or two of the three axes with the wrong sign, the same in all windows."""
+    sign_C = np.ones(x_BCT.shape[1], np.float32)
+    sign_C[rng.permutation(x_BCT.shape[1])[: rng.integers(1, max(2, x_BCT.shape[1]))]] = -1
+    return x_BCT * sign_C[None, :, None]
+
+
+def stuck(x_BCT: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """A stuck sensor: every window repeats its first sample."""
+    del rng
+    return np.ascontiguousarray(np.broadcast_to(x_BCT[:, :, :1], x_BCT.shape))
+
+
+FAULTS: Final[Mapping[str, Fault]] = {"noise": noise, "flipped": flipped, "stuck": stuck}
+"""Name -> fault."""
+
+
+def broken(windows: WindowSet, fault: str, rng: np.random.Generator) -> WindowSet:
+    """Apply a fault to all present modalities of the windows; drops the context.
+
+    Raises:
+        KeyError: there is no such fault.
+    """
+    change = FAULTS[fault]
+    x = {}
+    for column, (name, x_BCT) in enumerate(windows.x.items()):
+        here_B = windows.present_BM[:, column]
+        made_BCT = x_BCT.copy()
+        made_BCT[here_B] = change(x_BCT[here_B], rng)
+        x[name] = made_BCT
+    return replace(windows, x=x, context=None)
+
 
 Places = NDArray[np.int64]
 LABELLED: Final = 11
@@ -81,24 +132,41 @@ def some(places: Places, most: int | None) -> Places:
     return places[np.unique(spread.round().astype(np.int64))]
 
 
-def without(windows: WindowSet, lacks_M: Sequence[bool] | NDArray[np.bool_]) -> WindowSet:
-    """The windows without those modalities."""
-    kept_M = ~np.asarray(lacks_M)
-    context = windows.context
-    if context is not None:
-        shown = {n: x if k else np.zeros_like(x) for (n, x), k in zip(context.x.items(), kept_M, strict=True)}
-        context = replace(context, x=shown, points_BM=context.points_BM * kept_M)
-    return replace(
-        windows,
-        x={
-            name: x_BCT if kept else np.zeros_like(x_BCT)
-            for (name, x_BCT), kept in zip(windows.x.items(), kept_M, strict=True)
-        },
-        present_BM=windows.present_BM & kept_M,
-        context=context,
+def fleet_task(name: str, scales: Mapping[str, float], context_s: float | None) -> Task:
+    """The task on UCI-HAR's sensors; a run sets its network and options.
+
+    Args:
+        name: of the fleet.
+        scales: about the standard deviations of the signals, in g and rad/s.
+        context_s: see :class:`~lichen_lab.benchmarks.studies.tactfl.settings.DealConditions`.
+    """
+    return Task(
+        name=name,
+        method="tactfl",
+        labels=uci_har.LABELS,
+        modalities=tuple(m.model_copy(update={"scale": scales[m.name]}) for m in uci_har.MODALITIES),
+        window=Window(length_s=uci_har.WINDOW_S, stride_s=uci_har.WINDOW_S / 2, context_s=context_s),
+        rounds=Rounds(min_windows=1),
     )
 
 
-def unlabelled(windows: WindowSet) -> WindowSet:
-    """The windows without labels."""
-    return replace(windows, y_B=np.full_like(windows.y_B, -1))
+def members(
+    own: Mapping[str, WindowSet], conditions: DealConditions, seed: int
+) -> tuple[UnlabelledDevice, ...]:
+    """The devices of a fleet: without labels, some without a modality, the first one broken if asked for.
+
+    Args:
+        own: device -> its windows. One without windows or modalities is left out.
+        conditions: of the fleet.
+        seed: of missing modalities and of the fault.
+    """
+    made = []
+    modalities = next(iter(own.values())).present_BM.shape[1]
+    lacks_DM = lacking(len(own), modalities, conditions.missing, seed)
+    for at, ((name, windows), lacks_M) in enumerate(zip(own.items(), lacks_DM, strict=True)):
+        fault = conditions.broken if at == 0 else ""
+        held = broken(windows, fault, rng_of(seed, BROKEN)) if fault else windows
+        if len(held) and not lacks_M.all():
+            unlabelled = replace(masked(held, ~lacks_M), y_B=np.full_like(held.y_B, -1))
+            made.append(UnlabelledDevice(name, f"broken: {fault}" if fault else "", unlabelled))
+    return tuple(made)

@@ -25,12 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.tactfl.data import dealing
-from lichen_lab.benchmarks.studies.tactfl.data.faults import broken
-from lichen_lab.benchmarks.studies.tactfl.data.uci_har import BROKEN
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     DealConditions,
-    UnlabelledDevice,
     UnlabelledFleet,
 )
 from lichen_lab.simulation.data.sets import hapt, uci_har
@@ -40,7 +37,7 @@ from models.data.streams.recording import Recording, Stream
 from models.data.streams.windows import Windows
 from models.data.window_set import concat, select
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Modality, Rounds, Task, Window
+from protocol.tasks.task import Task
 
 NAME: Final = "hapt"
 WORN: Final = "test people, worn as differently"
@@ -60,21 +57,6 @@ _MANY: Final = 1_000_000
 Keys = NDArray[np.int64]
 
 
-def task(context_s: float | None = None) -> Task:
-    """The task; a run sets its network and options."""
-    return Task(
-        name=NAME,
-        method="tactfl",
-        labels=uci_har.LABELS,
-        modalities=tuple(
-            Modality(name=m.name, channels=3, rate_hz=m.rate_hz, unit=m.unit, scale=SCALES[m.name])
-            for m in hapt.MODALITIES
-        ),
-        window=Window(length_s=uci_har.WINDOW_S, stride_s=uci_har.WINDOW_S / 2, context_s=context_s),
-        rounds=Rounds(min_windows=1),
-    )
-
-
 def build(
     seed: int, conditions: DealConditions, *, tuning: bool = False, tests: int | None = None
 ) -> UnlabelledFleet:
@@ -88,27 +70,19 @@ def build(
     strange = sorted(set(conditions.shift) - set(SHIFTS))
     if strange:
         raise Misconfigured(f"{NAME}: no shift {strange[0]!r}; there are {', '.join(SHIFTS)}")
-    learned = task(conditions.context_s)
+    learned = dealing.fleet_task(NAME, SCALES, conditions.context_s)
     people, judged = _people(seed, tuning=tuning)
     recorded = {person: _windows(learned, person) for person in people}
     ours, left = _labelled(recorded, conditions.labelled, seed)
-    worn = people[: conditions.devices]
-    lacks_DM = dealing.lacking(len(worn), len(learned.modalities), conditions.missing, seed)
-    members = []
-    for at, (person, lacks_M) in enumerate(zip(worn, lacks_DM, strict=True)):
+    held = {}
+    for person in people[: conditions.devices]:
         own, key_B = _windows(learned, person, _worn(seed, person, conditions.shift))
         places = np.flatnonzero(np.isin(key_B, left[person]))
-        own = dealing.unlabelled(select(own, dealing.some(places, conditions.windows)))
-        fault = conditions.broken if at == 0 else ""
-        if fault:
-            own = broken(own, fault, dealing.rng_of(seed, dealing.BROKEN))
-        if not lacks_M.all():
-            kind = f"{BROKEN}: {fault}" if fault else ""
-            members.append(UnlabelledDevice(f"p{person:02d}", kind, dealing.without(own, lacks_M)))
+        held[f"p{person:02d}"] = select(own, dealing.some(places, conditions.windows))
     tests_by_name = {HERE: _judged(learned, judged, seed, (), tests)}
     if conditions.shift:
         tests_by_name[WORN] = _judged(learned, judged, seed, conditions.shift, tests)
-    return UnlabelledFleet(NAME, learned, tuple(members), ours, tests_by_name)
+    return UnlabelledFleet(NAME, learned, dealing.members(held, conditions, seed), ours, tests_by_name)
 
 
 def _people(seed: int, *, tuning: bool) -> tuple[list[int], list[int]]:

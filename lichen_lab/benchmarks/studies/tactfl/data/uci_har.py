@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.tactfl.data import dealing
-from lichen_lab.benchmarks.studies.tactfl.data.faults import broken
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     DealConditions,
-    UnlabelledDevice,
     UnlabelledFleet,
 )
 from lichen_lab.simulation.data.access.split import DataSplit, Part
@@ -27,31 +25,14 @@ from models.contract import Context
 from models.data.window_set import select
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Modality, Rounds, Task, Window
+from protocol.tasks.task import Task
 
 NAME: Final = "uci-har"
 SCALES: Final = {"accelerometer": 0.15, "gyroscope": 0.35}
 """Standard deviations of the signals, in g and rad/s."""
-BROKEN: Final = "broken"
-"""The kind of a broken device."""
 _TUNED_ON: Final = 6
 _PEOPLE: Final = 5
 _HOP: Final = uci_har.SAMPLES // 2
-
-
-def task(context_s: float | None = None) -> Task:
-    """The task; a run sets its network and options."""
-    return Task(
-        name=NAME,
-        method="tactfl",
-        labels=uci_har.LABELS,
-        modalities=tuple(
-            Modality(name=m.name, channels=3, rate_hz=m.rate_hz, unit=m.unit, scale=SCALES[m.name])
-            for m in uci_har.MODALITIES
-        ),
-        window=Window(length_s=uci_har.WINDOW_S, stride_s=uci_har.WINDOW_S / 2, context_s=context_s),
-        rounds=Rounds(min_windows=1),
-    )
 
 
 def build(
@@ -70,7 +51,7 @@ def build(
     """
     if conditions.shift:
         raise Misconfigured(f"{NAME}: devices cannot differ by {', '.join(conditions.shift)}; hapt's can")
-    learned = task(conditions.context_s)
+    learned = dealing.fleet_task(NAME, SCALES, conditions.context_s)
     train, test = _people(seed) if tuning else (_split("train"), _split("test"))
     windows = train.windows
     if conditions.context_s is not None:
@@ -78,18 +59,12 @@ def build(
     places, left = dealing.labelled_places(len(windows), conditions.labelled, seed)
     labelled = replace(select(windows, places), context=None)
     shares = dealing.dirichlet_shares(windows.y_B[left], conditions.devices, conditions.alpha, seed)
-    lacks_DM = dealing.lacking(conditions.devices, len(learned.modalities), conditions.missing, seed)
-    members = []
-    for at, (share, lacks_M) in enumerate(zip(shares, lacks_DM, strict=True)):
-        own = dealing.unlabelled(select(windows, left[dealing.some(share, conditions.windows)]))
-        fault = conditions.broken if at == 0 else ""
-        if fault:
-            own = broken(own, fault, dealing.rng_of(seed, dealing.BROKEN))
-        if len(own) and not lacks_M.all():
-            kind = f"{BROKEN}: {fault}" if fault else ""
-            members.append(UnlabelledDevice(f"d{at:02d}", kind, dealing.without(own, lacks_M)))
+    held = {
+        f"d{at:02d}": select(windows, left[dealing.some(share, conditions.windows)])
+        for at, share in enumerate(shares)
+    }
     judged = select(test.windows, dealing.some(np.arange(len(test)), tests))
-    return UnlabelledFleet(NAME, learned, tuple(members), labelled, {HERE: judged})
+    return UnlabelledFleet(NAME, learned, dealing.members(held, conditions, seed), labelled, {HERE: judged})
 
 
 @cache

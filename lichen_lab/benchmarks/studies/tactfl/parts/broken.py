@@ -5,10 +5,9 @@ from statistics import fmean
 from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
-from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Part, Results
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
+from lichen_lab.benchmarks.studies.tactfl.variants import Part, Results
 from lichen_lab.benchmarks.study.part import lines, paired, usual
 
 DEVICES: Final = 5
@@ -17,7 +16,7 @@ FAULTS: Final[Mapping[str, str]] = {
     "1 of 5 broken: noise": "noise",
     "1 of 5 broken: axes with the wrong sign": "flipped",
 }
-"""Text -> a name of :mod:`lichen_lab.benchmarks.studies.tactfl.data.faults`."""
+"""Text -> a name of :mod:`lichen_lab.benchmarks.studies.tactfl.data.dealing`."""
 WEIGHT: Final = "weight of the broken device, shares of an equal one"
 COST: Final = "F1 lost to the broken device, points"
 _SOUND: Final = next(iter(FAULTS))
@@ -51,7 +50,7 @@ PART: Final = Part(
     versus=v.SIMILARITY,
     rows=_rows,
     goals=tuple(
-        Goal(metric, limit, setting=words, method=n.TACTFL, dataset=v.UCI_HAR)
+        Goal(metric, limit, setting=words, method=v.TACTFL, dataset=v.UCI_HAR)
         for words in tuple(FAULTS)[1:]
         for metric, limit in ((WEIGHT, 0.9), (COST, 2.0))
     ),

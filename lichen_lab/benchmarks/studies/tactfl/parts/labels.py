@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
+from lichen_lab.benchmarks.studies.tactfl.variants import Line, Part
 from lichen_lab.benchmarks.study.part import lines
 
 SHARES: Final = (0.1, 0.3, 0.5, 0.7, 0.9)

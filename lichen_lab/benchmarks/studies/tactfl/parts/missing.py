@@ -4,21 +4,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from lichen_lab.benchmarks.result import Goal, ResultRow
-from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import F1, Part, Results
+from lichen_lab.benchmarks.studies.tactfl.variants import F1, Part, Results
 from lichen_lab.benchmarks.study.part import lines, usual
 
 RATES: Final = (0.5, 0.7, 0.8)
 PAPER: Final[Mapping[str, tuple[float, float, float]]] = {
-    n.TACTFL: (77.92, 75.83, 75.12),
-    n.BASELINES[n.FEDOPT]: (74.79, 66.17, 56.45),
-    n.BASELINES[n.FEDPROX]: (70.14, 69.37, 68.77),
-    n.BASELINES[n.MOON]: (74.87, 73.63, 72.78),
-    n.BASELINES[n.AUTOENCODER]: (71.57, 70.58, 68.62),
+    v.TACTFL: (77.92, 75.83, 75.12),
+    v.BASELINES[v.FEDOPT]: (74.79, 66.17, 56.45),
+    v.BASELINES[v.FEDPROX]: (70.14, 69.37, 68.77),
+    v.BASELINES[v.MOON]: (74.87, 73.63, 72.78),
+    v.BASELINES[v.AUTOENCODER]: (71.57, 70.58, 68.62),
 }
 """Table 3 of the paper, F1 in % by rate; its best other method (MFCPL) has 77.44, 75.61 and 75.19."""
-_LEFT_OUT: Final = {n.BASELINES[n.FEDAVG], n.TACTFL_PLAIN, n.TACTFL_PLAIN_TUNED, n.TACTFL_SHORTER_TUNED}
+_LEFT_OUT: Final = {v.BASELINES[v.FEDAVG], v.TACTFL_PLAIN, v.TACTFL_PLAIN_TUNED, v.TACTFL_SHORTER_TUNED}
 _LINES: Final = tuple(title for title in v.LINES if title not in _LEFT_OUT)
 """FedOpt is there, and the paper has no figure of FedAvg."""
 BESIDE: Final = "more than the paper's figure, points"
@@ -45,10 +44,10 @@ PART: Final = Part(
     place=2,
     title="modalities missing by device, beside the paper's table 3",
     variants=lines(v.line, _LINES, {under(rate): {"conditions": {"missing": rate}} for rate in RATES}),
-    versus=(*v.AHEAD, (n.TACTFL, n.NO_SIMILARITY)),
+    versus=(*v.AHEAD, (v.TACTFL, v.NO_SIMILARITY)),
     rows=_rows,
     goals=tuple(
-        Goal(F1, limit, above=True, setting=under(rate), method=n.TACTFL, dataset=v.UCI_HAR)
+        Goal(F1, limit, above=True, setting=under(rate), method=v.TACTFL, dataset=v.UCI_HAR)
         for rate, limit in zip(RATES, (77.9, 75.8, 75.1), strict=True)
     ),
 )

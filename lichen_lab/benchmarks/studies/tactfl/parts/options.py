@@ -3,7 +3,7 @@
 from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
+from lichen_lab.benchmarks.studies.tactfl.variants import Line, Part
 from lichen_lab.benchmarks.study.part import lines
 
 ENCODERS: Final = Part(

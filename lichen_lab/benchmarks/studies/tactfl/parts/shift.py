@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Final
 
-from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import SHIFTS, WORN
-from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE
+from lichen_lab.benchmarks.studies.tactfl.variants import Line, Part
 from lichen_lab.benchmarks.study.part import lines
 
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -34,5 +33,5 @@ PART: Final = Part(
     place=7,
     title="devices worn in different ways (HAPT, a person each)",
     variants=_variants(),
-    versus=(*v.AHEAD, (n.TACTFL, n.NO_SIMILARITY)),
+    versus=(*v.AHEAD, (v.TACTFL, v.NO_SIMILARITY)),
 )

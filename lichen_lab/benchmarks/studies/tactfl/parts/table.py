@@ -3,9 +3,8 @@
 from typing import Final
 
 from lichen_lab.benchmarks.result import Goal
-from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import F1, Part
+from lichen_lab.benchmarks.studies.tactfl.variants import F1, Part
 from lichen_lab.benchmarks.study.part import least, lines
 
 UNDER: Final = "10 % labelled"
@@ -18,25 +17,25 @@ PART: Final = Part(
     title="every method on UCI-HAR, a tenth labelled at the coordinator",
     variants=lines(v.line, v.LINES, {UNDER: {}}),
     versus=(
-        (n.TACTFL_TUNED, n.LABELLED_ONLY),
-        (n.TACTFL_SHORTER_TUNED, n.LABELLED_ONLY),
-        (n.TACTFL_TUNED, n.NO_CONTRAST_TUNED),
-        (n.TACTFL_TUNED, n.AUTOENCODER_TUNED),
-        (n.TACTFL_TUNED, n.NO_SIMILARITY_TUNED),
-        *((n.TACTFL_TUNED, n.BASELINES[name]) for name in (n.FEDAVG, n.FEDOPT, n.FEDPROX, n.MOON)),
-        (n.TACTFL, n.BASELINES[n.RANDOM]),
-        (n.TACTFL, n.BASELINES[n.AUTOENCODER]),
-        (n.TACTFL, n.NO_SIMILARITY),
-        (n.TACTFL, n.TACTFL_PLAIN),
+        (v.TACTFL_TUNED, v.LABELLED_ONLY),
+        (v.TACTFL_SHORTER_TUNED, v.LABELLED_ONLY),
+        (v.TACTFL_TUNED, v.NO_CONTRAST_TUNED),
+        (v.TACTFL_TUNED, v.AUTOENCODER_TUNED),
+        (v.TACTFL_TUNED, v.NO_SIMILARITY_TUNED),
+        *((v.TACTFL_TUNED, v.BASELINES[name]) for name in (v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON)),
+        (v.TACTFL, v.BASELINES[v.RANDOM]),
+        (v.TACTFL, v.BASELINES[v.AUTOENCODER]),
+        (v.TACTFL, v.NO_SIMILARITY),
+        (v.TACTFL, v.TACTFL_PLAIN),
     ),
     goals=(
-        Goal(F1, FINE_TUNED, above=True, setting=UNDER, method=n.TACTFL_SHORTER_TUNED, dataset=v.UCI_HAR),
+        Goal(F1, FINE_TUNED, above=True, setting=UNDER, method=v.TACTFL_SHORTER_TUNED, dataset=v.UCI_HAR),
         Goal(
-            least(n.LABELLED_ONLY),
+            least(v.LABELLED_ONLY),
             0.0,
             above=True,
             setting=UNDER,
-            method=n.TACTFL_SHORTER_TUNED,
+            method=v.TACTFL_SHORTER_TUNED,
             dataset=v.UCI_HAR,
         ),
     ),

@@ -3,9 +3,8 @@
 from functools import partial
 from typing import Final
 
-from lichen_lab.benchmarks.studies.tactfl import names as n
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import Line, Part
+from lichen_lab.benchmarks.studies.tactfl.variants import Line, Part
 from lichen_lab.benchmarks.study.part import in_words, lines
 
 
@@ -22,7 +21,7 @@ PART: Final = Part(
     name="tune",
     place=9,
     title="options of each method, on seeds and people of their own",
-    variants=tuple(line for method in (n.OURS, *n.BASELINES) for line in _tried(method)),
+    variants=tuple(line for method in (v.METHOD, *v.BASELINES) for line in _tried(method)),
     by_default=False,
     seeds=v.TUNING_SEEDS,
 )

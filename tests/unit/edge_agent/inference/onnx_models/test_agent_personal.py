@@ -19,6 +19,7 @@ from edge_agent.windows.quality.meter import REASONS, Quality, ScoredWindows
 from export.bundle_builder import Lineage, make_bundle
 from models.contract import Blobs, Tensors
 from models.data.streams.windows import Windows
+from models.methods.qqr.personal import blended
 from models.registry import method
 from models.tensors import flatten, unflatten
 from protocol.bundle import BundleManifest, pack, unpack
@@ -102,7 +103,9 @@ def answer(model: LoadedModel) -> np.ndarray:
 
 
 def in_torch(private: Tensors, task: Task = TASK) -> np.ndarray:
-    module = method("qqr").client().personal_model(task, global_state(), private)
+    qqr = method("qqr")
+    state = blended(qqr.configure(task), global_state(), private)
+    module = qqr.client().inference_model(task, state)
     x, present = windows()
     with torch.no_grad():
         return module(torch.from_numpy(present.astype(np.float32)), *map(torch.from_numpy, x.values()))[
@@ -110,7 +113,7 @@ def in_torch(private: Tensors, task: Task = TASK) -> np.ndarray:
         ].numpy()
 
 
-def test_without_torch_it_predicts_what_the_method_s_own_personal_model_does(model, private) -> None:
+def test_without_torch_it_predicts_what_the_method_s_own_model_does(model, private) -> None:
     private.write(TASK.name, kept())
     PersonalTensors(private).refresh(model, TASK)
     assert {name.rsplit("/", 1)[0] for name in model.own} == set(OWN)

@@ -1,13 +1,11 @@
 """A model's process has no way to the device's secrets, whatever its model does."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from edge_agent.inference.onnx_models import probe
 from runtime.process import landlock
 from tests.support.agent.predicting import predicting
 from tests.support.agent.serving import inference, judged, put, watched
@@ -146,14 +144,6 @@ async def test_a_folder_may_be_named_from_where_the_agent_stands(state: Path, mo
         running.enqueue(judged())
         await until(lambda: seen)
         assert not seen[0].error
-
-
-async def test_a_process_that_only_tries_a_model_is_confined_too(state: Path, monkeypatch) -> None:
-    monkeypatch.chdir(state)
-    assert await probe.onnxruntime_error(Path("models/a")) == ""
-    (state / "models" / "a" / "model.onnx").unlink()
-    os.link(state / DEVICE_KEY, state / "models" / "a" / "model.onnx")
-    assert "not what its manifest says" in await probe.onnxruntime_error(Path("models/a"))
 
 
 def test_where_the_kernel_lacks_it_models_run_and_the_log_says_so_once(state: Path) -> None:

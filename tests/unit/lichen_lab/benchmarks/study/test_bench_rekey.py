@@ -1,10 +1,8 @@
 """Finished runs of other versions of the code: taken over where their like comes out as it was."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -68,29 +66,6 @@ def test_bench_runs_whose_like_comes_out_as_it_was_count_again_and_others_do_not
     assert "figures are others" in said[-1]
     assert rekey(replace(STUDY, run=now), file, quiet, workers=1) == (0, 1)
     assert len(made) == 2, "what was made again was not kept"
-
-
-def test_bench_runs_as_they_were_written_before_studies_wrote_them_alike_are_read(
-    tmp_path: Path, changed: Change
-) -> None:
-    file = tmp_path / "runs.jsonl"
-    finish(file, SLOW)
-    lines = [json.loads(line) for line in file.read_text().splitlines() if line]
-    for line in lines:
-        whole = line["setting"]
-        told: dict[str, Any] = {
-            **whole["setting"],
-            "dataset": whole["fleet"],
-            "probes": [],
-            "seed": whole["seed"],
-        }
-        line["setting"] = {**told, "flow": {**whole["conditions"], "test": None}}
-        line["key"] = "another"
-    file.write_text("\n".join(map(json.dumps, lines)))
-    changed()
-    assert STUDY.store(file).get(SLOW[0]) is None
-    assert rekey(replace(STUDY, run=made_up), file, quiet, workers=1) == (2, 0)
-    assert [STUDY.store(file).get(one) for one in SLOW] == [made_up(one) for one in SLOW]
 
 
 @pytest.mark.parametrize("name", sorted(cli._STUDIES))

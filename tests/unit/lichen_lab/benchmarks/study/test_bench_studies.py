@@ -39,9 +39,9 @@ class Case:
 
 
 CASES = {
-    f"{name}-{part}": Case(registry.study(name), registry.study(name).parts.part(part))
+    f"{name}-{part}": Case(registry.study(name), registry.study(name).parts[part])
     for name in MADE_UP
-    for part in registry.study(name).parts.names()
+    for part in registry.study(name).parts
 }
 
 
@@ -99,18 +99,18 @@ def test_bench_study_tables_and_tuning_share_no_seed_and_tuning_no_test_data(cas
 
 def test_bench_study_goals_and_help_name_every_part(study: Study[Any, Any]) -> None:
     parts = study.parts
-    goals = {goal for name in parts.names() for goal in parts.part(name).goals}
+    goals = {goal for name in parts for goal in parts[name].goals}
     assert set(registry.bench(study.name).goals) == goals
-    usual, asked = cli._STUDIES[study.name][1].split("; and ")
-    for name in parts.names():
-        assert re.search(rf"\b{name}\b", usual if parts.part(name).by_default else asked), name
+    usual, asked = cli._STUDIES[study.name].split("; and ")
+    for name in parts:
+        assert re.search(rf"\b{name}\b", usual if parts[name].by_default else asked), name
 
 
 def test_bench_study_the_command_measures_what_it_was_asked(
     study: Study[Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[StudyRequest] = []
-    name = study.parts.names()[0]
+    name = next(iter(study.parts))
     case = CASES[f"{study.name}-{name}"]
 
     def results(_study: object, wish: StudyRequest, _say: object) -> list[PartResults[Any, Any]]:
@@ -136,7 +136,7 @@ def test_bench_study_a_finished_run_is_found_again_and_no_other(
     study: Study[Any, Any], tmp_path: Path
 ) -> None:
     file, made_up = tmp_path / "runs.jsonl", MADE_UP[study.name]
-    one = study.parts.part(study.parts.names()[0]).variants[0].spec
+    one = study.parts[next(iter(study.parts))].variants[0].spec
     others = [one.at(1), replace(one, tuning=True), replace(one, small=True), replace(one, fleet="another")]
     study.store(file).put(one, made_up(one))
     assert study.store(file).get(one) == made_up(one)

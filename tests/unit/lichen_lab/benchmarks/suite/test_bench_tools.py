@@ -20,7 +20,7 @@ from lichen_lab.benchmarks.support import timed_worker
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, cpu_seconds, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data.sets import spar
-from lichen_lab.simulation.processes.byte_meter import Meter
+from lichen_lab.simulation.processes.tcp_proxy import Proxy
 from lichen_lab.simulation.processes.testbed import lichen
 from models.data import window_set
 from models.data.streams.recording import read
@@ -120,7 +120,7 @@ def test_bench_the_timed_worker_does_the_job_and_writes_its_cpu_seconds(tmp_path
 
 
 def test_bench_meter_counts_both_directions_and_passes_everything_on() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, Meter(server.getsockname()[1]) as meter:
+    with socket.create_server(("127.0.0.1", 0)) as server, Proxy(server.getsockname()[1]) as meter:
         with socket.create_connection(("127.0.0.1", meter.port), 5) as agent:
             broker, _ = server.accept()
             with broker:
@@ -132,7 +132,7 @@ def test_bench_meter_counts_both_directions_and_passes_everything_on() -> None:
                 broker.sendall(b"yes")
                 agent.settimeout(5)
                 assert agent.recv(16) == b"yes"
-        assert (meter.up.bytes, meter.down.bytes) == (1000, 3)
+        assert (meter.bytes_taken("up"), meter.bytes_taken("down")) == (1000, 3)
 
 
 def test_bench_fleet_names_the_program_that_failed_and_stops_what_it_started() -> None:

@@ -97,7 +97,7 @@ def test_an_earlier_demo_is_only_cleared_by_one_that_can_run(
     else:
         monkeypatch.setattr(prepare, "find_spec", lambda name: None if name == lacking else name)
     with pytest.raises((Misconfigured, ModuleNotFoundError)):
-        prepare_qqr(Options(out=tmp_path), "1")
+        prepare_qqr(Options(out=tmp_path))
     assert (tmp_path / "report.html").exists()
 
 

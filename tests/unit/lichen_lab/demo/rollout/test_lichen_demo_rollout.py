@@ -31,10 +31,9 @@ from lichen_lab.demo.rollout import devices, plots
 from lichen_lab.demo.rollout.bad_model import shuffled, spoil
 from lichen_lab.demo.rollout.checks import bad_model_contained, checks
 from lichen_lab.demo.rollout.monitor import Recorder, last_turn, predictions_of
-from lichen_lab.demo.rollout.results import Move, RolloutResults, WatchPrediction, share_right
+from lichen_lab.demo.rollout.results import Move, RolloutResults, WatchPrediction
 from lichen_lab.demo.rollout.screen import board
-from lichen_lab.demo.rollout.status import DemoRolloutStatus, create_words, status_of
-from lichen_lab.demo.rollout.steps import describe
+from lichen_lab.demo.rollout.steps import DemoRolloutStatus, create_words, describe, status_of
 from lichen_lab.simulation.data import spar_fleet as plan
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes.fleet_files import write_toml
@@ -226,8 +225,6 @@ def test_lines_are_read_and_judged(tmp_path: Path) -> None:
         WatchPrediction(12.0, GOOD, None),
         WatchPrediction(13.0, GOOD, False),
     ]
-    assert share_right(found) == 0.5
-    assert share_right(found[1:2]) is None
 
 
 def test_a_turn_is_the_recording_once_in_its_order_by_one_version() -> None:
@@ -372,5 +369,5 @@ def test_too_few_rounds_are_refused_before_anything_is_removed(tmp_path: Path) -
     prepare.clear_folder(tmp_path)
     (tmp_path / "report.html").write_text("of yesterday")
     with pytest.raises(Misconfigured, match="--rounds 3"):
-        prepare_qqr(Options(out=tmp_path, rounds=3), "1")
+        prepare_qqr(Options(out=tmp_path, rounds=3))
     assert (tmp_path / "report.html").exists()

@@ -3,13 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lichen_lab.simulation.data.online_fleet import (
-    PAPER,
-    PAPER_QUALITY,
-    PAPER_QUANTITY,
-    OnlineSetting,
-    online_fleet,
-)
+from lichen_lab.simulation.data.online_fleet import OnlineSetting
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 
@@ -108,10 +102,9 @@ def test_online_more_devices_leave_the_first_as_they_were() -> None:
 
 
 def test_online_the_papers_setting() -> None:
-    assert (PAPER.devices, PAPER.pool, PAPER.size, PAPER.step, PAPER.alpha) == (5, 2000, 500, 20, 1.0)
-    assert (PAPER_QUANTITY.missing_share, PAPER_QUANTITY.affected_rounds) == (0.9, 0.5)
-    assert (PAPER_QUALITY.noisy_rounds, PAPER_QUALITY.snr_db) == (0.5, 10.0)
-    assert PAPER_QUALITY.affected_rounds == PAPER_QUANTITY.noisy_rounds == 0
+    paper = OnlineSetting()
+    assert (paper.devices, paper.pool, paper.size, paper.step, paper.alpha) == (5, 2000, 500, 20, 1.0)
+    assert paper.missing_share == paper.affected_rounds == paper.noisy_rounds == 0
 
 
 @pytest.mark.parametrize(
@@ -131,11 +124,11 @@ def test_online_the_papers_setting() -> None:
 )
 def test_online_refuses_nonsense(wrong: dict[str, float], culprit: str) -> None:
     with pytest.raises(Misconfigured, match=culprit):
-        online_fleet(windows(), seed=1, **{"pool": 200, "size": 50, "step": 10, **wrong})  # type: ignore[arg-type]
+        OnlineSetting(**{"pool": 200, "size": 50, "step": 10, **wrong}).fleet(windows(), 1)  # type: ignore[arg-type]
 
 
 def test_online_windows_without_labels_are_refused() -> None:
     bare = windows()
     bare.y_B[:] = -1
     with pytest.raises(Misconfigured, match="label"):
-        online_fleet(bare, seed=1)
+        OnlineSetting().fleet(bare, 1)

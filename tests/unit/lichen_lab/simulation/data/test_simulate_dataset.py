@@ -12,7 +12,7 @@ from lichen_lab.simulation.cli import Dataset, app
 from lichen_lab.simulation.data import dataset_tasks
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.access.split import DataSplit
-from lichen_lab.simulation.data.online_fleet import PAPER
+from lichen_lab.simulation.data.online_fleet import OnlineSetting
 from lichen_lab.simulation.training.inputs import options_of
 from lichen_lab.simulation.training.simulated_table import show
 from models.data import window_set
@@ -46,9 +46,10 @@ def small_task(*, rounds: int = 2, seed: int = 0, config: Any = None, codec: str
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = replace(PAPER, devices=3, pool=60, size=40, step=10)
-    small = dataset_tasks.DatasetStudy("made", split, small_task, setting)
+    setting = OnlineSetting(devices=3, pool=60, size=40, step=10)
+    small = replace(dataset_tasks.UCI_HAR, load=split, setting=setting)
     monkeypatch.setattr(dataset_tasks, "STUDIES", {"uci-har": small})
+    monkeypatch.setattr(dataset_tasks.DatasetStudy, "task", lambda _, **given: small_task(**given))
 
 
 def invoke(*words: str) -> Result:
@@ -69,7 +70,7 @@ def test_simulate_dataset_uses_its_own_task_and_setting() -> None:
     assert found["task"] == "toy"
     assert found["devices"] == ["d0", "d1", "d2"]
     assert found["setting"] == {
-        **vars(PAPER),
+        **vars(OnlineSetting()),
         "devices": 3,
         "pool": 60,
         "size": 40,

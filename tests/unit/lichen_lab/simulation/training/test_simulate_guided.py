@@ -15,7 +15,7 @@ from coordinator.storage.update_journal import AcceptedUpdate
 from lichen_lab.simulation.cli import app
 from lichen_lab.simulation.data import dataset_tasks
 from lichen_lab.simulation.data.access.split import DataSplit
-from lichen_lab.simulation.data.online_fleet import PAPER
+from lichen_lab.simulation.data.online_fleet import OnlineSetting
 from lichen_lab.simulation.data.streams import Fixed, Unlabelled
 from lichen_lab.simulation.training.device import Site, VirtualDevice
 from lichen_lab.simulation.training.engine import Engine
@@ -270,10 +270,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
         small = any_task(config=config or {}, seed=seed)
         return small.model_copy(update={"rounds": small.rounds.model_copy(update={"count": rounds})})
 
-    setting = replace(PAPER, devices=3, pool=60, size=40, step=10)
-    monkeypatch.setattr(
-        dataset_tasks, "STUDIES", {"uci-har": dataset_tasks.DatasetStudy("made", split, its, setting)}
-    )
+    setting = OnlineSetting(devices=3, pool=60, size=40, step=10)
+    small = replace(dataset_tasks.UCI_HAR, load=split, setting=setting)
+    monkeypatch.setattr(dataset_tasks, "STUDIES", {"uci-har": small})
+    monkeypatch.setattr(dataset_tasks.DatasetStudy, "task", lambda _, **given: its(**given))
 
 
 @pytest.mark.usefixtures("made")

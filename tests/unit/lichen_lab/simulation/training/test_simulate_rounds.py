@@ -9,7 +9,7 @@ from lichen_lab.simulation.training.runner import History, alone, each_alone, si
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.links import Downlink, Uplink
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
 
 MODALITIES = (
     Modality(name="a", channels=2, rate_hz=16.0),
@@ -174,3 +174,14 @@ def test_simulate_refuses_nonsense() -> None:
         simulate(task(), {}, None, 0)
     with pytest.raises(Misconfigured, match="impute"):
         simulate(task(config={"impute": "guess"}), fleet(), None, 0)
+
+
+def test_rounds_end_when_versions_no_longer_move() -> None:
+    learned = task(rounds=Rounds(count=12, patience=2), config={"epochs": 4, "batch": 4, "lr": 0.3})
+    devices = {name: windows(60, i) for i, name in enumerate(("d0", "d1"))}
+    ended = simulate(learned, devices, windows(90, 50), 3, evaluate_every=12, ends_early=True)
+    assert ended.ended == "no step of the last 2 versions was 5% of the longest"
+    assert 3 <= len(ended.rounds) < 12
+    assert ended.evaluation is not None  # the last version is evaluated, whichever it is
+    whole = simulate(learned, devices, None, 3)
+    assert (len(whole.rounds), whole.ended) == (12, "")

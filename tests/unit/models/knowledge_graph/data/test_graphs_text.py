@@ -46,10 +46,8 @@ def test_no_ngram_spans_two_texts():
     assert np.array_equal(apart[2], dense(("cellar",))[0])
 
 
-@pytest.mark.parametrize(
-    "encoder", [TextEncoder.fit(TEXTS, 6), TextEncoder.unfitted(256)], ids=["fitted", "unfitted"]
-)
-def test_alike_texts_are_nearer_than_others(encoder):
+def test_alike_texts_are_nearer_than_others():
+    encoder = TextEncoder.fit(TEXTS, 6)
     x_EF = encoder.encode(TEXTS)
     near_EE = x_EF @ x_EF.T
     kind_E = np.arange(9) // 3
@@ -84,10 +82,6 @@ def test_the_same_texts_and_seed_give_the_same_bytes():
     one, two = TextEncoder.fit(TEXTS, 5, seed=3), TextEncoder.fit(TEXTS, 5, seed=3)
     assert one.basis_BF.tobytes() == two.basis_BF.tobytes()
     assert one.encode(TEXTS).tobytes() == two.encode(TEXTS).tobytes()
-    assert (
-        TextEncoder.unfitted(8, 1).encode(TEXTS).tobytes()
-        == TextEncoder.unfitted(8, 1).encode(TEXTS).tobytes()
-    )
 
 
 def test_a_texts_features_do_not_depend_on_the_others():

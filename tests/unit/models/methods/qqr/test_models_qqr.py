@@ -13,7 +13,7 @@ from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototyper import class_means
 from models.methods.qqr.prototypes import rounds_name, values_name
 from models.methods.qqr.server import make_server
-from models.tensors import flatten
+from models.tensors import apply, flatten, unflatten
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.task import Task
@@ -97,6 +97,31 @@ def test_plr_trains_towards_prototypes_only_where_quality_is_low():
     assert np.array_equal(good.tensors[name], bare.tensors[name])
     assert not np.array_equal(plr.tensors[name], bare.tensors[name])
     assert np.array_equal(train(task(beta=0.0), noisy, state).tensors[name], bare.tensors[name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"clean_norms": False},
+        {"remeasure_norms": False},
+        {"impute": "zero_input"},
+        {"impute": "zero_input", "clean_norms": False},
+        {"missing_prototype": "wait"},
+    ],
+    ids=str,
+)
+def test_prototypes_are_those_of_the_model_that_is_sent_with_them(options):
+    some = without(windows(60), 1, np.arange(0, 60, 4))
+    some.quality_BM[5::7] = 0.2
+    state = make_client().initial(task(), 0)
+    sent = train(task(prototype_bits=32, **options), some, state)
+    model = unflatten(apply(flatten(state), {n: t for n, t in sent.tensors.items() if n in flatten(state)}))
+    theirs = train(task(prototype_bits=32, upload="prototypes", **options), some, {**state, **model})
+    for name in ("acc", "gyro"):
+        np.testing.assert_allclose(
+            sent.tensors[values_name(name)], theirs.tensors[values_name(name)], rtol=1e-4, atol=1e-4
+        )
 
 
 def test_prototype_upload_trains_nothing():

@@ -106,8 +106,12 @@ def test_the_share_decides_between_the_global_head_and_the_own_one():
     state = with_prototypes(task())
     client, private = make_client(), learn(task(personal="head"), state).private
     ours = predicted(client.inference_model(task(), state))
-    none = client.personal_model(task(personal="head", personal_share=0.0), state, private)
-    whole = client.personal_model(task(personal="head", personal_share=1.0), state, private)
+    none, whole = (
+        client.inference_model(
+            task(), blended(QqrConfig(personal="head", personal_share=share), state, private)
+        )
+        for share in (0.0, 1.0)
+    )
     own_state = state | {"head": {name: private[name] for name in state["head"]}}
     assert torch.equal(predicted(none), ours)
     assert torch.equal(predicted(whole), predicted(client.inference_model(task(), own_state)))

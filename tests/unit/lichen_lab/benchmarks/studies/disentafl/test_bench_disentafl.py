@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from lichen_lab.benchmarks.studies.disentafl import STUDY
-from lichen_lab.benchmarks.studies.disentafl import names as n
-from lichen_lab.benchmarks.studies.disentafl import run_spec as module
+from lichen_lab.benchmarks.studies.disentafl import STUDY, run
 from lichen_lab.benchmarks.studies.disentafl import variants as v
+from lichen_lab.benchmarks.studies.disentafl.data import fleets
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
-from lichen_lab.benchmarks.studies.disentafl.part import PERSONAL, of_kind
 from lichen_lab.benchmarks.studies.disentafl.parts import table
-from lichen_lab.benchmarks.studies.disentafl.run_spec import run
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, DisentAflSetting
+from lichen_lab.benchmarks.studies.disentafl.variants import PERSONAL, of_kind
+from lichen_lab.benchmarks.study import run_spec
 from lichen_lab.benchmarks.study.part import above, in_errors, paired
 from lichen_lab.benchmarks.study.study import StudyRequest
 from models.methods.disentafl import DisentAflConfig
@@ -30,10 +29,10 @@ def quiet(_line: str) -> None:
 
 def test_bench_disentafl_every_method_is_tuned_over_the_same_grid_on_every_fleet() -> None:
     tried: dict[tuple[str, str], set[float]] = {}
-    for variant in parts.part("tune").variants:
+    for variant in parts["tune"].variants:
         tried.setdefault((variant.spec.fleet, variant.method), set()).add(variant.spec.setting.lr)
     assert tried == {(fleet, title): set(v.GRID) for fleet in v.FLEETS for title in v.METHODS}
-    lines = [line for name in parts.names() for line in parts.part(name).variants]
+    lines = [line for name in parts for line in parts[name].variants]
     assert {line.spec.fleet for line in lines} == set(v.FLEETS)
     assert all(lr in v.GRID for by_title in v.BEST_LR.values() for lr in by_title.values())
     assert all(set(by_title) <= set(v.METHODS) for by_title in v.BEST_LR.values())
@@ -46,7 +45,7 @@ def test_bench_disentafl_every_option_that_is_tried_is_one_that_the_method_has()
     for title, tried in v.TRIED.items():
         for options in ({}, *tried):
             one = v.spec(v.MERGE_FA, title, **options)
-            if one.method == n.OURS:
+            if one.method == v.METHOD:
                 DisentAflConfig.model_validate(one.setting.options)
             else:
                 options_of(BASELINES[one.method], one.setting)
@@ -67,20 +66,20 @@ def test_bench_disentafl_differences_are_paired_by_seed_and_by_kind() -> None:
 
 
 def test_bench_disentafl_the_best_baseline_is_of_the_fleet_and_the_worst_kind_is_told() -> None:
-    levels = dict.fromkeys(v.METHODS, 50.0) | {n.TITLES[n.FEDAVG]: 60.0, n.AVG: 65.0, n.KD: 99.0}
-    part = parts.part("table")
+    levels = dict.fromkeys(v.METHODS, 50.0) | {v.TITLES[v.FEDAVG]: 60.0, v.AVG: 65.0, v.KD: 99.0}
+    part = parts["table"]
 
     def made(one: DisentAflRun) -> DisentAflOutcome:
         title = next(t.method for t in part.variants if t.spec.at(one.seed) == one)
-        kind_b = -20.0 if title == n.AVG else 0.0
+        kind_b = -20.0 if title == v.AVG else 0.0
         made = _outcome({"a1": levels[title] + one.seed, "b1": levels[title] + kind_b})
         return replace(made, aggregate={name: {"label": levels[title]} for name in made.personal})
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
-    found = {(r.dataset, r.metric): r.mean for r in rows if r.method == n.AVG}
+    found = {(r.dataset, r.metric): r.mean for r in rows if r.method == v.AVG}
     assert found[v.VEHICLE, PERSONAL.metric] == 65.0 - 10 + 0.5
-    assert found[v.VEHICLE, above(n.TITLES[n.LOCAL])] == 5.0
-    assert found[v.VEHICLE, f"as the fleet gives it: {above(n.TITLES[n.FEDAVG])}"] == 5.0
+    assert found[v.VEHICLE, above(v.TITLES[v.LOCAL])] == 5.0
+    assert found[v.VEHICLE, f"as the fleet gives it: {above(v.TITLES[v.FEDAVG])}"] == 5.0
     assert found[v.VEHICLE, table.BEST_OTHER] == -5.0, "KD is no baseline"
     assert found[v.VEHICLE, table.of("a")] == 15.0
     assert found[v.VEHICLE, table.WORST] == -5.0
@@ -88,9 +87,9 @@ def test_bench_disentafl_the_best_baseline_is_of_the_fleet_and_the_worst_kind_is
 
 def test_bench_disentafl_a_run_is_of_its_fleet_and_names_the_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = build(0, devices=4, train=12, test=8)
-    monkeypatch.setattr(module, "_fleet", lambda *_: fleet)
+    monkeypatch.setattr(run_spec, "_fleet", lambda *_: fleet)
     setting = DisentAflSetting(rounds=1, batch=8, width=16, latent=8, hidden=8, options={"tokens": 4})
-    for name in (n.OURS, n.ALIGN_FEDAVG):
+    for name in (v.METHOD, v.ALIGN_FEDAVG):
         outcome = run(DisentAflRun("made", name, setting))
         assert outcome.kinds == {m.name: m.kind for m in fleet.members}
         assert set(outcome.personal) == set(outcome.kinds)
@@ -98,19 +97,17 @@ def test_bench_disentafl_a_run_is_of_its_fleet_and_names_the_kinds(monkeypatch: 
 
 def test_bench_disentafl_tuning_looks_at_no_test_window(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = build(0, devices=2, train=20, test=8)
-    monkeypatch.setattr(module.fleets, "fleet", lambda *_, **__: fleet)
-    module._fleet.cache_clear()
-    cut = module._fleet("made", 0, True, False)
-    module._fleet.cache_clear()
+    monkeypatch.setattr(fleets, "BUILDERS", {"made": lambda _seed: fleet})
+    cut = fleets.fleet("made", 0, tuning=True)
     for whole_, part_ in zip(fleet.members, cut.members, strict=True):
         assert len(part_.train) + len(part_.test) == len(whole_.train)
 
 
 def test_bench_disentafl_a_key_is_of_all_of_a_run() -> None:
-    plain = DisentAflRun(v.VEHICLE, n.OURS)
+    plain = DisentAflRun(v.VEHICLE, v.METHOD)
     others = [
         plain.at(1),
-        replace(plain, method=n.LOCAL),
+        replace(plain, method=v.LOCAL),
         replace(plain, fleet=v.UCI_HAR),
         replace(plain, setting=replace(plain.setting, lr=0.1)),
         replace(plain, setting=replace(plain.setting, options={"align": 0.0})),
@@ -131,7 +128,7 @@ def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: 
     wish = StudyRequest(("table",), seeds=1, workers=1, resume=tmp_path / "runs.jsonl")
     study.results(wish, quiet)
     once = len(made)
-    assert once == len(parts.part("table").variants)
+    assert once == len(parts["table"].variants)
     study.results(replace(wish, seeds=2), quiet)
     assert len(made) == 2 * once
     assert {one.seed for one in made[once:]} == {1}
@@ -139,4 +136,4 @@ def test_bench_disentafl_an_interrupted_bench_makes_only_what_is_left(tmp_path: 
 
 def test_bench_disentafl_an_unknown_fleet_is_named() -> None:
     with pytest.raises(Misconfigured, match="no fleet 'bus'"):
-        run(DisentAflRun("bus", n.LOCAL))
+        run(DisentAflRun("bus", v.LOCAL))

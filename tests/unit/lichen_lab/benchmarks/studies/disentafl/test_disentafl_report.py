@@ -9,10 +9,10 @@ from typing import Any
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import STUDY, report
 from lichen_lab.benchmarks.studies.disentafl import variants as v
-from lichen_lab.benchmarks.studies.disentafl.part import Results
 from lichen_lab.benchmarks.studies.disentafl.parts import cost
 from lichen_lab.benchmarks.studies.disentafl.parts.cost import Cost
 from lichen_lab.benchmarks.studies.disentafl.report import PAGE
+from lichen_lab.benchmarks.studies.disentafl.variants import Results
 from lichen_lab.benchmarks.study.part import Part
 from lichen_lab.benchmarks.study.report.sheets import Sheet, pivot
 from tests.support.lab.disentafl_study import made_up
@@ -30,7 +30,7 @@ def finished(part: Part[Any, Any], fleets: Sequence[str] = v.FLEETS) -> Results:
 
 
 def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    results = [finished(part, (v.VEHICLE, v.MERGE_FA)) for part in parts.chosen(())]
+    results = [finished(part, (v.VEHICLE, v.MERGE_FA)) for part in STUDY.chosen(())]
     results = [replace(one, computed=COMPUTED) if one.part.name == "cost" else one for one in results]
     rows = [row for one in results for row in one.rows()]
     PAGE.write(results, rows, tmp_path / "new" / "page.html")
@@ -44,13 +44,13 @@ def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
 
 
 def test_a_page_of_one_quick_part_says_so() -> None:
-    small = parts.part("bytes").small()
+    small = parts["bytes"].small()
     results = small.results({one.key(): made_up(one) for one in small.specs((0,))}, (0,), quick=True)
     assert "its figures mean nothing" in PAGE.html([results], small.rows(results))
 
 
 def test_the_part_that_must_be_asked_for_has_a_page_too() -> None:
-    tune = finished(parts.part("tune"), (v.VEHICLE,))
+    tune = finished(parts["tune"], (v.VEHICLE,))
     assert "<svg" in PAGE.html([tune], tune.part.rows(tune))
 
 
@@ -77,7 +77,7 @@ def test_a_pivot_puts_every_row_into_one_cell() -> None:
 
 
 def test_the_sheet_of_kinds_is_the_mean_over_seeds_and_devices() -> None:
-    table = finished(parts.part("table"))
+    table = finished(parts["table"])
     fleet = table.part.variants[0].spec.fleet
     sheet = report.kinds(table, fleet)
     assert sheet is not None

@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
+from lichen_lab.benchmarks.studies.mmfed3_hide import STUDY, federation, fleets, pykeen_side, run
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
-from lichen_lab.benchmarks.studies.mmfed3_hide.part import MRR, Results
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import bytes as travel
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import full, options, table
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import throughput as speed
 from lichen_lab.benchmarks.studies.mmfed3_hide.report import PAGE, matrix
-from lichen_lab.benchmarks.studies.mmfed3_hide.run_spec import run
-from lichen_lab.benchmarks.studies.mmfed3_hide.settings import KnowledgeGraphFleet, MmFed3Outcome, MmFed3Run
+from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
+    METHOD,
+    KnowledgeGraphFleet,
+    MmFed3Outcome,
+    MmFed3Run,
+)
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
+from lichen_lab.benchmarks.studies.mmfed3_hide.variants import MRR, Results
 from lichen_lab.benchmarks.study.part import Part, above, least
 from models.registry import method
 from protocol.errors import Misconfigured
@@ -34,9 +37,9 @@ def finished(part: Part[Any, Any], seeds: tuple[int, ...] = SEEDS) -> Results:
     return part.results({one.key(): made_up(one) for one in part.specs(seeds)}, seeds)
 
 
-@pytest.fixture(params=parts.names())
+@pytest.fixture(params=parts)
 def part(request: pytest.FixtureRequest) -> Part[Any, Any]:
-    return parts.part(request.param)
+    return parts[request.param]
 
 
 def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part[Any, Any]) -> None:
@@ -48,31 +51,33 @@ def test_bench_mmfed3_every_option_is_one_that_the_method_has(part: Part[Any, An
 
 def test_bench_mmfed3_tuning_looks_at_no_test_fact(monkeypatch) -> None:
     asked: list[KnowledgeGraphFleet] = []
-    monkeypatch.setattr("lichen_lab.benchmarks.studies.mmfed3_hide.run_spec._fleet", lambda *_: small_fleet())
-    monkeypatch.setattr(federation, "run", lambda fleet, *_: asked.append(fleet))
+    whole = small_fleet()
+    monkeypatch.setattr(fleets, "dealt", lambda *_: whole)
+    monkeypatch.setattr(fleets, "_graph", lambda _: None)
+    monkeypatch.setitem(federation.RUNS, METHOD, lambda fleet, *_: asked.append(fleet))
     for tuning in (True, False):
-        run(MmFed3Run("made", setting=TINY, tuning=tuning))
+        run(MmFed3Run(fleets.BUSY, setting=TINY, tuning=tuning))
     seen = [{np.array_equal(j.test_N3, j.valid_N3) for j in fleet.judges} for fleet in asked]
     assert seen == [{True}, {False}]
 
 
 def test_bench_mmfed3_what_reads_no_features_is_run_once_for_all_rates() -> None:
-    runs = {title: set() for title in (n.FEDE, n.S_IND, n.MM_CEN, n.OURS)}
-    for line in parts.part("rates").variants:
+    runs = {title: set() for title in (v.FEDE, v.S_IND, v.MM_CEN, v.OURS)}
+    for line in parts["rates"].variants:
         if line.method in runs:
             runs[line.method].add(line.spec.key())
     assert {title: len(keys) for title, keys in runs.items()} == {
-        n.FEDE: 1,
-        n.S_IND: 1,
-        n.MM_CEN: 1,
-        n.OURS: 5,
+        v.FEDE: 1,
+        v.S_IND: 1,
+        v.MM_CEN: 1,
+        v.OURS: 5,
     }
-    assert runs[n.FEDE] <= {one.key() for one in parts.part("table").specs((0,))}
+    assert runs[v.FEDE] <= {one.key() for one in parts["table"].specs((0,))}
 
 
 def test_bench_mmfed3_the_round_that_validates_best_counts_and_differences_are_paired() -> None:
-    part = parts.part("table")
-    level = {n.OURS: (0.45, 0.43), n.MMFEDE: (0.40, 0.44)}
+    part = parts["table"]
+    level = {v.OURS: (0.45, 0.43), v.MMFEDE: (0.40, 0.44)}
 
     def made(one: MmFed3Run) -> MmFed3Outcome:
         title = next(line.method for line in part.variants if line.spec.at(one.seed) == one)
@@ -80,29 +85,29 @@ def test_bench_mmfed3_the_round_that_validates_best_counts_and_differences_are_p
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.specs((0, 1))}, (0, 1)))
     found = {(row.method, row.metric): row.mean for row in rows}
-    assert found[n.OURS, MRR] == pytest.approx(44.0)
-    assert found[n.OURS, above(n.MMFEDE)] == pytest.approx(2.0)
-    assert found[n.OURS, least(n.MMFEDE)] == pytest.approx(-1.0)
+    assert found[v.OURS, MRR] == pytest.approx(44.0)
+    assert found[v.OURS, above(v.MMFEDE)] == pytest.approx(2.0)
+    assert found[v.OURS, least(v.MMFEDE)] == pytest.approx(-1.0)
     missed = [goal for goal in part.goals for row in rows if goal.concerns(row) and not goal.met(row)]
-    assert [goal.metric for goal in missed] == [least(n.MMFEDE)]
+    assert [goal.metric for goal in missed] == [least(v.MMFEDE)]
     (sheet,) = matrix(rows)
     assert sheet.columns == ("nothing", "AE", "CRA", "MMIN", "HidE")
     by_line = dict(sheet.lines)
-    assert list(by_line) == [n.FEDE, *n.FLEETS]
-    assert by_line[n.MMFED3][-1] == pytest.approx(44.0)
-    assert by_line[n.FEDE][1:] == (None,) * 4
+    assert list(by_line) == [v.FEDE, *v.FLEETS]
+    assert by_line[v.MMFED3][-1] == pytest.approx(44.0)
+    assert by_line[v.FEDE][1:] == (None,) * 4
 
 
 def test_bench_mmfed3_the_best_fusion_is_named_with_its_worst_seed() -> None:
-    part = parts.part("fusions")
+    part = parts["fusions"]
 
     def made(one: MmFed3Run) -> MmFed3Outcome:
         concat = one.setting.options["fusion"] == "concat" and one.setting.options["dual"]
         return made_up(one, 0.44 - 0.01 * one.seed if concat else 0.43)
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.specs((0, 1))}, (0, 1)))
-    (told,) = [row for row in rows if row.metric == options.ABOVE[n.S_IND]]
-    assert (told.method, told.setting) == (n.OURS, "r = 50 %, fusion: concatenation")
+    (told,) = [row for row in rows if row.metric == options.ABOVE[v.S_IND]]
+    assert (told.method, told.setting) == (v.OURS, "r = 50 %, fusion: concatenation")
     assert told.mean == pytest.approx(0.0)
 
 
@@ -136,20 +141,20 @@ def test_bench_mmfed3_speed_is_told_with_pykeens_and_without(monkeypatch: pytest
     rows = speed.of(case, fleet, told.append)
     (times,) = [row.mean for row in rows if row.metric == speed.TIMES]
     assert times == 2.0, "the faster of its two ways is compared with"
-    assert parts.part("throughput").goals[0].metric == speed.TIMES
+    assert parts["throughput"].goals[0].metric == speed.TIMES
 
 
 def test_bench_mmfed3_a_key_is_of_all_of_a_run_and_an_outcome_survives_json() -> None:
-    plain = v.spec(n.MMFED3)
+    plain = v.spec(v.MMFED3)
     others = [
         plain.at(1),
-        v.spec(n.MMFED3, "hide"),
-        v.spec(n.MMFEDE),
-        v.spec(n.MMFED3, graph=fleets.WHOLE),
-        v.spec(n.MMFED3, rate=0.1),
-        v.spec(n.MMFED3, setting={"lr": 0.1}),
-        v.spec(n.MMFED3, tuning=True),
-        v.spec(n.MM_IND),
+        v.spec(v.MMFED3, "hide"),
+        v.spec(v.MMFEDE),
+        v.spec(v.MMFED3, graph=fleets.WHOLE),
+        v.spec(v.MMFED3, rate=0.1),
+        v.spec(v.MMFED3, setting={"lr": 0.1}),
+        v.spec(v.MMFED3, tuning=True),
+        v.spec(v.MM_IND),
         replace(plain, small=True),
     ]
     assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
@@ -162,15 +167,15 @@ def test_bench_mmfed3_an_unknown_graph_is_named() -> None:
 
 
 def test_bench_mmfed3_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    results = [finished(parts.part(name), SEEDS[:2]) for name in ("table", "rates", "bytes", "full")]
-    timed = [ResultRow(fleets.BUSY, n.FEDE, "first of three clients", speed.SPEED, 9.0)]
-    results.append(replace(finished(parts.part("throughput")), computed=timed))
+    results = [finished(parts[name], SEEDS[:2]) for name in ("table", "rates", "bytes", "full")]
+    timed = [ResultRow(fleets.BUSY, v.FEDE, "first of three clients", speed.SPEED, 9.0)]
+    results.append(replace(finished(parts["throughput"]), computed=timed))
     rows = [row for one in results for row in one.rows()]
     PAGE.write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
     check_whole(page)
     for words in (
-        n.OURS,
+        v.OURS,
         "what fills absent features",
         "MRR by minutes of CPU",
         "triples a second",

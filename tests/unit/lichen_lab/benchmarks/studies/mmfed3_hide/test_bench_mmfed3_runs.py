@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lichen_lab.benchmarks.studies.mmfed3_hide import federation, fleets
-from lichen_lab.benchmarks.studies.mmfed3_hide import names as n
 from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.federation import _fresh, _look, whole_bytes
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import throughput as speed
@@ -129,4 +128,4 @@ def test_bench_mmfed3_downloads_count_rows_as_they_are_stored() -> None:
 
 def test_bench_mmfed3_an_epoch_is_timed_on_the_products_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(v, "BASE", {name: replace(TINY) for name in v.BASE})
-    assert speed.epoch_s(small_fleet(), n.FEDE, 8) > 0
+    assert speed.epoch_s(small_fleet(), v.FEDE, 8) > 0

@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.studies.qqr import run_spec, studies
+from lichen_lab.benchmarks.studies.qqr import run_spec
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.probes import halves, without
 from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, StreamConditions
@@ -21,7 +21,7 @@ def _made_up_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def loaded(_name: str, part: Part) -> DataSplit:
         return SPLITS[part]
 
-    monkeypatch.setattr(studies, "_loaded", loaded)
+    monkeypatch.setattr(run_spec, "_loaded", loaded)
 
 
 def test_bench_qqr_a_run_is_the_same_again_and_answers_its_probes() -> None:
@@ -75,7 +75,7 @@ def test_bench_qqr_prototype_devices_alone_can_teach_a_class() -> None:
 
 def test_bench_qqr_a_task_of_one_sensor_has_its_windows_alone() -> None:
     alone = tiny(QqrRun(setting=QqrSetting(v.quantity(v.FC), modalities=("gyroscope",))))
-    task, windows = studies.task_of(alone), studies.split(alone, "test").windows
+    task, windows = run_spec.task_of(alone), run_spec.split(alone, "test").windows
     assert task.modality_names == ("gyroscope",)
     assert set(task.network.encoders) == {"gyroscope"}
     assert windows.present_BM.shape == (len(windows), 1)

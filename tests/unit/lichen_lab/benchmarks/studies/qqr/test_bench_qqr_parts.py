@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lichen_lab.benchmarks import cli, registry
+from lichen_lab.benchmarks import cli
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.part import Results
 from lichen_lab.benchmarks.studies.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
 from lichen_lab.benchmarks.studies.qqr.report import PAGE
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
+from lichen_lab.benchmarks.studies.qqr.variants import Results
 from lichen_lab.benchmarks.study.part import Part, paired, standard_error
 from lichen_lab.benchmarks.study.study import Study, StudyRequest
 from lichen_lab.benchmarks.tables import tables
@@ -35,9 +35,9 @@ def outcome(curve: dict[int, float], each: int = 10) -> QqrOutcome:
     return QqrOutcome(curve, {r: each * r for r in curve}, {"head": each}, [], 0)
 
 
-@pytest.fixture(params=parts.names())
+@pytest.fixture(params=parts)
 def part(request: pytest.FixtureRequest) -> Part[Any, Any]:
-    return parts.part(request.param)
+    return parts[request.param]
 
 
 def test_bench_qqr_every_goal_speaks_about_one_row(part: Part[Any, Any]) -> None:
@@ -57,7 +57,7 @@ def test_bench_qqr_every_part_has_rows_of_every_seed(part: Part[Any, Any]) -> No
 
 
 def test_bench_qqr_parts_share_their_runs() -> None:
-    keys = {name: {s.key() for s in parts.part(name).specs((0,))} for name in parts.names()}
+    keys = {name: {s.key() for s in parts[name].specs((0,))} for name in parts}
     assert keys["quantity"] & keys["quality"], "FC is PQ"
     assert keys["quantity"] & keys["bits"], "PNR with 4 bits"
     assert keys["quantity"] & keys["bytes"]
@@ -66,18 +66,18 @@ def test_bench_qqr_parts_share_their_runs() -> None:
 
 
 def test_bench_qqr_the_tables_do_not_use_the_seeds_of_tuning() -> None:
-    assert {s.seed for s in parts.part("tune").specs(range(v.SEEDS))} == set(v.TUNING_SEEDS)
-    grid = {(one.method, one.spec.setting.config["lr"]) for one in parts.part("tune").variants}
+    assert {s.seed for s in parts["tune"].specs(range(v.SEEDS))} == set(v.TUNING_SEEDS)
+    grid = {(one.method, one.spec.setting.config["lr"]) for one in parts["tune"].variants}
     assert grid == {(method, lr) for method in v.QUANTITY for lr in v.GRID}
 
 
 def test_bench_qqr_unasked_runs_no_sweep_and_no_tuning() -> None:
-    names = [part.name for part in parts.chosen(())]
+    names = [part.name for part in STUDY.chosen(())]
     assert names[0] == "quantity"
     assert not {"sweeps", "tune"} & set(names)
-    assert [part.name for part in parts.chosen(("tune", "bits", "tune"))] == ["tune", "bits"]
+    assert [part.name for part in STUDY.chosen(("tune", "bits", "tune"))] == ["tune", "bits"]
     with pytest.raises(Misconfigured, match=r"no part 'bit'.*quantity"):
-        parts.chosen(("bit",))
+        STUDY.chosen(("bit",))
 
 
 def test_bench_qqr_the_literal_rule_is_the_papers_whatever_is_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_bench_qqr_bytes_to_an_accuracy_are_those_of_the_smoothed_mean_curve() -
 
 
 def test_bench_qqr_who_never_reaches_the_accuracy_misses_that_goal() -> None:
-    part = parts.part("bytes")
+    part = parts["bytes"]
     low = {setting.key(): outcome({40: 0.3}) for setting in part.specs((0,))}
     fedavg = next(one for one in part.variants if one.method in FLOAT32)
     low[fedavg.spec.at(0).key()] = outcome({40: 0.9})
@@ -119,7 +119,7 @@ def test_bench_qqr_who_never_reaches_the_accuracy_misses_that_goal() -> None:
 
 
 def test_bench_qqr_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    results = [finished(part) for part in parts.chosen(())]
+    results = [finished(part) for part in STUDY.chosen(())]
     rows = [row for one in results for row in one.part.rows(one)]
     PAGE.write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
@@ -130,7 +130,7 @@ def test_bench_qqr_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None
 
 
 def test_bench_qqr_a_page_of_nothing_but_one_quick_part_says_so() -> None:
-    small = parts.part("bits").small()
+    small = parts["bits"].small()
     done = {setting.key(): made_up(setting) for setting in small.specs((0,))}
     results = [small.results(done, (0,), quick=True)]
     assert "its figures mean nothing" in PAGE.html(results, small.rows(results[0]))
@@ -162,7 +162,7 @@ def test_bench_qqr_the_command_measures_what_it_was_asked(
 
     def results(_study: object, wish: StudyRequest, _say: object) -> list[Results]:
         asked.append(wish)
-        return [finished(parts.part("bits"))]
+        return [finished(parts["bits"])]
 
     monkeypatch.setattr(Study, "results", results)
     page, runs = tmp_path / "page.html", tmp_path / "runs.jsonl"
@@ -171,7 +171,3 @@ def test_bench_qqr_the_command_measures_what_it_was_asked(
     assert done.exit_code == 0, done.output
     assert asked == [StudyRequest(("bits",), 3, 0, 2, runs, any_code=False, report=page, quick=False)]
     assert "2-bit prototypes" in page.read_text()
-
-
-def test_bench_qqr_every_benchmark_has_words_for_its_help() -> None:
-    assert set(registry.names()) - cli._OWN_OPTIONS - set(cli._STUDIES) == set(cli._HELP)

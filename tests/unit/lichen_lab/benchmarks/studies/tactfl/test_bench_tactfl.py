@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-from lichen_lab.benchmarks.studies.tactfl import STUDY
-from lichen_lab.benchmarks.studies.tactfl import names as n
-from lichen_lab.benchmarks.studies.tactfl import run_spec as module
+from lichen_lab.benchmarks.studies.tactfl import STUDY, run
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.part import ACCURACY, F1, Results
 from lichen_lab.benchmarks.studies.tactfl.parts import broken, missing, table
 from lichen_lab.benchmarks.studies.tactfl.parts.labels import SHARES
 from lichen_lab.benchmarks.studies.tactfl.report import PAGE
-from lichen_lab.benchmarks.studies.tactfl.run_spec import run
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, TactflOutcome, TactflRun
+from lichen_lab.benchmarks.studies.tactfl.variants import ACCURACY, F1, Results
+from lichen_lab.benchmarks.study import run_spec
 from lichen_lab.benchmarks.study.part import Part, above, least
 from models.methods.tactfl import TactflConfig
 from protocol.errors import Misconfigured
@@ -32,9 +30,9 @@ def finished(part: Part[Any, Any], seeds: tuple[int, ...] = SEEDS) -> Results:
     return part.results({one.key(): made_up(one) for one in part.specs(seeds)}, seeds)
 
 
-@pytest.fixture(params=parts.names())
+@pytest.fixture(params=parts)
 def part(request: pytest.FixtureRequest) -> Part[Any, Any]:
-    return parts.part(request.param)
+    return parts[request.param]
 
 
 def test_bench_tactfl_lines_of_a_part_show_several_runs_or_ends(part: Part[Any, Any]) -> None:
@@ -56,10 +54,10 @@ def test_bench_tactfl_every_option_is_one_that_its_method_has(part: Part[Any, An
 
 
 def test_bench_tactfl_what_asks_nothing_of_devices_is_run_once_for_all_their_conditions() -> None:
-    runs = {one.key() for one in parts.part("missing").specs((0,)) if one.method in v.ALONE}
+    runs = {one.key() for one in parts["missing"].specs((0,)) if one.method in v.ALONE}
     assert len(runs) == len(v.ALONE)
-    assert runs <= {one.key() for one in parts.part("table").specs((0,))}
-    shares = [one for one in parts.part("labels").specs((0,)) if one.method == n.RANDOM]
+    assert runs <= {one.key() for one in parts["table"].specs((0,))}
+    shares = [one for one in parts["labels"].specs((0,)) if one.method == v.RANDOM]
     assert len({one.key() for one in shares}) == len(SHARES), "the labelled windows are another matter"
 
 
@@ -85,21 +83,21 @@ def _rows(part: Part[Any, Any], outcome: dict[str, TactflOutcome]) -> dict[tuple
 
 
 def test_bench_tactfl_lines_show_ends_of_runs_and_differences_are_paired() -> None:
-    outcome = {name: _outcome(50.0, 60.0) for name in (n.OURS, *n.BASELINES)}
-    outcome |= {n.LABELLED: _outcome(80.0), n.OURS: _outcome(78.0, 83.5), n.RANDOM: _outcome(70.0, 79.0)}
-    found = _rows(parts.part("table"), outcome)
+    outcome = {name: _outcome(50.0, 60.0) for name in (v.METHOD, *v.BASELINES)}
+    outcome |= {v.LABELLED: _outcome(80.0), v.METHOD: _outcome(78.0, 83.5), v.RANDOM: _outcome(70.0, 79.0)}
+    found = _rows(parts["table"], outcome)
     under = table.UNDER
-    assert found[n.TACTFL, under, F1] == 79.0
-    assert found[n.TACTFL, under, ACCURACY] == 80.0
-    assert found[n.TACTFL_TUNED, under, F1] == 84.5
-    assert found[n.LABELLED_ONLY, under, F1] == 81.0
-    assert found[n.NO_CONTRAST_TUNED, under, F1] == 80.0
-    assert found[n.TACTFL_TUNED, under, above(n.LABELLED_ONLY)] == 3.5
-    assert found[n.TACTFL, under, above(n.BASELINES[n.RANDOM])] == 8.0
+    assert found[v.TACTFL, under, F1] == 79.0
+    assert found[v.TACTFL, under, ACCURACY] == 80.0
+    assert found[v.TACTFL_TUNED, under, F1] == 84.5
+    assert found[v.LABELLED_ONLY, under, F1] == 81.0
+    assert found[v.NO_CONTRAST_TUNED, under, F1] == 80.0
+    assert found[v.TACTFL_TUNED, under, above(v.LABELLED_ONLY)] == 3.5
+    assert found[v.TACTFL, under, above(v.BASELINES[v.RANDOM])] == 8.0
 
 
 def test_bench_tactfl_the_worst_seed_is_told() -> None:
-    part = parts.part("table")
+    part = parts["table"]
 
     def made(one: TactflRun) -> TactflOutcome:
         tuned = {0: 81.0, 1: 79.5, 2: 95.0}[one.seed]
@@ -107,22 +105,22 @@ def test_bench_tactfl_the_worst_seed_is_told() -> None:
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
     worst = [
-        row for row in rows if (row.method, row.metric) == (n.TACTFL_SHORTER_TUNED, least(n.LABELLED_ONLY))
+        row for row in rows if (row.method, row.metric) == (v.TACTFL_SHORTER_TUNED, least(v.LABELLED_ONLY))
     ]
     assert [(row.mean, row.n) for row in worst] == [(-0.5, 1)]
     assert [goal.met(row) for goal in part.goals for row in worst if goal.concerns(row)] == [False]
 
 
 def test_bench_tactfl_missing_rates_stand_beside_the_papers_figures() -> None:
-    outcome = {name: _outcome(76.83, 80.0) for name in (n.OURS, *n.BASELINES)}
-    found = _rows(parts.part("missing"), outcome)
-    assert found[n.TACTFL, missing.under(0.7), missing.BESIDE] == pytest.approx(77.83 - 75.83)
-    assert found[n.BASELINES[n.FEDOPT], missing.under(0.8), missing.BESIDE] == pytest.approx(77.83 - 56.45)
-    assert (n.TACTFL_TUNED, missing.under(0.5), missing.BESIDE) not in found
+    outcome = {name: _outcome(76.83, 80.0) for name in (v.METHOD, *v.BASELINES)}
+    found = _rows(parts["missing"], outcome)
+    assert found[v.TACTFL, missing.under(0.7), missing.BESIDE] == pytest.approx(77.83 - 75.83)
+    assert found[v.BASELINES[v.FEDOPT], missing.under(0.8), missing.BESIDE] == pytest.approx(77.83 - 56.45)
+    assert (v.TACTFL_TUNED, missing.under(0.5), missing.BESIDE) not in found
 
 
 def test_bench_tactfl_a_broken_device_is_told_by_its_weight_and_its_cost() -> None:
-    part = parts.part("broken")
+    part = parts["broken"]
     words = list(broken.FAULTS)
 
     def made(one: TactflRun) -> TactflOutcome:
@@ -134,34 +132,34 @@ def test_bench_tactfl_a_broken_device_is_told_by_its_weight_and_its_cost() -> No
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
     found = {(row.method, row.setting, row.metric): row.mean for row in rows}
-    assert found[n.TACTFL, words[1], broken.WEIGHT] == pytest.approx(0.4)
-    assert found[n.TACTFL, words[1], broken.COST] == 1.5
-    assert found[n.NO_SIMILARITY, words[2], broken.COST] == 6.0
-    assert (n.TACTFL, words[0], broken.WEIGHT) not in found
+    assert found[v.TACTFL, words[1], broken.WEIGHT] == pytest.approx(0.4)
+    assert found[v.TACTFL, words[1], broken.COST] == 1.5
+    assert found[v.NO_SIMILARITY, words[2], broken.COST] == 6.0
+    assert (v.TACTFL, words[0], broken.WEIGHT) not in found
 
 
 def test_bench_tactfl_a_run_is_of_its_fleet_and_names_the_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = tactfl_study.fleet()
     fleet = replace(fleet, members=(replace(fleet.members[0], kind="odd"), *fleet.members[1:]))
-    monkeypatch.setattr(module, "_fleet", lambda *_: fleet)
+    monkeypatch.setattr(run_spec, "_fleet", lambda *_: fleet)
     told: list[str] = []
-    outcome = run(TactflRun("made", n.OURS, tactfl_study.TINY), told.append)
+    outcome = run(TactflRun("made", v.METHOD, tactfl_study.TINY), told.append)
     assert outcome.kinds == {"d0": "odd", "d1": "", "d2": ""}
     assert told[-1] == "round 2 of 2"
-    assert run(TactflRun("made", n.OURS, tactfl_study.TINY)).scores == outcome.scores
+    assert run(TactflRun("made", v.METHOD, tactfl_study.TINY)).scores == outcome.scores
 
 
 def test_bench_tactfl_a_key_is_of_all_of_a_run() -> None:
-    plain = v.spec(v.UCI_HAR, n.OURS)
+    plain = v.spec(v.UCI_HAR, v.METHOD)
     others = [
         plain.at(1),
-        v.spec(v.UCI_HAR, n.FEDAVG),
-        v.spec(v.HAPT, n.OURS),
-        v.spec(v.UCI_HAR, n.OURS, setting={"lr": 0.1}),
-        v.spec(v.UCI_HAR, n.OURS, setting={"tune": {"lr": 0.1}}),
-        v.spec(v.UCI_HAR, n.OURS, conditions={"missing": 0.5}),
-        v.spec(v.UCI_HAR, n.OURS, temperature=0.7),
-        v.spec(v.UCI_HAR, n.OURS, tuning=True),
+        v.spec(v.UCI_HAR, v.FEDAVG),
+        v.spec(v.HAPT, v.METHOD),
+        v.spec(v.UCI_HAR, v.METHOD, setting={"lr": 0.1}),
+        v.spec(v.UCI_HAR, v.METHOD, setting={"tune": {"lr": 0.1}}),
+        v.spec(v.UCI_HAR, v.METHOD, conditions={"missing": 0.5}),
+        v.spec(v.UCI_HAR, v.METHOD, temperature=0.7),
+        v.spec(v.UCI_HAR, v.METHOD, tuning=True),
         replace(plain, small=True),
     ]
     assert len({one.key() for one in (plain, *others)}) == 1 + len(others)
@@ -169,14 +167,14 @@ def test_bench_tactfl_a_key_is_of_all_of_a_run() -> None:
 
 def test_bench_tactfl_an_unknown_fleet_is_named() -> None:
     with pytest.raises(Misconfigured, match="no fleet 'bus'"):
-        run(TactflRun("bus", n.OURS))
+        run(TactflRun("bus", v.METHOD))
 
 
 def test_bench_tactfl_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    results = [finished(parts.part(name), SEEDS[:2]) for name in ("table", "labels", "broken")]
+    results = [finished(parts[name], SEEDS[:2]) for name in ("table", "labels", "broken")]
     rows = [row for one in results for row in one.part.rows(one)]
     PAGE.write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
     check_whole(page)
-    for words in (n.TACTFL_TUNED, "broken: noise", "F1 by condition", "90 % labelled"):
+    for words in (v.TACTFL_TUNED, "broken: noise", "F1 by condition", "90 % labelled"):
         assert words in page

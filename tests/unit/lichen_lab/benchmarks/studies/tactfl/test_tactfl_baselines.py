@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lichen_lab.benchmarks.studies.tactfl import STUDY
-from lichen_lab.benchmarks.studies.tactfl import names as n
+from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES, RUNS
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, LabelledRun, mean
@@ -60,20 +60,20 @@ def distance(one: Blobs, other: Blobs) -> float:
     return float(np.sqrt(sum(np.square(a[name] - b[name]).sum() for name in names)))
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*BASELINES, v.LABELLED])
 def test_tactfl_baseline_runs_the_same_for_the_same_seed(name: str) -> None:
-    own = SURE if name in {n.FEDAVG, n.FEDOPT, n.FEDPROX, n.MOON} else {}
+    own = SURE if name in {v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON} else {}
     one, again, other = (RUNS[name](tactfl_study.fleet(), setting(**own), seed, quiet) for seed in (0, 0, 1))
     assert one.scores == again.scores
     assert one.scores != other.scores
-    ends = {TRAINED, TUNED} if name in {n.RANDOM, n.AUTOENCODER} else {TRAINED}
+    ends = {TRAINED, TUNED} if name in {v.RANDOM, v.AUTOENCODER} else {TRAINED}
     assert set(one.scores) == ends
     assert one.by_round[-1] == (2, one.f1())
 
 
 def test_tactfl_baseline_an_unknown_option_is_named() -> None:
     with pytest.raises(Misconfigured, match="FedProx: no option 'proxy'"):
-        federation(n.FEDPROX, proxy=1.0)
+        federation(v.FEDPROX, proxy=1.0)
 
 
 def test_tactfl_baseline_means_are_weighted_and_what_nobody_trained_stays() -> None:
@@ -91,32 +91,32 @@ def test_tactfl_baseline_means_are_weighted_and_what_nobody_trained_stays() -> N
 
 
 def test_tactfl_baseline_devices_send_parts_of_modalities_that_they_have() -> None:
-    for name in (n.FEDAVG, n.AUTOENCODER):
-        made = federation(name, **(SURE if name == n.FEDAVG else {}))
+    for name in (v.FEDAVG, v.AUTOENCODER):
+        made = federation(name, **(SURE if name == v.FEDAVG else {}))
         both, one = (set(trained(made, member)) for member in (0, 2))
         assert both - one == {blob for blob in both if blob.endswith("/mic")} != set()
 
 
 def test_tactfl_baseline_where_the_model_is_not_confident_nobody_trains() -> None:
-    made = federation(n.FEDAVG, confidence=1.1, warm_epochs=1)
+    made = federation(v.FEDAVG, confidence=1.1, warm_epochs=1)
     assert isinstance(made.local, PseudoLabels)
     assert made.local.train(made.fleet.members[0], made.state, 1) is None
     alone = replace(tactfl_study.fleet(), members=())
     options = {"confidence": 1.1, "warm_epochs": 1}
     with_fleet, without = (
-        RUNS[n.FEDAVG](fleet, setting(**options), 0, quiet) for fleet in (tactfl_study.fleet(), alone)
+        RUNS[v.FEDAVG](fleet, setting(**options), 0, quiet) for fleet in (tactfl_study.fleet(), alone)
     )
     assert with_fleet.scores == without.scores
-    sure = RUNS[n.FEDAVG](tactfl_study.fleet(), setting(**SURE), 0, quiet)
+    sure = RUNS[v.FEDAVG](tactfl_study.fleet(), setting(**SURE), 0, quiet)
     assert sure.scores != without.scores
 
 
 def test_tactfl_baseline_fedprox_holds_devices_to_the_global_model() -> None:
     moved = {}
     for prox in (0.0, 1e3):
-        made = federation(n.FEDPROX, **SURE, prox=prox)
+        made = federation(v.FEDPROX, **SURE, prox=prox)
         moved[prox] = distance(trained(made), made.state)
-    free = federation(n.FEDAVG, **SURE)
+    free = federation(v.FEDAVG, **SURE)
     assert moved[0.0] == distance(trained(free), free.state) > 0
     assert moved[1e3] < 0.9 * moved[0.0]
 
@@ -128,14 +128,14 @@ def test_tactfl_baseline_moon_is_its_equation_and_without_it_fedavg() -> None:
     assert float(contrast(z, far, near, 0.5)) > float(contrast(z, near, far, 0.5))
     plain, off, on = (
         flatten(trained(federation(name, **SURE, **more)))
-        for name, more in ((n.FEDAVG, {}), (n.MOON, {"moon": 0.0}), (n.MOON, {"moon": 5.0}))
+        for name, more in ((v.FEDAVG, {}), (v.MOON, {"moon": 0.0}), (v.MOON, {"moon": 5.0}))
     )
     assert all(np.array_equal(plain[name], off[name]) for name in plain)
     assert any(not np.array_equal(plain[name], on[name]) for name in plain)
 
 
 def test_tactfl_baseline_fedopt_steps_by_adam_and_goes_on_with_its_moments() -> None:
-    made = federation(n.FEDOPT, **SURE, server_lr=0.01)
+    made = federation(v.FEDOPT, **SURE, server_lr=0.01)
     made.round(1)
     moments = {name: tensors for name, tensors in made.state.items() if name.startswith("optimizer/")}
     assert moments
@@ -145,7 +145,7 @@ def test_tactfl_baseline_fedopt_steps_by_adam_and_goes_on_with_its_moments() -> 
 
 
 def test_tactfl_baseline_autoencoders_reconstruct_ever_better() -> None:
-    made = federation(n.AUTOENCODER)
+    made = federation(v.AUTOENCODER)
     assert isinstance(made.local, AutoencoderReconstruction)
     assert {"decoder/acc", "decoder/mic"} <= set(made.state)
     assert not {"decoder/acc", "decoder/mic"} & set(made.model)
@@ -159,12 +159,12 @@ def test_tactfl_baseline_autoencoders_reconstruct_ever_better() -> None:
 
 def test_tactfl_baseline_all_begin_alike_and_pass_over_the_labelled_windows_as_often() -> None:
     passes = LabelledRun(
-        BASELINES[n.RANDOM], tactfl_study.fleet(), replace(setting(), rounds=7, tune_epochs=60), 0
+        BASELINES[v.RANDOM], tactfl_study.fleet(), replace(setting(), rounds=7, tune_epochs=60), 0
     )
     assert sum(passes._epochs(round_) for round_ in range(1, 8)) == 60
     first = StudyCoordinator.of(tactfl_study.fleet(), passes.task, setting()).client.initial(passes.task, 0)
     made = LabelledRun(
-        LabelledBaseline("random", BASELINES[n.AUTOENCODER].local, {"decoder_dim": 8}),
+        LabelledBaseline("random", BASELINES[v.AUTOENCODER].local, {"decoder_dim": 8}),
         passes.fleet,
         setting(),
         0,

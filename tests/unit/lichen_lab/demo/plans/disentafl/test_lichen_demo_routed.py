@@ -13,8 +13,8 @@ from lichen_lab.demo import plans
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.core.scenario import Layout, Options
 from lichen_lab.demo.core.traffic import BUNDLE, MANIFEST, OTHER, TrafficCounter
-from lichen_lab.demo.plans.disentafl import collect_results, devices, evaluation, observing, recordings
-from lichen_lab.demo.plans.disentafl.prepare import initial_results
+from lichen_lab.demo.plans.disentafl import collect_results, devices, evaluation
+from lichen_lab.demo.plans.disentafl.prepare import initial_results, restrict, turning_speed, whole_recording
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes.fleet_files import write_toml
@@ -80,8 +80,8 @@ def series(label: int, side: int, speed: float, seconds: float) -> spar.Series:
 
 def test_windows_carry_the_labels_of_all_targets_that_a_device_has(tmp_path: Path) -> None:
     own = [series(2, 1, 3.0, 20.5), series(4, 0, 1.0, 20.5)]
-    recorded = recordings.whole_recording(own, 0)
-    kept = recordings.restrict(recorded, ("accelerometer",), ("label", devices.SPEED))
+    recorded = whole_recording(own, 0)
+    kept = restrict(recorded, ("accelerometer",), ("label", devices.SPEED))
     assert {key.rpartition("/")[0] for key in kept} == {"accelerometer", "label", "target/speed"}
     spar.save(tmp_path / "a.npz", recorded)
     windows = windows_of_recording(TASK, read(tmp_path / "a.npz"))
@@ -102,7 +102,7 @@ def test_a_step_of_turning_speed_is_the_mean_length_of_the_angular_velocity() ->
     x_TC = np.zeros((40, 6), np.float32)
     x_TC[:, :3] = 9.0
     x_TC[16:, 3:] = [1.0, 2.0, -2.0]
-    np.testing.assert_allclose(recordings.turning_speed(x_TC), [0.0, 3.0])
+    np.testing.assert_allclose(turning_speed(x_TC), [0.0, 3.0])
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_an_onlooker_names_what_is_fetched_and_counts_it_by_round(onlooker: Traf
 
 
 def test_a_move_says_whose_route_it_was_and_what_was_fetched_beside_it(onlooker: TrafficCounter) -> None:
-    results = initial_results(TASK, Options(Path("unused")), "1")
+    results = initial_results(TASK)
     route = blob_names.route(TASK, Profile(("gyroscope",)), (1,))
     rows = [{"round": n, "device": "usnea", "blobs": list(route)} for n in (1, 2)]
     rows.append({"round": 1, "device": "stranger", "blobs": list(route)})
@@ -234,10 +234,10 @@ def test_what_an_observer_says_is_read_by_version(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     rows = [line, other, {**line, "version": 3}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"t":')
-    said = observing.predictions_of(file, 4)
+    said = collect_results.predictions_of(file, 4)
     assert len(said) == 2
-    assert observing.share_right(said) == {"label": 1.0, "arm": 0.0}
-    pairs = observing.regression_values(said, devices.SPEED)
+    assert collect_results.share_right(said) == {"label": 1.0, "arm": 0.0}
+    pairs = collect_results.regression_values(said, devices.SPEED)
     assert pairs == [(2.56, 2.0, 1.5), (3.84, 1.0, 0.5)]
-    assert observing.r2(pairs) == pytest.approx(0.0)
-    assert observing.r2([]) is None
+    assert collect_results.r2(pairs) == pytest.approx(0.0)
+    assert collect_results.r2([]) is None

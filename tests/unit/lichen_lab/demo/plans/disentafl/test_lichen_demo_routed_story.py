@@ -7,12 +7,11 @@ import pytest
 
 from lichen_lab.demo.core.results import ObservedPrediction, RoundResult
 from lichen_lab.demo.core.scenario import Options
-from lichen_lab.demo.plans.disentafl import devices
+from lichen_lab.demo.plans.disentafl import devices, table
 from lichen_lab.demo.plans.disentafl.checks import checks
 from lichen_lab.demo.plans.disentafl.prepare import initial_results
 from lichen_lab.demo.plans.disentafl.report import PAGE
 from lichen_lab.demo.plans.disentafl.results import Bundle, DisentaflResults, ModelMove, RoutedObserver
-from lichen_lab.demo.plans.disentafl.summary import table
 from models.contract import Profile
 from models.methods.disentafl.routing import blob_names
 from tests.support.lab.pages import check_whole
@@ -25,7 +24,7 @@ WHOLE = blob_names.route(TASK, Profile(TASK.input_names, TASK.target_names))
 @pytest.fixture
 def good() -> DisentaflResults:
     """A made-up run that went well."""
-    results = initial_results(TASK, OPTIONS, "1")
+    results = initial_results(TASK)
     results.blobs = dict.fromkeys(WHOLE, 1000)
     results.supernet_up, results.plugged_after = 9000, 1
     metrics = {"accuracy": 0.8, "arm/accuracy": 0.9, "speed/r2": 0.6}

@@ -182,7 +182,7 @@ def test_a_fleets_bundle_is_no_cost_of_learning() -> None:
 
 def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: KnowledgeGraph) -> None:
     dealt = {site.name: parts.site_part(made, site, 0) for site in devices.SITES}
-    results = initial_results(made, dealt, OPTIONS, "1")
+    results = initial_results(made, dealt)
     ward = results.gateway("ward")
     update = {"device": "ward", "lost": False, "metrics": {"mrr": 0.25}}
     rounds = [
@@ -212,7 +212,7 @@ def test_rounds_and_turns_are_told_with_bytes_beside_float32(made: KnowledgeGrap
 
 def test_answers_are_told_without_what_the_gateway_knows(made: KnowledgeGraph, tmp_path: Path) -> None:
     dealt = {site.name: parts.site_part(made, site, 0) for site in devices.SITES}
-    ward = initial_results(made, dealt, OPTIONS, "1").gateway("ward")
+    ward = initial_results(made, dealt).gateway("ward")
     known, answer = dealt["ward"].later, ward.answers[0]
     fact = next(tail for head, relation, tail in known if (head, relation) == ("antibiotic", "treats"))
     asked = {"head": "antibiotic", "relation": "treats"}

@@ -8,7 +8,7 @@ import pytest
 
 from lichen_lab.demo.core.results import RoundResult
 from lichen_lab.demo.core.scenario import Options
-from lichen_lab.demo.plans.mmfed3_hide import devices
+from lichen_lab.demo.plans.mmfed3_hide import devices, table
 from lichen_lab.demo.plans.mmfed3_hide.checks import checks, guessing
 from lichen_lab.demo.plans.mmfed3_hide.report import PAGE
 from lichen_lab.demo.plans.mmfed3_hide.results import (
@@ -19,7 +19,6 @@ from lichen_lab.demo.plans.mmfed3_hide.results import (
     SearchOutcome,
     Turn,
 )
-from lichen_lab.demo.plans.mmfed3_hide.summary import table
 from tests.support.lab.pages import check_whole
 
 ROUNDS = 6

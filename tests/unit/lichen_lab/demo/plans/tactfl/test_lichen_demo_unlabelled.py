@@ -10,8 +10,14 @@ from coordinator.config.coordinator import load_settings
 from edge_agent.config import agent as agent_config
 from lichen_lab.demo.core import scenario
 from lichen_lab.demo.core.scenario import Layout, Options
-from lichen_lab.demo.plans.tactfl import collect_results, comparison, devices, recordings
-from lichen_lab.demo.plans.tactfl.prepare import initial_results
+from lichen_lab.demo.plans.tactfl import comparison, devices, steps
+from lichen_lab.demo.plans.tactfl.prepare import (
+    device_recording,
+    draw_share,
+    initial_results,
+    labelled_windows,
+    whole_recording,
+)
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
@@ -55,7 +61,7 @@ def first_results():
     empty = window_set.empty(TASK)
     x = {m: np.zeros((3, *x_BCT.shape[1:]), np.float32) for m, x_BCT in empty.x.items()}
     windows = WindowSet(x, np.ones((3, 2), np.bool_), np.ones((3, 2), np.float32), y_B)
-    return initial_results(TASK, OPTIONS, "1", windows)
+    return initial_results(TASK, windows)
 
 
 def test_the_results_begin_with_the_labelled_windows_by_class() -> None:
@@ -79,7 +85,7 @@ def test_what_a_device_plays_says_nowhere_what_is_being_done(
     everybody: tuple[spar.Series, ...], tmp_path: Path
 ) -> None:
     for watch in devices.DEVICES:
-        recorded = recordings.device_recording(everybody, watch, 0).recorded
+        recorded = device_recording(everybody, watch, 0).recorded
         assert {key.rpartition("/")[0] for key in recorded} == set(watch.sensors)
         spar.save(tmp_path / "a.npz", recorded)
         found = read(tmp_path / "a.npz")
@@ -96,8 +102,8 @@ def test_the_broken_watch_delivers_mostly_noise_and_the_others_what_was_measured
     everybody: tuple[spar.Series, ...],
 ) -> None:
     for watch in devices.DEVICES:
-        clean = recordings.whole_recording(everybody, watch.person, 0)
-        own = recordings.device_recording(everybody, watch, 0)
+        clean = whole_recording(everybody, watch.person, 0)
+        own = device_recording(everybody, watch, 0)
         for name in watch.sensors:
             kept_n = np.isin(clean[f"{name}/t"], own.recorded[f"{name}/t"])
             wrong = own.recorded[f"{name}/values"] - clean[f"{name}/values"][kept_n]
@@ -107,7 +113,7 @@ def test_the_broken_watch_delivers_mostly_noise_and_the_others_what_was_measured
 
 def test_the_seed_decides_the_order_of_exercises_and_the_faults(everybody: tuple[spar.Series, ...]) -> None:
     watch = devices.UnlabelledWatch("a", 4, "drops out", faults=FaultPlan(outage_time=1.0, block_s=5.0))
-    first, again, other = (recordings.device_recording(everybody, watch, seed) for seed in (0, 0, 1))
+    first, again, other = (device_recording(everybody, watch, seed) for seed in (0, 0, 1))
     assert first.faults == again.faults != other.faults
     np.testing.assert_array_equal(first.recorded["gyroscope/values"], again.recorded["gyroscope/values"])
 
@@ -115,20 +121,20 @@ def test_the_seed_decides_the_order_of_exercises_and_the_faults(everybody: tuple
 def test_a_tenth_of_each_persons_windows_of_each_exercise_is_labelled(
     everybody: tuple[spar.Series, ...],
 ) -> None:
-    windows = recordings.labelled_windows(TASK, everybody, 0)
+    windows = labelled_windows(TASK, everybody, 0)
     counts = np.bincount(windows.y_B, minlength=7)
     # 30 s of an exercise are 22 windows.
     assert counts.tolist() == [2 * len(devices.DEVICES) if label in {0, 2, 5} else 0 for label in range(7)]
     assert windows.present_BM.all(), "of whole sensors, the broken watch's wearer included"
-    np.testing.assert_array_equal(windows.y_B, recordings.labelled_windows(TASK, everybody, 0).y_B)
+    np.testing.assert_array_equal(windows.y_B, labelled_windows(TASK, everybody, 0).y_B)
     window_set.check(windows, TASK)
 
 
 def test_drawing_leaves_out_what_has_no_label_and_takes_one_of_a_rare_class() -> None:
     y_B = np.array([-1] * 50 + [1] * 20 + [3] * 2)
-    found = recordings.draw_share(y_B, 0.1, np.random.default_rng(0))
+    found = draw_share(y_B, 0.1, np.random.default_rng(0))
     assert y_B[found].tolist() == [1, 1, 3]
-    assert len(recordings.draw_share(np.full(5, -1), 0.1, np.random.default_rng(0))) == 0
+    assert len(draw_share(np.full(5, -1), 0.1, np.random.default_rng(0))) == 0
 
 
 def test_the_coordinators_weighings_are_told_round_by_round() -> None:
@@ -145,7 +151,7 @@ def test_the_coordinators_weighings_are_told_round_by_round() -> None:
     results = first_results()
     # As the coordinator's history has it: a round that is still open has none.
     rounds = [{"round": 1, "weighing": kept(weighing, {}).as_json()}, {"round": 2, "weighing": None}]
-    collect_results.take_weighings(results, {"rounds": rounds})
+    steps.take_weighings(results, {"rounds": rounds})
     (one,) = results.weighed
     assert one.round == 1
     assert one.weights == weighing.weights
@@ -160,7 +166,7 @@ def test_a_sensor_that_is_not_there_is_missing_from_every_window() -> None:
     results = first_results()
     for device in results.devices:
         device.missing = {"accelerometer": 0.25}
-    collect_results.mark_absent_sensors(results, devices.DEVICES)
+    steps.mark_absent_sensors(results, devices.DEVICES)
     missing = {device.name: device.missing for device in results.devices}
     assert missing["evernia"] == {"accelerometer": 0.25, "gyroscope": 1.0}
     assert missing["usnea"] == {"accelerometer": 0.25}
@@ -211,6 +217,6 @@ def test_the_rivals_are_the_coordinators_training_without_a_fleet(
         "seeds": [0, 1],
     }
     results = first_results()
-    collect_results.take_rivals(results, comparison.results(job))
+    steps.take_rivals(results, comparison.results(job))
     assert results.rival(comparison.RANDOM).accuracies == [0.0, 0.0], "its encoders are not trained"
     assert results.rival(comparison.LABELLED).accuracies == [pytest.approx(0.14)] * 2

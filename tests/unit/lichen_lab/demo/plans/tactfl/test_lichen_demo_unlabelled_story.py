@@ -9,13 +9,12 @@ import pytest
 
 from lichen_lab.demo.core.results import ObservedPrediction, ObserverResults, RoundResult
 from lichen_lab.demo.core.scenario import Options
-from lichen_lab.demo.plans.tactfl import devices, plots
+from lichen_lab.demo.plans.tactfl import devices, report, table
 from lichen_lab.demo.plans.tactfl.checks import checks
 from lichen_lab.demo.plans.tactfl.comparison import PATIENCE
 from lichen_lab.demo.plans.tactfl.prepare import initial_results
 from lichen_lab.demo.plans.tactfl.report import PAGE
 from lichen_lab.demo.plans.tactfl.results import LABELLED, RANDOM, Rival, TactflResults, Weighing
-from lichen_lab.demo.plans.tactfl.summary import table
 from models.contract import WindowSet
 from models.data import window_set
 from tests.support.lab.pages import check_whole
@@ -43,7 +42,7 @@ def good() -> TactflResults:
     y_B = np.arange(14) % 7
     x = {name: np.zeros((14, 3, 128), np.float32) for name in devices.BOTH}
     labelled = WindowSet(x, np.ones((14, 2), np.bool_), np.ones((14, 2), np.float32), y_B)
-    results = initial_results(TASK, OPTIONS, "1", window_set.check(labelled, TASK))
+    results = initial_results(TASK, window_set.check(labelled, TASK))
     accuracies = (0.5, 0.6, 0.65, 0.8)
     results.rounds = [
         RoundResult(n, accuracy, 10 * n, 20 * n, ("usnea",)) for n, accuracy in enumerate(accuracies, 1)
@@ -196,7 +195,7 @@ def test_the_page_shows_every_round_and_device_and_escapes_what_it_was_told(
 
 def test_a_run_of_which_little_is_known_has_a_page_all_the_same() -> None:
     labelled = window_set.empty(TASK)
-    results = initial_results(TASK, OPTIONS, "1", labelled)
+    results = initial_results(TASK, labelled)
     page = PAGE.html(results)
     assert "<svg" in page
     assert "Similarity of devices" not in page
@@ -205,7 +204,7 @@ def test_a_run_of_which_little_is_known_has_a_page_all_the_same() -> None:
 
 def test_a_device_without_the_sensor_has_an_empty_row(good: TactflResults) -> None:
     names = [device.name for device in good.devices]
-    found = plots.similarity_table(good.weighed[0], "encoder/gyroscope", names)
+    found = report.similarity_table(good.weighed[0], "encoder/gyroscope", names)
     assert np.isnan(found[1]).all()
     assert np.isnan(found[:, 1]).all()
     assert found[0, 0] == 1.0

@@ -142,7 +142,11 @@ def test_an_encrypted_entry_a_second_copy_and_too_many_entries_are_refused(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("train/y_train.txt", b"1\n2\n3\n4\n7\n", "'y' must be 5 integers from 1 to 6"),
+        (
+            "train/y_train.txt",
+            b"1\n2\n3\n4\n7\n",
+            "'y' must be finite integers of shape (B) from 1 to 6, it is int8 of shape (5), from 1 to 7",
+        ),
         ("train/y_train.txt", b"1\n2.5\n3\n", "not small integers"),
         ("train/y_train.txt", b"1\nnan\n3\n", "not small integers"),
         ("train/y_train.txt", b"1\n1000\n3\n", "not small integers"),
@@ -150,7 +154,11 @@ def test_an_encrypted_entry_a_second_copy_and_too_many_entries_are_refused(
         ("train/y_train.txt", b"", "not lines of numbers"),
         ("train/y_train.txt", b"standing\n", "not lines of numbers"),
         ("train/y_train.txt", "٣\n".encode(), "not lines of numbers"),
-        ("test/subject_test.txt", b"1\n2\n", "'subject' must be 4 integers"),
+        (
+            "test/subject_test.txt",
+            b"1\n2\n",
+            "must be finite integers of shape (B) from 1 to 30, it is int8 of shape (2), from 1 to 2; B is 4",
+        ),
         ("test/Inertial Signals/total_acc_z_test.txt", None, "is not in it"),
         ("test/Inertial Signals/total_acc_z_test.txt", b"1 2 3\n" * 4, "4 lines of 3 numbers"),
         ("test/Inertial Signals/total_acc_z_test.txt", (b"1 " * 128 + b"\n") * 3, "should be 4 of 128"),

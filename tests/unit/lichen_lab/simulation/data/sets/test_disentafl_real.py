@@ -5,7 +5,7 @@ import pytest
 
 from lichen_lab.benchmarks.studies.disentafl.data import fleets, merge_fa
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.sets import fashion_mnist, uci_har, vehicle
+from lichen_lab.simulation.data.sets import av_mnist, uci_har, vehicle
 from models.data import window_set
 from protocol.errors import Misconfigured
 
@@ -32,8 +32,8 @@ def test_vehicle_is_the_subset_that_is_described() -> None:
 
 
 def test_fashion_mnist_has_its_published_counts() -> None:
-    here(fashion_mnist.FOLDER)
-    pixels, kinds = fashion_mnist.images("test")
+    here(av_mnist.FASHION)
+    pixels, kinds = av_mnist.images("test", av_mnist.FASHION)
     assert pixels.shape == (10_000, 28, 28)
     assert np.bincount(kinds).tolist() == [1000] * 10
 
@@ -50,7 +50,7 @@ def test_uci_har_xm_has_24_people_whose_intensity_spreads() -> None:
 
 
 def test_the_judges_of_merge_fa_recognise_what_members_would_have_to_generate() -> None:
-    here("mnist", fashion_mnist.FOLDER, "fsdd")
+    here("mnist", av_mnist.FASHION, "fsdd")
     fleet = merge_fa.build(0, each=2, train=10, test=40)
     right: dict[str, list[bool]] = {"gen_image": [], "gen_audio": []}
     for member in fleet.members:

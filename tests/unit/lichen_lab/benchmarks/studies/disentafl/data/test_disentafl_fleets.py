@@ -10,7 +10,7 @@ from lichen_lab.benchmarks.studies.disentafl.data import fleets, judges, made, m
 from lichen_lab.benchmarks.studies.disentafl.data.windows import stratified
 from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.sets import av_mnist, fashion_mnist
+from lichen_lab.simulation.data.sets import av_mnist
 from lichen_lab.simulation.data.sets import vehicle as vehicle_data
 from models.contract import Profile, WindowSet
 from models.data import window_set
@@ -29,7 +29,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(locations, "beside_checkout", lambda: tmp_path / "nothing")
     monkeypatch.setattr(judges, "HIDDEN", 16)
     write_images(root / av_mnist.FOLDER)
-    write_images(root / fashion_mnist.FOLDER)
+    write_images(root / av_mnist.FASHION)
     sounds = made_data.fsdd_arrays()
     sounds["index"] = (6 * sounds["index"]).astype(np.int8)  # 0, 6 ... 42: of all three parts
     hiss = np.random.default_rng(12).integers(-2000, 2000, len(sounds["audio"]))
@@ -139,7 +139,7 @@ def test_no_window_is_both_trained_and_judged_on(name: str) -> None:
 @EVERY
 def test_tuning_never_shows_a_test_window(name: str) -> None:
     fleet = SMALL[name](0)
-    tuned = fleets.tuning(fleet, seed=1)
+    tuned = fleets.held_out(fleet, seed=1)
     for before, after in zip(fleet.members, tuned.members, strict=True):
         assert len(after.train) + len(after.test) == len(before.train)
         told = {b"".join(x[row].tobytes() for x in before.test.x.values()) for row in range(len(before.test))}

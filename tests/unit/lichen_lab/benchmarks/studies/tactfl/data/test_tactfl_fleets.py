@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lichen_lab.benchmarks.studies.tactfl.data import dealing, fleets, hapt, uci_har
-from lichen_lab.benchmarks.studies.tactfl.data.faults import FAULTS, broken
+from lichen_lab.benchmarks.studies.tactfl.data.dealing import FAULTS, broken
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import WORN
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE, DealConditions, UnlabelledFleet
 from lichen_lab.simulation.data.access import locations

@@ -1,0 +1,1 @@
+"""The fault matrix over a coordinator of several processes, on PostgreSQL."""
