@@ -137,11 +137,6 @@ class Evaluation:
     confusion_KK: list[list[int]]
     by: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
-    @property
-    def recall_K(self) -> tuple[float | None, ...]:  # noqa: N802 - shape legend
-        """Recall by class; None for a class without windows."""
-        return tuple(row[c] / sum(row) if sum(row) else None for c, row in enumerate(self.confusion_KK))
-
 
 class Client(Protocol):
     """A device's half; lives in ``client.py`` and may import torch. Made by ``make_client()`` there."""

@@ -37,7 +37,6 @@ class MethodSpec(Generic[C]):
     paper: str
     config: type[C]
     needs_labels: bool
-    may_miss_modality: bool
     symbols: Mapping[str, str] = field(default_factory=dict)
     """The paper's symbol -> our name."""
     prototype_role: bool = False

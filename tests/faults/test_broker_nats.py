@@ -17,7 +17,7 @@ from tests.support.network.nats import NODES, NatsNodes
 
 DEVICES = ("alectoria", "bryoria", "cetraria")
 PLACES = (COORDINATOR, *DEVICES, "witness")
-ROUNDS = 6
+ROUNDS = 8
 
 
 class NatsTrial(FaultTrial):
@@ -77,7 +77,10 @@ async def test_a_fleet_on_nats_loses_nothing_when_nodes_die_in_mid_round(tmp_pat
                 await trial.until_round(2, Kind.UPDATE)
                 trial.kill(0)  # the coordinator's
                 await trial.until_round(3, Kind.UPDATE)
+                # A node needs some 10 s to join again, a round one: without a pause all rounds would be over.
+                await bed.stop(COORDINATOR)
                 await trial.back(0)
+                await bed.start(COORDINATOR, restart="on-failure")
                 await trial.until_round(4, Kind.UPDATE)
                 trial.kill(1)
             await bed.until("the end of all rounds", trial.finished, 150)

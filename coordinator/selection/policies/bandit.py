@@ -58,11 +58,10 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One device's arm; ``never``: it was never selected. ``words``: for people."""
+    """One device's arm; ``words``: for people."""
 
     device: str
     score: float
-    never: bool
     words: str
 
 
@@ -100,13 +99,13 @@ def arm(device: str, route: Sequence[str], found: Sums, unknown_loss: float, exp
     seen = found.seen.get(device, 0.0)
     experts = sum(found.sampled.get(name, 0.0) for name in dict.fromkeys(route))
     if not seen:
-        return Arm(device, math.inf, never=True, words=f"never selected, experts {experts:.1f}")
+        return Arm(device, math.inf, words=f"never selected, experts {experts:.1f}")
     mean = found.mean_loss(device)
     loss = unknown_loss if mean is None else mean
     score = loss + explore * math.sqrt(found.rounds / (seen + experts))
     told = f"loss {loss:.2f}" if mean is not None else f"loss unknown ({loss:.2f} assumed)"
     words = f"{told}, seen {seen:.1f} of {found.rounds:.1f} rounds, experts {experts:.1f}"
-    return Arm(device, score, never=False, words=words)
+    return Arm(device, score, words)
 
 
 def rank(draw: SelectionInput) -> list[Arm]:

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from protocol.errors import Transient
+
 Fence = Callable[[sa.Connection], None]
 """Called in a transaction that wrote something, just before its commit; what it raises undoes that."""
 Insert = sqlite.Insert | postgresql.Insert
@@ -17,9 +19,14 @@ class TableEngine(ABC):
 
     Attributes:
         where: the place of the tables for messages, without secrets.
+        insert: an INSERT that knows ``on_conflict_do_update`` and ``on_conflict_do_nothing``.
     """
 
     where: str
+    insert: Callable[[sa.Table], Insert]
+    _connection: sa.Connection | None = None
+    _why = ""
+    """Why there is no connection, if the server said so."""
 
     @abstractmethod
     def open(self) -> None:
@@ -30,19 +37,21 @@ class TableEngine(ABC):
             Transient: the engine cannot be used now.
         """
 
-    @abstractmethod
-    def insert(self, table: sa.Table) -> Insert:
-        """An INSERT that knows ``on_conflict_do_update`` and ``on_conflict_do_nothing``."""
-
     @property
-    @abstractmethod
     def in_transaction(self) -> bool:
         """Whether :meth:`transaction` is open."""
+        return self._connection is not None and self._connection.in_transaction()
 
     @property
-    @abstractmethod
     def connection(self) -> sa.Connection:
-        """The connection of the open transaction."""
+        """The connection of the open transaction.
+
+        Raises:
+            Transient: it is closed or lost.
+        """
+        if self._connection is None:
+            raise Transient(self._why or f"{self.where}: the database is closed, or its connection was lost")
+        return self._connection
 
     @abstractmethod
     def transaction(self, *, write: bool, fence: Fence | None) -> AbstractContextManager[sa.Connection]:

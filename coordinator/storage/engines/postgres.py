@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from coordinator.storage.engines import postgres_tables as tables
-from coordinator.storage.engines.base import Fence, Insert, TableEngine
+from coordinator.storage.engines.base import Fence, TableEngine
 from coordinator.storage.engines.postgres_address import PostgresSchema
 from coordinator.storage.engines.postgres_errors import is_lost, sorted_error
 from coordinator.storage.engines.postgres_look import is_locked, used_bytes
@@ -51,6 +51,8 @@ class PostgresEngine(TableEngine):
         path: further schemas in which tables are looked up.
     """
 
+    insert = staticmethod(postgresql.insert)
+
     def __init__(
         self,
         place: PostgresSchema,
@@ -67,12 +69,11 @@ class PostgresEngine(TableEngine):
         self.engine = engine_of(place, path, read_only=read_only, alone=alone)
         sa.event.listen(self.engine, "before_cursor_execute", self._note)
         self._writer, self._seq = secrets.token_hex(12), 0
-        self._connection: sa.Connection | None = None
         self._wrote = self._opened = False
         self._doubtful: int | None = None
         self._used = self._next_try = 0.0
         self._failures = 0
-        self._lost, self._why = "", ""
+        self._lost = ""
 
     # ---- the session
 
@@ -129,9 +130,7 @@ class PostgresEngine(TableEngine):
             if time.monotonic() < self._next_try:  # callers must not wait for the network one after the other
                 raise Transient(self._why)
             self._restore()
-        if self._connection is None:
-            raise Transient(self._why or f"{self.where}: the connection is closed")
-        return self._connection
+        return self.connection
 
     def _try(self) -> None:
         connection = self.connection
@@ -193,22 +192,6 @@ class PostgresEngine(TableEngine):
     def _note(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if not statement.lstrip().upper().startswith(_READS):
             self._wrote = True
-
-    def insert(self, table: sa.Table) -> Insert:
-        """See the base class."""
-        return insert(table)
-
-    @property
-    def in_transaction(self) -> bool:
-        """See the base class."""
-        return self._connection is not None and self._connection.in_transaction()
-
-    @property
-    def connection(self) -> sa.Connection:
-        """See the base class."""
-        if self._connection is None:
-            raise Transient(self._why or f"{self.where}: the connection was lost")
-        return self._connection
 
     @contextmanager
     def transaction(self, *, write: bool, fence: Fence | None) -> Iterator[sa.Connection]:

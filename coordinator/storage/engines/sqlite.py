@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from coordinator.storage import schema
-from coordinator.storage.engines.base import Fence, Insert, TableEngine
+from coordinator.storage.engines.base import Fence, TableEngine
 from coordinator.storage.migrations import TableVersion, keep_copy, require_readable
 from protocol.errors import LichenError, Misconfigured, Transient
 from runtime.storage import sqlite
@@ -59,6 +59,8 @@ class SqliteEngine(TableEngine):
         alone: refuse to share the file with another process of a coordinator.
     """
 
+    insert = staticmethod(sqlite_insert)
+
     def __init__(self, path: Path, *, read_only: bool, alone: bool) -> None:
         self.path = path
         self.where = str(path)
@@ -66,7 +68,6 @@ class SqliteEngine(TableEngine):
         self._lock: FolderLock | None = None
         opened: Callable[[Path], sqlite3.Connection] = sqlite.open_reader if read_only else _open_writer
         self.engine = sa.create_engine("sqlite://", poolclass=StaticPool, creator=lambda: opened(path))
-        self._connection: sa.Connection | None = None
         self._raw: Any = None
         self._place: sqlite.Place | None = None
 
@@ -127,22 +128,6 @@ class SqliteEngine(TableEngine):
                 run(words)
         schema.metadata.create_all(connection)
         TableVersion(schema.VERSION, schema.READABLE_FROM).write(run)
-
-    def insert(self, table: sa.Table) -> Insert:
-        """See the base class."""
-        return insert(table)
-
-    @property
-    def in_transaction(self) -> bool:
-        """See the base class."""
-        return self._connection is not None and self._connection.in_transaction()
-
-    @property
-    def connection(self) -> sa.Connection:
-        """See the base class."""
-        if self._connection is None:
-            raise Transient(f"{self.path}: the database is closed")
-        return self._connection
 
     @contextmanager
     def transaction(self, *, write: bool, fence: Fence | None) -> Iterator[sa.Connection]:

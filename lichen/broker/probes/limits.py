@@ -16,7 +16,7 @@ _OUTGOING: Final = 65
 """Chunks in flight at the largest ``window``, and a control message."""
 _KEEPALIVE_S: Final = 2
 _PATIENCE_S: Final = 12.0
-"""A busy Mosquitto looks for silent clients only every few seconds."""
+"""1.5 times the keepalive, then up to 5 s until Mosquitto 2.0 looks for silent clients again (its source)."""
 _ARRIVES_S: Final = 3.0
 
 

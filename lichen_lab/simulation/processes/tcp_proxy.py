@@ -99,11 +99,6 @@ class Proxy:
         """Bytes that were passed on."""
         return self._lanes[way].passed
 
-    @property
-    def open_connections(self) -> int:
-        """Connections that are relayed now."""
-        return len(self._pairs)
-
     def cut(self) -> int:
         """RST to both sides of every connection; returns how many there were. New ones are taken."""
         return self._call(self._cut)

@@ -121,7 +121,6 @@ METHOD = MethodSpec(
     "Federated Learning, AAAI 2024",
     config=DisentAflConfig,
     needs_labels=True,
-    may_miss_modality=True,
     symbols={
         "M": "inputs (task.input_names)",
         "O": "targets (task.objectives)",

@@ -144,7 +144,6 @@ METHOD = MethodSpec(
     "Multimodal Knowledge Graph Completion",
     config=MmFed3Config,
     needs_labels=False,
-    may_miss_modality=True,
     material="graph",
     owned=("rows",),
     one_model=True,

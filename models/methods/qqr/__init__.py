@@ -158,7 +158,6 @@ METHOD = MethodSpec(
     "Learning",
     config=QqrConfig,
     needs_labels=True,
-    may_miss_modality=True,
     prototype_role=True,
     trains=lambda config: config.upload != "prototypes",
     personal=lambda config: _PERSONAL[config.personal],

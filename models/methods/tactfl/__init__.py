@@ -127,7 +127,6 @@ METHOD = MethodSpec(
     "Similarity-guided Model Aggregation, BMVC",
     config=TactflConfig,
     needs_labels=False,
-    may_miss_modality=True,
     guided=True,
     optimised=("encoder",),
     tunable=("head_", "finetune_", "weighting", "rule", "sharpness", "centre", "floor"),

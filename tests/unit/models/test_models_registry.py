@@ -123,4 +123,3 @@ def test_judging_counts_labelled_windows_only():
     )  # class 2 neither occurs nor is predicted
     assert found.metrics["loss"] == pytest.approx(-np.log([0.9, 0.8, 0.4]).mean(), rel=1e-5)
     assert found.metrics["windows"] == 3
-    assert found.recall_K == (1.0, 0.5, None)

@@ -32,7 +32,6 @@ def run(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, tell: Say) ->
     return replace(
         outcome,
         shares=shares([one for one in weighings if one]),
-        last_shares=shares([one for one in weighings[-1:] if one]),
         bytes_up=bytes_per_update(federation.records)[0],
         refused=federation.refused,
     )

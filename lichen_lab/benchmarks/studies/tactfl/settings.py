@@ -143,7 +143,6 @@ class TactflOutcome(run_spec.RunOutcome):
         scores: :data:`TRAINED` and, if the method has it, :data:`TUNED` -> scores by test set.
         by_round: (round, F1 in % on :data:`HERE`), the last round included.
         shares: device -> its mean weight over rounds and parts, relative to an equal weight.
-        last_shares: likewise, of the last round.
         kinds: device -> its kind.
         bytes_up: mean payload bytes of a device and round; 0 if updates are not written as frames.
         refused: number of refused updates.
@@ -152,7 +151,6 @@ class TactflOutcome(run_spec.RunOutcome):
     scores: dict[str, Scores]
     by_round: list[tuple[int, float]] = field(default_factory=list)
     shares: dict[str, float] = field(default_factory=dict)
-    last_shares: dict[str, float] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     bytes_up: float = 0.0
     refused: int = 0

@@ -123,12 +123,6 @@ class SimCursor:
         """See DBAPI."""
         return self._rows.pop(0) if self._rows else None
 
-    def fetchmany(self, size: int | None = None) -> list[Any]:
-        """See DBAPI."""
-        count = size or self.arraysize
-        found, self._rows = self._rows[:count], self._rows[count:]
-        return found
-
     def fetchall(self) -> list[Any]:
         """See DBAPI."""
         found, self._rows = self._rows, []

@@ -6,6 +6,7 @@ offer's seed, so that the same offer gives the same bytes. Work takes virtual se
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -66,6 +67,7 @@ def first_state(task: Task, head: int) -> Blobs:
     return unflatten(tensors)
 
 
+@dataclass(eq=False, repr=False)
 class ToyTrainer:
     """Stands in for the worker process of one device's life.
 
@@ -76,11 +78,10 @@ class ToyTrainer:
         fail: share of jobs whose worker dies.
     """
 
-    def __init__(self, clock: Clock, seconds: float, rng: random.Random, fail: float) -> None:
-        self._clock = clock
-        self._seconds = seconds
-        self._rng = rng
-        self._fail = fail
+    clock: Clock
+    seconds: float
+    rng: random.Random
+    fail: float
 
     async def run(self, job_dir: Path, timeout_s: float) -> None:
         """Do one job; see ``runtime.process.worker.Worker.run``.
@@ -88,8 +89,8 @@ class ToyTrainer:
         Raises:
             WorkerFailed: drawn.
         """
-        await self._clock.sleep(min(timeout_s, self._rng.uniform(0.01, self._seconds)))
-        if self._rng.random() < self._fail:
+        await self.clock.sleep(min(timeout_s, self.rng.uniform(0.01, self.seconds)))
+        if self.rng.random() < self.fail:
             raise WorkerFailed("the toy worker was killed", "out of memory, says the seed")
         train(job_dir)
 
@@ -126,32 +127,24 @@ def train(job_dir: Path) -> None:
     job_folder.save_local_result(job_dir, result)
 
 
+@dataclass(eq=False, repr=False)
 class ToyJobs:
     """Stands in for the coordinator's worker processes; see ``coordinator.workers.jobs.Jobs``.
 
     ``bundle`` makes an export that agents can deploy; None: some bytes.
     """
 
-    def __init__(  # noqa: PLR0917 - one place makes it
-        self,
-        task: Task,
-        head: int,
-        clock: Clock,
-        rng: random.Random,
-        fail: float,
-        bundle: Callable[[Task, Blobs, ExportLineage], bytes] | None = None,
-    ) -> None:
-        self._task = task
-        self._head = head
-        self._bundle = bundle
-        self._clock = clock
-        self._rng = rng
-        self._fail = fail
+    task: Task
+    head: int
+    clock: Clock
+    rng: random.Random
+    fail: float
+    bundle: Callable[[Task, Blobs, ExportLineage], bytes] | None = None
 
     async def initial(self) -> Blobs:
         """Version 0."""
         await self._work("making version 0")
-        return first_state(self._task, self._head)
+        return first_state(self.task, self.head)
 
     async def evaluate(self, state: Blobs) -> Evaluation:
         """Some numbers that depend on the state alone."""
@@ -161,15 +154,15 @@ class ToyJobs:
     async def export(self, state: Blobs, lineage: ExportLineage) -> ExportedBundle:
         """Some bytes that depend on the version and the names of its parts alone."""
         await self._work("exporting")
-        if self._bundle is not None:
-            return ExportedBundle(self._bundle(self._task, state, lineage), {})
+        if self.bundle is not None:
+            return ExportedBundle(self.bundle(self.task, state, lineage), {})
         words = f"version {lineage.version} of {', '.join(sorted(state))}"
         return ExportedBundle(words.encode() + state["head"]["head/w"].tobytes(), {})
 
     async def features(self) -> dict[str, bytes]:
         """Some bytes that depend on the task alone."""
         await self._work("making the encoder models")
-        return {name: f"graph of {name}".encode() for name in self._task.modality_names}
+        return {name: f"graph of {name}".encode() for name in self.task.modality_names}
 
     async def view(
         self, state: Blobs, entries: Sequence[AcceptedUpdate], limits: Limits
@@ -195,8 +188,8 @@ class ToyJobs:
         """Nothing runs between jobs."""
 
     async def _work(self, what: str) -> None:
-        await self._clock.sleep(self._rng.uniform(0.01, 2.0))
-        if self._rng.random() < self._fail:
+        await self.clock.sleep(self.rng.uniform(0.01, 2.0))
+        if self.rng.random() < self.fail:
             raise Transient(f"{what} failed, says the seed")
 
 

@@ -192,7 +192,7 @@ def test_tactfl_study_similarity_weights_change_the_version_and_are_told() -> No
     assert weighed.bytes_up == pytest.approx(equal.bytes_up, rel=0.05)
     assert weighed.bytes_up > 0
     assert weighed.refused == 0
-    assert set(weighed.last_shares) == {"d0", "d1", "d2"}
+    assert set(weighed.shares) == {"d0", "d1", "d2"}
 
 
 def test_tactfl_study_shares_are_of_equal_weights_over_rounds_and_parts() -> None:
