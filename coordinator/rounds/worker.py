@@ -107,9 +107,11 @@ class RoundWorker:
         """A round is over: back the database up; only then remove the frames that it was made of."""
         state = self.driver.state
         over = state.phase is RoundPhase.DONE or state.round > state.version  # evaluated and exported, too
-        if not over or state.version == self._secured or not await self._is_backup_due(state.phase):
+        if not over or state.version == self._secured:
             return
         try:
+            if not await self._is_backup_due(state.phase):
+                return
             self._backed_up_at = self.clock.now()
             await asyncio.to_thread(self.back_up)
             await asyncio.to_thread(self.journal.forget_before, state.version)

@@ -5,7 +5,9 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import reduce
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -208,9 +210,14 @@ async def test_a_frame_that_rotted_is_found_at_the_start_and_its_device_asked_ag
         np.testing.assert_array_equal((await made.app.model.state())["head"]["head/w"], 4.0)
 
 
-async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("failing", ["back_up", "journal.database_bytes"])
+async def test_frames_stay_until_a_backup_knows_their_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
     async with bench(tmp_path, TASK) as made:
-        made.app.round_worker.back_up = lambda: (_ for _ in ()).throw(Transient("no space left"))
+        *parts, name = failing.split(".")
+        part = reduce(getattr, parts, made.app.round_worker)
+        monkeypatch.setattr(part, name, Mock(side_effect=Transient("no space left")))
         await begin(made)
         for number in (1, 2):
             await made.until(lambda number=number: made.app.driver.state.round == number)
@@ -219,6 +226,7 @@ async def test_frames_stay_until_a_backup_knows_their_version(tmp_path: Path) ->
         await made.until(lambda: made.app.driver.state.version == 2)
         await made.phase("collecting")
         assert (tmp_path / "coordinator" / "updates" / "1").is_dir()
+        monkeypatch.undo()
         made.app.round_worker.back_up = lambda: back_up(made.app.storage.root / DATABASE)
         await deliver(made, *NAMES)
         await made.until(lambda: made.app.round_worker._secured == 3)
