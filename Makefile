@@ -68,7 +68,7 @@ $(VENV)/compiled.stamp: $(VENV)/dev.stamp
 	@touch $@
 
 # The installation of an observing device: no torch, no web parts. Not editable: as on a device.
-$(OBSERVER)/installed.stamp: pyproject.toml $(shell find protocol runtime models export edge_agent coordinator lichen -name '*.py' -newer $(OBSERVER)/installed.stamp 2>/dev/null)
+$(OBSERVER)/installed.stamp: pyproject.toml $(shell find protocol runtime models export edge_agent coordinator console lichen -name '*.py' -newer $(OBSERVER)/installed.stamp 2>/dev/null)
 	test -x $(OBSERVER)/bin/python || $(PYTHON) -m venv $(OBSERVER)
 	$(OBSERVER)/bin/pip install -q '.[infer]'
 	$(OBSERVER)/bin/pip install -q --force-reinstall --no-deps '.'
@@ -78,10 +78,10 @@ $(OBSERVER)/installed.stamp: pyproject.toml $(shell find protocol runtime models
 define installed
 	@command -v $(1) >/dev/null 2>&1 || test -x /usr/sbin/$(1) || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-	    echo "installing $(1) for the tests that need it"; \
-	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1); } >/dev/null 2>&1 \
-	      || echo "could not install $(1): those tests will be skipped"; \
-	  else echo "$(1) is not installed: those tests will be skipped (apt-get install $(1))"; fi; }
+	    echo "installing $(or $(2),$(1)) for the tests that need it"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(or $(2),$(1)); } >/dev/null 2>&1 \
+	      || echo "could not install $(or $(2),$(1)): those tests will be skipped"; \
+	  else echo "$(1) is not installed: those tests will be skipped (apt-get install $(or $(2),$(1)))"; fi; }
 endef
 
 mosquitto:
@@ -89,6 +89,7 @@ mosquitto:
 
 chromium:
 	$(call installed,chromium)
+	$(call installed,chromedriver,chromium-driver)
 
 # Its programs are in no folder of PATH; a server that Debian starts with it is not used.
 postgresql:

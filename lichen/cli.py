@@ -46,6 +46,9 @@ PARTS: Final[dict[str, CommandPart]] = {
     "coordinator": CommandPart(
         "coordinator.cli.main:app", "The daemon of a fleet: rounds, aggregation, export, rollout.", _RUN
     ),
+    "console": CommandPart(
+        "console.cli:app", "The live pages and the management API of a coordinator.", _RUN
+    ),
     "device": CommandPart(
         "coordinator.cli.device:app", "Admit devices to a fleet: invite, list, approve, revoke.", _RUN
     ),
@@ -77,6 +80,7 @@ EXTRA_OF: Final = {
     "onnxruntime": "infer",
     "sqlalchemy": "coordinator",
     "prometheus_client": "coordinator",
+    "jinja2": "console",
     "starlette": "coordinator",
     "uvicorn": "coordinator",
     "pyarrow": "parquet",

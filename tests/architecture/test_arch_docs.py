@@ -14,7 +14,8 @@ from lichen.cli import PARTS, front, mount
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGES = (
-    "protocol|runtime|models|export|edge_agent|coordinator|lichen(?:_lab)?|tests|examples|docs|benchmarks"
+    "protocol|runtime|models|export|edge_agent|coordinator|console|lichen(?:_lab)?"
+    "|tests|examples|docs|benchmarks"
 )
 TESTS = {file.name: file for file in (ROOT / "tests").rglob("test_*.py")}
 

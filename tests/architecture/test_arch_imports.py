@@ -6,8 +6,18 @@ from pathlib import Path
 from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER_ORDER = {"protocol", "runtime", "models", "export", "edge_agent", "coordinator"}
-PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
+FOLDER_ORDER = {"protocol", "runtime", "models", "export", "edge_agent", "coordinator", "console"}
+PACKAGES = (
+    "protocol",
+    "runtime",
+    "models",
+    "export",
+    "edge_agent",
+    "coordinator",
+    "console",
+    "lichen",
+    "lichen_lab",
+)
 
 
 def test_arch_every_contract_is_kept() -> None:
@@ -21,14 +31,15 @@ def test_arch_the_contracts_still_say_what_the_design_says() -> None:
     assert set(linter["root_packages"]) == set(PACKAGES)
     layers = [c["layers"] for c in linter["contracts"] if c["type"] == "layers"]
     lab = ["lichen_lab.demo", "lichen_lab.benchmarks", "lichen_lab.simulation"]
-    assert layers[0] == [*lab, "lichen", "edge_agent | coordinator | export", "models | runtime", "protocol"]
+    below = ["edge_agent | coordinator | export", "models | runtime", "protocol"]
+    assert layers[0] == [*lab, "lichen", "console", *below]
     forbidden = {
         source: set(c["forbidden_modules"])
         for c in linter["contracts"]
         if c["type"] == "forbidden" and not c.get("allow_indirect_imports", False)
         for source in c["source_modules"]
     }
-    for daemon in ("edge_agent", "coordinator"):
+    for daemon in ("edge_agent", "coordinator", "console"):
         assert {"torch", "onnx", "onnxscript"} <= forbidden[daemon]
 
 

@@ -15,11 +15,21 @@ from tests.architecture.test_arch_wiring import nodes_of, tree_of
 from tests.conftest import LONGEST
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
+PACKAGES = (
+    "protocol",
+    "runtime",
+    "models",
+    "export",
+    "edge_agent",
+    "coordinator",
+    "console",
+    "lichen",
+    "lichen_lab",
+)
 MAX_LINES = 300
 MAX_FILES = 12
 # Not module names: files, configuration keys, an entry-point group, or names made up by a test.
-FILE = re.compile(r"\.(?:toml|pem|sqlite3|lock|log|d|conf|sysusers|v)$")
+FILE = re.compile(r"\.(?:toml|html|pem|sqlite3|lock|log|d|conf|sysusers|v)$")
 NOT_MODULES = {
     "coordinator.name",
     "export.max_routes",

@@ -6,7 +6,17 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("protocol", "runtime", "models", "export", "edge_agent", "coordinator", "lichen", "lichen_lab")
+PACKAGES = (
+    "protocol",
+    "runtime",
+    "models",
+    "export",
+    "edge_agent",
+    "coordinator",
+    "console",
+    "lichen",
+    "lichen_lab",
+)
 SHARED_NAMES = {
     "LocalTraining": "each method's folder has a class of that role in the same place",
 }

@@ -1,0 +1,1 @@
+"""The pages and operations that only look."""

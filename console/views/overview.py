@@ -1,0 +1,88 @@
+"""The first page: where the coordinator stands, and what it waits for."""
+
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from console.ports import Endpoint, NavigationLink, Part, render
+from console.tables.poller import Poller
+from runtime.waits import Wait
+from runtime.web.events import EventStream
+
+
+class WaitAnswer(BaseModel):
+    """One wait; times in Unix seconds."""
+
+    what: str
+    why: str
+    since: float | None
+    until: float | None
+    then: str
+    waited_s: float | None
+    left_s: float | None
+
+    @classmethod
+    def of(cls, wait: Wait, now: float) -> "WaitAnswer":
+        """A wait as seen at a time, Unix seconds."""
+        return cls.model_validate(wait.as_json(now))
+
+
+class StatusAnswer(BaseModel):
+    """What ``lichen coordinator status --format json`` prints.
+
+    ``trouble_of_tables``: why the tables cannot be read now; ``status`` is then what they said before.
+    """
+
+    read_wall: float
+    trouble_of_tables: str
+    running: bool | None
+    status: dict[str, Any]
+    waits: tuple[WaitAnswer, ...]
+
+
+class Overview:
+    """Its page, its operation, and the events that all pages hear.
+
+    Args:
+        poller: reads the tables.
+        events: its events.
+    """
+
+    def __init__(self, poller: Poller, events: EventStream) -> None:
+        self._poller = poller
+        self._events = events
+
+    def part(self) -> Part:
+        """For the application."""
+        return Part(
+            routes=[Route("/", self._page, methods=["GET"]), Route("/events", self._hear, methods=["GET"])],
+            endpoints=[
+                Endpoint(
+                    "GET",
+                    "/status",
+                    "Where the coordinator stands, and its waits",
+                    StatusAnswer,
+                    self._status,
+                )
+            ],
+            navigation=[NavigationLink("/", "Overview")],
+        )
+
+    async def _page(self, request: Request) -> Response:
+        return render(request, "overview.html", picture=self._poller.picture)
+
+    async def _hear(self, request: Request) -> Response:  # noqa: ARG002 - a route is called with its request
+        return self._events.answer()
+
+    async def _status(self, request: Request) -> StatusAnswer:  # noqa: ARG002 - as above
+        picture = self._poller.picture
+        return StatusAnswer(
+            read_wall=picture.wall,
+            trouble_of_tables=picture.trouble,
+            running=None if picture.trouble else picture.status.get("running"),
+            status=dict(picture.status),
+            waits=tuple(WaitAnswer.of(wait, picture.wall) for wait in picture.waits),
+        )

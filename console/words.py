@@ -1,0 +1,59 @@
+"""Values as text for pages: times, sizes, numbers."""
+
+import datetime as dt
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from runtime.waits import span
+
+MISSING: Final = "\N{EN DASH}"
+
+
+def size(count: float | None) -> str:
+    """Bytes with their unit."""
+    if count is None:
+        return MISSING
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number, or a dash."""
+    if value is None:
+        return MISSING
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def moment(wall: float | None) -> str:
+    """A time in UTC, as an element that has it for programs, too."""
+    if wall is None:
+        return MISSING
+    at = dt.datetime.fromtimestamp(wall, dt.UTC)
+    return Markup('<time datetime="{}" data-at="{:.0f}">{}</time>').format(
+        at.isoformat(timespec="seconds"), wall, at.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def ago(wall: float | None) -> str:
+    """How long ago, or in how long; the page counts on."""
+    if wall is None:
+        return MISSING
+    at, now = dt.datetime.fromtimestamp(wall, dt.UTC), time.time()
+    words = f"in {span(wall - now)}" if wall > now else f"{span(now - wall)} ago"
+    return Markup('<time datetime="{}" data-at="{:.0f}" data-rel title="{}">{}</time>').format(
+        at.isoformat(timespec="seconds"), wall, at.strftime("%Y-%m-%d %H:%M:%S UTC"), words
+    )
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "ago": ago,
+    "moment": moment,
+    "number": number,
+    "size": size,
+    "span": span,
+}

@@ -1,0 +1,128 @@
+"""A bounded HTTP server (uvicorn) for pages, as a service of a daemon."""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any, Final
+
+from starlette.types import ASGIApp
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from protocol.errors import Misconfigured
+
+_HEAD_BYTES: Final = 32 * 1024
+_KEEP_S: Final = 30
+_CONNECTIONS: Final = 512
+_STOP_S: Final = 1
+_quiet: Final = logging.getLogger("runtime.web.server")
+"""Errors of the application with their traceback; no line for a stranger who does not speak HTTP."""
+_quiet.setLevel(logging.ERROR)
+
+
+class _Protocol(H11Protocol):
+    """Gives a request its peer's certificate: ``request.state.peer_certificate``, DER bytes or None."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = _quiet
+        self.access_log = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        self.app_state = {**self.app_state, "peer_certificate": certificate}
+
+
+class _Server(Server):
+    """Signals belong to the daemon."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class PageServer:
+    """Listens from the start on, and serves an application while it runs.
+
+    Args:
+        app: the application.
+        host: the address to listen on.
+        port: 0: any free one, see :attr:`port`.
+        tls: None: plain HTTP.
+        listener: a listening socket of systemd instead of ``host`` and ``port``.
+
+    Raises:
+        Misconfigured: the port is in use, or the address is not of this machine.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        listener: socket.socket | None = None,
+    ) -> None:
+        self._listener = listener or _listen(host, port)
+        self.port = int(self._listener.getsockname()[1]) if listener is None else 0
+        self._server = _Server(
+            Config(
+                app,
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                h11_max_incomplete_event_size=_HEAD_BYTES,
+                timeout_keep_alive=_KEEP_S,
+                timeout_graceful_shutdown=_STOP_S,
+                limit_concurrency=_CONNECTIONS,
+                ssl_context_factory=None if tls is None else lambda *_: tls,
+            )
+        )
+
+    async def run(self) -> None:
+        """Serve until cancelled; open streams end with it."""
+        serving = asyncio.ensure_future(self._server.serve(sockets=[self._listener]))
+        try:
+            await asyncio.shield(serving)
+        finally:
+            self._server.should_exit = True
+            await asyncio.wait([serving])
+            self._listener.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def address(listen: str, key: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``; an IPv6 address is in brackets.
+
+    Raises:
+        Misconfigured: it is no such text; the message names the key.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 - the largest port
+        raise Misconfigured(f"{key}: {listen!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise Misconfigured(f"the page cannot listen on {host}:{port}: {error}") from None
