@@ -29,7 +29,7 @@ PACKAGES = (
 MAX_LINES = 300
 MAX_FILES = 12
 # Not module names: files, configuration keys, an entry-point group, or names made up by a test.
-FILE = re.compile(r"\.(?:toml|html|pem|sqlite3|lock|log|d|conf|sysusers|v)$")
+FILE = re.compile(r"\.(?:toml|html|css|js|svg|pem|sqlite3|lock|log|d|conf|sysusers|v)$")
 NOT_MODULES = {
     "coordinator.name",
     "export.max_routes",
