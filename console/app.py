@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from console.openapi import PREFIX, Trouble, document
-from console.ports import Access, Endpoint, Part, Viewer, viewer_of
+from console.ports import Access, ConsolePart, Endpoint, Viewer, viewer_of
 from console.words import FILTERS
 from protocol.errors import LichenError, Reason, Refused
 from runtime.web import assets as static
@@ -41,7 +41,7 @@ class Console:
     def __init__(
         self,
         access: Access,
-        parts: Sequence[Part],
+        parts: Sequence[ConsolePart],
         hosts: Iterable[str],
         *,
         given: Mapping[str, Any] | None = None,

@@ -89,7 +89,7 @@ Controls = Callable[[Request, str, Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
-class Part:
+class ConsolePart:
     """What a part adds to the application.
 
     Attributes:

@@ -9,7 +9,7 @@ import structlog
 from console.app import Console
 from console.open_access import LoopbackViewers
 from console.tables.connection import TablesConnection
-from console.tables.poller import Poller
+from console.tables.watch import TableWatch
 from console.views.overview import Overview
 from coordinator.config.coordinator import CoordinatorSettings
 from protocol.errors import Misconfigured
@@ -41,13 +41,13 @@ async def serve(settings: CoordinatorSettings, listen: str, hosts: Sequence[str]
             f"--listen {listen}: without a sign-in, only this machine may look: use 127.0.0.1"
         )
     tables, events = TablesConnection(settings.location), EventStream()
-    poller = Poller(settings, tables, events)
+    watch = TableWatch(settings, tables, events)
     names = [*_LOCAL, host, socket.gethostname(), *hosts]
-    parts = [Overview(poller, events).part()]
+    parts = [Overview(watch, events).part()]
     console = Console(LoopbackViewers(), parts, names, given={"fleet": settings.fleet})
     server = PageServer(console.asgi, host, port)
     log.info("console_listens", address=f"http://{host}:{server.port}/", fleet=settings.fleet)
     try:
-        return await supervise({"tables": poller.run, "pages": server.run})
+        return await supervise({"tables": watch.run, "pages": server.run})
     finally:
         tables.close()

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.ports import Endpoint, NavigationLink, Part, render
-from console.tables.poller import Poller
+from console.ports import ConsolePart, Endpoint, NavigationLink, render
+from console.tables.watch import TableWatch
 from runtime.waits import Wait
 from runtime.web.events import EventStream
 
@@ -47,17 +47,17 @@ class Overview:
     """Its page, its operation, and the events that all pages hear.
 
     Args:
-        poller: reads the tables.
+        watch: reads the tables.
         events: its events.
     """
 
-    def __init__(self, poller: Poller, events: EventStream) -> None:
-        self._poller = poller
+    def __init__(self, watch: TableWatch, events: EventStream) -> None:
+        self._watch = watch
         self._events = events
 
-    def part(self) -> Part:
+    def part(self) -> ConsolePart:
         """For the application."""
-        return Part(
+        return ConsolePart(
             routes=[Route("/", self._page, methods=["GET"]), Route("/events", self._hear, methods=["GET"])],
             endpoints=[
                 Endpoint(
@@ -72,13 +72,13 @@ class Overview:
         )
 
     async def _page(self, request: Request) -> Response:
-        return render(request, "overview.html", picture=self._poller.picture)
+        return render(request, "overview.html", picture=self._watch.picture)
 
     async def _hear(self, request: Request) -> Response:  # noqa: ARG002 - a route is called with its request
         return self._events.answer()
 
     async def _status(self, request: Request) -> StatusAnswer:  # noqa: ARG002 - as above
-        picture = self._poller.picture
+        picture = self._watch.picture
         return StatusAnswer(
             read_wall=picture.wall,
             trouble_of_tables=picture.trouble,

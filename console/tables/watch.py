@@ -43,7 +43,7 @@ class Picture:
     revision: str = ""
 
 
-class Poller:
+class TableWatch:
     """Holds the newest picture.
 
     Args:
