@@ -164,7 +164,7 @@ class Collector(StatusPart):
         while self.workspace is work and (windows := work.windower.poll(self.clock.now())) is not None:
             quality = work.meter.judge(windows)
             work.recent.extend(quality.found_BMR)
-            work.store.add(to_window_set(windows, quality))
+            work.store.add(to_window_set(windows, quality), windows.start_B)
             self.progress.tick("cutting windows")
             self.listener(ScoredWindows(work.task, windows, quality, self.clock.now()))
             self.changed.set()

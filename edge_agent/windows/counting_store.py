@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_agent.windows.rows import RowKind, WindowRow, rows_of
 from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, snapshot_of
 from models.contract import WindowSet
@@ -51,9 +54,9 @@ class CountingStore:
         for row in self._rows:
             self._tally.take(row)
 
-    def add(self, windows: WindowSet) -> None:
+    def add(self, windows: WindowSet, start_B: NDArray[np.float64] | None = None) -> None:
         """Count windows; the oldest are dropped."""
-        for row in rows_of(self._task, windows):
+        for row in rows_of(self._task, windows, start_B):
             bare = replace(row, x=b"", context=None)
             self._rows.append(bare)
             self._tally.take(bare)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.contract import Context, WindowSet
 from models.data import window_set
@@ -55,6 +56,8 @@ class WindowRow:
     x: bytes
     targets: str | None = None
     context: bytes | None = None
+    start: float | None = None
+    """In stream seconds; None in files of a release without it."""
 
     @property
     def values_bytes(self) -> int:
@@ -85,8 +88,8 @@ def _read(targets: str, keys: Mapping[str, str]) -> dict[str, float]:
     return {keys[key]: value for key, value in values.items() if key in keys}
 
 
-def rows_of(task: Task, windows: WindowSet) -> list[WindowRow]:
-    """Convert windows to rows; values of missing modalities are left out."""
+def rows_of(task: Task, windows: WindowSet, start_B: NDArray[np.float64] | None = None) -> list[WindowRow]:
+    """Convert windows to rows; values of missing modalities are left out. ``start_B``: in stream seconds."""
     rows, keys = [], {name: key for key, name in keys_of(task).items()}
     for b in range(len(windows)):
         present = np.ascontiguousarray(windows.present_BM[b])
@@ -101,7 +104,8 @@ def rows_of(task: Task, windows: WindowSet) -> list[WindowRow]:
         y = int(windows.y_B[b])
         targets, context = json.dumps(labels) if labels else None, _context_bytes(task, windows, b)
         y = ONLY_OTHERS if targets and y < 0 else y
-        rows.append(WindowRow(y, present.tobytes(), quality.tobytes(), x, targets, context))
+        start = None if start_B is None else float(start_B[b])
+        rows.append(WindowRow(y, present.tobytes(), quality.tobytes(), x, targets, context, start))
     return rows
 
 

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from edge_agent.windows.rows import (
     RowKind,
@@ -27,31 +29,23 @@ from edge_agent.windows.rows import (
     whole_bytes,
 )
 from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, snapshot_of
-from edge_agent.windows.store_file import (
-    evict_above,
-    open_file,
-    replace_damaged,
-    rows_per_transaction,
-    sorted_for,
-)
+from edge_agent.windows.store_file import open_file, replace_damaged, rows_per_transaction, sorted_for
+from edge_agent.windows.stored_rows import COUNTED, insert, newest_rows
 from models.contract import WindowSet
 from models.data.labels.targets import keys_of
 from protocol.errors import Transient
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from runtime.storage.files import after_commit, before_commit
-from runtime.storage.sqlite_writer import used_bytes
 
 _log = structlog.get_logger(__name__)
+T = TypeVar("T")
 MAX_PENDING: Final = 2048
 """Windows that wait for a commit. At the limit (on a full disk), the oldest is dropped and counted."""
 MAX_PENDING_BYTES: Final = 128 * 1024 * 1024
 """The same limit in bytes, for large windows, each counted as complete."""
 MAX_READ_BYTES: Final = 512 * 1024 * 1024
 """Windows with contexts, in one round: the worker reads a file of at most four times as much."""
-_SLICE: Final = 16
-_COLUMNS: Final = "y, present, quality, x, targets, context"
-_COUNTED: Final = "y, present, quality, length(x) + coalesce(length(context), 0), targets"
 COMMIT_WINDOWS: Final = 256  # a batch of this size is committed at once
 _DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
 """Raised when damaged rows are read."""
@@ -88,6 +82,8 @@ class WindowStore:
         self._lost = 0
         self.trouble: tuple[float, str] | None = None
         """Since when (Unix seconds) and why windows cannot be written; None if they can."""
+        self.undo_after = 0
+        """Labels by persons up to this number (``given.seq``) were read by a round: they are not undone."""
         self._closed = False
         self._keys = keys_of(task)
         self._tally = StoreStatistics(len(task.modalities), len(task.labels), self._keys)
@@ -117,9 +113,9 @@ class WindowStore:
     def _max_pending(self) -> int:
         return max(1, min(MAX_PENDING, MAX_PENDING_BYTES // whole_bytes(self._task)))
 
-    def add(self, windows: WindowSet) -> None:
+    def add(self, windows: WindowSet, start_B: NDArray[np.float64] | None = None) -> None:
         """Add windows; they reach the disk at the next :meth:`commit`. Does not touch the disk."""
-        rows = rows_of(self._task, windows)
+        rows = rows_of(self._task, windows, start_B)
         with self._lock:
             self._pending += rows
             self._shed_excess()
@@ -150,7 +146,7 @@ class WindowStore:
             written = False
             try:
                 with db:
-                    self._insert(db, tally, dropped)
+                    insert(db, self._writing, tally, dropped, self._budget)
                     before_commit(self.path)
                 after_commit(self.path, synced=False)
                 written = True
@@ -205,6 +201,7 @@ class WindowStore:
 
     def _replace_damaged(self, error: Exception) -> None:
         self._disconnect()
+        self.undo_after = 0
         try:
             self._db = replace_damaged(self.path, self._budget, error)
             self._recount(self._db)
@@ -214,21 +211,11 @@ class WindowStore:
 
     def _recount(self, db: sqlite3.Connection) -> None:
         tally = StoreStatistics(len(self._task.modalities), len(self._task.labels), self._keys)
-        for row in db.execute(f"SELECT {_COUNTED} FROM windows"):  # noqa: S608 - constant text
+        for row in db.execute(f"SELECT {COUNTED} FROM windows"):  # noqa: S608 - constant text
             tally.add(*row)
         dropped = dict(db.execute("SELECT y, n FROM dropped"))
         with self._lock:
             self._tally, self._dropped = tally, dropped
-
-    def _insert(self, db: sqlite3.Connection, tally: StoreStatistics, dropped: dict[int, int]) -> None:
-        """Inside a transaction."""
-        for row in self._writing:
-            db.execute(
-                f"INSERT INTO windows ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608 - constant text
-                (row.y, row.present, row.quality, row.x, row.targets, row.context),
-            )
-            tally.take(row)
-            self._evict(db, tally, dropped)
 
     def recent(
         self, limit: int, *, labelled: bool = True, wanted: Callable[[RowKind], bool] | None = None
@@ -264,17 +251,64 @@ class WindowStore:
         def is_wanted(row: WindowRow) -> bool:
             return wanted(RowKind(row.present, labelled_for(row.y, row.targets, self._keys)))
 
-        rows: list[WindowRow] = []
-        if self._db is not None:
-            # If a window that lacks only a label is not wanted, no window without a label is.
-            unlabelled = RowKind(b"\1" * len(self._task.modalities), ())
-            where = "" if wanted(unlabelled) else "WHERE +y <> -1"  # + orders by id instead of the index
-            query = f"SELECT {_COLUMNS} FROM windows {where} ORDER BY id DESC"  # noqa: S608 - constant text
-            newest = (WindowRow(*row) for row in self._db.execute(query))
-            rows = [*islice(filter(is_wanted, newest), limit)][::-1]
+        # If a window that lacks only a label is not wanted, no window without a label is.
+        alone = not wanted(RowKind(b"\1" * len(self._task.modalities), ()))
+        stored = () if self._db is None else newest_rows(self._db, labelled_alone=alone)
+        rows = [*islice(filter(is_wanted, stored), limit)][::-1]
         with self._lock:
             rows += [row for row in self._pending if is_wanted(row)]
         return rows[-limit:]
+
+    def read(self, ask: Callable[[sqlite3.Connection, Task], T]) -> T:
+        """Ask the file something, after the windows that wait were committed.
+
+        Raises:
+            Transient: the file cannot be read now, or the store was closed.
+            Refused: by ``ask``.
+        """
+        with self._disk:
+            db = self._ready()
+            try:
+                return ask(db, self._task)
+            except sqlite3.OperationalError as error:
+                raise sorted_for(self.path, error) from None
+            except _DAMAGE as error:
+                self._replace_damaged(error)
+                raise Transient(f"{self.path} was damaged ({error}): a new file was begun") from None
+
+    def change(self, work: Callable[[sqlite3.Connection, StoreStatistics], T]) -> T:
+        """Change stored windows in one transaction, which is durable when this returns.
+
+        Raises:
+            Transient: the disk does not take it, or the store was closed: nothing changed.
+            Refused: by ``work``.
+        """
+
+        def synced(db: sqlite3.Connection, _task: Task) -> T:
+            tally = self._tally.copy()
+            db.execute("PRAGMA synchronous=FULL")  # the commit syncs the WAL, and so all windows before it
+            try:
+                with db:
+                    db.execute("BEGIN IMMEDIATE")
+                    answer = work(db, tally)
+                    before_commit(self.path)
+            finally:
+                db.execute("PRAGMA synchronous=NORMAL")
+            after_commit(self.path)
+            with self._lock:
+                self._tally = tally
+            return answer
+
+        return self.read(synced)
+
+    def _ready(self) -> sqlite3.Connection:
+        if self._closed:
+            raise Transient("the window store is closed: the task has changed")
+        self.commit()  # on a full disk windows wait in memory, and the file can be read
+        db = self._connect()
+        if db is None:
+            raise Transient(self.trouble[1] if self.trouble else f"{self.path} cannot be opened now")
+        return db
 
     def snapshot(self) -> StoreSnapshot:
         """Counts, including the windows that wait for a commit."""
@@ -290,24 +324,3 @@ class WindowStore:
             self.commit()
             self._disconnect()
             self._closed = True
-
-    def _evict(self, db: sqlite3.Connection, tally: StoreStatistics, dropped: dict[int, int]) -> None:
-        """Inside a transaction: delete the oldest of the most frequent class until the budget holds."""
-        limit, evicted = evict_above(self._budget), dict[int, int]()
-        while (crowded := used_bytes(db) > limit) or tally.size > self._budget:
-            y, ids = tally.most_frequent(), []
-            oldest = f"SELECT id, {_COUNTED} FROM windows WHERE y = ? ORDER BY id LIMIT ?"  # noqa: S608 - constant text
-            for row_id, *row in db.execute(oldest, (y, _SLICE)).fetchall():
-                if not crowded and tally.size <= self._budget:
-                    break
-                tally.add(*row, sign=-1)
-                ids.append((row_id,))
-            if not ids:
-                raise sqlite3.DatabaseError(f"the counts are wrong: no window of class {y} is stored")
-            db.executemany("DELETE FROM windows WHERE id = ?", ids)
-            evicted[y] = evicted.get(y, 0) + len(ids)
-        for y, n in evicted.items():
-            dropped[y] = dropped.get(y, 0) + n
-            db.execute(
-                "INSERT INTO dropped VALUES (?, ?) ON CONFLICT (y) DO UPDATE SET n = n + excluded.n", (y, n)
-            )

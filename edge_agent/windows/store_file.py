@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from protocol.errors import LichenError
-from runtime.storage.files import disk_errors
+from runtime.storage.files import disk_errors, make_folder
 from runtime.storage.sqlite import INDEX_BYTES, sorted_error, sqlite_errors
 from runtime.storage.sqlite_writer import add_columns, closed_on_error, move_aside, open_writer
 
@@ -18,10 +18,13 @@ CREATE TABLE IF NOT EXISTS windows (
   id INTEGER PRIMARY KEY, y INTEGER NOT NULL, present BLOB NOT NULL, quality BLOB NOT NULL, x BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS by_class ON windows (y, id);
 CREATE TABLE IF NOT EXISTS dropped (y INTEGER PRIMARY KEY, n INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS given (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL, was INTEGER NOT NULL, at REAL NOT NULL,
+  by TEXT NOT NULL);
 """
-_ADDED_COLUMNS: Final = {"targets": "TEXT", "context": "BLOB"}
-"""Labels of further targets, and contexts. A file of a release without them gets the columns, and still works
-with that release."""
+_ADDED_COLUMNS: Final = {"targets": "TEXT", "context": "BLOB", "start": "REAL"}
+"""Labels of further targets, contexts, and the start of a window in stream seconds. A file of a release
+without them gets the columns, and still works with that release."""
 _SLACK_BYTES: Final = 1024 * 1024
 _MIN_WAL_BYTES: Final = 256 * 1024
 _MAX_WAL_BYTES: Final = 8 * 1024 * 1024
@@ -80,7 +83,7 @@ def open_file(path: Path, budget_bytes: int) -> sqlite3.Connection:
         Misconfigured: this user cannot write the folder or the file, or the disk is read-only.
     """
     with disk_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     with sqlite_errors(path, waited_s=_WAIT_S):
         try:
             return _open(path, budget_bytes)

@@ -25,6 +25,7 @@ from edge_agent.windows.quality.meter import REASONS, QualityMeter
 from edge_agent.windows.rows import has_label
 from edge_agent.windows.statistics import StoreSnapshot
 from edge_agent.windows.store import WindowStore
+from edge_agent.windows.window_labels import end_undo
 from models import registry
 from models.contract import Profile, WindowSet
 from models.data.streams.windows import Windower
@@ -120,7 +121,9 @@ class WindowWorkspace:
 
     def load(self, limit: int) -> tuple[Profile, WindowSet]:
         """As :meth:`edge_agent.tasks.workspace.TrainingData.load`."""
-        return material(self, limit, labelled=self.needs_labels)
+        found = material(self, limit, labelled=self.needs_labels)
+        end_undo(self.store)  # after the read: a label that no round has read can be undone
+        return found
 
     def problem(self) -> Problem | None:
         """As :meth:`edge_agent.tasks.workspace.TrainingData.problem`: the disk accepts no windows."""
