@@ -6,7 +6,7 @@ of the task changes, windower, meter and store are replaced together, between tw
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
@@ -17,6 +17,7 @@ from edge_agent.sources.task_match import doubts, matching_modalities
 from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learning_role
 from edge_agent.windows.counting_store import CountingStore
+from edge_agent.windows.live_signal import LiveSignal
 from edge_agent.windows.observed_profile import collected_modalities
 from edge_agent.windows.quality.meter import QualityMeter, ScoredWindows
 from edge_agent.windows.rows import whole_bytes
@@ -49,6 +50,7 @@ class Collector(StatusPart):
         listener: gets the windows after the store.
         changed: set for each of them.
         progress: each cutting of windows is one unit of work.
+        live: for those who look at the device.
     """
 
     settings: AgentSettings
@@ -57,6 +59,7 @@ class Collector(StatusPart):
     listener: Callable[[ScoredWindows], None]
     changed: Signal
     progress: Progress
+    live: LiveSignal = field(default_factory=LiveSignal)
 
     def __post_init__(self) -> None:
         self._wake = Signal()
@@ -118,6 +121,7 @@ class Collector(StatusPart):
                 async for batch in source.samples():
                     if self.workspace is not None:
                         self.workspace.windower.feed(batch, self.clock.now())
+                        self.live.feed(batch)
                         self._wake.set()
                     failures = 0
             except (OSError, Transient) as error:
@@ -166,7 +170,9 @@ class Collector(StatusPart):
             work.recent.extend(quality.found_BMR)
             work.store.add(to_window_set(windows, quality), windows.start_B)
             self.progress.tick("cutting windows")
-            self.listener(ScoredWindows(work.task, windows, quality, self.clock.now()))
+            scored = ScoredWindows(work.task, windows, quality, self.clock.now())
+            self.live.judged(scored)
+            self.listener(scored)
             self.changed.set()
             await self._commit_if_due(work)
             await asyncio.sleep(0)

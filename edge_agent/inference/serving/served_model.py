@@ -1,5 +1,6 @@
 """A model, as the agent holds it: started, called, restarted, ended; in its process or in the agent's."""
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -75,6 +76,8 @@ class ServedModel:
         self._channel: ModelChannel | None = None
         self._task: Task | None = None
         self._closed = False
+        self._one = asyncio.Lock()
+        """Its channel takes one request at a time: live windows, and windows to be labelled."""
 
     async def start(self) -> None:
         """Start the process, open the model, run it once.
@@ -117,7 +120,13 @@ class ServedModel:
     async def request(
         self, header: Header, arrays: Arrays, max_body: int
     ) -> tuple[Header, dict[str, NDArray[Any]]]:
-        """Send a request; raises PredictionFailed."""
+        """Send a request, after those before it; raises PredictionFailed."""
+        async with self._one:
+            return await self._request(header, arrays, max_body)
+
+    async def _request(
+        self, header: Header, arrays: Arrays, max_body: int
+    ) -> tuple[Header, dict[str, NDArray[Any]]]:
         if self._closed:
             raise PredictionFailed("the model is not used any more")
         try:

@@ -1,0 +1,125 @@
+"""Active learning: which windows' labels are worth most. Pure.
+
+A label is worth much where the model hesitates between two classes (a small margin), and where no labelled
+window is near. Windows are chosen one after the other: the next one has the greatest product of hesitation
+and distance to everything labelled or chosen before (a weighted k-center), so that one batch does not ask the
+same thing twice. Cost: O(B * (L + count) * F) for B candidates; the caller bounds B and L.
+
+Shapes: B candidates, L labelled windows, K classes, F features.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+_LEAST: Final = 0.05
+"""Hesitation of a window of which the model is sure: a window unlike all others is still asked for."""
+_FAR: Final = 0.75
+"""A distance above this share of the greatest one is a reason."""
+_SURE: Final = 0.5
+"""With a margin above it, the reason is the distance."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate: its index, margin between the two likeliest classes (None: no model), and relative distance.
+    """
+
+    index: int
+    margin: float | None
+    distance: float
+
+
+def choose(
+    p_BK: NDArray[np.float32] | None, features_BF: Floats, labelled_LF: Floats, count: int
+) -> list[Proposal]:
+    """The candidates whose labels are worth most, the best first.
+
+    Args:
+        p_BK: the model's probabilities; None: no model predicts, and distance alone decides.
+        features_BF: of the candidates.
+        labelled_LF: the same features of labelled windows; may be empty.
+        count: maximal number of proposals.
+    """
+    if not len(features_BF):
+        return []
+    margin_B = None if p_BK is None else margins(p_BK)
+    worth_B = np.ones(len(features_BF)) if margin_B is None else np.maximum(_LEAST, 1 - margin_B)
+    if len(labelled_LF):
+        near_B = np.sqrt(((features_BF[:, None] - labelled_LF) ** 2).sum(2)).min(1)
+    else:  # the first is the one in the middle of what the model hesitates on
+        spread_B = np.sqrt(((features_BF - features_BF.mean(0)) ** 2).sum(1))
+        near_B = spread_B.max() - spread_B + 1e-9
+    chosen: list[Proposal] = []
+    free_B = np.ones(len(features_BF), np.bool_)
+    while len(chosen) < count and free_B.any():
+        most = float(near_B[free_B].max())
+        distance_B = near_B / most if most > 0 else np.ones_like(near_B)
+        b = int(np.where(free_B, worth_B * distance_B, -1.0).argmax())
+        margin = None if margin_B is None else float(margin_B[b])
+        chosen.append(Proposal(b, margin, float(distance_B[b])))
+        free_B[b] = False
+        to_b_B = np.sqrt(((features_BF - features_BF[b]) ** 2).sum(1))
+        near_B = to_b_B if len(chosen) == 1 and not len(labelled_LF) else np.minimum(near_B, to_b_B)
+    return chosen
+
+
+def margins(p_BK: NDArray[np.float32]) -> Floats:
+    """Difference of the two highest probabilities of each window; 1 with a single class."""
+    if p_BK.shape[1] < 2:  # noqa: PLR2004 - a margin is between two
+        return np.ones(len(p_BK))
+    two_B2 = np.sort(p_BK.astype(np.float64), axis=1)[:, -2:]
+    return two_B2[:, 1] - two_B2[:, 0]
+
+
+def model_features(p_BK: NDArray[np.float32]) -> Floats:
+    """The model's view of windows, as features: square roots of its probabilities (Hellinger distance).
+
+    A bundle has no other output: its inner features are not in the ONNX model's interface.
+    """
+    return np.sqrt(np.clip(p_BK.astype(np.float64), 0, None))
+
+
+def signal_features(x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np.bool_]) -> Floats:
+    """Features without a model: by channel the mean, the deviation and the mean step, each over its spread.
+
+    Args:
+        x: per modality ``x_BCT``, in the order of the columns of ``present_BM``.
+        present_BM: availability; a missing modality is as far from all others as the mean.
+    """
+    columns: list[Floats] = []
+    for m, x_BCT in enumerate(x.values()):
+        here_B = present_BM[:, m]
+        wide = x_BCT.astype(np.float64)
+        steps = np.abs(np.diff(wide, axis=2)).mean(2) if wide.shape[2] > 1 else np.zeros(wide.shape[:2])
+        raw_BF = np.concatenate([wide.mean(2), wide.std(2), steps], axis=1)
+        known_NF = raw_BF[here_B]
+        if len(known_NF):
+            spread_F = known_NF.std(0)
+            scaled_BF = (raw_BF - known_NF.mean(0)) / np.where(spread_F > 0, spread_F, 1.0)
+            columns.append(np.where(here_B[:, None], scaled_BF, 0.0) / np.sqrt(raw_BF.shape[1]))
+    return np.concatenate(columns, axis=1) if columns else np.zeros((len(present_BM), 1))
+
+
+def is_good(quality_BM: NDArray[np.float32], present_BM: NDArray[np.bool_], least: float) -> NDArray[np.bool_]:
+    """Which windows may be proposed: they have a modality, and none of bad quality."""
+    fine_BM = (quality_BM >= least) | ~present_BM
+    good_B: NDArray[np.bool_] = fine_BM.all(axis=1) & present_BM.any(axis=1)
+    return good_B
+
+
+def reason(proposal: Proposal, p_K: NDArray[np.float32] | None, labels: Sequence[str]) -> str:
+    """Why the label of a window is worth much, in words."""
+    far = "it is unlike every window that has a label"
+    if p_K is None or proposal.margin is None:
+        return f"no model predicts yet, and {far}"
+    second, first = np.argsort(p_K)[-2:] if len(p_K) > 1 else (0, 0)
+    between = f"{labels[first]} ({p_K[first]:.0%}) and {labels[second]} ({p_K[second]:.0%})"
+    if proposal.margin <= _SURE:
+        also = f", and {far}" if proposal.distance >= _FAR else ""
+        return f"the model hesitates between {between}{also}"
+    return f"the model says {labels[first]} ({p_K[first]:.0%}), but {far}"
