@@ -16,6 +16,7 @@ from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
+from edge_agent.labels.local_server import LocalServer
 from edge_agent.messaging.dispatcher import MessageDispatcher
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
@@ -66,6 +67,7 @@ class Agent:
     reporter: StateReporter
     publishing: Publishing | None
     questions: QuestionService | None
+    local: LocalServer | None
     renewal: Renewal
     report: StatusReport
     progress: Progress
@@ -93,6 +95,7 @@ class Agent:
                 observe=executor.observe,
             ),
             **({"queries": self.questions.run} if self.questions else {}),
+            **({"local": self.local.run} if self.local else {}),
             **(publishing.services() if publishing else {}),
             "learner": self.learner.run,
             "offers": self.schedule.run,

@@ -15,6 +15,7 @@ from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.in_process import all_ended
 from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
+from edge_agent.labels.requests import SOCKET
 from edge_agent.ports import Trainer
 from edge_agent.publish.service import predictions_link
 from edge_agent.sources.base import Source
@@ -59,7 +60,9 @@ def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSetting
                 folder.mkdir(parents=True, exist_ok=True)
         except Misconfigured as error:
             raise Misconfigured(f"{config}: {key}: {error}") from None
-    return settings, open_agent(settings, sources, clock, zygote=zygote)
+    return settings, open_agent(
+        settings, sources, clock, zygote=zygote, local_socket=settings.cache_dir / SOCKET
+    )
 
 
 def open_agent(
@@ -73,6 +76,7 @@ def open_agent(
     zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
     inference: Inference | None = None,
+    local_socket: Path | None = None,
 ) -> Agent:
     """Open the agent's files, and make its parts; :meth:`Agent.close` closes them.
 
@@ -86,6 +90,7 @@ def open_agent(
         zygote: see there.
         rng: see there.
         inference: see there.
+        local_socket: see there.
 
     Raises:
         Misconfigured: another agent runs on this state_dir, or a folder or file of it is invalid.
@@ -112,6 +117,7 @@ def open_agent(
             zygote=zygote,
             rng=rng,
             inference=inference,
+            local_socket=local_socket,
         )
     except BaseException:
         storage.close()

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings
@@ -13,6 +14,8 @@ from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
+from edge_agent.labels.local_server import LocalServer
+from edge_agent.labels.service import LabelService
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.dispatcher import Handler, MessageDispatcher, commands
 from edge_agent.messaging.outbox import Outbox
@@ -56,6 +59,7 @@ def build(
     zygote: ZygoteClient | None = None,
     rng: random.Random | None = None,
     inference: Inference | None = None,
+    local_socket: Path | None = None,
 ) -> Agent:
     """Make every part, after the parts it depends on.
 
@@ -71,6 +75,7 @@ def build(
         zygote: starts model processes; None starts one when needed.
         rng: jitter; None creates one.
         inference: runs models; None uses ONNX Runtime as configured.
+        local_socket: of the local interface; None: there is none.
 
     Raises:
         Misconfigured: ``trust_file`` is missing, or no root.
@@ -119,6 +124,8 @@ def build(
     models = ModelStatus(settings, tasks, inference, deployment)
     publishing = _publishing(settings, publish_link, clock, rng)
     questions = _questions(settings, inference, storage, tasks, clock)
+    labels = LabelService(collector, inference, clock, changed, settings.infer.min_quality)
+    local = None if local_socket is None else LocalServer(local_socket, labels, clock)
 
     # Messages from the coordinator, and reports to it.
     verifier = WorkVerifier(trust, settings.state_dir, clock)
@@ -136,15 +143,15 @@ def build(
     )
     parts: list[StatusPart | None] = [
         renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models, inference,
-        publishing, questions, dispatcher,
+        publishing, questions, labels, dispatcher,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(
         settings=settings, sources=sources, clock=clock, storage=storage, link=link, fetcher=fetcher,
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
-        dispatcher=dispatcher, reporter=reporter, publishing=publishing, questions=questions, renewal=renewal,
-        report=report, progress=progress, first_task=first_task,
+        dispatcher=dispatcher, reporter=reporter, publishing=publishing, questions=questions, local=local,
+        renewal=renewal, report=report, progress=progress, first_task=first_task,
     )  # fmt: skip
 
 

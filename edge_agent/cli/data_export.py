@@ -1,6 +1,6 @@
 """``lichen agent data export``: exports the stored windows of a device as a window set. Works while it runs.
 
-The store holds windows, neither streams nor times, so only a window set can be exported.
+The store holds windows, not streams, so only a window set can be exported.
 """
 
 from contextlib import closing

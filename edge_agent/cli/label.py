@@ -2,6 +2,7 @@
 
 import json
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,37 +10,28 @@ import typer
 from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.config.agent import read
 from edge_agent.labels.local_client import ask
-from edge_agent.labels.requests import (
-    SOCKET,
-    GiveLabel,
-    ListWindows,
-    Propose,
-    Request,
-    SkipWindow,
-    UndoLabel,
-)
-from protocol.errors import LichenError, Misconfigured, Refused, Transient
-from runtime import exit_codes
+from edge_agent.labels.requests import SOCKET, read_request
+from protocol.errors import LichenError
 from runtime.cli import Format, FormatOption, fail, print_result
 
 app = typer.Typer(no_args_is_help=True, help="Label the windows that this device stores.")
+_DAY_S = 86400.0
 Window = Annotated[str, typer.Argument(metavar="WINDOW", help="a name that `list` shows")]
-_MAX_NAME = 60
 
 
 @app.command("list")
 def list_(
     config: Config = DEFAULT_CONFIG,
-    count: Annotated[int, typer.Option(min=1, max=100, help="how many windows")] = 10,
+    count: Annotated[int, typer.Option(min=1, max=20, help="how many windows")] = 10,
     *,
     newest: Annotated[
-        bool, typer.Option("--newest", help="the newest windows, instead of those whose labels are worth most")
+        bool,
+        typer.Option("--newest", help="the newest windows, instead of those whose labels are worth most"),
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List windows to label: those whose labels are worth most, and why; or the newest ones."""
-    request = ListWindows(do="windows", count=count) if newest else Propose(do="propose", count=min(count, 20))
-    found = _asked(config, request, output)
+    found = _asked(config, {"do": "windows" if newest else "propose", "count": count}, output)
     if output is Format.JSON:
         typer.echo(json.dumps(found))
     else:
@@ -55,45 +47,54 @@ def set_(
 ) -> None:
     """Label a window. It is on the disk when this command says so.
 
-    Exit status 65: the window was dropped, or the task has no such class; 75: the disk does not take it now, or
-    the agent does not run.
+    Exit status 65: the window was dropped, or the task has no such class; 75: the disk does not take it now,
+    or the agent does not run.
     """
-    words = Refused_words(window, label)
-    if words:
-        fail("lichen agent label", words, output, exit_codes.DATAERR)
-    found = _asked(config, GiveLabel(do="label", window=window, label=label, by="command"), output)
-    print_result(output, found, f"{found['window']}: {found['label']} (before: {found['before'] or 'no label'})")
+    found = _asked(config, {"do": "label", "window": window, "label": label, "by": "command"}, output)
+    print_result(
+        output, found, f"{found['window']}: {found['label']} (before: {found['before'] or 'no label'})"
+    )
 
 
 @app.command()
 def undo(
     config: Config = DEFAULT_CONFIG,
-    window: Annotated[
-        str | None, typer.Option(help="only if the last label is that of this window")
-    ] = None,
+    window: Annotated[str | None, typer.Option(help="only if the last label is that of this window")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Take the last label back, until the next round starts to train. Exit status 65: there is none."""
-    found = _asked(config, UndoLabel(do="undo", window=None if window is None else window[:_MAX_NAME]), output)
-    print_result(output, found, f"{found['window']}: {found['before'] or 'no label'} again (was {found['label']})")
+    found = _asked(config, {"do": "undo", "window": window}, output)
+    print_result(
+        output,
+        found,
+        f"{found['window']}: {found['label'] or 'no label'} (before: {found['before'] or 'no label'})",
+    )
 
 
 @app.command()
 def skip(window: Window, config: Config = DEFAULT_CONFIG, output: FormatOption = Format.TABLE) -> None:
     """Do not propose a window again while the agent runs."""
-    found = _asked(config, SkipWindow(do="skip", window=window[:_MAX_NAME]), output)
+    found = _asked(config, {"do": "skip", "window": window}, output)
     print_result(output, found, f"{found['window']} is not proposed again")
 
 
-def Refused_words(window: str, label: str) -> str:  # noqa: N802
-    return ""
-
-
-def _asked(config: Any, request: Request, output: Format) -> dict[str, Any]:
+def _asked(config: Path, request: dict[str, Any], output: Format) -> dict[str, Any]:
     try:
-        return ask(read(config).cache_dir / SOCKET, request)
+        return ask(read(config).cache_dir / SOCKET, read_request(json.dumps(request).encode()))
     except LichenError as error:
         fail("lichen agent label", error, output)
+
+
+def _time(at: float | None) -> str:
+    """The start of a window: local time; or seconds if it is no time of day, as in a replayed recording."""
+    if at is None:
+        return ""
+    try:
+        return (
+            datetime.fromtimestamp(at).astimezone().isoformat(" ", "seconds") if at > _DAY_S else f"{at:g} s"
+        )
+    except (OverflowError, ValueError, OSError):
+        return f"{at:g} s"
 
 
 def _show(found: dict[str, Any], *, newest: bool) -> None:
@@ -109,7 +110,7 @@ def _show(found: dict[str, Any], *, newest: bool) -> None:
         said = one["prediction"]
         cells = [
             one["window"],
-            "" if one["at"] is None else datetime.fromtimestamp(one["at"]).astimezone().isoformat(" ", "seconds"),
+            _time(one["at"]),
             one["label"] or "",
             "" if said is None else f"{said['label']} {said['confidence']:.0%}",
             *([] if newest else [one["reason"]]),

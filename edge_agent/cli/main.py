@@ -1,4 +1,4 @@
-"""``lichen agent``: enroll, secret, run, check, data, doctor, status, ask."""
+"""``lichen agent``: enroll, secret, run, check, data, label, doctor, status, ask."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,7 @@ from edge_agent.cli.ask import ask
 from edge_agent.cli.data_export import app as data
 from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enroll import enroll
+from edge_agent.cli.label import app as label
 from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.cli.secret import secret
 from edge_agent.cli.sensors import app as sensors
@@ -42,6 +43,7 @@ app.command()(secret)
 app.command()(ask)
 app.add_typer(sensors, name="sensors")
 app.add_typer(data, name="data")
+app.add_typer(label, name="label")
 app.command()(doctor)
 
 

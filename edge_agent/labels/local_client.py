@@ -33,7 +33,9 @@ def _encoded(request: Request) -> bytes:
 
 def _decoded(line: bytes, path: Path) -> dict[str, Any]:
     if not line:
-        raise Transient(f"{path}: the agent has ended before it answered; whether it did what was asked is unknown")
+        raise Transient(
+            f"{path}: the agent has ended before it answered; whether it did what was asked is unknown"
+        )
     try:
         answer = json.loads(line)
     except ValueError:
@@ -79,7 +81,9 @@ def ask(path: Path, request: Request) -> dict[str, Any]:
         except TimeoutError:
             raise Transient(f"{path}: the agent has not answered in {TIMEOUT_S:g} s") from None
         except OSError as error:
-            raise Transient(f"{path}: {error.strerror}; whether the agent did what was asked is unknown") from None
+            raise Transient(
+                f"{path}: {error.strerror}; whether the agent did what was asked is unknown"
+            ) from None
 
 
 async def live(path: Path) -> AsyncIterator[dict[str, Any]]:

@@ -26,8 +26,7 @@ _SURE: Final = 0.5
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate: its index, margin between the two likeliest classes (None: no model), and relative distance.
-    """
+    """A candidate: index, margin between the two likeliest classes (None: no model), relative distance."""
 
     index: int
     margin: float | None
@@ -105,11 +104,12 @@ def signal_features(x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np
     return np.concatenate(columns, axis=1) if columns else np.zeros((len(present_BM), 1))
 
 
-def is_good(quality_BM: NDArray[np.float32], present_BM: NDArray[np.bool_], least: float) -> NDArray[np.bool_]:
+def is_good(
+    quality_BM: NDArray[np.float32], present_BM: NDArray[np.bool_], least: float
+) -> NDArray[np.bool_]:
     """Which windows may be proposed: they have a modality, and none of bad quality."""
     fine_BM = (quality_BM >= least) | ~present_BM
-    good_B: NDArray[np.bool_] = fine_BM.all(axis=1) & present_BM.any(axis=1)
-    return good_B
+    return np.asarray(fine_BM.all(axis=1) & present_BM.any(axis=1), np.bool_)
 
 
 def reason(proposal: Proposal, p_K: NDArray[np.float32] | None, labels: Sequence[str]) -> str:

@@ -1,12 +1,12 @@
 """Labels of the present task's windows: lists, proposals, label, undo. Used in one event loop.
 
-Nothing is computed unless somebody asks. A request reads at most ``_POOL`` stored windows (and
-``_MAX_READ_BYTES``) in a thread, and asks the active model about those that it has not predicted yet, a few at
-a time, between two batches of live windows.
+Nothing is computed unless somebody asks. A request reads at most twice ``_POOL`` stored windows (and
+``_MAX_READ_BYTES``) in a thread, and asks the active model about those that it has not predicted yet, a few
+at a time, between two batches of live windows.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -112,7 +112,7 @@ class LabelService(StatusPart):
                 case Live():
                     raise Refused(Reason.MALFORMED, "live has no single answer")
 
-    async def live(self) -> AsyncIterator[dict[str, Any]]:
+    async def live(self) -> AsyncGenerator[dict[str, Any], None]:
         """Messages with samples, windows, and the last prediction if it is new; without end.
 
         Raises:

@@ -147,7 +147,7 @@ def undo(store: WindowStore, expected: str | None = None) -> GivenLabel:
             raise Refused(Reason.OUT_OF_BOUNDS, words)
         _move(db, tally, row_id, row, was)
         db.execute("DELETE FROM given WHERE seq = ?", (seq,))
-        return GivenLabel(name, row.y, was, at, by)
+        return GivenLabel(name, was, row.y, at, by)
 
     return store.change(take_back)
 

@@ -57,8 +57,8 @@ def test_undo_takes_back_one_label_after_the_other(tmp_path):
     give(store, two, 2)
     give(store, two, 1)
     assert classes(store) == [1, 1]
-    assert labels.undo(store).was == 2
-    assert labels.undo(store, two).was == 0
+    assert labels.undo(store).y == 2
+    assert labels.undo(store, two).y == 0
     store.close()
     store = make(tmp_path)
     assert labels.undo(store).window == one, "also after a restart"
