@@ -24,7 +24,7 @@ _MAX_MODALITIES: Final = 32
 _DIGITS: Final = 6
 
 
-class Viewer:
+class SignalFeed:
     """What came since the last :meth:`take`, within bounds."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class LiveSignal:
     """Passes samples and windows to viewers."""
 
     def __init__(self) -> None:
-        self._viewers: list[Viewer] = []
+        self._viewers: list[SignalFeed] = []
 
     def feed(self, batch: Batch) -> None:
         """Samples or labels of a source."""
@@ -88,7 +88,7 @@ class LiveSignal:
             viewer.judged(scored)
 
     @contextmanager
-    def viewer(self) -> Iterator[Viewer]:
+    def viewer(self) -> Iterator[SignalFeed]:
         """Look for a while.
 
         Raises:
@@ -96,7 +96,7 @@ class LiveSignal:
         """
         if len(self._viewers) >= MAX_VIEWERS:
             raise Refused(Reason.FULL, f"{MAX_VIEWERS} pages look at this device already: close one")
-        one = Viewer()
+        one = SignalFeed()
         self._viewers.append(one)
         try:
             yield one
