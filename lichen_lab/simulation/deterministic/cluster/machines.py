@@ -35,6 +35,8 @@ from protocol.base import Wire
 from protocol.messages import Receipt
 from runtime import exit_codes
 
+_STOPS_WITHIN_S: Final = 10.0
+"""Of a daemon; then it ends with status 70."""
 _URL: Final = sa.make_url("postgresql+psycopg://lichen@store/lichen")
 _BUCKET: Final = "s3://simulated/lichen/"
 
@@ -120,9 +122,10 @@ class ClusterNode(Node):
     def may_end(self, status: int) -> str:
         """A process that lost the lease or the database ends, and starts again.
 
-        One that was stopped in the middle of its orderly end finds that this has taken too long.
+        Its orderly end takes too long if it is stopped meanwhile, or its database does not answer.
         """
-        if status == exit_codes.SOFTWARE and self.stopping and self.was_frozen:
+        late = self.was_frozen or self.storage.server.stood_still(_STOPS_WITHIN_S)
+        if status == exit_codes.SOFTWARE and self.stopping and late:
             return " on an orderly end"
         return " for now" if status == exit_codes.TEMPFAIL else super().may_end(status)
 

@@ -121,6 +121,10 @@ class SimServer:
     def _paused(self) -> bool:
         return self._loop.time() < self._paused_until
 
+    def stood_still(self, seconds: float) -> bool:
+        """Whether it answered nothing at some moment of the last seconds."""
+        return self._loop.time() < self._paused_until + seconds
+
     def _client_is_gone(self, session: ServerSession, _: str) -> None:
         """The process is over. Killed: its system closes the socket. Power cut: silence, and locks stay."""
         session.lost = session.lost or "the process is over"
@@ -271,8 +275,8 @@ class SimServer:
 
     def clear(self) -> None:
         """End all faults."""
-        self._slow = 0.0
-        self._down_until = self._paused_until = 0.0
+        self._slow = self._down_until = 0.0
+        self._paused_until = min(self._paused_until, self._loop.time())
         self._apart.clear()
         self._losing.clear()
 
