@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordinator.admission.access import AccessControl
 from coordinator.admission.operator_decisions import OperatorDecisions
+from coordinator.admission.operator_orders import OperatorOrders
 from coordinator.admission.quarantine import Quarantine
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.config.coordinator import CoordinatorSettings
@@ -48,6 +49,7 @@ class Coordinator:
     link: RunningLink
     clock: Clock
     admission: OperatorDecisions
+    orders: OperatorOrders
     announcer: Announcer
     audit: IntegrityCheck
     deployment: BundleDelivery
@@ -86,6 +88,7 @@ class Coordinator:
 
     def services(self) -> dict[str, Service]:
         """All services to run; the enrolment port is taken now."""
+        self.orders.open()  # before a round is opened: they may be held
         return {**self.always, **self.admission.services()}
 
     async def goodbye(self) -> None:
@@ -95,5 +98,6 @@ class Coordinator:
     def close(self) -> None:
         """End the threads, and close the identity store."""
         self.admission.close()
+        self.orders.close()
         self.driver.threads.close()
         self.server.close()

@@ -9,6 +9,7 @@ from functools import partial
 
 from coordinator.admission.access import AccessControl
 from coordinator.admission.operator_decisions import OperatorDecisions
+from coordinator.admission.operator_orders import OperatorOrders
 from coordinator.admission.quarantine import Quarantine
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.device_weight_store import DeviceWeightStore
@@ -106,7 +107,7 @@ def build(
     )
 
     # Registry and access control.
-    admission = OperatorDecisions(settings, clock)
+    admission, orders = OperatorDecisions(settings, clock), OperatorOrders(settings.location, clock)
     bounds = roster_bounds(enrolled=OperatorDecisions.enabled_by(settings), most=settings.devices.most)
     roster = DeviceRegistry(store, clock.wall, clock.now, bounds)
     quarantine = Quarantine(
@@ -128,7 +129,7 @@ def build(
         task, store, blobs, jobs, roster, clock, settings.worker.timeout_s, changes
     )
     rules = rules_of(task, settings)
-    fleet = RoundView(task, roster, encoder_models.terms, access.denial, link)
+    fleet = RoundView(task, roster, encoder_models.terms, access.denial, link, orders.hold)
     driver = RoundDriver(
         task=task,
         rules=rules,
@@ -300,6 +301,7 @@ def build(
         "graphs": encoder_models.run,
         "rollcall": state_requester.run,
         "trust": partial(resign_periodically, pointer_signer, announcer.renew_signatures, clock, again_s),
+        "orders": partial(orders.run, driver.end_rounds, receipts.enqueue),
         "state": partial(sqlite.watch, store.require_there, clock),
     }
     if storage.stores.bucket is not None:
@@ -323,6 +325,7 @@ def build(
         link=link,
         clock=clock,
         admission=admission,
+        orders=orders,
         announcer=announcer,
         audit=audit,
         deployment=delivery,

@@ -55,7 +55,12 @@ PARTS: Final[dict[str, CommandPart]] = {
     "rollout": CommandPart(
         "coordinator.cli.rollout:app", "Roll a version out: canaries first, then waves.", _RUN
     ),
-    "round": CommandPart("coordinator.cli.round:app", "Explain which devices a round selected.", _LOOK),
+    "round": CommandPart(
+        "coordinator.cli.round:app", "Explain a round; hold, resume and end the rounds.", _LOOK
+    ),
+    "audit": CommandPart(
+        "coordinator.cli.audit:app", "Show who did what, and check that nobody changed it.", _LOOK
+    ),
     "task": CommandPart(
         "lichen.commands.task:app", "Write a first task from recordings; check a task.", _RUN
     ),

@@ -1,4 +1,4 @@
-"""``lichen device``: invite, ls, approve, revoke. Works while the coordinator runs, and when it does not."""
+"""``lichen device``: invite, ls, approve, revoke, release. Works with and without a running coordinator."""
 
 import datetime as dt
 import json
@@ -10,16 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from coordinator.actions import devices
+from coordinator.audit.log import account
 from coordinator.cli.options import Config
-from coordinator.config.coordinator import CoordinatorSettings, load_settings
-from coordinator.fleet.device_removal import ask, forget_in
-from coordinator.identity.enrolment import EnrolmentAuthority
+from coordinator.config.coordinator import load_settings
 from coordinator.identity.paths import IdentityPaths
 from coordinator.identity.store import IdentityStore
 from coordinator.status.device_list import all_devices, seen_devices
 from coordinator.storage.engines.shared_sqlite import IDENTITIES
 from protocol.base import name_trouble
-from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime.cli import Format, FormatOption, print_result
 from runtime.process.run_as_owner import run_as_owner
 
@@ -68,12 +67,12 @@ def invite(
     """Make an invite: one word for `lichen agent enroll`, which works once. It is a secret."""
     lasts_s = _lasting(expires)
     settings = load_settings(config)
-    with run_as_owner(settings.state_dir), _desk(settings) as desk:
-        made = desk.invite(name, lasts_s)
-        url, ends = desk.url, _when(desk.now() + lasts_s)
-    word = made.encode()
+    with run_as_owner(settings.state_dir):
+        made = devices.invite(settings, account(), name, lasts_s)
+    word, ends = made.word, _when(made.ends)
     if fmt is Format.JSON:
-        found = {"invite": word, "device": name, "url": url, "expires": ends, "ca_sha256": made.ca_sha256}
+        found = {"invite": word, "device": name, "url": made.url, "expires": ends}
+        found["ca_sha256"] = made.ca_sha256
         typer.echo(json.dumps(found))
         return
     typer.echo(word)
@@ -127,11 +126,7 @@ def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> Non
     """Admit a pending device, or end a device's quarantine."""
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        seen = name in seen_devices(settings.location)
-        if not seen and not settings.location.has(IDENTITIES):
-            raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name}; lichen device ls shows those there are")
-        with IdentityStore(settings.location) as book:
-            was = book.approve(name, unknown=seen)
+        was = devices.approve(settings, account(), name)
     words = {
         "pending": f"{name} is approved; it gets its certificate when it asks next",
         "active": f"{name} is in; whatever held it back before now (a quarantine) is over",
@@ -156,22 +151,18 @@ def revoke(
     does not know it yet.
     """
     settings = load_settings(config)
-    with run_as_owner(settings.state_dir), _desk(settings) as desk:
-        taken = desk.book.revoke(name, unknown=unknown)
-        try:
-            told = desk.publish(force=True)
-        except (Transient, Misconfigured) as error:
-            raise type(error)(f"{name} is revoked, and the coordinator refuses it; but {error}") from None
-        folder = desk.places.broker.folder
+    with run_as_owner(settings.state_dir):
+        done = devices.revoke(settings, account(), name, unknown=unknown)
+    taken = done.certificates
     words = f"{name} is revoked ({taken} certificate{'' if taken == 1 else 's'} taken back)"
-    if told.reloaded:
+    if done.broker_reloaded:
         words += "; the broker acts on it"
     else:
         words += (
-            f".\nThe broker must read {folder} again NOW: systemctl reload mosquitto (or kill -HUP its pid); "
-            "[identity] reload_command does it for you"
+            f".\nThe broker must read {done.folder} again NOW: systemctl reload mosquitto (or kill -HUP its "
+            "pid); [identity] reload_command does it for you"
         )
-    print_result(fmt, {"device": name, "certificates": taken, "broker_reloaded": told.reloaded}, words)
+    print_result(fmt, {"device": name, "certificates": taken, "broker_reloaded": done.broker_reloaded}, words)
 
 
 @app.command()
@@ -189,31 +180,27 @@ def forget(
     """
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        known = seen_devices(settings.location)
-        if name not in known:
-            raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
-        if known[name].status == "online" and not force:
-            raise Transient(f"{name} is online and would report again: stop its agent first, or use --force")
-        with settings.location.database(read_only=True) as store:
-            runs = store.is_served()
-        if runs:
-            ask(settings.state_dir, name, force=force)
-        else:
-            with settings.location.database() as store:
-                forget_in(store, name)
+        runs = devices.forget(settings, account(), name, force=force)
     words = f"{name} is forgotten" + (" by the running coordinator within seconds" if runs else "")
     print_result(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)
 
 
-def _desk(settings: CoordinatorSettings) -> EnrolmentAuthority:
-    if settings.identity.enabled is False:
-        raise Misconfigured("identity.enabled is false: this fleet has no certificates of its own")
-    places = IdentityPaths.of(settings)
-    if not places.authority.is_dir():
-        raise Misconfigured(
-            f"{places.authority} is not there; make the fleet's authority with: lichen coordinator init"
-        )
-    return EnrolmentAuthority(settings)
+@app.command()
+def release(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
+    """End a device's quarantine. It does not admit a device that waits for approval; see approve."""
+    settings = load_settings(config)
+    with run_as_owner(settings.state_dir):
+        devices.release(settings, account(), name)
+    print_result(fmt, {"device": name, "released": True}, f"the quarantine of {name} is over")
+
+
+@app.command(name="ask-state")
+def ask_state(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
+    """Have the running coordinator ask a device for its state. Exit status 75: nobody can ask, or answer."""
+    settings = load_settings(config)
+    with run_as_owner(settings.state_dir):
+        devices.ask_state(settings, account(), name)
+    print_result(fmt, {"device": name, "asked": True}, f"{name} is asked for its state within seconds")
 
 
 def _when(wall: float) -> str:

@@ -1,21 +1,55 @@
-"""``lichen round``: explains a round, from the coordinator's state folder alone."""
+"""``lichen round``: explain a round; hold, resume and end the rounds, with or without a coordinator."""
 
 from typing import Annotated
 
 import typer
 
+from coordinator.actions import rounds
+from coordinator.audit.log import account
 from coordinator.cli.options import Config, require_database
 from coordinator.config.coordinator import load_settings
 from coordinator.status.history import read
 from coordinator.status.round_report import explained, lines
 from runtime.cli import Format, FormatOption, fail, print_result
+from runtime.process.run_as_owner import run_as_owner
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Explain which devices a round selected.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Explain which devices a round selected; hold, resume and end the rounds.",
+)
+
+Why = Annotated[str, typer.Option("--why", help="the reason, for the status and the audit log")]
 
 
-@app.callback()
-def rounds() -> None:
-    """Make ``explain`` a subcommand."""
+@app.command()
+def hold(config: Config, why: Why = "", fmt: FormatOption = Format.TABLE) -> None:
+    """Let no further round be opened; the open one goes on to its end. It stands until `resume`."""
+    settings = load_settings(config)
+    with run_as_owner(settings.state_dir):
+        rounds.hold(settings, account(), why)
+    print_result(fmt, {"rounds": "held"}, "no further round is opened; lichen round resume ends that")
+
+
+@app.command()
+def resume(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+    """Let rounds be opened again after `hold`; after `end`, from the coordinator's next start on."""
+    settings = load_settings(config)
+    with run_as_owner(settings.state_dir):
+        before = rounds.resume(settings, account())
+    then = "when the coordinator is started again" if before.state == "ended" else "within seconds"
+    print_result(fmt, {"rounds": "open", "before": before.state}, f"rounds are opened again {then}")
+
+
+@app.command()
+def end(config: Config, why: Why = "", fmt: FormatOption = Format.TABLE) -> None:
+    """End the rounds: an open one closes with the updates that are here; the last version is exported."""
+    settings = load_settings(config)
+    with run_as_owner(settings.state_dir):
+        rounds.end(settings, account(), why)
+    print_result(
+        fmt, {"rounds": "ended"}, "the rounds end with the version that is being made, or the newest"
+    )
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """``lichen coordinator status``: its state and its waits, from its state folder alone."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -9,6 +10,7 @@ import sqlalchemy as sa
 import typer
 
 from coordinator.admission.operator_decisions import read_decisions, unproven
+from coordinator.admission.operator_orders import read_order
 from coordinator.admission.quarantine import OffenceRecord, describe, in_quarantine
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.device_weight_store import newest
@@ -23,7 +25,7 @@ from coordinator.recovery import bucket_watch
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
 from coordinator.rollout.view import read_rollouts, standing
 from coordinator.rollout.view import waits as rollout_waits
-from coordinator.round_machine.events import RoundState
+from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.round_machine.queries import replay
 from coordinator.rounds.late_bundles import wait_kept
 from coordinator.rounds.outlook import fleet_status
@@ -151,14 +153,14 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         return found, [Wait("start", "it has just been started for the first time", said_at)]
     processes = cluster_waits(cluster)
     broker = read(json.loads(store.get_meta("broker") or "[]"))
-    terms = terms_kept(store, task)
+    terms, order = terms_kept(store, task), read_order(settings.location)
     # The rounds' times run from the clock at the start: setting a clock moves none of them.
     set_s = 0.0 if said_at is None else said_at - float(store.get_meta("rounds_now") or said_at)
     held = by_another_clock(_quarantines(barred, roster), -set_s)
     picture = CoordinatorStatus(
         rules=rules,
         state=state,
-        outlook=fleet_status(roster, state, terms, partial(_why_not, barred, now)),
+        outlook=replace(fleet_status(roster, state, terms, partial(_why_not, barred, now)), hold=order.words),
         now=now - set_s,
         worker_s=settings.worker.timeout_s,
         broker=by_another_clock(broker, -set_s)[0] if broker else None,
@@ -171,7 +173,8 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     signatures = trust_waits(settings, now, roster, barred)
     told = unproven(settings.location)
     revocations = [] if told is None else [told]
-    others = [*going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
+    held_rounds = [] if (hold := order.wait()) is None or state.phase is RoundPhase.DONE else [hold]
+    others = [*held_rounds, *going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
     others += ahead(roster, course, _newest_export(store), barred)
     rounds = by_another_clock(waits(picture), set_s)
     return found, [*disk, *processes, *clocks, *rounds, *revocations, *others]

@@ -8,6 +8,7 @@ other files prove: versions that were made since, and accepted updates of the op
 from pathlib import Path
 from typing import Final
 
+from coordinator.audit.tables import OPERATORS
 from coordinator.recovery.rebuild import DUE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
@@ -21,6 +22,7 @@ from runtime.storage.folder_lock import FolderLock
 _SINCE: Final = {
     DATABASE: "the start recovers versions and the open round's updates since then, not the history",
     IDENTITIES.file: "repeat the revocations and invites made since then",
+    OPERATORS.file: "actions since then are not in the audit log",
     ROLLOUTS.file: "decisions since then are lost; devices keep what they run until then",
 }
 
@@ -45,7 +47,7 @@ def downgraded(where: Location | Path) -> list[str]:
     alone = FolderLock(database.with_suffix(".lock"), "coordinator")
     try:
         done = {DATABASE: put_back(database, schema.VERSION, backup_of(database))}
-        for book in (IDENTITIES, ROLLOUTS):
+        for book in (IDENTITIES, ROLLOUTS, OPERATORS):
             done[book.file] = put_back(state_dir / book.file, book.version)
     finally:
         alone.close()
@@ -57,6 +59,6 @@ def _put_back_schemas(main: PostgresSchema) -> list[str]:
     from coordinator.storage.engines import postgres_downgrade  # noqa: PLC0415
 
     done = {DATABASE: postgres_downgrade.put_back(main, "", schema.VERSION, DUE)}
-    for book in (IDENTITIES, ROLLOUTS):
+    for book in (IDENTITIES, ROLLOUTS, OPERATORS):
         done[book.file] = postgres_downgrade.put_back(main, book.suffix, book.version)
     return [f"{words}; {_SINCE[name]}" for name, words in done.items() if words]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from coordinator.audit.log import HEAD
+from coordinator.audit.tables import OPERATORS
 from coordinator.recovery.table_copy import copy_to_files
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage.backup import back_up, copy_checked
@@ -21,7 +23,7 @@ from coordinator.storage.location import DATABASE, Location
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 
-DATABASES: Final = (DATABASE, IDENTITIES.file, ROLLOUTS.file)
+DATABASES: Final = (DATABASE, IDENTITIES.file, ROLLOUTS.file, OPERATORS.file)
 _MADE_ANEW: Final = frozenset({"cache", "jobs", "uploads", "mosquitto", "lost+found"})
 """Folders of temporary work, and the broker's files, which the coordinator writes at its start."""
 
@@ -76,15 +78,18 @@ def copy_state(where: Location | Path, to: Path) -> Copied:
         for name in () if location.schema else DATABASES:
             if (state_dir / name).is_file():
                 copy_checked(state_dir / name, to / name)
-        _copy_files(state_dir, to)
+        # Not the head of the audit log: it would name rows that came after the copy of the log.
+        _copy_files(state_dir, to, but=HEAD)
         os.sync()
         found = [path.stat().st_size for path in to.rglob("*") if path.is_file()]
     return Copied(to, len(found), sum(found))
 
 
-def _copy_files(state_dir: Path, to: Path) -> None:
+def _copy_files(state_dir: Path, to: Path, but: str = "") -> None:
     """Copy all files but databases and temporary ones; files that disappear meanwhile are not needed."""
     for path in _files(state_dir):
+        if path.name == but:
+            continue
         target = to / path.relative_to(state_dir)
         with contextlib.suppress(FileNotFoundError):
             if not target.exists() or target.stat().st_mtime_ns != path.stat().st_mtime_ns:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from coordinator.audit.tables import OPERATORS
 from coordinator.recovery.rebuild import DUE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
@@ -66,7 +67,7 @@ def copy_from_files(folder: Path, location: Location) -> None:
 def _copy(source: Location, target: Location) -> None:
     with source.database(read_only=True) as read, target.database() as written:
         _copy_own(read, written)
-    for design in (IDENTITIES, ROLLOUTS):
+    for design in (IDENTITIES, ROLLOUTS, OPERATORS):
         with source.reader(design) as tables:
             if tables is not None:
                 with closing(target.shared(design)) as shared:

@@ -16,7 +16,7 @@ from coordinator.rollout.model import Command, Event, Rollout, RolloutState
 from coordinator.rollout.table import apply
 from coordinator.storage.engines.shared_tables import Design, SharedFence, Statements
 from coordinator.storage.location import Location
-from protocol.errors import Misconfigured
+from protocol.errors import Misconfigured, Reason, Refused
 
 FILE: Final = "rollout.sqlite3"
 VERSION: Final = 1
@@ -91,24 +91,33 @@ class RolloutStore:
         """As it was read or written here last; blocks for nothing."""
         return self._course
 
-    def play(self, event: Event, now: float) -> tuple[RolloutState, RolloutState, tuple[Command, ...]]:
+    def play(
+        self, event: Event, now: float, *, number: int | None = None
+    ) -> tuple[RolloutState, RolloutState, tuple[Command, ...]]:
         """Apply an event to the state machine, and write the result.
+
+        Args:
+            event: what happened.
+            now: Unix seconds.
+            number: the rollout that the event is meant for; None: whichever is the last.
 
         Returns:
             The state before and after it, and the commands.
 
         Raises:
-            Refused: as :func:`coordinator.rollout.table.apply`.
+            Refused: as :func:`coordinator.rollout.table.apply`; or another rollout began meanwhile.
             Transient: the disk is full; nothing was decided.
         """
         with self._lock:
             known = self.course()
+            _require(known, number)
             after, commands = apply(known, event, now)
             if after is known:
                 return known, known, commands
             with self._tables.change() as tables:
                 # Another process may have written in between; the transaction reads the newest state.
                 before = known if self._tables.mark() == self._mark else self._read(tables)
+                _require(before, number)
                 after, commands = apply(before, event, now)
                 if after is not before:
                     _write(tables, before, after)
@@ -121,6 +130,12 @@ class RolloutStore:
             return read_course(tables)
         except ValidationError as error:
             raise Misconfigured(f"{self.where}: a row cannot be read: {error}"[:300] + f"; {_LOST}") from None
+
+
+def _require(course: RolloutState, number: int | None) -> None:
+    if number is not None and course.number != number:
+        words = f"rollout {number} is not the last one any more: that is rollout {course.number}"
+        raise Refused(Reason.WRONG_ROUND, f"{words}; look at it first")
 
 
 def read_course(tables: Statements) -> RolloutState:

@@ -115,6 +115,8 @@ class RoundState(Wire):
     """The last failure, for people."""
     ended: str = ""
     """Why the rounds end with this version, before the last one of the task; empty: they do not."""
+    stopped: bool = False
+    """Whether an operator ended them: once that is taken back, a restart goes on."""
 
     def missing(self) -> tuple[str, ...]:
         """Selected devices that have not delivered, sorted: looks at all of them, so not for each message."""
@@ -255,6 +257,13 @@ class ExportDone(Wire):
     version: int
 
 
+class EndRounds(Wire):
+    """An operator ends the rounds; ``why``: in words."""
+
+    type: Literal["end_rounds"] = "end_rounds"
+    why: str
+
+
 class WorkFailed(Wire):
     """Work that the machine asked for failed; ``phase`` and ``version`` identify it."""
 
@@ -290,6 +299,7 @@ Event = (
     | VersionMade
     | EvaluationDone
     | ExportDone
+    | EndRounds
     | WorkFailed
 )
 Journaled = Annotated[Event | Checkpoint, Field(discriminator="type")]

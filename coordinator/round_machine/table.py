@@ -11,6 +11,7 @@ from coordinator.round_machine import transitions
 from coordinator.round_machine.events import (
     Begin,
     DeviceOnline,
+    EndRounds,
     EvaluationDone,
     Event,
     ExportDone,
@@ -77,7 +78,12 @@ _ROWS: Final[dict[tuple[RoundPhase, type[Event]], Row[RoundPhase, Handler]]] = {
     ),
     (_C, Presence): Row(transitions.presence, (_C, "the grace for devices that are away begins or ends")),
     (_A, VersionMade): Row(transitions.made, *_VERSION),
-    (_A, UpdatesLost): Row(transitions.lose, (_A, "fold the rest"), (_W, "too few left")),
+    (_A, UpdatesLost): Row(
+        transitions.lose,
+        (_A, "fold the rest"),
+        (_W, "too few left"),
+        *((p, "too few, ended") for p in (_X, _D)),
+    ),
     (_A, WorkFailed): Row(transitions.failed, (_A, "wait, try again")),
     (_A, RoundTick): Row(transitions.retry, (_A, "retry is due")),
     (_E, EvaluationDone): Row(transitions.judged, *_NEXT),
@@ -86,6 +92,14 @@ _ROWS: Final[dict[tuple[RoundPhase, type[Event]], Row[RoundPhase, Handler]]] = {
     (_X, ExportDone): Row(transitions.exported, *_NEXT[1:]),
     (_X, WorkFailed): Row(transitions.failed, (_X, "wait, try again"), *_NEXT[1:]),
     (_X, RoundTick): Row(transitions.retry, (_X, "retry is due")),
+    (_I, EndRounds): Row(transitions.end_later, (_I, "version 0 is the last")),
+    (_W, EndRounds): Row(transitions.end_now, (_X, "to be exported"), (_D, "the newest version is the last")),
+    (_C, EndRounds): Row(
+        transitions.end_open, (_A, "enough"), (_X, "too few, to be exported"), (_D, "too few")
+    ),
+    (_A, EndRounds): Row(transitions.end_later, (_A, "its version is the last")),
+    (_E, EndRounds): Row(transitions.end_later, (_E, "its version is the last")),
+    (_X, EndRounds): Row(transitions.end_later, (_X, "its version is the last")),
     **{(phase, Resumed): Row(transitions.resume, (phase, "clamp times")) for phase in RoundPhase},
     (_D, Resumed): Row(transitions.resume, (_D, "clamp times"), (_W, "the task was given more rounds")),
 }

@@ -9,6 +9,7 @@ from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet
 from coordinator.round_machine.events import (
     Begin,
     DeviceOnline,
+    EndRounds,
     EvaluationDone,
     ExportDone,
     Presence,
@@ -62,9 +63,9 @@ def resume(rules: Rules, state: RoundState, _: Resumed, now: float) -> Outcome:
     changes = {"since": min(state.since, now), "until": until, "enough_since": None}
     changes |= {"away_since": None, "retry_at": None}
     resumed = state.model_copy(update=changes)
-    over = state.ended and rules.patience
+    over = state.ended and rules.patience and not state.stopped
     if state.phase is RoundPhase.DONE and state.version < rules.rounds and not over:  # more rounds are wanted
-        return _next_round(rules, resumed.model_copy(update={"ended": ""}), now)
+        return _next_round(rules, resumed.model_copy(update={"ended": "", "stopped": False}), now)
     return resumed, pending(resumed)
 
 
@@ -185,14 +186,45 @@ def collect(rules: Rules, state: RoundState, _: RoundTick, now: float) -> Outcom
     if len(state.delivered) >= least:
         return _close(state, now, "away" if now < state.until else "deadline")
     few = f"attempt {state.attempt} got {len(state.delivered)} of at least {least} updates in time"
-    return _give_up(state, now, few)
+    return _give_up(rules, state, now, few)
 
 
-def _give_up(state: RoundState, now: float, trouble: str) -> Outcome:
+def _give_up(rules: Rules, state: RoundState, now: float, trouble: str) -> Outcome:
     record = RecordAttempt(round=state.round, attempt=state.attempt, outcome="given_up")
+    if state.ended:
+        last, work = _end(rules, state, now)
+        return last, (record, *work)
     changes = {"attempt": state.attempt + 1, "selected": NONE, "closed_by": "", "trouble": trouble}
     reopened, work = _enter(state, RoundPhase.WAITING, now, **changes)
     return reopened, (record, *work)
+
+
+def end_later(_: Rules, state: RoundState, event: EndRounds, _now: float) -> Outcome:
+    """An operator ends the rounds with the version that is being made or finished."""
+    return (state, ()) if state.ended else (_stopped(state, event), ())
+
+
+def _stopped(state: RoundState, event: EndRounds) -> RoundState:
+    return state.model_copy(update={"ended": event.why, "stopped": True})
+
+
+def end_now(rules: Rules, state: RoundState, event: EndRounds, now: float) -> Outcome:
+    """An operator ends the rounds: the newest version is the last."""
+    return _end(rules, _stopped(state, event), now)
+
+
+def _end(rules: Rules, state: RoundState, now: float) -> Outcome:
+    """Export the last version, unless it was exported as any other."""
+    unexported = rules.export and not rules.exports(state.version)
+    return _enter(state, RoundPhase.EXPORTING if unexported else RoundPhase.DONE, now, **_NOBODY)
+
+
+def end_open(rules: Rules, state: RoundState, event: EndRounds, now: float) -> Outcome:
+    """An operator ends the rounds: the open one closes with the updates that are here, if they suffice."""
+    ended = _stopped(state, event)
+    if len(state.delivered) >= max(1, rules.min_devices):
+        return _close(ended, now, "deadline")  # the word that older releases know for: with who is here
+    return _give_up(rules, ended, now, "")
 
 
 def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Outcome:
@@ -207,7 +239,7 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
     left = state.model_copy(update={"delivered": rest, "refused": refused})
     trouble = f"unusable updates of {first_few(sorted(lost))}"
     if len(rest) < max(1, rules.min_devices):
-        return _give_up(left, now, trouble)
+        return _give_up(rules, left, now, trouble)
     return _enter(left, RoundPhase.AGGREGATING, now, trouble=trouble)
 
 
@@ -227,7 +259,8 @@ def made(rules: Rules, state: RoundState, event: VersionMade, now: float) -> Out
     """A version is in the registry: evaluate it, export it, or go on."""
     if event.version != state.round:
         return state, ()
-    changes = {"version": event.version, "manifest": event.manifest, "trouble": "", "ended": event.ended}
+    changes = {"version": event.version, "manifest": event.manifest, "trouble": ""}
+    changes["ended"] = event.ended or state.ended
     new = state.model_copy(update=changes)
     if rules.evaluates(event.version):
         return _enter(new, RoundPhase.EVALUATING, now)

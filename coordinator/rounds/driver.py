@@ -33,6 +33,7 @@ from coordinator.round_machine.events import (
     Begin,
     Checkpoint,
     DeviceOnline,
+    EndRounds,
     Event,
     Presence,
     Resumed,
@@ -156,7 +157,7 @@ class RoundDriver:
         """Report to the machine whether the devices that an open round waits for are all offline."""
         state = self.state
         # Without a broker no device is heard.
-        if state.phase is RoundPhase.COLLECTING and self.fleet.may_select():
+        if state.phase is RoundPhase.COLLECTING and self.fleet.link.connected:
             await self.post(Presence(here=self.fleet.has_any(state.each_missing())))
 
     def _look_at_broker(self) -> None:
@@ -235,6 +236,15 @@ class RoundDriver:
         """Nothing: this is the round machine."""
         return False
 
+    async def end_rounds(self, why: str) -> None:
+        """An operator ended the rounds; nothing if they have ended.
+
+        Raises:
+            Transient: the disk failed; nothing has changed.
+        """
+        if not self.state.ended and self.state.phase is not RoundPhase.DONE:
+            await self.post(EndRounds(why=why))
+
     async def refuse(self, device: str, round_: int, reason: Reason) -> None:
         """An update of this device was refused; if the same bytes would be again, do not wait for it."""
         if reason in OFFENCES:
@@ -304,6 +314,7 @@ class RoundDriver:
                 if isinstance(command, RecordAttempt):
                     self._attempts.closed(command)
             over = state.phase is RoundPhase.WAITING and self.state.phase is not RoundPhase.WAITING
+            over = over or state.ended != self.state.ended  # releases that do not know the event read this
             self._journaled += len(steps)
             if over or self._journaled >= _EVENTS:  # earlier events need not be replayed, nor kept for ever
                 self._journaled = 0

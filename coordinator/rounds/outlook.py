@@ -67,6 +67,10 @@ def fleet_status(
     return FleetStatus(frozenset(found), lacks, len(roster), broker, heard)
 
 
+def _none() -> str:
+    return ""
+
+
 @dataclass(eq=False, repr=False)
 class RoundView:
     """The fleet as a round sees it now.
@@ -84,14 +88,16 @@ class RoundView:
     terms: Callable[[], Requirements]
     barred: DenialCheck
     link: MessagePublisher
+    hold: Callable[[], str] = _none
+    """Why operators let no round be opened; empty if they do."""
 
     def broker_trouble(self) -> str:
         """Why there is no connection to the broker; empty if there is one."""
         return "" if self.link.connected else self.link.why
 
     def may_select(self) -> bool:
-        """Whether opening a round is useful now: not without a broker."""
-        return self.link.connected
+        """Whether a round may be opened now: not without a broker, nor while an operator holds the rounds."""
+        return self.link.connected and not self.hold()
 
     def able(self, state: RoundState) -> tuple[str, ...]:
         """Devices that a round could select, sorted; looks at all eligible devices."""
@@ -122,7 +128,7 @@ class RoundView:
     def outlook(self, state: RoundState, disk: str) -> FleetStatus:
         """The status of the fleet; ``disk``: why nothing can be written, if so."""
         seen = fleet_status(self.roster, state, self.terms(), self.barred, self.broker_trouble())
-        return replace(seen, disk=disk)
+        return replace(seen, disk=disk, hold=self.hold())
 
     def metrics(self) -> Iterable[MetricFamily]:
         """How many online devices have data, by modality and label."""

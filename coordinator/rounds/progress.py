@@ -28,7 +28,7 @@ class FleetStatus:
     lacks (``MAX_NAMES`` are enough). ``known``: registered devices. ``broker``: why there is no connection to
     it; empty if there is one. ``heard``: of devices that are awaited, when they were last heard: a will that
     the broker lost leaves a dead device ``online``. ``disk``: why the last event could not be written; empty
-    if it could.
+    if it could. ``hold``: why operators let no round be opened; empty if they do.
     """
 
     able: frozenset[str] = frozenset()
@@ -37,6 +37,7 @@ class FleetStatus:
     broker: str = ""
     heard: Mapping[str, str] = field(default_factory=dict)
     disk: str = ""
+    hold: str = ""
 
 
 def explain_phase(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
@@ -88,6 +89,8 @@ def lacking(seen: FleetStatus, device: str) -> str:
 def _why_waiting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
     here = seen.able | frozenset(state.delivered.unsorted())
     least, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
+    if seen.hold:
+        return f"{where}: not opened: {_part(seen.hold)}"
     of = f"{len(here)} {'is' if len(here) == 1 else 'are'}"
     lacks = {device: lack for device, lack in seen.lacks.items() if device not in here}
     others = _names(sorted(lacks), max(len(lacks), seen.known - len(here)), lacks)
@@ -121,7 +124,10 @@ _WHY: Final[dict[RoundPhase, Callable[[Rules, RoundState, float, FleetStatus], s
     ),
     RoundPhase.EVALUATING: lambda _, s, *__: f"waiting for the worker to judge version {s.version}",
     RoundPhase.EXPORTING: lambda _, s, *__: f"waiting for the worker to export version {s.version}",
-    RoundPhase.DONE: lambda _, s, *__: f"all {s.round} rounds are over; version {s.version} is the last",
+    RoundPhase.DONE: lambda _, s, *__: (
+        f"{f'the rounds are over ({_part(s.ended)})' if s.ended else f'all {s.round} rounds are over'}; "
+        f"version {s.version} is the last"
+    ),
 }
 
 

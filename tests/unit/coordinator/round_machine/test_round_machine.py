@@ -20,6 +20,7 @@ from coordinator.round_machine.events import (
     Begin,
     Checkpoint,
     DeviceOnline,
+    EndRounds,
     EvaluationDone,
     ExportDone,
     Presence,
@@ -583,3 +584,66 @@ def test_of_updates_that_arrive_together_the_same_one_again_is_counted_once_and_
     before = accept_batch(rules(), collecting(delivered=("a",)), [one], {("x", 1): "1" * 64}, 120.0)
     assert before.answers[0] is not None, "counted, and its digest is not known: never a receipt"
     assert (before.event, before.counted) == (None, ())
+
+
+# An operator ends the rounds.
+
+
+END = EndRounds(why="ann ended the rounds: enough")
+
+
+def test_an_open_round_that_an_operator_ends_closes_with_who_is_here() -> None:
+    ended, commands = apply(rules(), collecting(delivered=("a", "b")), END, 120.0)
+    assert (ended.phase, ended.ended) == (RoundPhase.AGGREGATING, END.why)
+    assert commands == (
+        RecordAttempt(round=1, attempt=1, outcome="deadline"),
+        Aggregate(round=1, devices=("a", "b")),
+    )
+    made, commands = apply(rules(), ended, VersionMade(version=1, manifest=BASE), 130.0)
+    assert (made.phase, made.version, made.ended) == (RoundPhase.DONE, 1, END.why)
+    assert commands == (Finish(),)
+
+
+def test_an_open_round_with_too_few_is_given_up_and_the_newest_version_is_the_last() -> None:
+    ended, commands = apply(rules(), collecting(delivered=("a",)), END, 120.0)
+    assert (ended.phase, ended.version, ended.ended) == (RoundPhase.DONE, 0, END.why)
+    assert commands == (RecordAttempt(round=1, attempt=1, outcome="given_up"), Finish())
+    assert not ended.asks("a"), "nobody is asked any more"
+
+
+def test_the_last_version_of_ended_rounds_is_exported_unless_it_was() -> None:
+    each = rules(export=True, export_every=1)
+    at_two = waiting(round=3, version=2)
+    ended, commands = apply(rules(export=True), at_two, END, 120.0)
+    assert (ended.phase, commands) == (RoundPhase.EXPORTING, (Export(version=2),))
+    over, commands = apply(rules(export=True), ended, ExportDone(version=2), 121.0)
+    assert (over.phase, commands) == (RoundPhase.DONE, (Finish(),))
+    assert apply(each, at_two, END, 120.0)[0].phase is RoundPhase.DONE
+
+
+@pytest.mark.parametrize("phase", [RoundPhase.AGGREGATING, RoundPhase.EVALUATING, RoundPhase.EXPORTING])
+def test_work_that_goes_on_is_finished_first(phase) -> None:
+    working = aggregating(phase=phase, round=1, version=0 if phase is RoundPhase.AGGREGATING else 1)
+    ended, commands = apply(rules(), working, END, 120.0)
+    assert (ended.phase, ended.ended, commands) == (phase, END.why, ())
+    again, _ = apply(rules(), ended, EndRounds(why="again"), 121.0)
+    assert again is ended
+
+
+def test_ended_rounds_do_not_open_again_when_the_fold_loses_too_many() -> None:
+    ended, _ = apply(rules(), aggregating(), END, 120.0)
+    lost, commands = apply(rules(), ended, UpdatesLost(round=1, devices=("a", "b")), 121.0)
+    assert (lost.phase, lost.version) == (RoundPhase.DONE, 0)
+    assert commands == (RecordAttempt(round=1, attempt=1, outcome="given_up"), Finish())
+
+
+def test_rounds_that_are_over_cannot_be_ended() -> None:
+    over = waiting(phase=RoundPhase.DONE)
+    assert apply(rules(), over, END, 120.0) == (over, ())
+
+
+def test_the_end_of_version_0_is_the_end() -> None:
+    ended, _ = apply(rules(), RoundState(), END, 1.0)
+    assert (ended.phase, ended.ended) == (RoundPhase.INITIALISING, END.why)
+    made, _ = apply(rules(), ended, VersionMade(version=0, manifest=BASE), 2.0)
+    assert (made.phase, made.version) == (RoundPhase.DONE, 0)

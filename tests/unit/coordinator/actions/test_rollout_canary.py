@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coordinator.cli.rollout_canary import doubts
+from coordinator.actions.canary import doubts
 from coordinator.rollout.store import RolloutStore
 from lichen.cli import main
 from protocol.errors import Refused
