@@ -167,12 +167,13 @@ def test_a_full_disk_stops_the_action_before_it_begins(tmp_path):
         log._tables._connection.execute("PRAGMA max_page_count=1")
         done: list[int] = []
 
-        def revoke(number: int) -> None:
-            with log.acting(ANN, "device.revoke", f"pi-{number}" + "x" * 150):
-                done.append(number)
+        def revoke_all() -> None:
+            for number in range(500):
+                with log.acting(ANN, "device.revoke", f"pi-{number}" + "x" * 150):
+                    done.append(number)
 
         with pytest.raises(Transient, match="not done, because the audit log cannot be written"):
-            [revoke(number) for number in range(500)]
+            revoke_all()
     rows = read_log(tmp_path)
     begun = [one for one in rows if one.action == "device.revoke" and one.of is None]
     assert len(begun) >= len(done), "nothing was done without a row"
@@ -188,8 +189,9 @@ def test_what_was_done_without_its_last_row_is_said(tmp_path, monkeypatch):
         with log.acting(ANN, "device.approve", "pi"):
             monkeypatch.setattr(log, "append", full)
 
-    with AuditLog(tmp_path) as log, pytest.raises(
-        Transient, match=r"device\.approve: done \(done\), but the audit log does not say"
+    with (
+        AuditLog(tmp_path) as log,
+        pytest.raises(Transient, match=r"device\.approve: done \(done\), but the audit log does not say"),
     ):
         approve(log)
     assert [one.outcome for one in read_log(tmp_path)] == ["begun"]
