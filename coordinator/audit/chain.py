@@ -40,7 +40,7 @@ class Person:
     how: str
 
 
-class Entry(Wire):
+class AuditEntry(Wire):
     """One row of the log.
 
     Attributes:
@@ -69,8 +69,8 @@ class Entry(Wire):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A row as it is stored: ``doc`` is an :class:`Entry` as JSON."""
+class AuditRow:
+    """A row as it is stored: ``doc`` is an :class:`AuditEntry` as JSON."""
 
     seq: int
     doc: str
@@ -78,7 +78,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class AuditHead:
     """A row's number and digest: everything up to it is fixed by this."""
 
     seq: int
@@ -88,7 +88,7 @@ class Head:
         return f"{self.seq}:{self.digest}"
 
     @classmethod
-    def read(cls, text: str, where: str) -> "Head":
+    def read(cls, text: str, where: str) -> "AuditHead":
         """Read ``NUMBER:DIGEST``.
 
         Raises:
@@ -101,7 +101,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ChainCheck:
     """What the check found.
 
     Attributes:
@@ -110,13 +110,13 @@ class Verdict:
         why: what is wrong with it.
     """
 
-    head: Head | None
+    head: AuditHead | None
     row: int | None = None
     why: str = ""
 
 
 def next_row(
-    last: Head | None,
+    last: AuditHead | None,
     person: Person,
     *,
     action: str,
@@ -124,9 +124,9 @@ def next_row(
     outcome: str,
     wall: float,
     of: int | None = None,
-) -> Row:
+) -> AuditRow:
     """The row after ``last``."""
-    entry = Entry(
+    entry = AuditEntry(
         seq=1 if last is None else last.seq + 1,
         wall=wall,
         who=one_line(person.name, 100),
@@ -139,7 +139,7 @@ def next_row(
         before=NOTHING if last is None else last.digest,
     )
     doc = entry.model_dump_json()
-    return Row(entry.seq, doc, digest_of(doc))
+    return AuditRow(entry.seq, doc, digest_of(doc))
 
 
 def digest_of(doc: str) -> str:
@@ -147,7 +147,7 @@ def digest_of(doc: str) -> str:
     return hashlib.sha256(doc.encode()).hexdigest()
 
 
-def verify(rows: Iterable[Row], heads: Iterable[Head] = ()) -> Verdict:
+def verify(rows: Iterable[AuditRow], heads: Iterable[AuditHead] = ()) -> ChainCheck:
     """Check the chain.
 
     Args:
@@ -158,7 +158,7 @@ def verify(rows: Iterable[Row], heads: Iterable[Head] = ()) -> Verdict:
         The first row that is not what was written.
     """
     recorded = sorted(heads, key=lambda one: one.seq)
-    last: Head | None = None
+    last: AuditHead | None = None
     for row in rows:
         fault = _fault(row, last)
         while not fault and recorded and recorded[0].seq == row.seq:
@@ -166,20 +166,20 @@ def verify(rows: Iterable[Row], heads: Iterable[Head] = ()) -> Verdict:
                 words = "is not the one that was recorded: it, or one before it, was written anew"
                 fault = row.seq, f"row {row.seq} {words}"
         if fault:
-            return Verdict(last, *fault)
-        last = Head(row.seq, row.digest)
+            return ChainCheck(last, *fault)
+        last = AuditHead(row.seq, row.digest)
     if recorded:
         due = _after(last)
         words = f"rows {due} to {recorded[-1].seq} are missing: the end of the log was cut off"
-        return Verdict(last, due, words)
-    return Verdict(last)
+        return ChainCheck(last, due, words)
+    return ChainCheck(last)
 
 
-def _after(last: Head | None) -> int:
+def _after(last: AuditHead | None) -> int:
     return 1 if last is None else last.seq + 1
 
 
-def _fault(row: Row, last: Head | None) -> tuple[int, str] | None:
+def _fault(row: AuditRow, last: AuditHead | None) -> tuple[int, str] | None:
     """The first row that is wrong, and why, if this one shows it."""
     due, seq = _after(last), row.seq
     if seq != due:
@@ -187,7 +187,7 @@ def _fault(row: Row, last: Head | None) -> tuple[int, str] | None:
     if digest_of(row.doc) != row.digest:
         return seq, f"row {seq} is not what its digest was made of"
     try:
-        entry = Entry.model_validate_json(row.doc)
+        entry = AuditEntry.model_validate_json(row.doc)
     except ValidationError:
         return seq, f"row {seq} is no entry of an audit log"
     if entry.seq != seq:

@@ -13,7 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from coordinator.audit.chain import BEGUN, Entry, Head, Person, Row, Verdict, next_row, verify
+from coordinator.audit.chain import (
+    BEGUN,
+    AuditEntry,
+    AuditHead,
+    Person,
+    AuditRow,
+    ChainCheck,
+    next_row,
+    verify,
+)
 from coordinator.audit.tables import OPERATORS
 from coordinator.storage.engines.shared_tables import Statements
 from coordinator.storage.location import Location
@@ -25,7 +34,7 @@ HEAD: Final = "audit.head"
 MAX_LISTED: Final = 10_000
 
 
-class Action:
+class OngoingAction:
     """An action that goes on; ``outcome`` is what its last row will say."""
 
     def __init__(self) -> None:
@@ -81,16 +90,16 @@ class AuditLog:
         """
         with self._tables.change() as tables:
             found = tables.execute("SELECT seq, digest FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
-            last = None if found is None else Head(int(found["seq"]), str(found["digest"]))
+            last = None if found is None else AuditHead(int(found["seq"]), str(found["digest"]))
             row = next_row(
                 last, person, action=action, target=target, outcome=outcome, wall=self._wall(), of=of
             )
             tables.execute("INSERT INTO audit VALUES (?, ?, ?)", (row.seq, row.doc, row.digest))
-        write_atomic(self._head, str(Head(row.seq, row.digest)).encode())
+        write_atomic(self._head, str(AuditHead(row.seq, row.digest)).encode())
         return row.seq
 
     @contextmanager
-    def acting(self, person: Person, action: str, target: str = "") -> Iterator[Action]:
+    def acting(self, person: Person, action: str, target: str = "") -> Iterator[OngoingAction]:
         """Write that an action begins, and how it ended. What cannot be written is not done.
 
         Raises:
@@ -101,7 +110,7 @@ class AuditLog:
             begun = self.append(person, action, target, BEGUN)
         except Transient as error:
             raise Transient(f"{action}: not done, because the audit log cannot be written: {error}") from None
-        doing = Action()
+        doing = OngoingAction()
         try:
             yield doing
         except BaseException as error:
@@ -128,7 +137,7 @@ def _failure(error: BaseException) -> str:
     return f"failed: {type(error).__name__}"
 
 
-def read_log(where: Location | Path, *, last: int | None = None) -> list[Entry]:
+def read_log(where: Location | Path, *, last: int | None = None) -> list[AuditEntry]:
     """The newest entries, the oldest of them first; at most ``MAX_LISTED``.
 
     Raises:
@@ -139,13 +148,13 @@ def read_log(where: Location | Path, *, last: int | None = None) -> list[Entry]:
     with _reading(where, "SELECT seq, doc, digest FROM audit ORDER BY seq DESC LIMIT ?", count) as rows:
         found = list(rows)
     try:
-        return [Entry.model_validate_json(row.doc) for row in reversed(found)]
+        return [AuditEntry.model_validate_json(row.doc) for row in reversed(found)]
     except ValueError as error:
         words = f"a row of the audit log cannot be read ({error})"[:300]
         raise Misconfigured(f"{words}; lichen audit verify names the first one") from None
 
 
-def verify_log(where: Location | Path, heads: tuple[Head, ...] = ()) -> Verdict:
+def verify_log(where: Location | Path, heads: tuple[AuditHead, ...] = ()) -> ChainCheck:
     """Check the whole log against itself, against the recorded head of the state folder, and ``heads``.
 
     Raises:
@@ -158,23 +167,23 @@ def verify_log(where: Location | Path, heads: tuple[Head, ...] = ()) -> Verdict:
         return verify(rows, heads if recorded is None else (*heads, recorded))
 
 
-def _recorded(file: Path) -> Head | None:
+def _recorded(file: Path) -> AuditHead | None:
     with disk_errors(file):
         try:
             text = file.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return None
-    return Head.read(text, str(file))
+    return AuditHead.read(text, str(file))
 
 
 @contextmanager
-def _reading(where: Location | Path, query: str, *values: int) -> Iterator[Iterator[Row]]:
+def _reading(where: Location | Path, query: str, *values: int) -> Iterator[Iterator[AuditRow]]:
     """The rows of a query, as they are read; none if nobody has acted yet."""
     location = Location.at(where)
     try:
         with location.reader(OPERATORS) as tables:
             found = () if tables is None else tables.execute(query, values)
-            yield (Row(int(row["seq"]), str(row["doc"]), str(row["digest"])) for row in found)
+            yield (AuditRow(int(row["seq"]), str(row["doc"]), str(row["digest"])) for row in found)
     except sqlite3.Error as error:
         raise Misconfigured(f"{location.where}: the audit log cannot be read: {error}") from None
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coordinator.audit.chain import Head
+from coordinator.audit.chain import AuditHead
 from coordinator.audit.log import read_log, verify_log
 from coordinator.cli.options import Config
 from coordinator.config.coordinator import load_settings
@@ -58,7 +58,7 @@ def verify(
     Prints the number and digest of the newest row: keep them on another machine for --head, which shows if
     the whole log was written anew. Exit status 65: a row was changed or removed.
     """
-    settings, heads = load_settings(config), tuple(Head.read(one, "--head") for one in head or [])
+    settings, heads = load_settings(config), tuple(AuditHead.read(one, "--head") for one in head or [])
     with run_as_owner(settings.state_dir):
         found = verify_log(settings.location, heads)
     end = None if found.head is None else str(found.head)

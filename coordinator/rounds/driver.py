@@ -237,11 +237,7 @@ class RoundDriver:
         return False
 
     async def end_rounds(self, why: str) -> None:
-        """An operator ended the rounds; nothing if they have ended.
-
-        Raises:
-            Transient: the disk failed; nothing has changed.
-        """
+        """An operator ended the rounds; nothing if they have ended. Raises as :meth:`post`."""
         if not self.state.ended and self.state.phase is not RoundPhase.DONE:
             await self.post(EndRounds(why=why))
 

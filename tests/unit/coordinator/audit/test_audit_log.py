@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.audit.chain import Head, Person, digest_of
+from coordinator.audit.chain import AuditHead, Person, digest_of
 from coordinator.audit.log import HEAD, AuditLog, account, read_log, verify_log
 from coordinator.audit.tables import OPERATORS
 from coordinator.storage.location import Location
@@ -113,7 +113,7 @@ def test_a_log_that_was_written_anew_shows_by_a_recorded_head(tmp_path):
     (tmp_path / HEAD).unlink()
     assert verify_log(tmp_path).row is None, "who changes both leaves no trace here"
     assert verify_log(tmp_path, (head,)).row == 4, "but a head that was kept elsewhere shows it"
-    assert verify_log(tmp_path, (Head(2, head.digest),)).row == 2
+    assert verify_log(tmp_path, (AuditHead(2, head.digest),)).row == 2
 
 
 def test_one_row_replaced_alone_breaks_the_next_ones_name_of_it(tmp_path):
