@@ -17,9 +17,9 @@ from coordinator.audit.chain import (
     BEGUN,
     AuditEntry,
     AuditHead,
-    Person,
     AuditRow,
     ChainCheck,
+    Person,
     next_row,
     verify,
 )
