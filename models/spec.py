@@ -4,6 +4,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -122,10 +123,11 @@ class MethodSpec(Generic[C]):
                 "for methods that predict several things; this one predicts label"
             )
         try:
-            return self.config.model_validate_json(json.dumps(task.config), strict=True)
+            config: C = _validated(self.config, json.dumps(task.config))
         except ValidationError as error:
             wrong = "; ".join(_words(self.config, fault) for fault in error.errors(include_url=False))
             raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {wrong}") from None
+        return config
 
     def require_labelled(self, task: Task) -> None:
         """Check that a ``guided`` method's task names labelled windows.
@@ -191,6 +193,12 @@ class MethodSpec(Generic[C]):
             raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
         prototyper: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
         return prototyper
+
+
+@lru_cache(maxsize=64)
+def _validated(config: type[C], text: str) -> C:
+    """Options from JSON; they are immutable, and read several times in a round."""
+    return config.model_validate_json(text, strict=True)
 
 
 def _words(config: type[BaseModel], error: "ErrorDetails") -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from models import npz
 from models.contract import Blobs, FloatArray, Tensors, blob_of
 from protocol.errors import Misconfigured, Reason, Refused
+from protocol.frames.together import groups_of, joined
 
 NEVER_NEGATIVE: Final = "running_var"
 """Suffix of the names of tensors whose values are 0 or above."""
@@ -83,6 +84,29 @@ def check_tensor(name: str, tensor: FloatArray, shape: tuple[int, ...], bound: f
             Reason.OUT_OF_BOUNDS,
             f"tensor {name!r} reaches {max(-low, high):.6g}, at most {bound:.6g} is taken",
         )
+
+
+def check_tensors(
+    tensors: Mapping[str, FloatArray], shapes: Mapping[str, tuple[int, ...]], bound: float
+) -> None:
+    """:func:`check_tensor` of each; the values of small ones are looked at together.
+
+    Args:
+        tensors: of a peer.
+        shapes: of the model's tensors; has all names of ``tensors``.
+        bound: of all values.
+
+    Raises:
+        Refused: as :func:`check_tensor`.
+    """
+    for names in groups_of(tensors):
+        if len(names) > 1 and all(tensors[name].shape == shapes[name] for name in names):
+            values_N = joined(tensors, names)
+            # false of NaN too
+            if values_N.size == 0 or (-bound <= values_N.min() and values_N.max() <= bound):
+                continue
+        for name in names:
+            check_tensor(name, tensors[name], shapes[name], bound)
 
 
 def check_names(names: Iterable[str], expected: Iterable[str], what: str) -> None:

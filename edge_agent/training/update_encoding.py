@@ -10,10 +10,11 @@ from models.aggregation.update_norms import coarseness_of
 from models.contract import LocalResult
 from models.materials import Material
 from protocol.errors import Reason, Refused
-from protocol.frames.error_feedback import with_error_carry
+from protocol.frames.error_feedback import all_with_error_carry
 from protocol.frames.frame import compressed, encode_frame
 from protocol.frames.headers import UpdateHeader
-from protocol.frames.tensors import Codec, Encoded, encode
+from protocol.frames.tensors import Codec, encode
+from protocol.frames.together import groups_of, joined
 from protocol.messages import Offer
 from protocol.tasks.task import Task
 
@@ -45,24 +46,32 @@ def encode_update(
     Raises:
         Refused: a tensor is not finite; the detail names it.
     """
-    tensors: dict[str, Encoded] = {}
-    new_carry: Residuals = dict(carry)
+    _check_finite(result.tensors)
     codec = Codec(task.uplink.codec)
-    for name, tensor in result.tensors.items():
-        if not np.isfinite(tensor).all():
-            raise Refused(Reason.NON_FINITE, f"training gave a value that is not finite in tensor {name!r}")
-        if name in result.codecs:
-            tensors[name] = encode(tensor, result.codecs[name], coarseness=task.uplink.coarseness)
-            continue
-        before = carry.get(name) if task.uplink.error_carry else None
-        if before is not None and before.shape != tensor.shape:
-            before = None  # the network has changed since
-        coarseness = coarseness_of(name, tensor, task.uplink.coarseness)
-        tensors[name], new_carry[name] = with_error_carry(tensor, before, codec, coarseness=coarseness)
+    carried = {name: tensor for name, tensor in result.tensors.items() if name not in result.codecs}
+    before = {
+        name: carry[name]
+        for name, tensor in carried.items()
+        # another shape: the network has changed since
+        if task.uplink.error_carry and name in carry and carry[name].shape == tensor.shape
+    }
+    tensors, left = all_with_error_carry(
+        carried, before, codec, lambda name: coarseness_of(name, carried[name], task.uplink.coarseness)
+    )
+    for name in result.tensors.keys() - carried.keys():
+        tensor, own = result.tensors[name], result.codecs[name]
+        tensors[name] = encode(tensor, own, coarseness=task.uplink.coarseness)
     frame = encode_frame(_header(offer, task, who, material, result), tensors)
     if codec is Codec.STEPS:  # a coordinator that asks for it reads compressed frames
         frame = compressed(frame)
-    return frame, new_carry if task.uplink.error_carry else None
+    return frame, {**carry, **left} if task.uplink.error_carry else None
+
+
+def _check_finite(tensors: Mapping[str, NDArray[np.float32]]) -> None:
+    for names in groups_of(tensors):
+        if not np.isfinite(joined(tensors, names)).all():
+            wrong = next(name for name in names if not np.isfinite(tensors[name]).all())
+            raise Refused(Reason.NON_FINITE, f"training gave a value that is not finite in tensor {wrong!r}")
 
 
 def _header(

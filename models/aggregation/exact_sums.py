@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from models.contract import FloatArray, Tensors
 from models.partials import Arrays, Slice
-from models.tensors import check_tensor
+from models.tensors import check_tensor, check_tensors
 from protocol.errors import Reason, Refused
+from protocol.frames.together import groups_of, joined
 
 FRACTION_BITS: Final = 24
 MAX_ABS: Final = 1024.0
@@ -67,6 +68,7 @@ class FixedPointSum:
     sliced: ClassVar[bool] = False
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], max_abs: float = MAX_ABS) -> None:
+        self._shapes = dict(shapes)
         self._totals = {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
         self._weights = dict.fromkeys(shapes, 0)
         self._max_abs = float(max_abs)
@@ -86,16 +88,27 @@ class FixedPointSum:
             Refused: an unknown name or wrong shape (WRONG_TENSORS), a non-finite or too large value, or a
                 weight below 1 or beyond what the sum can hold (OUT_OF_BOUNDS); the detail names the tensor.
         """
-        for name, tensor in tensors.items():
-            if name not in self._totals:
+        for name in tensors:
+            if name not in self._shapes:
                 raise Refused(Reason.WRONG_TENSORS, f"tensor {name!r} is not in the model")
-            check_tensor(name, tensor, self._totals[name].shape, self._max_abs)
             self._check_weight(name, weight)
+        check_tensors(tensors, self._shapes, self._max_abs)
         if self._ignores:
             return
-        for name, tensor in tensors.items():
-            _add_scaled(self._totals[name], tensor, weight)
+        for name in tensors:
             self._weights[name] += weight
+        for names in groups_of(tensors):
+            if len(names) == 1:
+                _add_scaled(self._totals[names[0]], tensors[names[0]], weight)
+                continue
+            values_N = joined(tensors, names)
+            added_N = np.zeros(values_N.size, np.int64)
+            _add_scaled(added_N, values_N, weight)
+            start = 0
+            for name in names:
+                total, end = self._totals[name], start + tensors[name].size
+                total += added_N[start:end].reshape(total.shape)
+                start = end
 
     def _check_weight(self, name: str, weight: int) -> None:
         if weight < 1 or self._weights[name] + weight > self.max_weight:

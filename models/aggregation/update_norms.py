@@ -6,12 +6,14 @@ follow the data and not the step size.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from models.contract import FloatArray, blob_of
+from protocol.frames.together import groups_of, joined
 
 _BLOCK: Final = 1 << 16
 STATISTICS: Final = " statistics"
@@ -21,6 +23,7 @@ FINE: Final = 0.125
 _RUNNING: Final = "running_"
 
 
+@lru_cache(maxsize=4096)
 def part_of(tensor: str) -> str:
     """The part that a tensor belongs to: its blob, or its blob's running statistics."""
     statistics = tensor.rsplit("/", 1)[-1].rsplit(".", 1)[-1].startswith(_RUNNING)
@@ -43,11 +46,25 @@ def magnitudes(tensors: Mapping[str, FloatArray]) -> dict[str, float]:
     """
     squares: dict[str, list[float]] = {}
     sizes: dict[str, int] = {}
-    for name in sorted(tensors):
-        part, tensor = part_of(name), tensors[name]
-        squares.setdefault(part, []).append(sum_of_squares(tensor))
-        sizes[part] = sizes.get(part, 0) + tensor.size
+    ordered = {name: tensors[name] for name in sorted(tensors)}
+    for names in groups_of(ordered):
+        for name, square in zip(names, _sums_of_squares(ordered, names), strict=True):
+            part = part_of(name)
+            squares.setdefault(part, []).append(square)
+            sizes[part] = sizes.get(part, 0) + ordered[name].size
     return {part: math.sqrt(math.fsum(all_) / max(1, sizes[part])) for part, all_ in squares.items()}
+
+
+def _sums_of_squares(tensors: Mapping[str, FloatArray], names: Sequence[str]) -> list[float]:
+    """:func:`sum_of_squares` of each tensor of a group."""
+    if len(names) == 1:
+        return [sum_of_squares(tensors[names[0]])]
+    squares_N, sums, start = np.square(joined(tensors, names), dtype=np.float64), [], 0
+    for name in names:
+        end = start + tensors[name].size
+        sums.append(float(np.add.reduce(squares_N[start:end])))
+        start = end
+    return sums
 
 
 def sum_of_squares(tensor: FloatArray) -> float:

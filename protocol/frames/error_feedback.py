@@ -5,12 +5,14 @@ carry stays on the device, saved in the same transaction as the frame
 (``runtime.storage.spool``).
 """
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from protocol.frames.tensors import Codec, Encoded, decode, encode
+from protocol.frames.tensors import BITS, Codec, Encoded, decode, encode
+from protocol.frames.together import encode_each, groups_of, joined, split
 
 if TYPE_CHECKING:
     # numpy loads its random part on first use: an observing agent saves 3 MB
@@ -52,3 +54,45 @@ def with_error_carry(
         total = np.asarray(x, np.float32) if carry is None else np.add(x, carry, dtype=np.float32)
     encoded = encode(total, codec, per_channel=per_channel, rng=rng, keep=keep, coarseness=coarseness)
     return encoded, np.subtract(total, decode(encoded), dtype=np.float32)
+
+
+def all_with_error_carry(
+    tensors: Mapping[str, NDArray[np.float32]],
+    carry: Mapping[str, NDArray[np.float32]],
+    codec: Codec,
+    coarseness: Callable[[str], float],
+) -> tuple[dict[str, Encoded], dict[str, NDArray[np.float32]]]:
+    """:func:`with_error_carry` of several tensors, each with one range; small ones are quantized together.
+
+    Args:
+        tensors: by name, finite.
+        carry: of the previous round, of the same shapes; a tensor may have none.
+        codec: of all.
+        coarseness: by name.
+
+    Returns:
+        The encoded tensors, and the new carry.
+
+    Raises:
+        ValueError: as :func:`with_error_carry`.
+    """
+    encoded: dict[str, Encoded] = {}
+    left: dict[str, NDArray[np.float32]] = {}
+    for held in (True, False) if codec in BITS else ():
+        some = {name: x for name, x in tensors.items() if x.size and (name in carry) is held}
+        for names in groups_of(some):
+            if len(names) > 1:
+                total_N = joined(some, names)
+                shapes = {name: some[name].shape for name in names}
+                total_N = joined(some, names)
+                if held:
+                    with np.errstate(over="ignore", invalid="ignore"):  # refused by its encoding
+                        total_N += joined(carry, names)
+                made, decoded_N = encode_each(total_N, shapes, codec)
+                encoded |= made
+                left |= split(np.subtract(total_N, decoded_N, out=total_N), shapes)
+    for name in tensors.keys() - encoded.keys():
+        encoded[name], left[name] = with_error_carry(
+            tensors[name], carry.get(name), codec, coarseness=coarseness(name)
+        )
+    return encoded, left

@@ -20,6 +20,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NoReturn, TypeVar
 
 import cbor2
@@ -31,6 +32,7 @@ from protocol.base import Wire, first_fault
 from protocol.errors import Reason, Refused
 from protocol.frames import cbor, compression
 from protocol.frames.tensors import BITS, Codec, Encoded, decode
+from protocol.frames.together import decode_each
 
 FORMAT: Final = 2
 """Written version of the layout above; 1 is read too, others are refused."""
@@ -42,6 +44,8 @@ _CHECKED: Final = cbor.SELF_DESCRIBED + cbor.array_head(_PARTS) + cbor2.dumps(FO
 """First bytes of every frame of format 2."""
 CRC_BYTES: Final = 4
 _SLACK_BYTES: Final = 1 << 16
+_CACHED: Final = 4096
+"""Tensors whose names and heads are cached."""
 
 H = TypeVar("H", bound=Wire)
 
@@ -97,17 +101,25 @@ def encode_frame(header: Wire, tensors: Mapping[str, Encoded]) -> bytes:
     parts = [_CHECKED, cbor2.dumps(header.model_dump(mode="json", exclude_none=True), canonical=True)]
     parts += [cbor.map_head(len(tensors))]
     for name, tensor in sorted(tensors.items()):
-        if not _NAME.match(name) or len(name) > DEFAULT_LIMITS.max_name:
-            raise ValueError(f"tensor name {name[:200]!r} must match {_NAME.pattern} within 128 characters")
-        parts += [
-            cbor2.dumps(name),
-            cbor.array_head(5),
-            cbor2.dumps(tensor.codec.value),
-            cbor2.dumps(list(tensor.shape)),
-        ]
+        parts.append(_entry_head(name, tensor.codec, tensor.shape))
         for content in (tensor.data, tensor.low, tensor.step):
             parts += [cbor.byte_string_head(len(content)), content]
     return sealed(b"".join([*parts, cbor.byte_string_head(CRC_BYTES)]))
+
+
+@lru_cache(maxsize=_CACHED)
+def _entry_head(name: str, codec: Codec, shape: tuple[int, ...]) -> bytes:
+    """A tensor's entry up to its bytes: the same in every round."""
+    if len(name) > DEFAULT_LIMITS.max_name or not _is_tensor_name(name):
+        raise ValueError(f"tensor name {name[:200]!r} must match {_NAME.pattern} within 128 characters")
+    return b"".join(
+        [cbor2.dumps(name), cbor.array_head(5), cbor2.dumps(codec.value), cbor2.dumps(list(shape))]
+    )
+
+
+@lru_cache(maxsize=_CACHED)
+def _is_tensor_name(name: str) -> bool:
+    return _NAME.match(name) is not None
 
 
 def sealed(body: bytes) -> bytes:
@@ -158,10 +170,10 @@ def decode_tensors(tensors: Mapping[str, Encoded]) -> dict[str, NDArray[np.float
     Raises:
         Refused: values are wrong, as in :func:`decode_frame`; the detail names the tensor.
     """
-    decoded = {}
+    together, decoded = decode_each(tensors), {}
     for name, tensor in tensors.items():
         try:
-            decoded[name] = decode(tensor)
+            decoded[name] = together[name] if name in together else decode(tensor)
         except Refused as refused:
             raise Refused(refused.reason, f"tensor {name!r}: {refused.detail}") from None
     return decoded
@@ -254,7 +266,7 @@ def _tensors(content: dict[str, Any], limits: Limits, frame_bytes: int) -> dict[
     tensors, total = {}, 0
     limit = min(limits.max_total_elements, (frame_bytes * limits.max_expansion + _SLACK_BYTES) // 4)
     for name, item in content.items():
-        if len(name) > limits.max_name or not _NAME.match(name):
+        if len(name) > limits.max_name or not _is_tensor_name(name):
             raise Refused(
                 Reason.MALFORMED, f"tensor name {name[:200]!r} is too long or has invalid characters"
             )

@@ -6,6 +6,7 @@ can overflow float32, and its subnormals lack precision.
 
 import math
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ FloatArray = NDArray[np.float32]
 
 F4: Final = np.dtype("<f4")
 _ONE: Final = struct.Struct("<f")
+_TOP_8: Final = 255
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 
@@ -48,6 +50,35 @@ def quantize(rows_GN: FloatArray, bits: int, top: int, rng: "Generator | None") 
     np.minimum(scaled_GN, top, out=scaled_GN)
     data = pack(scaled_GN.astype(np.uint8).reshape(-1), bits)
     return data, low_G.astype(F4).tobytes(), step_G.astype(F4).tobytes()
+
+
+def quantize_each(
+    values_N: FloatArray, sizes: Sequence[int], bits: int
+) -> tuple[list[bytes], bytes, bytes, FloatArray]:
+    """Write several tensors, each with one range, to the nearest code: as :func:`quantize` of each alone.
+
+    Args:
+        values_N: the elements of all, finite.
+        sizes: elements of each, 1 or more.
+        bits: of one code.
+
+    Returns:
+        The packed codes of each; low and step of all as little-endian float32; and the decoded elements.
+    """
+    top, each_G = (1 << bits) - 1, np.array(sizes)
+    ends_G = np.cumsum(each_G)
+    low_G = np.minimum.reduceat(values_N, ends_G - each_G)
+    step_G = _steps(low_G, np.maximum.reduceat(values_N, ends_G - each_G), top)
+    low_N = np.repeat(low_G.astype(np.float64), each_G)
+    scaled_N = values_N - low_N
+    scaled_N /= np.repeat(np.where(step_G > 0, step_G, 1).astype(np.float64), each_G)
+    np.rint(scaled_N, out=scaled_N)
+    np.minimum(scaled_N, top, out=scaled_N)
+    codes_N, ends = scaled_N.astype(np.uint8), ends_G.tolist()
+    scaled_N *= np.repeat(step_G.astype(np.float64), each_G)
+    scaled_N += low_N
+    data = [pack(codes_N[end - size : end], bits) for end, size in zip(ends, sizes, strict=True)]
+    return data, low_G.astype(F4).tobytes(), step_G.astype(F4).tobytes(), scaled_N.astype(np.float32)
 
 
 def _steps(low_G: FloatArray, high_G: FloatArray, top: int) -> FloatArray:
@@ -85,6 +116,30 @@ def dequantize(data: bytes, low: bytes, step: bytes, size: int, bits: int) -> Fl
     if (ends_G > _FLOAT32_MAX).any() and (values_GN > _FLOAT32_MAX).any():
         raise Refused(Reason.NON_FINITE, "a value is beyond float32's range")
     decoded: FloatArray = values_GN.astype(np.float32)
+    return decoded
+
+
+def dequantize_each(data: bytes, low: bytes, step: bytes, sizes: Sequence[int]) -> FloatArray | None:
+    """The elements of several tensors with 8-bit codes and one range each: as :func:`dequantize` of each.
+
+    Args:
+        data: the codes of all.
+        low: of each.
+        step: of each.
+        sizes: elements of each; their sum is the length of ``data``.
+
+    Returns:
+        Elements of all; None if a range is wrong or nearly leaves float32's.
+    """
+    with np.errstate(invalid="ignore"):  # as above
+        low_G = np.frombuffer(low, F4).astype(np.float64)
+        step_G = np.frombuffer(step, F4).astype(np.float64)
+        ends_G = low_G + step_G * _TOP_8
+    if not ((step_G >= 0) & (np.abs(low_G) < np.inf) & (ends_G <= _FLOAT32_MAX)).all():
+        return None
+    values_N = np.frombuffer(data, np.uint8) * np.repeat(step_G, sizes)
+    values_N += np.repeat(low_G, sizes)
+    decoded: FloatArray = values_N.astype(np.float32)
     return decoded
 
 

@@ -26,7 +26,7 @@ from models.methods.qqr.prototypes import (
     values_name,
 )
 from models.partials import FoldParts
-from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
+from models.tensors import apply, check_names, check_tensor, check_tensors, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Task
 
@@ -142,8 +142,7 @@ def _check_model(base: Tensors, deltas: Tensors, bound: float) -> None:
     encoders = {name.rsplit("/", 1)[0] for name in deltas if name.startswith("encoder/")}
     wanted = {name for name in base if name.rsplit("/", 1)[0] in {*encoders, "head"}}
     check_names(deltas, wanted, "model")
-    for name, delta in deltas.items():
-        check_tensor(name, delta, base[name].shape, bound)
+    check_tensors(deltas, shapes(base), bound)
 
 
 def _check_prototypes(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other

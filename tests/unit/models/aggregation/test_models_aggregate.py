@@ -1,3 +1,4 @@
+import math
 import time
 import tracemalloc
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 
 from models.aggregation.exact_sums import MAX_ABS, FixedPointSum, RowSum
+from models.aggregation.update_norms import magnitudes, sum_of_squares
 from protocol.errors import Reason, Refused
 
 
@@ -46,6 +48,35 @@ def test_a_bad_tensor_is_refused_by_name_and_nothing_of_the_update_is_added(tens
         total.add({"good": np.float32([7]), "layer/weight": tensor})
     assert caught.value.reason is reason
     assert total.mean() == {}
+
+
+def test_tensors_added_together_give_the_sums_of_each_alone():
+    shapes = {"a": (3, 4), "b": (5,), "large": (1 << 16, 2), "c": (), "d": (0, 2), "e": (7, 2, 2)}
+    rng = np.random.default_rng(1)
+    whole, alone = (
+        FixedPointSum(shapes),
+        {name: FixedPointSum({name: shape}) for name, shape in shapes.items()},
+    )
+    for weight in (1, 3):
+        update = {name: rng.normal(0, 2, shape).astype(np.float32) for name, shape in shapes.items()}
+        update["e"] = update["e"].transpose(1, 2, 0).copy().transpose(2, 0, 1)
+        whole.add(update, weight)
+        for name, tensor in update.items():
+            alone[name].add({name: tensor}, weight)
+    for name, tensor in whole.mean().items():
+        assert tensor.tobytes() == alone[name].mean()[name].tobytes(), name
+    assert set(whole.weights.values()) == {4}
+
+
+def test_magnitudes_of_small_tensors_are_those_of_each_alone():
+    rng = np.random.default_rng(2)
+    tensors = {
+        f"head/{i}": rng.normal(0, 1, size).astype(np.float32)
+        for i, size in enumerate((5, 900, 70_000, 1, 33))
+    }
+    size = sum(tensor.size for tensor in tensors.values())
+    wanted = math.sqrt(math.fsum(sum_of_squares(tensor) for tensor in tensors.values()) / size)
+    assert magnitudes(tensors) == {"head": wanted}
 
 
 def test_an_unknown_tensor_is_refused_by_name():
