@@ -56,6 +56,7 @@ from coordinator.selection.selector import DeviceSelector
 from coordinator.status.prometheus import DiskWear
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import BlobOwnership
+from coordinator.telemetry.recorder import TelemetryRecorder
 from coordinator.trust.signer import pointer_signer_of, resign_periodically
 from coordinator.trust.work_signer import WorkSigner
 from coordinator.wires import Wires
@@ -234,12 +235,21 @@ def build(
         receipts=receipts,
         access=access,
     )
+    telemetry = TelemetryRecorder(
+        store,
+        ledger,
+        task.modality_names,
+        fresh_s=settings.devices.silent_s,
+        histories=settings.devices.histories,
+        clock=clock,
+    )
     forgetting = Forgetting(
         state_dir=storage.root,
         roster=roster,
         ledger=ledger,
         quarantine=quarantine,
         secrets=secrets,
+        telemetry=telemetry,
         clock=clock,
         days=settings.devices.forget_days,
     )
@@ -259,13 +269,12 @@ def build(
         secrets=secrets,
         forgetting=forgetting,
     )
-    budget, window = FetchBudget(settings.fetch.device_bytes_a_day, roster), settings.mqtt.window
-    owners = BlobOwnership(task, blobs)
+    budget, owners = FetchBudget(settings.fetch.device_bytes_a_day, roster), BlobOwnership(task, blobs)
     blob_server = BlobServer(
-        blobs, post, receipts.enqueue, window, clock, budget, voice, may_fetch=owners.may_fetch,
+        blobs, post, receipts.enqueue, settings.mqtt.window, clock, budget, voice, may_fetch=owners.may_fetch,
         links=storage.stores.links,
     )  # fmt: skip
-    metrics = MetricReceiver(driver, journal, ledger, clock.now)
+    metrics = MetricReceiver(driver, journal, ledger, roster=roster, telemetry=telemetry, now=clock.now)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
         messages=link.messages,
@@ -292,6 +301,7 @@ def build(
         "forgetting": forgetting.run,
         **receipts.services(),
         "ledger": ledger.run,
+        "telemetry": telemetry.run,
         "driver": driver.run,
         "work": round_worker.run,
         "rounds": announcer.run_rounds,
@@ -317,7 +327,18 @@ def build(
         services["exit"] = partial(
             exit_when_done, driver, announcer, delivery, blob_server, rollouts, settings.exit_linger_s, clock
         )
-    measured = (driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher)
+    measured = (
+        driver,
+        fleet,
+        roster,
+        quarantine,
+        access,
+        admission,
+        traffic,
+        receipts,
+        dispatcher,
+        telemetry,
+    )
     return Coordinator(
         settings=settings,
         storage=storage,

@@ -28,6 +28,7 @@ from edge_agent.status.report import StatusReport
 from edge_agent.status.status_file import STATUS_FILE, keep
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
+from edge_agent.telemetry.reporter import TelemetryReporter
 from edge_agent.training.learner import Learner
 from edge_agent.training.offer_schedule import OfferSchedule
 from edge_agent.windows.collector import Collector
@@ -65,6 +66,7 @@ class Agent:
     work: WorkReceiver
     dispatcher: MessageDispatcher
     reporter: StateReporter
+    telemetry: TelemetryReporter
     publishing: Publishing | None
     questions: QuestionService | None
     local: LocalServer | None
@@ -102,6 +104,7 @@ class Agent:
             "deployment": self.deployment.run,
             "rollout": executor.run,
             "metrics": self.reporter.run_metrics,
+            **({"telemetry": self.telemetry.run} if self.settings.telemetry.every_s else {}),
             "state": partial(sqlite.watch, self.storage.spool.require_there, self.clock),
             "status": partial(
                 keep,

@@ -29,6 +29,7 @@ from edge_agent.status.report import DataStatus, StatusReport
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.task_store import TASK_FILE, saved_task_mismatch
+from edge_agent.telemetry.reporter import TelemetryReporter
 from edge_agent.training.learner import Learner
 from edge_agent.training.offer_schedule import OfferSchedule
 from edge_agent.trust.updater import trust_of
@@ -134,6 +135,9 @@ def build(
         settings, link, tasks=tasks, models=models, verifier=verifier, clock=clock,
         withdrawn=outbox.confirmed, changed=changed, wanted=state_wanted, metrics=metrics,
     )  # fmt: skip
+    telemetry = TelemetryReporter(
+        settings, link, spool=storage.spool, collector=collector, inference=inference, clock=clock, rng=rng
+    )
     dispatcher = MessageDispatcher(
         link, _handlers(fetcher, outbox, work, deployment, reporter), contact=contact, refused=refused,
         progress=progress, clock=clock,
@@ -150,8 +154,9 @@ def build(
         settings=settings, sources=sources, clock=clock, storage=storage, link=link, fetcher=fetcher,
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
-        dispatcher=dispatcher, reporter=reporter, publishing=publishing, questions=questions, local=local,
-        renewal=renewal, report=report, progress=progress, first_task=first_task,
+        dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, publishing=publishing,
+        questions=questions, local=local, renewal=renewal, report=report, progress=progress,
+        first_task=first_task,
     )  # fmt: skip
 
 

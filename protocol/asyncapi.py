@@ -43,7 +43,9 @@ _CHANNELS: Final = {
         (_FRAME, m.BlobPointer),
     ),
     Kind.UP_BLOB: _Channel("A chunk of an announced update.", (_CHUNK,)),
-    Kind.METRIC: _Channel("Small numbers about a local round or about inference.", (m.Metric,)),
+    Kind.METRIC: _Channel(
+        "Small numbers about a local round, or what the device reports about itself.", (m.Metric,)
+    ),
     Kind.FETCH: _Channel("The device pulls chunks of a blob.", (m.Fetch,)),
     Kind.PING: _Channel("Tests whether the broker answers (PUBACK); nobody subscribes.", (_PING,)),
     Kind.RECEIPT: _Channel(

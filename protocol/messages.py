@@ -27,6 +27,7 @@ from protocol.errors import Reason, Refused
 from protocol.rollout import Hindrance, Trial, TrialReport
 from protocol.tasks.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, TaskAnnouncement
 from protocol.tasks.task import ModalityName
+from protocol.telemetry import Telemetry
 
 MAX_MESSAGE_BYTES: Final = 128 * 1024
 """Maximum size of a control message; larger ones are refused before parsing."""
@@ -251,12 +252,16 @@ class Command(Wire):
 
 
 class Metric(Wire):
-    """``up/metric``: small numbers about one finished local round, or about inference."""
+    """``up/metric``: small numbers about one finished local round, or the device's telemetry."""
 
     kind: Literal["metric"] = "metric"
     device: Name
     round: Count | None = None
+    """Absent in telemetry."""
     metrics: Metrics
+    """Of the round; empty in telemetry."""
+    telemetry: Telemetry | None = None
+    """What the device reports about itself at intervals; older coordinators ignore it."""
 
 
 Control = Annotated[

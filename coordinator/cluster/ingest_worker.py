@@ -33,6 +33,7 @@ from coordinator.recovery.state_folder import Storage
 from coordinator.status.prometheus import DiskWear
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import BlobOwnership
+from coordinator.telemetry.recorder import TelemetryRecorder
 from coordinator.wires import Wires
 from models.contract import Server
 from protocol.tasks.task import Task
@@ -151,7 +152,15 @@ def build(
         may_fetch=owners.may_fetch,
         links=storage.stores.links,
     )
-    metrics = MetricReceiver(rounds, journal, ledger, clock.now)
+    telemetry = TelemetryRecorder(
+        store,
+        ledger,
+        task.modality_names,
+        fresh_s=settings.devices.silent_s,
+        histories=settings.devices.histories,
+        clock=clock,
+    )
+    metrics = MetricReceiver(rounds, journal, ledger, roster=devices, telemetry=telemetry, now=clock.now)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
         messages=link.messages,
@@ -173,6 +182,7 @@ def build(
         **dispatcher.services(),
         **receipts.services(),
         "ledger": ledger.run,
+        "telemetry": telemetry.run,
         "rounds": replica.run,
         "devices": devices.run,
         "blobs": blob_server.run,
@@ -189,7 +199,7 @@ def build(
         receiver=receiver,
         receipts=receipts,
         services=services,
-        measured=(quarantine, access, receipts, dispatcher, blob_server, receiver, DiskWear()),
+        measured=(quarantine, access, receipts, dispatcher, blob_server, receiver, telemetry, DiskWear()),
     )
 
 

@@ -80,6 +80,8 @@ class DeviceSettings(Section):
     silent_s: Annotated[float, Field(gt=0, le=30 * 86400)] = 1800.0
     """A device that is silent for this long is taken to be offline, whatever its last state. Agents send
     their state every ``state_idle_s`` (600 s): keep this at three times that, or more."""
+    histories: Annotated[int, Field(ge=0, le=100_000)] = 10_000
+    """Devices whose own metrics are stored over time, about 5 kB each; of further ones only the newest."""
 
 
 class QuarantineSettings(Section):

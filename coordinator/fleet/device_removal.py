@@ -18,6 +18,7 @@ from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer
+from coordinator.telemetry.recorder import TelemetryRecorder
 from protocol.base import is_name
 from protocol.errors import LichenError
 from runtime.clock import Clock
@@ -32,7 +33,8 @@ _FORCE: Final = b"force"
 _POLL_S: Final = 3.0
 _STALE_S: Final = 3600.0
 _MAX_FORGOTTEN_AT_ONCE: Final = 1000
-OF_DEVICE: Final = (schema.devices, schema.messages, schema.standing)
+_REPORTS: Final = (schema.devices, schema.messages)
+OF_DEVICE: Final = (*_REPORTS, schema.standing, schema.telemetry, schema.telemetry_history)
 """Tables whose rows of a device are removed with it. Its updates and refusals stay: they are history."""
 
 
@@ -66,6 +68,7 @@ class Forgetting:
     ledger: WriteBehindBuffer
     quarantine: Quarantine
     secrets: SecretMismatchMonitor
+    telemetry: TelemetryRecorder
     clock: Clock
     days: float
 
@@ -79,8 +82,9 @@ class Forgetting:
         for device in devices:
             self.roster.forget(device)
             self.secrets.heard(device)
-            self.ledger.remove(schema.devices, device=device)
-            self.ledger.remove(schema.messages, device=device)
+            self.telemetry.forget(device)
+            for table in _REPORTS:
+                self.ledger.remove(table, device=device)
             if self.quarantine.denial(device) is None:
                 self.quarantine.forget(device)
             self.forgotten += 1

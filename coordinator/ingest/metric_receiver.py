@@ -1,13 +1,14 @@
-"""Metrics of devices in a round (``up/metric``): a row for each device that took part, at a bounded rate."""
+"""Metrics of devices (``up/metric``), at a bounded rate: of rounds that they took part in, and telemetry."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from coordinator.ingest.round_access import RoundAccess
+from coordinator.ingest.round_access import Registered, RoundAccess
 from coordinator.storage import schema
 from coordinator.storage.update_journal import Journal
 from coordinator.storage.write_behind import WriteBehindBuffer
+from coordinator.telemetry.recorder import TelemetryRecorder
 from protocol.errors import Reason, Refused
 from protocol.messages import Metric, decode
 from protocol.topics import Route
@@ -27,20 +28,33 @@ class MetricReceiver:
         driver: knows the devices selected for the open round.
         journal: knows the devices that delivered in earlier rounds.
         ledger: writes the rows.
+        roster: the registered devices; the telemetry of others is ignored.
+        telemetry: stores what devices report about themselves.
         now: monotonic seconds.
     """
 
     def __init__(
-        self, driver: RoundAccess, journal: Journal, ledger: WriteBehindBuffer, now: Callable[[], float]
+        self,
+        driver: RoundAccess,
+        journal: Journal,
+        ledger: WriteBehindBuffer,
+        *,
+        roster: Registered,
+        telemetry: TelemetryRecorder,
+        now: Callable[[], float],
     ) -> None:
         self._driver = driver
         self._journal = journal
         self._ledger = ledger
+        self._roster = roster
+        self._telemetry = telemetry
         self._now = now
         self._rate = TokenBuckets(METRICS_BURST, METRICS_A_SECOND)
 
     async def on_metric(self, route: Route, message: Message) -> bool:
-        """Store a device's metrics, if it took part in the round: others would fill the disk.
+        """Store a device's metrics of a round, if it took part in it, and its telemetry, if it is registered.
+
+        Others would fill the disk.
 
         Returns:
             Whether the message is acknowledged when the row is on disk; else it has no effect.
@@ -56,7 +70,12 @@ class MetricReceiver:
         if metric.device != device:
             words = f"the topic is {device}'s, the message says {metric.device}"
             raise Refused(Reason.WRONG_DEVICE, words)
-        if metric.round is None or not self._rate.take(device, self._now()):
+        if not self._rate.take(device, self._now()):
+            return False
+        if metric.telemetry is not None and device in self._roster:
+            await self._telemetry.record(device, metric.telemetry, message.ack)
+            return True
+        if metric.round is None:
             return False
         if not await self._took_part(device, metric.round):
             return False

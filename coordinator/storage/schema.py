@@ -7,7 +7,7 @@ from sqlalchemy import JSON, BigInteger, Column, Dialect, Float, Identity, Integ
 from sqlalchemy import String as Varchar
 from sqlalchemy.types import TypeDecorator
 
-VERSION = 7
+VERSION = 8
 """Version of the tables, in ``PRAGMA user_version``."""
 
 READABLE_FROM = 6
@@ -29,6 +29,7 @@ UPGRADES = {
     4: (),
     5: (),
     6: (),
+    7: (),
 }
 """Statements from that version to the next: changes to existing tables; ``create_all`` makes the missing
 ones."""
@@ -140,6 +141,24 @@ device_metrics = Table(
     Column("device", String, primary_key=True),
     Column("metrics", JSON, nullable=False),
 )
+
+telemetry = Table(
+    "telemetry",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("wall", Float, nullable=False),
+    Column("report", JSON, nullable=False),
+)
+"""The newest metrics that each device reported about itself, by name (``telemetry.history.flat``)."""
+
+telemetry_history = Table(
+    "telemetry_history",
+    metadata,
+    Column("device", String, primary_key=True),
+    Column("history", JSON, nullable=False),
+)
+"""The same over time, thinned: ``step_s``, and ``columns`` with ``at`` (Unix seconds) and one for each
+metric (``telemetry.history``)."""
 
 standing = Table(
     "standing",

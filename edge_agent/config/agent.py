@@ -164,6 +164,14 @@ class DownloadSettings(Section):
     """Certificates to trust for these hosts alone; None: those of the system."""
 
 
+class TelemetrySettings(Section):
+    """``[telemetry]``: what this device reports about itself to its coordinator (docs/observability.md)."""
+
+    every_s: Annotated[float, Field(ge=0, le=86400)] = 600.0
+    """Interval of its own metrics (spool, disk, memory, CPU, windows, latency), about 450 bytes each; 0:
+    never."""
+
+
 class AgentSettings(Section):
     """The whole file."""
 
@@ -190,6 +198,7 @@ class AgentSettings(Section):
     graph: KnowledgeGraphSettings | None = None
     deploy: DeploySettings = DeploySettings()
     download: DownloadSettings = DownloadSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
     """The operator's labels of this device, as ``site = "barn"``: a rollout can begin with labelled devices.
     """

@@ -1,6 +1,7 @@
 """Latencies of answers: counts in fixed buckets, so that memory is bounded. Pure."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any, Final
 
 BOUNDS_S: Final = tuple(m * 10.0**e for e in range(-4, 2) for m in (1, 2, 5))[:-2]
@@ -22,6 +23,13 @@ class Latency:
         self.count += times
         self.sum_s += seconds * times
         self.most_s = max(self.most_s, seconds)
+
+    def since(self, counts: Sequence[int]) -> "Latency":
+        """The answers after the moment when :attr:`counts` were these; the maximum is of all."""
+        later = Latency()
+        later.counts = [now - before for now, before in zip(self.counts, counts, strict=True)]
+        later.count, later.most_s = sum(later.counts), self.most_s
+        return later
 
     def quantile_s(self, share: float) -> float | None:
         """An upper bound of this quantile of all latencies; None if there are none."""

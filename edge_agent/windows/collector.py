@@ -19,13 +19,13 @@ from edge_agent.tasks.roles import learning_role
 from edge_agent.windows.counting_store import CountingStore
 from edge_agent.windows.live_signal import LiveSignal
 from edge_agent.windows.observed_profile import collected_modalities
-from edge_agent.windows.quality.meter import QualityMeter, ScoredWindows
+from edge_agent.windows.quality.meter import Quality, QualityMeter, ScoredWindows
 from edge_agent.windows.rows import whole_bytes
 from edge_agent.windows.store import WindowStore, grid_digest
 from edge_agent.windows.store_file import values_within
 from edge_agent.windows.window_sets import to_window_set
 from edge_agent.windows.workspace import WindowWorkspace
-from models.data.streams.windows import Windower
+from models.data.streams.windows import Windower, Windows
 from protocol.errors import Transient
 from protocol.tasks.task import Task
 from runtime.clock import Clock
@@ -37,6 +37,14 @@ from runtime.waits import StatusPart
 _log = structlog.get_logger(__name__)
 _FIRST_BACKOFF_S: Final = 1.0
 _LAST_BACKOFF_S: Final = 60.0
+
+
+@dataclass
+class ModalityTotal:
+    """Windows that had the modality, and the sum of their qualities."""
+
+    windows: int = 0
+    quality: float = 0.0
 
 
 @dataclass(eq=False, repr=False)
@@ -70,6 +78,8 @@ class Collector(StatusPart):
         """Failures at run time, by source."""
         self.finished: set[str] = set()
         self.doubts: tuple[str, ...] = ()
+        self.totals: dict[str, ModalityTotal] = {}
+        """Windows since the start, by modality of the present task."""
         """Mismatches between the sources' descriptions and the task."""
 
     async def use(self, task: Task) -> WindowWorkspace:
@@ -168,6 +178,7 @@ class Collector(StatusPart):
         while self.workspace is work and (windows := work.windower.poll(self.clock.now())) is not None:
             quality = work.meter.judge(windows)
             work.recent.extend(quality.found_BMR)
+            self._count(work.task, windows, quality)
             work.store.add(to_window_set(windows, quality), windows.start_B)
             self.progress.tick("cutting windows")
             scored = ScoredWindows(work.task, windows, quality, self.clock.now())
@@ -176,6 +187,15 @@ class Collector(StatusPart):
             self.changed.set()
             await self._commit_if_due(work)
             await asyncio.sleep(0)
+
+    def _count(self, task: Task, windows: Windows, quality: Quality) -> None:
+        if self.totals.keys() != set(task.modality_names):  # another task
+            self.totals = {name: ModalityTotal() for name in task.modality_names}
+        present_M = windows.present_BM.sum(axis=0)
+        quality_M = (quality.quality_BM * windows.present_BM).sum(axis=0)
+        for total, count, score in zip(self.totals.values(), present_M, quality_M, strict=True):
+            total.windows += int(count)
+            total.quality += float(score)
 
     async def _commit_if_due(self, work: WindowWorkspace) -> None:
         due = self.clock.now() - self._committed >= self.settings.store.commit_every_s

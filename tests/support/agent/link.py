@@ -6,6 +6,7 @@ from typing import TypeVar
 from protocol.base import Wire
 from protocol.errors import Transient
 from protocol.messages import decode
+from runtime.mqtt.link import LinkCounters
 
 W = TypeVar("W", bound=Wire)
 
@@ -13,6 +14,7 @@ W = TypeVar("W", bound=Wire)
 class FakeLink:
     def __init__(self, chunk_bytes: int = 65536) -> None:
         self.connected = True
+        self.counters = LinkCounters()
         self.chunk_bytes = chunk_bytes
         self.sent: list[tuple[str, bytes, bool]] = []
         self.in_flight = 0
