@@ -101,11 +101,8 @@ def build(
     """
     store, journal, blobs, ledger = storage.store, storage.journal, storage.blobs, storage.ledger
     routed, rollouts, changes, offers = routing(server), storage.rollouts, wires.changes, wires.offers
-    post, voice, traffic = (
-        Sender(link, settings.fleet),
-        LogRateLimiter(clock.now),
-        Traffic(store, link.counters),
-    )
+    post, voice = Sender(link, settings.fleet), LogRateLimiter(clock.now)
+    traffic = Traffic(store, link.counters)
 
     # Registry and access control.
     admission, orders = OperatorDecisions(settings, clock), OperatorOrders(settings.location, clock)
@@ -235,14 +232,7 @@ def build(
         receipts=receipts,
         access=access,
     )
-    telemetry = TelemetryRecorder(
-        store,
-        ledger,
-        task.modality_names,
-        fresh_s=settings.devices.silent_s,
-        histories=settings.devices.histories,
-        clock=clock,
-    )
+    telemetry = TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock)
     forgetting = Forgetting(
         state_dir=storage.root,
         roster=roster,

@@ -152,14 +152,7 @@ def build(
         may_fetch=owners.may_fetch,
         links=storage.stores.links,
     )
-    telemetry = TelemetryRecorder(
-        store,
-        ledger,
-        task.modality_names,
-        fresh_s=settings.devices.silent_s,
-        histories=settings.devices.histories,
-        clock=clock,
-    )
+    telemetry = TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock)
     metrics = MetricReceiver(rounds, journal, ledger, roster=devices, telemetry=telemetry, now=clock.now)
     dispatcher = Dispatcher(
         fleet=settings.fleet,

@@ -8,6 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 import structlog
 
+from coordinator.config.coordinator import DeviceSettings
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.write_behind import WriteBehindBuffer
@@ -33,8 +34,7 @@ class TelemetryRecorder:
         store: the tables.
         ledger: writes the newest reports.
         modalities: of the task; others are left out.
-        fresh_s: an older report counts no longer in the fleet's distribution.
-        histories: devices whose history is stored at most; of further ones only the newest report.
+        settings: when a device counts as silent, and how many have a history; others have the newest report.
         clock: of the times.
     """
 
@@ -43,17 +43,15 @@ class TelemetryRecorder:
         store: Database,
         ledger: WriteBehindBuffer,
         modalities: Iterable[str],
-        *,
-        fresh_s: float,
-        histories: int,
+        settings: DeviceSettings,
         clock: Clock,
     ) -> None:
         self._store = store
         self._ledger = ledger
         self._modalities = frozenset(modalities)
-        self._histories = histories
+        self._histories = settings.histories
         self._clock = clock
-        self._fleet = FleetDistribution(sorted(self._modalities), fresh_s, _MOST_DEVICES)
+        self._fleet = FleetDistribution(sorted(self._modalities), settings.silent_s, _MOST_DEVICES)
         self._waiting: dict[str, tuple[float, Mapping[str, float]]] = {}
         """Points to be added: Unix seconds and values."""
         self._due: dict[str, float] = {}
