@@ -114,12 +114,9 @@ def build(
         clock.wall,
         settings.quarantine,
         released_at=admission.released_at,
-        # A device that the operator admitted counts before its first state; invented names do not.
-        known=lambda device: device in roster or admission.active(device),
+        known=lambda device: device in roster or admission.active(device),  # not invented names
     )
-    access = AccessControl(
-        clock, (admission.denial, quarantine.denial)
-    )  # a revoked certificate before offences
+    access = AccessControl(clock, (admission.denial, quarantine.denial))  # revoked before offences
     receipts = ReceiptSender(post, ledger, quarantine, task.name, wires.answers, clock.now)
 
     # Rounds.
