@@ -212,7 +212,6 @@ def build(
         offers=offering,
         clock=clock,
     )
-    state_requester = StateRequester(link, roster, receipts, clock)
     audit = IntegrityCheck(driver, journal, round_worker, link, clock)
 
     # Receiving messages.
@@ -296,7 +295,7 @@ def build(
         "blobs": blob_server.run,
         "audit": audit.run,
         "graphs": encoder_models.run,
-        "rollcall": state_requester.run,
+        "rollcall": StateRequester(link, roster, receipts, clock).run,
         "trust": partial(resign_periodically, pointer_signer, announcer.renew_signatures, clock, again_s),
         "orders": partial(orders.run, driver.end_rounds, receipts.enqueue),
         "state": partial(sqlite.watch, store.require_there, clock),
