@@ -53,7 +53,7 @@ from coordinator.rounds.offers import OfferAnnouncer
 from coordinator.rounds.outlook import RoundView
 from coordinator.rounds.worker import RoundWorker
 from coordinator.selection.selector import DeviceSelector
-from coordinator.status.prometheus import DiskWear
+from coordinator.status.prometheus import DiskUse
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import BlobOwnership
 from coordinator.telemetry.recorder import TelemetryRecorder
@@ -355,5 +355,14 @@ def build(
         wires=wires,
         round_worker=round_worker,
         always=services,
-        measured=(*measured, blob_server, states, receiver, weighings, DiskWear(), *filter(None, [rollouts])),
+        measured=(
+            *measured,
+            blob_server,
+            states,
+            receiver,
+            weighings,
+            announcer,
+            DiskUse(storage.root),
+            *filter(None, [rollouts]),
+        ),
     )

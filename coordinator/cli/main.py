@@ -12,6 +12,7 @@ from rich.table import Table
 
 from coordinator.admission.operator_decisions import AUTHORITY, OperatorDecisions
 from coordinator.app import serve as serve_settings
+from coordinator.cli.monitoring import monitoring
 from coordinator.cli.options import Config, require_database
 from coordinator.cli.status import status
 from coordinator.cli.trust import app as trust
@@ -150,6 +151,7 @@ def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 
 app.command()(status)
+app.command()(monitoring)
 
 
 @app.command()

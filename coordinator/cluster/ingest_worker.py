@@ -30,7 +30,7 @@ from coordinator.messaging.log_rate_limit import LogRateLimiter
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.sender import RunningLink, Sender
 from coordinator.recovery.state_folder import Storage
-from coordinator.status.prometheus import DiskWear
+from coordinator.status.prometheus import DiskUse
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import BlobOwnership
 from coordinator.telemetry.recorder import TelemetryRecorder
@@ -192,7 +192,16 @@ def build(
         receiver=receiver,
         receipts=receipts,
         services=services,
-        measured=(quarantine, access, receipts, dispatcher, blob_server, receiver, telemetry, DiskWear()),
+        measured=(
+            quarantine,
+            access,
+            receipts,
+            dispatcher,
+            blob_server,
+            receiver,
+            telemetry,
+            DiskUse(storage.root),
+        ),
     )
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import structlog
 
+from coordinator.aggregation.reported_metrics import sound
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.messaging.sender import RunningLink, Sender
@@ -27,6 +29,7 @@ from protocol.messages import RoundAnnouncement, encode
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
+from runtime.metrics import MetricFamily
 from runtime.mqtt.link import Will
 from runtime.storage.disk import DISK
 from runtime.waits import Wait
@@ -225,6 +228,13 @@ class Announcer:
         told = {"why": words, "why_wall": str(self.clock.wall()), "disk_writes": wear}
         told["rounds_now"] = str(self.driver.now())
         self.store.put_meta(told | {"broker": json.dumps(self._broker())})
+
+    def metrics(self) -> Iterable[MetricFamily]:
+        """Metrics of the newest evaluated version."""
+        found = sound(self.registry.metrics(max(0, self.driver.state.version)))
+        values = [((name,), value) for name, value in found.items()]
+        words = "Metrics of the newest version that has any"
+        yield MetricFamily("lichen_version_metric", words, "gauge", values, ("metric",))
 
     def _broker(self) -> list[dict[str, object]]:
         """The wait for the broker; None if it is connected."""

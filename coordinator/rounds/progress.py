@@ -135,5 +135,7 @@ def round_metrics(state: RoundState) -> Iterable[MetricFamily]:
     """Where the round stands."""
     yield gauge("lichen_round", "The round that is open", state.round)
     yield gauge("lichen_version", "The newest version", state.version)
+    phases = [((phase.value,), float(phase is state.phase)) for phase in RoundPhase]
+    yield MetricFamily("lichen_phase", "1 for the present phase", "gauge", phases, ("phase",))
     yield gauge("lichen_selected", "Devices selected in this round", len(state.selected))
     yield gauge("lichen_delivered", "Devices that delivered in this round", len(state.delivered))

@@ -1,23 +1,36 @@
 """Prometheus metrics, if ``metrics.prometheus_port`` is set: read from the parts at each scrape."""
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from coordinator.config.coordinator import MetricsSettings
 from protocol.errors import Misconfigured
 from runtime.concurrency.loop_stalls import LoopStalls
-from runtime.metrics import HasMetrics, MetricFamily, counter
+from runtime.metrics import HasMetrics, MetricFamily, counter, gauge
 from runtime.storage.disk import DISK
 
 
-class DiskWear:
-    """Writes of this process since its start."""
+class DiskUse:
+    """Writes of this process since its start, and what is left of its disk.
+
+    Args:
+        folder: on that disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def metrics(self) -> Iterable[MetricFamily]:
-        """Counters of commits, syncs and bytes."""
+        """Counters of commits, syncs and bytes; free bytes, if the disk answers."""
         for what, count in DISK.get().wear().items():
             yield counter(f"lichen_disk_{what}", f"Disk {what} since the start", count)
+        with suppress(OSError):
+            room = os.statvfs(self._folder)
+            words = "Free bytes on the disk of state_dir"
+            yield gauge("lichen_disk_free_bytes", words, room.f_bavail * room.f_frsize)
 
 
 @contextmanager
