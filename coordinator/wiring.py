@@ -314,17 +314,9 @@ def build(
             exit_when_done, driver, announcer, delivery, blob_server, rollouts, settings.exit_linger_s, clock
         )
     measured = (
-        driver,
-        fleet,
-        roster,
-        quarantine,
-        access,
-        admission,
-        traffic,
-        receipts,
-        dispatcher,
-        telemetry,
-    )
+        driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher, telemetry,
+        blob_server, states, receiver, weighings, announcer, DiskUse(storage.root), *filter(None, [rollouts]),
+    )  # fmt: skip
     return Coordinator(
         settings=settings,
         storage=storage,
@@ -355,14 +347,5 @@ def build(
         wires=wires,
         round_worker=round_worker,
         always=services,
-        measured=(
-            *measured,
-            blob_server,
-            states,
-            receiver,
-            weighings,
-            announcer,
-            DiskUse(storage.root),
-            *filter(None, [rollouts]),
-        ),
+        measured=measured,
     )
