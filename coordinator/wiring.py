@@ -66,6 +66,7 @@ from models.contract import Server
 from protocol.tasks.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
+from runtime.metrics import HasMetrics
 from runtime.storage import sqlite
 
 
@@ -313,7 +314,7 @@ def build(
         services["exit"] = partial(
             exit_when_done, driver, announcer, delivery, blob_server, rollouts, settings.exit_linger_s, clock
         )
-    measured = (
+    measured: tuple[HasMetrics, ...] = (
         driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher, telemetry,
         blob_server, states, receiver, weighings, announcer, DiskUse(storage.root), *filter(None, [rollouts]),
     )  # fmt: skip
