@@ -66,7 +66,6 @@ from models.contract import Server
 from protocol.tasks.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
-from runtime.metrics import HasMetrics
 from runtime.storage import sqlite
 
 
@@ -314,10 +313,6 @@ def build(
         services["exit"] = partial(
             exit_when_done, driver, announcer, delivery, blob_server, rollouts, settings.exit_linger_s, clock
         )
-    measured: tuple[HasMetrics, ...] = (
-        driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher, telemetry,
-        blob_server, states, receiver, weighings, announcer, DiskUse(storage.root), *filter(None, [rollouts]),
-    )  # fmt: skip
     return Coordinator(
         settings=settings,
         storage=storage,
@@ -348,5 +343,8 @@ def build(
         wires=wires,
         round_worker=round_worker,
         always=services,
-        measured=measured,
-    )
+        measured=(
+            driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher, telemetry,
+            blob_server, states, receiver, weighings, announcer, DiskUse(storage.root), *filter(None, [rollouts]),
+        ),
+    )  # fmt: skip
