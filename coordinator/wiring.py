@@ -345,6 +345,7 @@ def build(
         always=services,
         measured=(
             driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher, telemetry,
-            blob_server, states, receiver, weighings, announcer, DiskUse(storage.root), *filter(None, [rollouts]),
+            blob_server, states, receiver, weighings, announcer, DiskUse(storage.root),
+            *filter(None, [rollouts]),
         ),
     )  # fmt: skip
