@@ -32,7 +32,8 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     if wrong:
         raise Misconfigured("\n".join(f"{settings.task}: {words}" for words in wrong))
     _check_evaluation(settings.evaluation.data, task)
-    return task, method(task.method)
+    spec = method(task.method)
+    return spec.completed(task), spec
 
 
 def problems(task: Task) -> list[str]:

@@ -14,6 +14,7 @@ from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
 from models.guided import ServerTrainer
 from models.materials import KINDS, MaterialKind, MaterialName
 from protocol.frames.tensors import Codec
+from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -83,10 +84,17 @@ class MethodSpec(Generic[C]):
     beyond: Callable[[Task], int] = lambda _task: 0
     """Maximum number of elements of an update beyond those of the model."""
     codecs: Mapping[str, Codec] = field(default_factory=dict)
-    """Lossless codecs of a version's tensors, by the last part of their names; others are float32."""
+    """Lossless codecs of a version's tensors, by the last part of their names; others are float32, and of
+    rounded parts only others are rounded."""
     rounded: tuple[str, ...] = ("encoder", "head")
     """The parts of a state (first words of blob names) whose float32 values may be rounded on their way to
     devices (``task.downlink``): those that training moves in small steps. The others are exact."""
+    fine: tuple[str, ...] = ()
+    """The rounded parts whose steps are an eighth as long."""
+    uplink: Uplink = field(default_factory=Uplink)
+    """Of a task whose file has no table ``[uplink]``: see :meth:`completed`."""
+    downlink: Downlink = field(default_factory=Downlink)
+    """Of a task whose file has no table ``[downlink]``."""
     robust_folds: bool = True
     """Whether ``task.robust.fold`` may be other than ``mean``."""
     reported: tuple[str, ...] = ()
@@ -97,6 +105,16 @@ class MethodSpec(Generic[C]):
     def kind(self) -> MaterialKind:
         """The kind of the material."""
         return KINDS[self.material]
+
+    def completed(self, task: Task) -> Task:
+        """The task of a file, with this method's ``uplink`` and ``downlink`` if the file has no such table.
+
+        Defaults of :mod:`protocol.tasks.links` never change, because announcements omit them; those of a
+        method may.
+        """
+        chosen: dict[str, Uplink | Downlink] = {"uplink": self.uplink, "downlink": self.downlink}
+        left_out = chosen.keys() - task.model_fields_set
+        return task.model_copy(update={name: chosen[name] for name in left_out})
 
     def configure(self, task: Task) -> C:
         """The task's ``config`` table, checked.

@@ -23,13 +23,12 @@ from protocol.frames.frame import Limits, encode_frame, open_frame
 from protocol.frames.headers import BlobHeader
 from protocol.frames.tensors import Codec, Encoded, decode, encode, encode_steps
 from protocol.messages import MAX_BLOB_BYTES
-from protocol.tasks.links import Downlink
 
 OWN_LIMITS: Final = Limits(
     max_bytes=MAX_BLOB_BYTES, max_elements=MAX_BLOB_BYTES // 4, max_total_elements=MAX_BLOB_BYTES // 4
 )
 """Limits of frames that this coordinator wrote."""
-_FEW: Final = 64
+_FEW: Final = 16
 """Elements of a tensor that is sent exactly: its step and signs would save little."""
 _FIRST: Final = 0.125
 """Coarseness of values without a parent: they are no changes, and an error of a sixteenth is within what
@@ -62,7 +61,7 @@ def blob_frame(name: str, tensors: Tensors, codecs: Mapping[str, Codec]) -> byte
 
 
 def published(
-    name: str, exact: Tensors, parent: bytes | None, codecs: Mapping[str, Codec], downlink: Downlink
+    name: str, exact: Tensors, parent: bytes | None, codecs: Mapping[str, Codec], coarseness: float
 ) -> PublishedBlob:
     """Round a blob that devices get by differences.
 
@@ -70,8 +69,8 @@ def published(
         name: of the blob.
         exact: its values.
         parent: the frame that devices hold of the version before; None: there is none.
-        codecs: as in :func:`blob_frame`.
-        downlink: how coarse.
+        codecs: as in :func:`blob_frame`; tensors that it names are not rounded.
+        coarseness: of matrices; see :func:`models.aggregation.update_norms.coarseness_of`.
     """
     held = {} if parent is None else open_frame(parent, BlobHeader, OWN_LIMITS)[1]
     fits = held.keys() == exact.keys() and all(held[key].shape == exact[key].shape for key in exact)
@@ -83,7 +82,7 @@ def published(
     change = {
         key: found
         for key, values in exact.items()
-        if (found := _change(key, values, held[key], codecs, downlink.coarseness)) is not None
+        if (found := _change(key, values, held[key], codecs, coarseness)) is not None
     }
     if not change:
         return PublishedBlob(parent, None)
@@ -131,7 +130,7 @@ def _levels(
 
 
 def _is_rounded(name: str, values: FloatArray, codecs: Mapping[str, Codec]) -> bool:
-    return _codec(name, codecs) is Codec.FLOAT32 and values.size >= _FEW and bool(np.isfinite(values).all())
+    return name.rsplit("/", 1)[-1] not in codecs and values.size >= _FEW and bool(np.isfinite(values).all())
 
 
 def _codec(name: str, codecs: Mapping[str, Codec]) -> Codec:

@@ -12,6 +12,7 @@ import structlog
 
 from coordinator.objects.blobs import BlobStorage
 from coordinator.versions.published_blobs import OWN_LIMITS, blob_frame, published
+from models.aggregation.update_norms import FINE
 from models.contract import Blobs, Tensors
 from models.registry import methods
 from protocol import messages
@@ -50,6 +51,7 @@ class VersionBlobs:
         spec = methods().get(task.method)
         self._codecs = {} if spec is None else spec.codecs
         self._rounded = () if spec is None or task.downlink.codec == "float32" else spec.rounded
+        self._fine = () if spec is None else spec.fine
 
     def publish(
         self, version: int, state: Blobs, parent: str | None, run: str | None = None
@@ -89,18 +91,20 @@ class VersionBlobs:
     def _write(self, made: _Version, name: str, tensors: Tensors, before: _Version) -> None:
         """Store one blob, and the shorter ways to it."""
         exact = blob_frame(name, tensors, self._codecs)
-        if name.split("/", 1)[0] not in self._rounded:
+        part = name.split("/", 1)[0]
+        if part not in self._rounded:
             made.blobs[name] = self._blobs.put(exact)
             return
         old = before.blobs.get(name)
         if old is not None and digest_of(exact) == before.exact.get(name, old).digest:
             made.blobs[name] = old  # no device moved it: its rounding error alone is no news
-            for part, source in ((made.packed, before.packed), (made.exact, before.exact)):
+            for refs, source in ((made.packed, before.packed), (made.exact, before.exact)):
                 if name in source:
-                    part[name] = source[name]
+                    refs[name] = source[name]
             return
         parent = None if old is None else self._blobs.get(old.digest)
-        blob = published(name, tensors, parent, self._codecs, self._task.downlink)
+        coarseness = self._task.downlink.coarseness * (FINE if part in self._fine else 1)
+        blob = published(name, tensors, parent, self._codecs, coarseness)
         made.blobs[name] = self._blobs.put(blob.frame)
         whole = packed_whole(blob.frame, OWN_LIMITS)
         if len(whole) < len(blob.frame):

@@ -11,7 +11,11 @@ Coarseness = Annotated[float, Field(ge=1 / 64, le=64)]
 
 
 class Uplink(Wire):
-    """Encoding of model deltas. The method's config sets the bits of prototypes."""
+    """Encoding of model deltas. The method's config sets the bits of prototypes.
+
+    A coordinator whose task file has no such table takes that of the method: QQR sends ``steps`` with a
+    coarseness of 3, the others ``int8``. The defaults below are those of a table that names not all keys.
+    """
 
     codec: CodecName = "int8"
     error_carry: bool = True
@@ -24,7 +28,8 @@ class Downlink(Wire):
     """Encoding of a version's model on its way to devices; the others of its blobs travel as they are.
 
     ``steps``: devices get the difference to the version that they have, rounded to whole steps. What they
-    hold is what is evaluated and exported; the coordinator adds the rounding error to the next version.
+    hold is what is evaluated and exported; the coordinator adds the rounding error to the next version. A
+    coordinator whose task file has no such table takes that of the method: QQR has a coarseness of 2.
     """
 
     codec: Literal["float32", "steps"] = "steps"

@@ -67,7 +67,7 @@ def moved(state, seed):
             name: x + rng.normal(0, 0.01, x.shape).astype(np.float32) if x.ndim > 1 else x.copy()
             for name, x in tensors.items()
         }
-        if not blob.startswith(("prototypes", "classes", "rows"))
+        if not blob.startswith(("classes", "rows"))
         else tensors
         for blob, tensors in state.items()
     }

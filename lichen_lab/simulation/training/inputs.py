@@ -65,7 +65,8 @@ def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named:
     task = require_windows(load_toml(Task, file, named_by="--task"), "lichen simulate")
     of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
     changed = {"rounds": of_rounds, "config": {**task.config, **options}, "method": named or task.method}
-    return task.model_copy(update=changed)
+    made = task.model_copy(update=changed)
+    return registry.method(made.method).completed(made)
 
 
 def of_files(

@@ -18,6 +18,8 @@ from pydantic import Field, model_validator
 
 from models.spec import MethodSpec
 from protocol.base import Frozen, Share
+from protocol.frames.tensors import Codec
+from protocol.tasks.links import Downlink, Uplink
 
 Rate = Annotated[float, Field(gt=0, le=10)]
 Impute = Literal["pnr", "pnr_posterior", "mean_feature", "zero_input", "zero_feature", "complete_only"]
@@ -162,6 +164,11 @@ METHOD = MethodSpec(
     trains=lambda config: config.upload != "prototypes",
     personal=lambda config: _PERSONAL[config.personal],
     noise=lambda config: config.dp_noise,
+    codecs={"rounds": Codec.FLOAT32},  # counts
+    rounded=("encoder", "head", "prototypes"),
+    fine=("prototypes",),  # a class each row, and in the first rounds no small change
+    uplink=Uplink(codec="steps", coarseness=3.0),
+    downlink=Downlink(coarseness=2.0),
     symbols={
         "K": "devices",
         "C": "classes (task.labels)",

@@ -10,6 +10,8 @@ from models.spec import MethodSpec
 from models.training.evaluation import judge
 from protocol.errors import Misconfigured, Refused
 from protocol.frames.tensors import Codec
+from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.links import Uplink
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Modality, Task
 
@@ -74,10 +76,26 @@ def test_an_option_that_is_wrong_is_told_in_the_method_s_own_words():
         registry.method("mmfed3_hide").configure(odd)
 
 
+def test_a_file_without_links_has_those_of_its_method_and_tables_of_a_file_stay():
+    modalities = (Modality(name="acc", channels=1, rate_hz=9),)
+    for name, spec in registry.methods().items():
+        of = {"name": "w", "method": name, "labels": ("a", "b"), "modalities": modalities}
+        made = spec.completed(Task(**of))
+        assert (made.uplink, made.downlink) == (spec.uplink, spec.downlink)
+        announced = TaskAnnouncement.of(made).read()
+        assert announced.uplink == spec.uplink, "devices that know other defaults send the same"
+        given = spec.completed(Task(**of, uplink=Uplink(error_carry=False)))
+        assert (given.uplink, given.downlink) == (Uplink(error_carry=False), spec.downlink)
+    assert registry.method("qqr").uplink != Uplink()
+
+
 def test_a_spec_s_parts_and_codecs_are_ones_that_its_states_can_have():
     for spec in registry.methods().values():
-        assert all(part.isidentifier() for part in (*spec.owned, *spec.bounded, *spec.optimised))
+        assert all(
+            part.isidentifier() for part in (*spec.owned, *spec.bounded, *spec.optimised, *spec.rounded)
+        )
         assert not set(spec.owned) & set(spec.optimised)
+        assert set(spec.fine) <= set(spec.rounded)
         assert set(spec.codecs.values()) <= {Codec.FLOAT32, Codec.FLOAT16, Codec.UINT8}
 
 
