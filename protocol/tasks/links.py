@@ -14,7 +14,7 @@ class Uplink(Wire):
     """Encoding of model deltas. The method's config sets the bits of prototypes.
 
     A coordinator whose task file has no such table takes that of the method: QQR sends ``steps`` with a
-    coarseness of 3, the others ``int8``. The defaults below are those of a table that names not all keys.
+    coarseness of 2.5, the others ``int8``. The defaults below are those of a table that names not all keys.
     """
 
     codec: CodecName = "int8"

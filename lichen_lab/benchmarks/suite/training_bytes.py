@@ -1,9 +1,9 @@
 """Bytes of a whole training, both ways, beside those of the raw samples, and what they cost in accuracy.
 
-Float32 everywhere (whole versions down, whole changes up) and the method's defaults run on the same fleet, with
-the same seeds, in one run; other ways, too, on other seeds. Bytes are payloads: update frames up; manifests,
-differences and blobs down. MQTT's headers (about 70 bytes a message) are in ``lichen bench wire``. Raw
-samples count once, however windows overlap, as float32 and as the 16-bit numbers that sensors deliver.
+Float32 everywhere (whole versions down, whole changes up) and the method's defaults run on the same fleet,
+with the same seeds, in one run; other ways, too, on other seeds. Bytes are payloads: update frames up;
+manifests, differences and blobs down. MQTT's headers (about 70 bytes a message) are in ``lichen bench wire``.
+Raw samples count once, however windows overlap, as float32 and as the 16-bit numbers that sensors deliver.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -167,7 +167,7 @@ METHOD = MethodSpec(
     codecs={"rounds": Codec.FLOAT32},  # counts
     rounded=("encoder", "head", "prototypes"),
     fine=("prototypes",),  # a class each row, and in the first rounds no small change
-    uplink=Uplink(codec="steps", coarseness=3.0),
+    uplink=Uplink(codec="steps", coarseness=2.5),
     downlink=Downlink(coarseness=2.0),
     symbols={
         "K": "devices",
