@@ -38,7 +38,9 @@ def write(folder, config: str = CONFIG, task: str = TASK):
 def test_paths_are_relative_to_the_config_file(tmp_path) -> None:
     settings = load_settings(write(tmp_path))
     assert settings.state_dir == tmp_path / "coordinator"
-    assert load_task(settings)[0].name == "tiny"
+    task, spec = load_task(settings)
+    assert task.name == "tiny"
+    assert (task.uplink, task.downlink) == (spec.uplink, spec.downlink), "the file has neither table"
 
 
 @pytest.mark.parametrize(
