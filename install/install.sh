@@ -266,6 +266,14 @@ put_units() {
             put "$tree/systemd/examples/agent-train.conf" "$units/lichen-agent.service.d/train.conf"
         ;;
     esac
+    ! has_page || for unit in $page_units; do
+        put "$tree/systemd/$unit" "$units/$unit"
+    done
+}
+
+page_units='lichen-agent-page.socket lichen-agent-page.service'
+has_page() {
+    case $agent,$extras, in yes,*web,*) return 0 ;; *) return 1 ;; esac
 }
 
 fill() { # TEMPLATE TARGET: only if there is none
@@ -300,6 +308,9 @@ settle() {
             systemctl try-restart "lichen-$role" || return 1 # only if it runs
         fi
     done
+    has_page || return 0
+    [ "$start" = no ] || systemctl enable --quiet --now lichen-agent-page.socket || return 1
+    systemctl try-restart lichen-agent-page.service # only if somebody looks
 }
 
 # If the services of a new version do not start, go back; a version that was installed before has nothing to go back to.
@@ -340,6 +351,8 @@ put_back() {
 
 uninstall() {
     if manager; then
+        [ ! -e "$units/lichen-agent-page.socket" ] ||
+            systemctl disable --quiet --now lichen-agent-page.socket lichen-agent-page.service || true
         for role in agent coordinator; do
             [ ! -e "$units/lichen-$role.service" ] || systemctl disable --quiet --now "lichen-$role" || true
         done
@@ -347,6 +360,9 @@ uninstall() {
     for role in agent coordinator; do
         rm -f "$units/lichen-$role.service"
         [ "$purge" = no ] || rm -rf "$units/lichen-$role.service.d"
+    done
+    for unit in $page_units; do
+        rm -f "$units/$unit"
     done
     rm -rf "$opt" "$root/usr/share/lichen"
     rm -f "$root/usr/local/bin/lichen" "$root/usr/lib/sysusers.d/lichen.conf"

@@ -1,4 +1,4 @@
-"""``lichen agent``: enroll, secret, run, check, data, label, doctor, status, ask."""
+"""``lichen agent``: enroll, secret, run, check, data, label, page, doctor, status, ask."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,7 @@ from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enroll import enroll
 from edge_agent.cli.label import app as label
 from edge_agent.cli.options import DEFAULT_CONFIG, Config
+from edge_agent.cli.page import page
 from edge_agent.cli.secret import secret
 from edge_agent.cli.sensors import app as sensors
 from edge_agent.config.agent import read, read_task
@@ -45,6 +46,7 @@ app.add_typer(sensors, name="sensors")
 app.add_typer(data, name="data")
 app.add_typer(label, name="label")
 app.command()(doctor)
+app.command()(page)
 
 
 @app.command()

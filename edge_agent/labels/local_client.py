@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -86,7 +86,7 @@ def ask(path: Path, request: Request) -> dict[str, Any]:
             ) from None
 
 
-async def live(path: Path) -> AsyncIterator[dict[str, Any]]:
+async def live(path: Path) -> AsyncGenerator[dict[str, Any], None]:
     """What the sensors deliver, as it comes, until the agent ends.
 
     Raises:

@@ -21,7 +21,7 @@ CLOUD = {
     "iotcore",
     "pyarrow",
 }
-PAGES = ("runtime.web",)
+PAGES = ("runtime.web", "edge_agent.page")
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys

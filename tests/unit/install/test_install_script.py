@@ -165,3 +165,15 @@ def test_a_name_that_not_every_broker_takes_is_refused_with_one_that_is(tmp_path
     said = run("--root", str(tmp_path), "--no-venv", "--device", "barn.gateway", status=2)
     assert "write barn-gateway" in said
     assert not (tmp_path / "etc").exists()
+
+
+def test_the_page_of_a_device_comes_with_its_extra_alone(tmp_path):
+    page = ("lichen-agent-page.socket", "lichen-agent-page.service")
+    units = tmp_path / "etc/systemd/system"
+    dry(tmp_path, "--agent")
+    assert not [name for name in page if (units / name).exists()]
+    dry(tmp_path, "--agent", "--extras", "infer,web")
+    for name in page:
+        assert (units / name).read_bytes() == (ROOT / "systemd" / name).read_bytes()
+    dry(tmp_path, "--uninstall")
+    assert not [name for name in page if (units / name).exists()]

@@ -166,3 +166,19 @@ def test_the_udev_rule_names_only_files_of_a_buffer():
     )
     lines = [line for line in rules.splitlines() if line and not line.startswith("#")]
     assert all(line.count('"') % 2 == 0 for line in lines)
+
+
+def test_the_page_of_a_device_is_started_by_its_socket_and_reads_no_key(tmp_path):
+    socket, service = (parse(UNITS / f"lichen-agent-page.{kind}") for kind in ("socket", "service"))
+    assert socket["ListenStream"] == ["127.0.0.1:8481"]
+    assert socket["IPAddressDeny"] == service["IPAddressDeny"] == ["any"]
+    assert service["ExecStart"] == [
+        "/opt/lichen/current/bin/lichen agent page --config /etc/lichen/agent.toml"
+    ]
+    assert service["User"] == ["lichen-agent"]
+    assert service["InaccessiblePaths"] == ["-/var/lib/lichen"], "the fleet's keys are there"
+    assert "Restart" not in service
+    (tmp_path / "lichen-agent-page.socket").write_text((UNITS / "lichen-agent-page.socket").read_text())
+    assert analyze("verify", "--man=no", str(installed(tmp_path, "lichen-agent-page"))).strip() == "0"
+    said = analyze("security", "--offline=true", str(tmp_path / "lichen-agent-page.service"))
+    assert float(re.findall(r"exposure level for \S+: ([\d.]+)", said)[0]) < EXPOSURE, said

@@ -1,0 +1,104 @@
+"""A device of processes: a running agent on a replayed recording, and its page."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.agent.data import toy_task, write_toy
+
+LICHEN = (sys.executable, "-P", "-m", "lichen.cli")
+_WAIT_S = 60.0
+
+
+class PageDevice:
+    """The processes of one device. Usable until :meth:`stop`.
+
+    Args:
+        folder: of its configuration and state.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.config = folder / "agent.toml"
+        self._folder = folder
+        self._running: list[subprocess.Popen[bytes]] = []
+        write_toy(folder, 120)
+        task = toy_task()
+        modalities = "".join(
+            f'[[modalities]]\nname = "{m.name}"\nchannels = {m.channels}\nrate_hz = {m.rate_hz}\n'
+            for m in task.modalities
+        )
+        labels = ", ".join(f'"{label}"' for label in task.labels)
+        window = f"[window]\nlength_s = {task.window.length_s}\nstride_s = {task.window.stride_s}\n"
+        (folder / "task.toml").write_text(f'name = "toy"\nlabels = [{labels}]\n{window}{modalities}')
+        self.config.write_text(
+            f'fleet = "f"\ndevice = "barn"\nstate_dir = "{folder}/state"\ncache_dir = "{folder}/cache"\n'
+            'task_file = "task.toml"\n[mqtt]\nport = 1\n'
+            '[[source]]\nkind = "replay"\nfile = "toy.npz"\nspeed = 10\nloop = true\n'
+        )
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """One command with this configuration."""
+        command = [*LICHEN, "agent", *words, "--config", str(self.config)]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=_WAIT_S, check=False, env=_environment()
+        )
+
+    def start(self, *words: str, listener: socket.socket | None = None) -> subprocess.Popen[bytes]:
+        """A process that stays: ``agent run``, ``agent page``; ``listener``: as systemd passes it on."""
+        command = [*LICHEN, "agent", *words, "--config", str(self.config)]
+        log = (self._folder / f"{words[0]}.log").open("ab")
+        passed: tuple[int, ...] = ()
+        if listener is not None:
+            # The shell sets LISTEN_PID to the process that it becomes.
+            number = listener.fileno()
+            inner = f'exec 3<&{number}; LISTEN_FDS=1 LISTEN_PID=$$ exec "$@"'
+            command, passed = ["bash", "-c", inner, "bash", *command], (number,)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=_environment(), pass_fds=passed)
+        log.close()
+        self._running.append(process)
+        return process
+
+    def start_agent(self) -> subprocess.Popen[bytes]:
+        """The agent, with some windows stored."""
+        agent = self.start("run")
+        end = time.monotonic() + _WAIT_S
+        while self.stored() < 4:
+            assert agent.poll() is None, (self._folder / "run.log").read_text()
+            assert time.monotonic() < end, (self._folder / "run.log").read_text()
+            time.sleep(0.2)
+        return agent
+
+    def stored(self) -> int:
+        """Windows without a label that can be asked for."""
+        shown = self.run("label", "list", "--newest", "--count", "20")
+        return shown.stdout.count("-") if shown.returncode == 0 else 0
+
+    def link(self, port: int) -> str:
+        """A link to the page."""
+        return self.run("page", "--link", "--listen", f"127.0.0.1:{port}").stdout.strip()
+
+    def stop(self) -> None:
+        """End what runs."""
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(__file__).parents[3])
+    return {**os.environ, "PYTHONPATH": root, "COLUMNS": "200"}
+
+
+@contextmanager
+def page_device(folder: Path) -> Iterator[PageDevice]:
+    """A device that is stopped at the end."""
+    device = PageDevice(folder)
+    try:
+        yield device
+    finally:
+        device.stop()
