@@ -46,21 +46,25 @@ class LocalServer:
         reported = False
         while True:
             try:
-                server = await asyncio.start_unix_server(
-                    self._connected, sock=listening(self._path), limit=MAX_REQUEST
-                )
+                sock = listening(self._path)
             except OSError as error:
                 if not reported:
                     _log.warning("no_local_interface", socket=str(self._path), error=str(error))
                 reported = True
                 await self._clock.sleep(_RETRY_S)
                 continue
+            # It listens inside the block that closes it: no cancellation leaves an open socket.
+            server = await asyncio.start_unix_server(
+                self._connected, sock=sock, limit=MAX_REQUEST, start_serving=False
+            )
             try:
-                async with server:
-                    await server.serve_forever()
+                await server.start_serving()
+                await asyncio.Event().wait()
             finally:
+                server.close()
                 for task in self._connections:
                     task.cancel()
+                await asyncio.gather(*self._connections, return_exceptions=True)
                 self._path.unlink(missing_ok=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
