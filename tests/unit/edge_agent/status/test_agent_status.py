@@ -18,6 +18,7 @@ from edge_agent.status import status_file
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import StatusReport
 from edge_agent.storage.agent_storage import LOCK_FILE
+from edge_agent.windows import store as window_store
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from runtime.clock import SystemClock
@@ -115,7 +116,7 @@ def test_a_second_agent_on_the_same_folder_is_misconfigured(tmp_path):
     make(tmp_path).close()
 
 
-async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
+async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path, monkeypatch):
     agent = make(tmp_path)
     await agent.tasks.use(TASK)
     store = agent.tasks.workspace.store
@@ -126,7 +127,7 @@ async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    insert, store._insert = store._insert, full
+    monkeypatch.setattr(window_store, "insert", full)
     store.add(windows([0, 1]))
     with capture_logs() as logs:
         assert not store.commit()
@@ -135,7 +136,7 @@ async def test_a_full_disk_is_in_the_status_until_it_recovers(tmp_path):
         assert words.startswith("windows cannot be written since 20")
         assert words.endswith(f"{store.path}: the disk of {store.path.parent} is full")
         assert [entry["event"] for entry in logs] == ["windows_not_written"]
-        store._insert = insert
+        monkeypatch.undo()
         assert store.commit()
     assert agent.status()["disk"] == "ok"
     assert logs[-1]["event"] == "windows_written_again"
