@@ -1,6 +1,7 @@
 """Values as text for pages: times, sizes, numbers."""
 
 import datetime as dt
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -48,6 +49,11 @@ def ago(wall: float | None) -> str:
     return Markup('<time datetime="{}" data-at="{:.0f}" data-rel title="{}">{}</time>').format(
         at.isoformat(timespec="seconds"), wall, at.strftime("%Y-%m-%d %H:%M:%S UTC"), words
     )
+
+
+def digest(*values: object) -> str:
+    """A short text that changes with the values."""
+    return hashlib.sha256(repr(values).encode(errors="replace")).hexdigest()[:12]
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {

@@ -1,7 +1,6 @@
 """Reads the tables again and again, once for all viewers, and says what has changed."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, Final
 import structlog
 
 from console.tables.connection import TablesConnection
+from console.words import digest
 from coordinator.cli.status import look
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.storage.database import Database
@@ -85,10 +85,6 @@ class TableWatch:
             status, waits = self._tables.read(query)
         except LichenError as error:
             old = self.picture
-            return Picture(now, str(error), old.status, old.waits, _digest(str(error)))
+            return Picture(now, str(error), old.status, old.waits, digest(str(error)))
         lasting = {key: value for key, value in status.items() if key not in {"now", "why_wall"}}
-        return Picture(now, "", status, tuple(waits), _digest(lasting, waits))
-
-
-def _digest(*values: object) -> str:
-    return hashlib.sha256(repr(values).encode()).hexdigest()[:12]
+        return Picture(now, "", status, tuple(waits), digest(lasting, waits))

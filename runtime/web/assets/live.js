@@ -8,6 +8,12 @@
   document.addEventListener("htmx:sseError", () => say("lost"));
   document.addEventListener("htmx:sseClose", () => say("lost"));
 
+  // A live region is not fetched while somebody uses a form in it: what was typed would be lost.
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    const region = event.detail.elt;
+    if (region.id === "live" && region.querySelector("form:focus-within, dialog[open], details[open] form")) event.preventDefault();
+  });
+
   const span = (seconds) => {
     const s = Math.max(0, Math.round(seconds));
     if (s < 90) return `${s} s`;
