@@ -168,6 +168,66 @@ def test_arch_every_command_that_a_page_names_is_there(page: Path) -> None:
     assert [(words, what) for words, what in found if what] == []
 
 
+def leaves(name: str, command: Any) -> Iterator[str]:
+    """Every command below, with its whole name."""
+    subs = getattr(command, "commands", None)
+    if not subs:
+        yield name
+    for sub, below in (subs or {}).items():
+        yield from leaves(f"{name} {sub}", below)
+
+
+def listed(text: str) -> set[str]:
+    """Commands in the first column of a table: ``lichen agent label list`, `set``` names two."""
+    found = set()
+    for cell in re.findall(r"^\| (`lichen [^|]+) \|", text, re.MULTILINE):
+        first, *others = re.findall(r"`([^`]+)`", cell)
+        found |= {first, *(f"{first.rpartition(' ')[0]} {other}" for other in others)}
+    return found
+
+
+def test_arch_the_page_of_commands_has_every_command() -> None:
+    shown = listed((ROOT / "docs" / "commands.md").read_text())
+    every = {name for part in PARTS for name in leaves(f"lichen {part}", get_command(mount(part)))}
+    benches = {name for name in every if name.startswith("lichen bench ")}
+    assert (every - benches - shown, shown - every) == (set(), {"lichen bench"})
+
+
+NOT_MODULES = {"task", "evaluation", "window", "rounds", "robust", "coordinator", "agent"}
+methods = pytest.mark.parametrize(
+    "page", sorted((ROOT / "docs" / "methods").glob("*.md")), ids=lambda page: page.stem
+)
+
+
+def nowhere(folder: Path, text: str) -> list[str]:
+    """Modules, and names in modules, that a method's page names and its folder (or the repository) lacks."""
+    lost = []
+    for span in spans(text):
+        if (
+            not re.fullmatch(r"(?:[a-z]\w*/)*[a-z]\w*(?:\.[a-z]\w*)*\.\w+", span)
+            or span.split(".")[0] in NOT_MODULES
+        ):
+            continue
+        module, _, name = span.rpartition(".")
+        files = [base / f"{module.replace('.', '/')}.py" for base in (folder, ROOT)]
+        code = "".join(file.read_text() for file in files if file.exists())
+        package = (ROOT / span.replace(".", "/")).with_suffix(".py")
+        defined = re.search(rf"^(?:class|def|async def) {name}\b", code, re.MULTILINE)
+        if not (package.exists() or (code and (name == "py" or defined))):
+            lost.append(span)
+    return lost
+
+
+@methods
+def test_arch_every_module_that_a_page_of_a_method_names_is_there(page: Path) -> None:
+    assert nowhere(ROOT / "models" / "methods" / page.stem, page.read_text()) == []
+
+
+def test_arch_a_module_that_is_nowhere_is_found() -> None:
+    text = "`losses.imputed`, `losses.gone`, `gone.py`, `models.aggregation.exact_sums.RowSum`, `task.toml`"
+    assert nowhere(ROOT / "models" / "methods" / "qqr", text) == ["losses.gone", "gone.py"]
+
+
 def test_arch_the_looks_themselves_find_what_is_wrong() -> None:
     text = "`lichen bench kils`, `lichen agent\nenroll --invite-fil x`\n\n    lichen bench fanin --quick\n"
     assert [wrong(words) for words in commands(text)] == ["", "bench has no ['kils']", "--invite-fil"]

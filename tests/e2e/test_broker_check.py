@@ -140,7 +140,7 @@ def test_three_nats_nodes_have_what_one_ingest_worker_needs(nats_report) -> None
     assert nats_report.result("client_id.dot") == "limited"
     assert nats_report.result("topic.dot") == "passed"
     assert nats_report.row("shared.once")["measured"] == "the subscription is granted, but nothing comes"
-    assert "one ingest worker only" in nats_report.row("shared.once")["consequence"]
+    assert "one ingest process only" in nats_report.row("shared.once")["consequence"]
     for name in ("retained.wildcard", "retained.replaced", "qos1.again", "session.queue", "will.cut", "tidy"):
         assert nats_report.result(name) == "passed", nats_report.row(name)
     largest = int(nats_report.row("packet.largest")["measured"].split(" ")[0].replace(",", ""))

@@ -17,9 +17,9 @@ from lichen.broker.facts import (
 from lichen.broker.verdicts.finding import RowVerdict, check, either, failed, limited, passed
 
 _RETAINED = "lichen needs retained messages"
-_SHARE = "one ingest worker only, until this is known"
+_SHARE = "one ingest process only, until this is known"
 _RESENT = "no update is lost, for agents send until the receipt"
-_ONE_WORKER = "one ingest worker only: run lichen coordinator serve, or one lichen coordinator ingest"
+_ONE_PROCESS = "one ingest process only: run lichen coordinator serve, or one lichen coordinator ingest"
 
 
 @check(RetainedFacts, "retained.subscribe", "a later SUBSCRIBE", _RETAINED)
@@ -189,13 +189,13 @@ def _after_disconnect(facts: WillFacts) -> RowVerdict:
 @check(SharedFacts, "shared.once", "$share, two members, 200 messages", _SHARE, required=False)
 def _once(facts: SharedFacts) -> RowVerdict:
     if facts.refused:
-        return limited(facts.refused, _ONE_WORKER)
+        return limited(facts.refused, _ONE_PROCESS)
     if facts.missing == SHARED:
-        return limited("the subscription is granted, but nothing comes", _ONE_WORKER)
+        return limited("the subscription is granted, but nothing comes", _ONE_PROCESS)
     if facts.twice or facts.missing:
         return limited(
             f"of {SHARED} messages {facts.twice} came twice and {facts.missing} did not come",
-            f"{_RESENT}, and counts each once; several workers do some work twice",
+            f"{_RESENT}, and counts each once; several processes do some work twice",
         )
     return passed(f"{SHARED} of {SHARED}, each once")
 
@@ -208,7 +208,7 @@ def _spread(facts: SharedFacts) -> RowVerdict | None:
     return either(
         min(facts.counts) >= SHARED // 10,
         (measured, measured),
-        "one worker does nearly all the work: look for the broker's strategy (EMQX: round_robin, not sticky)",
+        "one process does nearly all the work: see the broker's strategy (EMQX: round_robin, not sticky)",
     )
 
 
@@ -222,7 +222,7 @@ def _dead_member(facts: SharedFacts) -> RowVerdict | None:
             f"all {HELD} came to the other, {facts.held} of them held by the first",
             f"{facts.lost_with_member} of {HELD} did not come to the other; the first held {facts.held}",
         ),
-        f"{_RESENT}; a round may wait for that when an ingest worker dies",
+        f"{_RESENT}; a round may wait for that when an ingest process dies",
     )
 
 
@@ -236,7 +236,7 @@ def _away_member(facts: SharedFacts) -> RowVerdict | None:
             f"all {HELD} came to the other",
             f"{facts.lost_with_away} of {HELD} wait for the member that is away",
         ),
-        "ingest workers must use session_expiry_s = 0, or updates wait until the worker is back",
+        "ingest processes must use session_expiry_s = 0, or updates wait until the process is back",
     )
 
 
