@@ -9,6 +9,7 @@ import structlog
 from console.app import Console
 from console.open_access import LoopbackViewers
 from console.tables.connection import TablesConnection
+from console.tables.marks import MARKS
 from console.tables.watch import TableWatch
 from console.views.overview import Overview
 from coordinator.config.coordinator import CoordinatorSettings
@@ -41,7 +42,7 @@ async def serve(settings: CoordinatorSettings, listen: str, hosts: Sequence[str]
             f"--listen {listen}: without a sign-in, only this machine may look: use 127.0.0.1"
         )
     tables, events = TablesConnection(settings.location), EventStream()
-    watch = TableWatch(settings, tables, events)
+    watch = TableWatch(settings, tables, events, MARKS)
     names = [*_LOCAL, host, socket.gethostname(), *hosts]
     parts = [Overview(watch, events).part()]
     console = Console(LoopbackViewers(), parts, names, given={"fleet": settings.fleet})

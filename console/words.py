@@ -58,6 +58,7 @@ def digest(*values: object) -> str:
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "ago": ago,
+    "digest": digest,
     "moment": moment,
     "number": number,
     "size": size,

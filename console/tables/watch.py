@@ -1,6 +1,7 @@
 """Reads the tables again and again, once for all viewers, and says what has changed."""
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any, Final
 import structlog
 
 from console.tables.connection import TablesConnection
+from console.tables.marks import Mark
 from console.words import digest
 from coordinator.cli.status import look
 from coordinator.config.coordinator import CoordinatorSettings
@@ -22,6 +24,11 @@ log = structlog.get_logger(__name__)
 PERIOD_S: Final = 0.4
 _SHARE: Final = 4
 """A reading is followed by a pause of at least so many times its length: a large fleet is read less often."""
+_MARKED_S: Final = 1.0
+"""Marks are compared so often: a page is not made anew more often."""
+_COUNTING: Final = re.compile(r"\d+(?:\.\d+)?(?= (?:s|min|h|d)\b)")
+_COUNTED_S: Final = 5.0
+"""Words that count seconds are news so often."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +40,15 @@ class Picture:
         trouble: why they cannot be read now; the rest is what they said before.
         status: as ``lichen coordinator status`` prints it, without its waits.
         waits: what the coordinator waits for.
-        revision: changes with everything else but ``wall``.
+        revisions: by subject; each changes with what the subject's pages show, or with ``trouble``. That of
+            ``status`` changes with everything else but ``wall``.
     """
 
     wall: float
     trouble: str = ""
     status: Mapping[str, Any] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
-    revision: str = ""
+    revisions: Mapping[str, str] = field(default_factory=dict)
 
 
 class TableWatch:
@@ -50,12 +58,21 @@ class TableWatch:
         settings: of the coordinator.
         tables: its tables.
         events: hears that a subject has changed, as an event of its name with the revision.
+        marks: of the subjects beside ``status``.
     """
 
-    def __init__(self, settings: CoordinatorSettings, tables: TablesConnection, events: EventStream) -> None:
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        tables: TablesConnection,
+        events: EventStream,
+        marks: Mapping[str, Mark],
+    ) -> None:
         self._settings = settings
         self._tables = tables
         self._events = events
+        self._marks = marks
+        self._marked = -_MARKED_S
         self.picture = Picture(time.time(), "the tables have not been read yet")
 
     async def run(self) -> None:
@@ -66,25 +83,37 @@ class TableWatch:
             took = time.monotonic() - began
             await asyncio.sleep(max(PERIOD_S, _SHARE * took))
 
-    async def read(self) -> None:
-        """Read once."""
+    async def read(self, *, marked: bool = False) -> None:
+        """Read once; ``marked``: also the marks, whenever they were read last."""
         before = self.picture
-        picture = await asyncio.to_thread(self._look)
+        picture = await asyncio.to_thread(self._look, marked=marked)
         if picture.trouble and picture.trouble != before.trouble:
             log.warning("tables_not_read", why=picture.trouble)
         self.picture = picture
-        self._events.publish({"status": picture.revision})
+        self._events.publish(picture.revisions)
 
-    def _look(self) -> Picture:
-        now = time.time()
+    def _look(self, *, marked: bool) -> Picture:
+        now, old = time.time(), self.picture
+        due = marked or bool(old.trouble) or time.monotonic() - self._marked >= _MARKED_S
 
-        def query(store: Database) -> tuple[dict[str, Any], list[Wait]]:
-            return look(store, self._settings, now)
+        def query(store: Database) -> tuple[tuple[dict[str, Any], list[Wait]], dict[str, str]]:
+            marks = {name: digest(mark(store, self._settings)) for name, mark in self._marks.items() if due}
+            return look(store, self._settings, now), marks
 
         try:
-            status, waits = self._tables.read(query)
+            (status, waits), marks = self._tables.read(query)
         except LichenError as error:
-            old = self.picture
-            return Picture(now, str(error), old.status, old.waits, digest(str(error)))
-        lasting = {key: value for key, value in status.items() if key not in {"now", "why_wall"}}
-        return Picture(now, "", status, tuple(waits), digest(lasting, waits))
+            revisions = dict.fromkeys(("status", *self._marks), digest(str(error)))
+            return Picture(now, str(error), old.status, old.waits, revisions)
+        if due:
+            self._marked = time.monotonic()
+        revisions = {**old.revisions, **marks, "status": _revision(status, waits, now)}
+        return Picture(now, "", status, tuple(waits), revisions)
+
+
+def _revision(status: Mapping[str, Any], waits: list[Wait], now: float) -> str:
+    """Words that count seconds would be news at each reading."""
+    lasting = {key: value for key, value in status.items() if key not in {"now", "why_wall"}}
+    text = repr((lasting, waits))
+    still = _COUNTING.sub("", text)
+    return digest(still) if still == text else digest(still, now // _COUNTED_S)

@@ -23,7 +23,8 @@ from coordinator.fleet.serving_routes import served, unserved
 from coordinator.lease.heartbeat import read_cluster
 from coordinator.recovery import bucket_watch
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
-from coordinator.rollout.view import read_rollouts, standing
+from coordinator.rollout.view import read_decisions as read_course
+from coordinator.rollout.view import standing
 from coordinator.rollout.view import waits as rollout_waits
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.round_machine.queries import replay
@@ -106,7 +107,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it writes it every 30 s
         clocks, now = [_clocks(now - said_at)], said_at
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
-    course, _ = read_rollouts(settings.location)
+    course = read_course(settings.location)
     cluster = read_cluster(store)
     found = {
         "coordinator": "running"

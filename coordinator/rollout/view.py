@@ -1,7 +1,8 @@
 """Read-only view of the store of rollouts, for other processes: writes nothing, waits for no lock."""
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -12,6 +13,7 @@ from coordinator.rollout.device_record import RolloutDevice
 from coordinator.rollout.model import Rollout, RolloutPhase, RolloutState
 from coordinator.rollout.stage_gate import StageCounts
 from coordinator.rollout.store import ROLLOUTS, read_course, read_past
+from coordinator.storage.engines.shared_tables import Statements
 from coordinator.storage.location import Location
 from protocol.errors import Misconfigured
 from runtime.text import first_few
@@ -30,10 +32,22 @@ def read_rollouts(where: Location | Path) -> tuple[RolloutState, list[Rollout]]:
         Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
+    with _reading(where) as tables:
+        return (RolloutState(), []) if tables is None else (read_course(tables), read_past(tables))
+
+
+def read_decisions(where: Location | Path) -> RolloutState:
+    """All decisions, with the devices of the last rollout alone; raises as :func:`read_rollouts`."""
+    with _reading(where) as tables:
+        return RolloutState() if tables is None else read_course(tables)
+
+
+@contextmanager
+def _reading(where: Location | Path) -> Iterator[Statements | None]:
     location = Location.at(where)
     try:
         with location.reader(ROLLOUTS) as tables:
-            return (RolloutState(), []) if tables is None else (read_course(tables), read_past(tables))
+            yield tables
     except (sqlite3.Error, ValidationError) as error:
         raise Misconfigured(
             f"{location.where}: the store of rollouts cannot be read: {error}"[:500]

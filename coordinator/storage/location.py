@@ -72,6 +72,25 @@ class Location:
 
         return has_tables(self.schema.beside(suffix))
 
+    def mark(self, design: Design, store: Database) -> tuple[int, ...]:
+        """A mark that changes with each change to the tables of a design, without reading them.
+
+        Args:
+            design: the tables.
+            store: the coordinator's own tables, open: on PostgreSQL they are in the same database.
+
+        Raises:
+            Transient: the server cannot be reached.
+        """
+        if self.schema is not None:
+            from coordinator.storage.engines.postgres_look import changes_in  # noqa: PLC0415 - only where it is configured
+
+            with store.transaction() as connection:
+                return changes_in(connection, self.schema.beside(design.suffix).name)
+        file = self.state_dir / design.file
+        found = [_stamp(one) for one in (file, file.with_name(f"{file.name}-wal"))]
+        return tuple(number for stamp in found for number in stamp)
+
     def shared(self, design: Design, fence: SharedFence | None = None) -> SharedTables:
         """Open tables that several processes write; they are made if they are missing."""
         if self.schema is None:
@@ -104,3 +123,11 @@ class Location:
                 shared.reading() as tables,
             ):
                 yield tables
+
+
+def _stamp(file: Path) -> tuple[int, ...]:
+    try:
+        info = file.stat()
+    except OSError:
+        return ()
+    return info.st_ino, info.st_size, info.st_mtime_ns

@@ -36,6 +36,15 @@ def is_locked(connection: sa.Connection, numbers: tuple[int, int]) -> bool:
     return bool(connection.exec_driver_sql(_LOCKED, (first, second % 2**32)).scalar_one())
 
 
+def changes_in(connection: sa.Connection, name: str) -> tuple[int, ...]:
+    """How often the tables of a schema of the same database were changed; nothing if they were never made."""
+    run = connection.exec_driver_sql
+    table = f"{connection.dialect.identifier_preparer.quote_identifier(name)}.table_version"
+    if run("SELECT to_regclass(%s)", (table,)).scalar_one() is None:
+        return ()
+    return (int(run(f"SELECT changes FROM {table}").scalar_one()),)  # noqa: S608 - a quoted name
+
+
 def has_tables(place: PostgresSchema) -> bool:
     """Whether a coordinator ever made its tables in a schema.
 

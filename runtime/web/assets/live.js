@@ -33,24 +33,31 @@
   setInterval(count, 1000);
   document.addEventListener("htmx:load", count);
 
-  // <figure data-plot='{"x": [...], "series": [{"name", "values"}], "label"}'>: drawn by uPlot where it is loaded.
+  // <figure data-plot='{"x": [...], "series": [{"name", "values"}], "label", "height", "min", "max"}'>: drawn by uPlot
+  // where it is loaded.
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const draw = (figure) => {
+  const draw = (figure, again) => {
     if (!window.uPlot || !figure.clientWidth) return;
+    const key = `${figure.clientWidth} ${figure.dataset.plot}`;
+    if (figure.drawn === key && !again) return;
+    figure.drawn = key;
     const given = JSON.parse(figure.dataset.plot);
     figure.plot?.destroy();
     const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
     const series = given.series.map((one, i) => ({
-      label: one.name, stroke: style(`--plot-${i % 6}`), width: 2, spanGaps: true, points: { size: 5 },
+      label: one.name, stroke: style(`--plot-${i % 6}`), width: 2, spanGaps: true, points: { show: given.x.length < 30, size: 5 },
+      value: (_, value) => (value == null ? "–" : String(Number(value.toPrecision(4)))),
     }));
+    const bounds = given.min == null ? {} : { range: (_, low, high) => [Math.min(given.min, low ?? 0), Math.max(given.max, high ?? 1)] };
+    const whole = given.time ? {} : { values: (_, ticks) => ticks.map((one) => (Number.isInteger(one) ? one : "")) };
     figure.plot = new uPlot({
-      width: figure.clientWidth, height: 240, scales: { x: { time: Boolean(given.time) } },
-      axes: [{ ...axis, label: given.label, labelSize: 20 }, { ...axis, size: 56 }],
-      series: [{ label: given.label }, ...series],
+      width: figure.clientWidth, height: given.height ?? 240, scales: { x: { time: Boolean(given.time) }, y: bounds },
+      axes: [{ ...axis, ...whole, label: given.label, labelSize: 20 }, { ...axis, size: 48 }],
+      series: [{ label: given.label }, ...series], cursor: { drag: { x: false, y: false } },
     }, [given.x, ...given.series.map((one) => one.values)], figure);
   };
-  const drawAll = (root) => {
-    for (const one of root.querySelectorAll?.("figure[data-plot]") ?? []) draw(one);
+  const drawAll = (root, again) => {
+    for (const one of root.querySelectorAll?.("figure[data-plot]") ?? []) draw(one, again);
   };
   document.addEventListener("htmx:load", (event) => drawAll(event.detail.elt.parentElement ?? document));
   let waiting = 0;
@@ -58,5 +65,5 @@
     clearTimeout(waiting);
     waiting = setTimeout(() => drawAll(document), 150);
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document, true));
 })();
