@@ -1,5 +1,6 @@
 """The application: who may see what, and the parts that were given."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,8 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from console.access.forgery import SAFE, foreign, require_header
 from console.openapi import PREFIX, Trouble, document
 from console.ports import Access, ConsolePart, Endpoint, Viewer, viewer_of
 from console.words import FILTERS
@@ -25,7 +27,17 @@ from runtime.web.security import Guarded
 
 log = structlog.get_logger(__name__)
 _OPENAPI: Final = f"{PREFIX}/openapi.json"
-_STATUS: Final = {Reason.TOO_LARGE: 413, Reason.FULL: 503, Reason.REVOKED: 403, Reason.UNKNOWN_DEVICE: 404}
+_STATUS: Final = {
+    Reason.DUPLICATE: 409,
+    Reason.FULL: 503,
+    Reason.REVOKED: 403,
+    Reason.TOO_LARGE: 413,
+    Reason.UNKNOWN_DEVICE: 404,
+    Reason.WRONG_ROUND: 409,
+}
+_EVENTS: Final = "text/event-stream"
+_STILL_S: Final = 5.0
+"""Whether the viewer of a stream of events is still signed in is asked so often."""
 
 
 class Console:
@@ -65,9 +77,10 @@ class Console:
             Exception: self._on_fault,
         }
         app = Starlette(routes=routes, exception_handlers=handlers)
-        self.asgi: ASGIApp = Guarded(_SignedIn(app, access, self._render), hosts)
+        self.asgi: ASGIApp = Guarded(_SignedIn(app, access, self), hosts)
 
-    def _render(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+    def render(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """See :func:`console.ports.render`."""
         viewer: Viewer | None = getattr(request.state, "viewer", None)
         links = [
             link
@@ -86,53 +99,105 @@ class Console:
     async def _openapi(self, request: Request) -> Response:  # noqa: ARG002 - a route is called with its request
         return JSONResponse(self._document)
 
-    def _failed(self, request: Request, status: int, words: str) -> Response:
+    def failed(
+        self, request: Request, status: int, words: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """Why not, as the caller reads it."""
         if request.url.path.startswith(PREFIX):
-            return JSONResponse(Trouble(error=words).model_dump(), status)
-        return self._render(request, "trouble.html", status=status, words=words)
+            return JSONResponse(Trouble(error=words).model_dump(), status, headers)
+        answer = self.render(request, "trouble.html", status=status, words=words)
+        answer.headers.update(headers or {})
+        return answer
 
     async def _on_trouble(self, request: Request, error: Exception) -> Response:
+        return self.trouble(request, error)
+
+    def trouble(self, request: Request, error: Exception) -> Response:
+        """The answer to an error that says what is wrong."""
         if isinstance(error, Refused):
-            return self._failed(request, _STATUS.get(error.reason, 400), error.detail)
-        return self._failed(request, 503, str(error))
+            return self.failed(request, _STATUS.get(error.reason, 400), error.detail)
+        return self.failed(request, 503, str(error))
 
     async def _on_http(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
         words = {404: "there is no such page", 405: "this page does not take that method"}
-        detail = error.detail if isinstance(error, HTTPException) else ""
-        return self._failed(request, status, words.get(status, detail))
+        detail, headers = (error.detail, error.headers) if isinstance(error, HTTPException) else ("", None)
+        return self.failed(request, status, words.get(status, detail), headers)
 
     async def _on_fault(self, request: Request, error: Exception) -> Response:
         """An internal error: details are logged, and not shown."""
         log.error("internal_error", path=request.url.path[:128], error=repr(error)[:1000])
-        return self._failed(request, 500, "an internal error; the log of lichen console has its details")
+        return self.failed(request, 500, "an internal error; the log of lichen console has its details")
 
 
 class _SignedIn:
-    """Lets a request pass with its viewer; a page leads others to the sign-in, the API answers 401."""
+    """Lets a request pass with its viewer; a page leads others to the sign-in, the API answers 401.
 
-    def __init__(self, app: ASGIApp, access: Access, render: Callable[..., Response]) -> None:
+    A request that changes something, and that a page of another site sent, does not pass.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, console: Console) -> None:
         self._app = app
         self._access = access
-        self._render = render
+        self._console = console
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http" or scope["path"].startswith(static.PREFIX + "/"):
             await self._app(scope, receive, send)
             return
-        request = HTTPConnection(scope)
-        viewer = await self._access.who(request)
-        scope.setdefault("state", {}).update(viewer=viewer, render=self._render)
-        if viewer is None and not self._open(scope):
-            await _turned_away(request, self._access.sign_in)(scope, receive, send)
+        request = Request(scope, receive)
+        scope.setdefault("state", {}).update(viewer=None, render=self._console.render)
+        try:
+            viewer = await self._access.who(request)
+        except LichenError as error:
+            await self._console.trouble(request, error)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        request.state.viewer = viewer
+        words = "" if scope["method"] in SAFE else foreign(request)
+        if words:
+            await self._console.failed(request, 403, words)(scope, receive, send)
+        elif viewer is None and not self._is_open(scope):
+            await _turned_away(request, self._access.sign_in)(scope, receive, send)
+        elif request.headers.get("accept") == _EVENTS:
+            await self._stream(request, send)
+        else:
+            await self._app(scope, receive, send)
 
-    def _open(self, scope: Scope) -> bool:
-        path = scope["path"]
-        if path.startswith(static.PREFIX + "/"):
-            return True
+    def _is_open(self, scope: Scope) -> bool:
         return any(route.matches(scope)[0].value > 0 for route in self._access.routes)
+
+    async def _stream(self, request: Request, send: Send) -> None:
+        """Answer with events for as long as the viewer is signed in."""
+        began = False
+
+        async def noted(message: Message) -> None:
+            nonlocal began
+            began = True
+            await send(message)
+
+        stream = asyncio.ensure_future(self._app(request.scope, request.receive, noted))
+        still = asyncio.ensure_future(self._signed_in(request))
+        try:
+            await asyncio.wait({stream, still}, return_when=asyncio.FIRST_COMPLETED)
+            is_over = not stream.done()
+        finally:
+            still.cancel()
+            stream.cancel()
+            await asyncio.wait({stream, still})
+        if is_over and began:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        elif not stream.cancelled():
+            stream.result()
+
+    async def _signed_in(self, request: Request) -> None:
+        """Return when the viewer is not signed in any more."""
+        while True:
+            await asyncio.sleep(_STILL_S)
+            try:
+                if await self._access.who(request) is None:
+                    return
+            except LichenError:
+                continue  # the tables are away for a moment
 
 
 def _turned_away(request: HTTPConnection, sign_in: str) -> Response:
@@ -147,7 +212,9 @@ def _turned_away(request: HTTPConnection, sign_in: str) -> Response:
 
 def _answering(one: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
-        viewer_of(request, one.role)
+        viewer = viewer_of(request, one.role)
+        if one.method not in SAFE:
+            require_header(request, viewer)
         found = await one.handle(request)
         if not isinstance(found, BaseModel):
             return found

@@ -27,10 +27,20 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A person who is signed in. ``name`` is what an audit log writes."""
+    """A person who is signed in.
+
+    Attributes:
+        name: what an audit log writes.
+        role: what they may do.
+        how: how they signed in.
+        token: what a form of theirs carries as ``csrf``, and a changing call of the API as the header
+            ``x-csrf-token``; empty: they change nothing.
+    """
 
     name: str
     role: Role
+    how: str = ""
+    token: str = ""
 
 
 class Access(Protocol):

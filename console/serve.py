@@ -1,13 +1,15 @@
 """The console, from its settings to an exit status."""
 
 import socket
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from console.access.accounts import Accounts
+from console.access.session_answer import session_part
+from console.access.sign_in import SessionAccess
 from console.app import Console
-from console.open_access import LoopbackViewers
 from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
 from console.tables.watch import TableWatch
@@ -24,31 +26,61 @@ LISTEN: Final = "127.0.0.1:8480"
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 
 
-async def serve(settings: CoordinatorSettings, listen: str, hosts: Sequence[str]) -> int:
-    """Serve the pages of a coordinator until a signal; the exit status.
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How to serve.
+
+    Attributes:
+        listen: ``HOST:PORT``; port 0 takes any.
+        hosts: further names under which browsers reach this machine.
+        closed: everybody signs in, also those who only look on this machine.
+    """
+
+    listen: str = LISTEN
+    hosts: tuple[str, ...] = ()
+    closed: bool = False
+
+
+class RunningConsole:
+    """The console, listening.
 
     Args:
         settings: of the coordinator.
-        listen: ``HOST:PORT``; port 0 takes any.
-        hosts: further names under which browsers reach this machine.
+        options: how to serve.
 
     Raises:
         Misconfigured: the address cannot be listened on.
     """
+
+    def __init__(self, settings: CoordinatorSettings, options: ServeOptions) -> None:
+        host, port = address(options.listen, "--listen")
+        if not is_loopback(host):
+            words = "other machines are not served without TLS: use 127.0.0.1"
+            raise Misconfigured(f"--listen {options.listen}: {words}")
+        self._tables, events = TablesConnection(settings.location), EventStream()
+        watch = TableWatch(settings, self._tables, events, MARKS)
+        names = [*_LOCAL, host, socket.gethostname(), *options.hosts]
+        self._accounts = Accounts(settings.location)
+        access = SessionAccess(self._accounts, tls=False, open_viewing=not options.closed)
+        parts = [Overview(watch, events).part(), session_part()]
+        self.parts = tuple(parts)
+        console = Console(access, parts, names, given={"fleet": settings.fleet})
+        server = PageServer(console.asgi, host, port)
+        self.url = f"http://{host}:{server.port}"
+        self.services = {"tables": watch.run, "pages": server.run}
+
+    def close(self) -> None:
+        """Close what it holds of the tables."""
+        self._tables.close()
+        self._accounts.close()
+
+
+async def serve(settings: CoordinatorSettings, options: ServeOptions) -> int:
+    """Serve the pages of a coordinator until a signal; the exit status. Raises as :class:`RunningConsole`."""
     logs.configure(settings.log)
-    host, port = address(listen, "--listen")
-    if not is_loopback(host):
-        raise Misconfigured(
-            f"--listen {listen}: without a sign-in, only this machine may look: use 127.0.0.1"
-        )
-    tables, events = TablesConnection(settings.location), EventStream()
-    watch = TableWatch(settings, tables, events, MARKS)
-    names = [*_LOCAL, host, socket.gethostname(), *hosts]
-    parts = [Overview(watch, events).part()]
-    console = Console(LoopbackViewers(), parts, names, given={"fleet": settings.fleet})
-    server = PageServer(console.asgi, host, port)
-    log.info("console_listens", address=f"http://{host}:{server.port}/", fleet=settings.fleet)
+    running = RunningConsole(settings, options)
+    log.info("console_listens", address=f"{running.url}/", fleet=settings.fleet)
     try:
-        return await supervise({"tables": watch.run, "pages": server.run})
+        return await supervise(running.services)
     finally:
-        tables.close()
+        running.close()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from coordinator.audit.chain import (
     BEGUN,
@@ -81,6 +81,10 @@ class AuditLog:
         """A transaction on the tables of operators. Raises as :meth:`SharedTables.change`."""
         with self._tables.change() as tables:
             yield tables
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        """The rows of a query on the tables of operators. Raises as :meth:`SharedTables.rows`."""
+        return self._tables.rows(query, *values)
 
     def append(self, person: Person, action: str, target: str, outcome: str, *, of: int | None = None) -> int:
         """Add a row; its number.

@@ -1,4 +1,4 @@
-"""The tables of operators: the audit log, their orders to the daemon, who they are, and one-time links.
+"""The tables of operators: the audit log, their orders to the daemon, who they are, one-time links, sessions.
 
 Written by the commands and by the console; the daemon reads the orders.
 """
@@ -8,9 +8,9 @@ from typing import Final
 
 from coordinator.storage.engines.shared_tables import Design
 
-VERSION: Final = 1
+VERSION: Final = 2
 READABLE_FROM: Final = 1
-UPGRADES: Final[Mapping[int, Sequence[str]]] = {}
+UPGRADES: Final[Mapping[int, Sequence[str]]] = {1: ()}
 _LOST: Final = (
     "restore it from its copy (.backup, beside it) or a whole backup (docs/coordinator-state.md); "
     "`lichen audit verify` names the rows that are missing then"
@@ -34,6 +34,10 @@ _SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS links (
         id TEXT PRIMARY KEY, hash TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL,
         expires_wall REAL NOT NULL, used_wall REAL) WITHOUT ROWID""",
+    # Who is signed in to the console. id and hash: of the cookie's value, as above. how: for the audit log.
+    """CREATE TABLE IF NOT EXISTS sessions (
+        id TEXT PRIMARY KEY, hash TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL, how TEXT NOT NULL,
+        began_wall REAL NOT NULL, used_wall REAL NOT NULL, expires_wall REAL NOT NULL) WITHOUT ROWID""",
 )
 
 OPERATORS: Final = Design("operators.sqlite3", "operators", _SCHEMA, VERSION, READABLE_FROM, UPGRADES, _LOST)

@@ -33,6 +33,9 @@ OBSERVER_NAME: Final = "@observer"
 PROBE_NAME: Final = "@probe"
 """Common name of a certificate that is revoked when it is issued (``coordinator.identity.revocation_probe``).
 """
+PERSON_PREFIX: Final = "person+"
+"""Begins the common name of a person's certificate. No device has such a name, and Mosquitto gives no
+topic to a user with ``+`` in the name."""
 FOLDER: Final = "authority"
 _KEY, _CERTIFICATE, _FACTS = "ca.key", "ca.crt", "authority.json"
 _DAY_S: Final = 86400.0
@@ -208,6 +211,10 @@ class Authority:
         """Key and certificate that a broker refuses once it has read the newest revocation list."""
         return self._pair(PROBE_NAME, CLIENT)
 
+    def issue_person(self, person: str, days: float) -> Pair:
+        """Key and certificate of a person for the console, as a client."""
+        return self._pair(PERSON_PREFIX + person, CLIENT, days=days)
+
     def presented(self, certificate: x509.Certificate) -> Presented:
         """The facts that the identity store checks of a device's certificate of this authority."""
         issued = certificate.not_valid_before_utc.timestamp() + _BACKDATE_S
@@ -238,9 +245,16 @@ class Authority:
             self._key, self._certificate, revoked, number, Span(begin, self.not_after)
         )
 
-    def _pair(self, name: str, purpose: x509.ObjectIdentifier, hosts: Sequence[str] = ()) -> Pair:
+    def _pair(
+        self,
+        name: str,
+        purpose: x509.ObjectIdentifier,
+        hosts: Sequence[str] = (),
+        *,
+        days: float = _SERVICE_DAYS,
+    ) -> Pair:
         key = certificates.new_key()
-        made = self._issue(key.public_key(), name, _SERVICE_DAYS, purpose, hosts)
+        made = self._issue(key.public_key(), name, days, purpose, hosts)
         return Pair(made.certificate_pem, made.serial, made.not_after, certificates.key_pem(key))
 
     def _issue(
