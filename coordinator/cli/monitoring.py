@@ -23,7 +23,7 @@ def monitoring(
     metrics = settings.metrics
     if not metrics.prometheus_port:
         raise Misconfigured(
-            f"{config}: metrics.prometheus_port is 0: set a port, as 9464, and start it again"
+            f"{config}: metrics.prometheus_port is 0: set a port, such as 9464, and restart the coordinator"
         )
     found = scrape.files(settings.fleet, f"{metrics.address}:{metrics.prometheus_port}")
     with disk_errors(folder):

@@ -30,6 +30,15 @@ _SAMPLES: Final = 128
 """Samples of a window, of the fastest modality, if a window of the default length has fewer than two."""
 _LONGEST_S: Final = 3600.0
 """Bounds of ``window.length_s``."""
+_UNITS: Final = (
+    ("acc", "m/s2"),
+    ("grav", "m/s2"),
+    ("gyr", "rad/s"),
+    ("mag", "uT"),
+    ("temp", "degC"),
+    ("pres", "hPa"),
+)
+"""Parts of usual names of modalities, and the unit of the example."""
 _SHORT: Final = 2.0
 """If activities are shorter than so many windows, another label rule is better."""
 
@@ -163,6 +172,12 @@ def _head(found: FoundStreams, name: str, method: str) -> Iterator[str]:
     yield f"labels = {_list(classes)}"
 
 
+def _unit(name: str) -> str:
+    """The likely unit of a modality with this name: an example in a comment, nothing is converted."""
+    words = name.lower()
+    return next((unit for part, unit in _UNITS if part in words), "1")
+
+
 def _modalities(found: FoundStreams) -> Iterator[str]:
     for name, sensor in sorted(found.sensors.items()):
         channels, counts = Counter(sensor.channels).most_common(1)[0][0], sorted({*sensor.channels})
@@ -175,7 +190,7 @@ def _modalities(found: FoundStreams) -> Iterator[str]:
         if sensor.rate_hz * Window().length_s < 1:
             yield f"# Under one sample in {Window().length_s} s: are the recordings' times seconds?"
         yield f"rate_hz = {sensor.rate_hz:g}"
-        yield '# unit = "m/s2"   # of the values; low and high bound what the sensor can read'
+        yield f'# unit = "{_unit(name)}"   # of the values; low and high bound what the sensor can read'
         yield "# The network sees (value - offset) / scale: about 1 is right."
         if sensor.means:
             mean, spread = float(np.median(sensor.means)), float(np.median(sensor.spreads))

@@ -38,7 +38,7 @@ _MORE: Final = {
     "rounds.count": "number of rounds; if it is raised, the fleet continues",
     "rounds.deadline_s": "a device that has not delivered by then is left out of the round",
     "uplink.codec": "codec of model deltas",
-    "downlink.codec": "codec of versions; `float32` sends whole ones, as they are",
+    "downlink.codec": "codec of versions; `float32` sends whole versions, without rounding",
     "uplink.error_carry": "rounding errors are added to the next update (error feedback)",
     "aggregator.kind": "plain averaging, or an adaptive step of the server",
     "aggregator.beta1": "decay of the first moment",

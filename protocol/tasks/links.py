@@ -13,8 +13,8 @@ Coarseness = Annotated[float, Field(ge=1 / 64, le=64)]
 class Uplink(Wire):
     """Encoding of model deltas. The method's config sets the bits of prototypes.
 
-    A coordinator whose task file has no such table takes that of the method: QQR sends ``steps`` with a
-    coarseness of 2.5, the others ``int8``. The defaults below are those of a table that names not all keys.
+    Without this table in its task file a coordinator uses that of the method: QQR sends ``steps`` with a
+    coarseness of 2.5, the others ``int8``. The defaults below are for keys that a table does not name.
     """
 
     codec: CodecName = "int8"
@@ -25,11 +25,11 @@ class Uplink(Wire):
 
 
 class Downlink(Wire):
-    """Encoding of a version's model on its way to devices; the others of its blobs travel as they are.
+    """Encoding of a version's model on its way to devices; its other blobs are sent unchanged.
 
-    ``steps``: devices get the difference to the version that they have, rounded to whole steps. What they
-    hold is what is evaluated and exported; the coordinator adds the rounding error to the next version. A
-    coordinator whose task file has no such table takes that of the method: QQR has a coarseness of 2.
+    ``steps``: devices get the difference to the version that they have, rounded to whole steps. What
+    devices have is evaluated and exported; the coordinator adds the rounding error to the next version.
+    Without this table in its task file a coordinator uses that of the method: QQR has a coarseness of 2.
     """
 
     codec: Literal["float32", "steps"] = "steps"

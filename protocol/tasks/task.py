@@ -117,7 +117,7 @@ class Rounds(Wire):
     count: Annotated[int, Field(ge=1, le=100_000)] = 10
     deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 120.0
     devices_per_round: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """None selects every able device that is online."""
+    """None selects every eligible device that is online."""
     selection: Name = "coverage"
     """Selection policy if there are more: a module of ``coordinator.selection.policies``."""
     bandit: Bandit = Bandit()
@@ -133,8 +133,8 @@ class Rounds(Wire):
     gain: Share = 0.002
     """An improvement of accuracy (or mrr) that counts as a gain."""
     min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
-    """An able device has at least this many windows to learn from: labelled ones if the method needs labels
-    on devices."""
+    """An eligible device has at least this many windows to learn from: labelled ones if the method needs
+    labels on devices."""
     answer_within_s: Annotated[float, Field(ge=0, le=7 * 86400)] | None = None
     """The selected devices begin within this time after a round opens, each at its own moment; at most half
     of ``deadline_s``. None: 5 ms a device."""

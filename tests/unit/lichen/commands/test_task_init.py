@@ -53,6 +53,17 @@ def test_what_is_found_is_in_the_task_and_the_recordings_fit_it(folder: Path) ->
     assert told["files"][0]["labelled"] > 30
 
 
+def test_the_example_of_a_unit_follows_from_the_name(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    streams = {name: motion(30.0, 50.0, 3, 1) for name in ("accelerometer", "gyro", "wind")}
+    write_npz(
+        tmp_path / "rec" / "a.npz", Recording(streams, np.arange(0, 30, 10.0), np.arange(3, dtype=np.int64))
+    )
+    _, text = init(tmp_path)
+    units = [line.split('"')[1] for line in text.splitlines() if line.startswith("# unit")]
+    assert units == ["m/s2", "rad/s", "1"]
+
+
 def test_classes_without_names_and_short_activities_are_commented_on(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir()
     short = Recording(recording().streams, np.arange(0, 60, 2.0), np.arange(30, dtype=np.int64) % 3 + 1)
