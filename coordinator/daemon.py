@@ -12,6 +12,7 @@ from coordinator.aggregation.current_model import CurrentModel
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.delivery.rollout_service import RolloutService
+from coordinator.diagnosis.log_receiver import LogReceiver
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
 from coordinator.ingest.dispatcher import Dispatcher
@@ -53,6 +54,7 @@ class Coordinator:
     announcer: Announcer
     audit: IntegrityCheck
     deployment: BundleDelivery
+    device_logs: LogReceiver
     dispatcher: Dispatcher
     driver: RoundDriver
     fleet: RoundView
@@ -99,5 +101,6 @@ class Coordinator:
         """End the threads, and close the identity store."""
         self.admission.close()
         self.orders.close()
+        self.device_logs.close()
         self.driver.threads.close()
         self.server.close()

@@ -19,6 +19,7 @@ from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
 from coordinator.delivery.factory import build_delivery
 from coordinator.delivery.rollout_service import RolloutService
+from coordinator.diagnosis.log_receiver import LogReceiver
 from coordinator.exit_when_done import exit_when_done
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
@@ -261,6 +262,7 @@ def build(
         links=storage.stores.links,
     )  # fmt: skip
     metrics = MetricReceiver(driver, journal, ledger, roster=roster, telemetry=telemetry, now=clock.now)
+    device_logs = LogReceiver(settings.location, roster, clock)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
         messages=link.messages,
@@ -269,6 +271,7 @@ def build(
             Kind.UP_BLOB: receiver.on_update,
             Kind.STATE: states.on_state,
             Kind.METRIC: metrics.on_metric,
+            Kind.LOG: device_logs.on_log,
             Kind.FETCH: blob_server.on_fetch,
         },
         roster=roster,
@@ -325,6 +328,7 @@ def build(
         audit=audit,
         deployment=delivery,
         dispatcher=dispatcher,
+        device_logs=device_logs,
         driver=driver,
         fleet=fleet,
         forgetting=forgetting,

@@ -18,6 +18,7 @@ from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
 from edge_agent.labels.local_server import LocalServer
 from edge_agent.messaging.dispatcher import MessageDispatcher
+from edge_agent.messaging.log_sender import LogSender
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter, will
@@ -67,6 +68,7 @@ class Agent:
     dispatcher: MessageDispatcher
     reporter: StateReporter
     telemetry: TelemetryReporter
+    logs: LogSender
     publishing: Publishing | None
     questions: QuestionService | None
     local: LocalServer | None
@@ -105,6 +107,7 @@ class Agent:
             "rollout": executor.run,
             "metrics": self.reporter.run_metrics,
             **({"telemetry": self.telemetry.run} if self.settings.telemetry.every_s else {}),
+            "logs": self.logs.run,
             "state": partial(sqlite.watch, self.storage.spool.require_there, self.clock),
             "status": partial(
                 keep,

@@ -31,6 +31,7 @@ from protocol.errors import Misconfigured
 from protocol.topics import device_filters, ping_topic
 from runtime import logs
 from runtime.clock import Clock, SystemClock
+from runtime.diagnosis.recent_lines import RecentLines
 from runtime.mqtt.link import Link
 from runtime.process import daemon
 from runtime.settings.load import LogSettings
@@ -48,7 +49,8 @@ def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSetting
         Misconfigured: names file and key.
     """
     settings = read(config)
-    logs.configure(settings.log)
+    recent = RecentLines()
+    logs.configure(settings.log, recent)
     clock = SystemClock()
     task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, clock)
@@ -61,7 +63,7 @@ def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSetting
         except Misconfigured as error:
             raise Misconfigured(f"{config}: {key}: {error}") from None
     return settings, open_agent(
-        settings, sources, clock, zygote=zygote, local_socket=settings.cache_dir / SOCKET
+        settings, sources, clock, zygote=zygote, local_socket=settings.cache_dir / SOCKET, recent=recent
     )
 
 
@@ -77,6 +79,7 @@ def open_agent(
     rng: random.Random | None = None,
     inference: Inference | None = None,
     local_socket: Path | None = None,
+    recent: RecentLines | None = None,
 ) -> Agent:
     """Open the agent's files, and make its parts; :meth:`Agent.close` closes them.
 
@@ -91,6 +94,7 @@ def open_agent(
         rng: see there.
         inference: see there.
         local_socket: see there.
+        recent: see there.
 
     Raises:
         Misconfigured: another agent runs on this state_dir, or a folder or file of it is invalid.
@@ -118,6 +122,7 @@ def open_agent(
             rng=rng,
             inference=inference,
             local_socket=local_socket,
+            recent=recent,
         )
     except BaseException:
         storage.close()

@@ -18,6 +18,7 @@ from edge_agent.labels.local_server import LocalServer
 from edge_agent.labels.service import LabelService
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.dispatcher import Handler, MessageDispatcher, commands
+from edge_agent.messaging.log_sender import LogSender
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
@@ -41,6 +42,7 @@ from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
+from runtime.diagnosis.recent_lines import RecentLines
 from runtime.mqtt.link import Link
 from runtime.process.daemon import Progress
 from runtime.storage.blob_fetcher import Download, Fetcher
@@ -61,6 +63,7 @@ def build(
     rng: random.Random | None = None,
     inference: Inference | None = None,
     local_socket: Path | None = None,
+    recent: RecentLines | None = None,
 ) -> Agent:
     """Make every part, after the parts it depends on.
 
@@ -77,6 +80,7 @@ def build(
         rng: jitter; None creates one.
         inference: runs models; None uses ONNX Runtime as configured.
         local_socket: of the local interface; None: there is none.
+        recent: the last log lines; None: none are stored.
 
     Raises:
         Misconfigured: ``trust_file`` is missing, or no root.
@@ -138,23 +142,24 @@ def build(
     telemetry = TelemetryReporter(
         settings, link, spool=storage.spool, collector=collector, inference=inference, clock=clock, rng=rng
     )
+    logs = LogSender(settings, link, recent, clock)
     dispatcher = MessageDispatcher(
-        link, _handlers(fetcher, outbox, work, deployment, reporter), contact=contact, refused=refused,
-        progress=progress, clock=clock,
+        link, _handlers(fetcher, outbox, work, deployment, reporter, logs=logs), contact=contact,
+        refused=refused, progress=progress, clock=clock,
     )  # fmt: skip
     renewal = Renewal(
         folder_of(settings.state_dir), clock, partial(link.reconnect, "the certificate was renewed"), rng=rng
     )
     parts: list[StatusPart | None] = [
         renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models, inference,
-        publishing, questions, labels, dispatcher,
+        publishing, questions, labels, dispatcher, logs,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(
         settings=settings, sources=sources, clock=clock, storage=storage, link=link, fetcher=fetcher,
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
-        dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, publishing=publishing,
+        dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, logs=logs, publishing=publishing,
         questions=questions, local=local, renewal=renewal, report=report, progress=progress,
         first_task=first_task,
     )  # fmt: skip
@@ -192,6 +197,8 @@ def _handlers(
     work: WorkReceiver,
     deployment: DeploymentService,
     reporter: StateReporter,
+    *,
+    logs: LogSender,
 ) -> dict[Kind, Handler]:
     """The handler of each kind of message."""
 
@@ -214,6 +221,11 @@ def _handlers(
         Kind.MODEL: deployment.on_pointer,
         Kind.FLEET_MODEL: deployment.on_pointer,
         Kind.CMD: commands(
-            {"no_such_blob": on_no_such_blob, "send_state": reporter.on_request, "download": on_url}
+            {
+                "no_such_blob": on_no_such_blob,
+                "send_state": reporter.on_request,
+                "send_logs": logs.on_request,
+                "download": on_url,
+            }
         ),
     }

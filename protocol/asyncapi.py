@@ -17,6 +17,7 @@ from protocol import messages as m
 from protocol.bundle import BundleManifest
 from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
 from protocol.frames.tensors import Codec
+from protocol.log_lines import LogLines
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task
 from protocol.topics import Kind
@@ -46,6 +47,7 @@ _CHANNELS: Final = {
     Kind.METRIC: _Channel(
         "Small numbers about a local round, or what the device reports about itself.", (m.Metric,)
     ),
+    Kind.LOG: _Channel("The device's last log lines, as asked for.", (LogLines,)),
     Kind.FETCH: _Channel("The device pulls chunks of a blob.", (m.Fetch,)),
     Kind.PING: _Channel("Tests whether the broker answers (PUBACK); nobody subscribes.", (_PING,)),
     Kind.RECEIPT: _Channel(
@@ -55,7 +57,7 @@ _CHANNELS: Final = {
     Kind.DOWN_BLOB: _Channel("A chunk of a blob that the device pulled.", (_CHUNK,)),
     Kind.MODEL: _Channel("The bundle that this one device should run.", (m.ModelPointer,), True),
     Kind.CMD: _Channel(
-        "A fetch that cannot be answered, or a request to send the state again.", (m.Command,)
+        "A fetch that cannot be answered, or a request for the state or the last log lines.", (m.Command,)
     ),
     Kind.TASK: _Channel("What the fleet learns.", (TaskAnnouncement,), True),
     Kind.ROUND: _Channel("State of the round, for people and dashboards.", (m.RoundAnnouncement,), True),

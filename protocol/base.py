@@ -15,6 +15,8 @@ NAME_ERROR: Final = "name"
 """pydantic's error type for an invalid :data:`Name`."""
 _NAME: Final = re.compile(NAME_PATTERN.replace("$", r"\Z"))
 _SHOWN: Final = 80
+UNSEEN: Final = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+"""For patterns: control, bidirectional and invisible characters."""
 
 
 class Frozen(BaseModel):

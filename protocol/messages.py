@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, model_serializer
 
 from protocol.base import (
+    UNSEEN,
     WORD_PATTERN,
     Count,
     Digest,
@@ -24,6 +25,7 @@ from protocol.base import (
 )
 from protocol.cohort import Cohort
 from protocol.errors import Reason, Refused
+from protocol.log_lines import LogLines
 from protocol.rollout import Hindrance, Trial, TrialReport
 from protocol.tasks.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, TaskAnnouncement
 from protocol.tasks.task import ModalityName
@@ -44,8 +46,7 @@ Metrics = Annotated[dict[Label, float], Field(max_length=128)]
 Role = Literal["observe", "prototype", "train"]
 """Known values; on the wire a :data:`Word`."""
 MAX_WORDS: Final = 240
-_UNSEEN: Final = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
-Words = Annotated[str, Field(min_length=1, max_length=MAX_WORDS, pattern=f"^[^{_UNSEEN}]+$")]
+Words = Annotated[str, Field(min_length=1, max_length=MAX_WORDS, pattern=f"^[^{UNSEEN}]+$")]
 """One line for people, without control, bidirectional or invisible characters."""
 SecretPrint = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
@@ -241,11 +242,11 @@ class ModelPointer(Wire):
 
 
 class Command(Wire):
-    """``down/cmd``: a fetch that cannot be answered, or a request for the state."""
+    """``down/cmd``: a fetch that cannot be answered, or a request for the state or the last log lines."""
 
     kind: Literal["cmd"] = "cmd"
     command: Word
-    """``no_such_blob``, ``send_state``, ``download``; others are ignored."""
+    """``no_such_blob``, ``send_state``, ``send_logs``, ``download``; others are ignored."""
     digest: Digest | None = None
     url: Annotated[str, Field(max_length=MAX_URL)] | None = None
     """``download``: the blob's pre-signed URL, a secret of this device."""
@@ -275,7 +276,8 @@ Control = Annotated[
     | Receipt
     | ModelPointer
     | Command
-    | Metric,
+    | Metric
+    | LogLines,
     Field(discriminator="kind"),
 ]
 _ADAPTER: Final[TypeAdapter[Control]] = TypeAdapter(Control)

@@ -31,6 +31,7 @@ class Kind(StrEnum):
     UPDATE = "up/update"  # a CBOR frame, or messages.BlobPointer for one that is larger than a chunk
     UP_BLOB = "up/blob"  # raw bytes of one chunk
     METRIC = "up/metric"  # messages.Metric
+    LOG = "up/log"  # log_lines.LogLines: the answer to the command send_logs
     FETCH = "up/fetch"  # messages.Fetch: the pull of a blob (ADR 2)
     PING = "ping"  # empty: tests whether the broker answers; nobody subscribes
     RECEIPT = "down/receipt"  # messages.Receipt | messages.Want
@@ -149,7 +150,7 @@ def ingest_filters(fleet: str, *, shared: bool) -> tuple[str, ...]:
         shared: the broker gives each message to one of the processes (MQTT 5, 4.8.2).
     """
     group = f"$share/ingest-{_checked(fleet, 'fleet')}/" if shared else ""
-    tails = (Kind.UPDATE, f"{Kind.UP_BLOB}/+", Kind.METRIC, Kind.FETCH)
+    tails = (Kind.UPDATE, f"{Kind.UP_BLOB}/+", Kind.METRIC, Kind.LOG, Kind.FETCH)
     return tuple(f"{group}lichen/v1/{fleet}/d/+/{tail}" for tail in tails)
 
 

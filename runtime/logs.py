@@ -41,10 +41,14 @@ def _bound(_logger: object, _method: str, event: structlog.typing.EventDict) -> 
     return {key: value if key in _WHOLE else bounded(value) for key, value in event.items()}
 
 
-def configure(settings: LogSettings) -> None:
+def configure(settings: LogSettings, recent: structlog.typing.Processor | None = None) -> None:
     """Set up structlog, and send logs of libraries (standard module) the same way.
 
     Safe to call again: the last call counts.
+
+    Args:
+        settings: level and format.
+        recent: also gets each line that is written.
     """
     level = getattr(logging, settings.level.upper())
     shared: list[structlog.typing.Processor] = [
@@ -52,6 +56,7 @@ def configure(settings: LogSettings) -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _bound,
+        *([] if recent is None else [recent]),
     ]
     pretty = settings.format == "console" or (settings.format == "auto" and sys.stderr.isatty())
     last: list[structlog.typing.Processor] = (

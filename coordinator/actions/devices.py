@@ -1,12 +1,14 @@
-"""Actions on a device: invite, approve, release, revoke, forget, and ask for its state."""
+"""Actions on a device: invite, approve, release, revoke, forget, and ask for its state or its log lines."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.admission.operator_orders import SEND_STATE, request
+from coordinator.admission.operator_orders import SEND_LOGS, SEND_STATE, request
 from coordinator.audit.chain import Person
 from coordinator.audit.log import AuditLog
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.diagnosis import device_logs
+from coordinator.diagnosis.device_logs import LogAnswer
 from coordinator.fleet.device_removal import ask, forget_in
 from coordinator.identity.decisions import Standing
 from coordinator.identity.enrolment import EnrolmentAuthority
@@ -141,6 +143,7 @@ def forget(settings: CoordinatorSettings, person: Person, name: str, *, force: b
         else:
             with settings.location.database() as store:
                 forget_in(store, name)
+        device_logs.forget(settings.location, name)
         return runs
 
 
@@ -152,13 +155,52 @@ def ask_state(settings: CoordinatorSettings, person: Person, name: str) -> None:
         Transient: no coordinator runs, the device is offline, or the disk is full.
     """
     with AuditLog(settings.location) as log, log.acting(person, "device.ask_state", name):
-        known = seen_devices(settings.location).get(name)
-        if known is None:
-            raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
-        if known.status != "online":
-            raise Transient(f"{name} is {known.status}: it cannot answer")
-        require_running(settings)
+        _require_online(settings, name)
         request(log, name, SEND_STATE)
+
+
+def ask_logs(settings: CoordinatorSettings, person: Person, name: str) -> float:
+    """Have the running coordinator ask a device for its last log lines; it does so within seconds.
+
+    The device answers if its owner permits it; :func:`last_logs` reads the answer.
+
+    Returns:
+        Unix seconds of the question: an answer that came later is the one to it.
+
+    Raises:
+        Refused: the device never reported, or was asked a moment ago.
+        Transient: no coordinator runs, the device is offline, or the disk is full.
+    """
+    with AuditLog(settings.location) as log, log.acting(person, "device.ask_logs", name):
+        _require_online(settings, name)
+        asked = log.now()
+        device_logs.ask(settings.location, name, asked)
+        request(log, name, SEND_LOGS)
+        return asked
+
+
+def last_logs(settings: CoordinatorSettings, name: str, wall: float) -> LogAnswer | None:
+    """The newest log lines of a device that an operator asked for; None if nobody asked within a day.
+
+    Args:
+        settings: of the coordinator.
+        name: of the device.
+        wall: the present time, Unix seconds.
+
+    Raises:
+        Misconfigured, Transient: they cannot be read.
+    """
+    return device_logs.read(settings.location, name, wall)
+
+
+def _require_online(settings: CoordinatorSettings, name: str) -> None:
+    """Raises Refused if the device never reported, Transient if nothing reaches it."""
+    known = seen_devices(settings.location).get(name)
+    if known is None:
+        raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
+    if known.status != "online":
+        raise Transient(f"{name} is {known.status}: it cannot answer")
+    require_running(settings)
 
 
 def require_running(settings: CoordinatorSettings) -> None:

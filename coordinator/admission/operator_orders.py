@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 REFRESH_S: Final = 3.0
 SEND_STATE: Final = "send_state"
+SEND_LOGS: Final = "send_logs"
 _MAX_REQUESTS: Final = 1000
 """Requests that wait at once."""
 _MAX_WHY: Final = 200

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import re
+import time
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,14 +14,17 @@ from rich.table import Column, Table
 from coordinator.actions import devices
 from coordinator.audit.log import account
 from coordinator.cli.options import Config
-from coordinator.config.coordinator import load_settings
+from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.diagnosis.device_logs import LogAnswer
 from coordinator.identity.paths import IdentityPaths
 from coordinator.identity.store import IdentityStore
 from coordinator.status.device_list import all_devices, seen_devices
 from coordinator.storage.engines.shared_sqlite import IDENTITIES
 from protocol.base import name_trouble
-from runtime.cli import Format, FormatOption, print_result
+from protocol.errors import Reason, Refused, Transient
+from runtime.cli import Format, FormatOption, fail, print_result
 from runtime.process.run_as_owner import run_as_owner
+from runtime.text import one_line
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Admit devices to the fleet: invite, approve, revoke."
@@ -28,6 +32,7 @@ app = typer.Typer(
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MIN_S, _MAX_S = 60, 30 * 86400
+_POLL_S: Final = 0.5
 _KEY_DIGITS: Final = 16
 """As many as a waiting device shows of its key."""
 
@@ -201,6 +206,65 @@ def ask_state(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> N
     with run_as_owner(settings.state_dir):
         devices.ask_state(settings, account(), name)
     print_result(fmt, {"device": name, "asked": True}, f"{name} is asked for its state within seconds")
+
+
+@app.command()
+def logs(
+    config: Config,
+    name: Name,
+    wait: Annotated[float, typer.Option(min=1, max=300, help="seconds to wait for the answer")] = 30.0,
+    *,
+    last: Annotated[
+        bool, typer.Option("--last", help="do not ask: show the answer to the last question")
+    ] = False,
+    fmt: FormatOption = Format.TABLE,
+) -> None:
+    """Ask a device for its last log lines, and print them.
+
+    Exit status 65: its owner does not permit it; 75: it is offline, no coordinator runs, or no answer came.
+    """
+    settings = load_settings(config)
+    with run_as_owner(settings.state_dir):
+        try:
+            answer = _stored(settings, name) if last else _asked(settings, name, wait)
+        except (Refused, Transient) as error:
+            fail("lichen device logs", error, fmt)
+    lines = answer.lines
+    if lines is None:  # --last alone
+        fail("lichen device logs", Transient(f"{name} has not answered yet"), fmt)
+    if lines.refused is not None:
+        words = f"{name} sends no log lines: {one_line(lines.refused)}"
+        fail("lichen device logs", Refused(Reason.NOT_SELECTED, words), fmt)
+    if fmt is Format.JSON:
+        typer.echo(json.dumps({"received": _when(answer.answered or 0.0), **lines.model_dump(mode="json")}))
+        return
+    for line in lines.lines:
+        typer.echo(f"{_when(line.at)} {line.level:8} {line.text}")
+    typer.echo(f"{len(lines.lines)} lines of {name}; {lines.earlier} earlier ones are not stored", err=True)
+
+
+def _stored(settings: CoordinatorSettings, name: str) -> LogAnswer:
+    answer = devices.last_logs(settings, name, time.time())
+    if answer is None:
+        raise Transient(f"nobody asked {name} for its log lines within a day; leave out --last")
+    return answer
+
+
+def _asked(settings: CoordinatorSettings, name: str, wait_s: float) -> LogAnswer:
+    """Ask, and wait for the answer. Raises Refused, Transient."""
+    asked = devices.ask_logs(settings, account(), name)
+    typer.echo(f"{name} is asked; waiting {wait_s:g} s for its answer", err=True)
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until:
+        time.sleep(_POLL_S)
+        answer = devices.last_logs(settings, name, time.time())
+        if answer is not None and answer.answered is not None and answer.answered >= asked:
+            return answer
+    words = (
+        f"{name} did not answer within {wait_s:g} s: its link is slow or just broke, or its lichen is "
+        "older than this question; an answer that comes later is shown with --last"
+    )
+    raise Transient(words)
 
 
 def _when(wall: float) -> str:

@@ -20,6 +20,7 @@ from coordinator.cluster.round_replica import RoundReplica
 from coordinator.cluster.shared_rounds import SharedRounds
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Service
+from coordinator.diagnosis.log_receiver import LogReceiver
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.dispatcher import Dispatcher
 from coordinator.ingest.metric_receiver import MetricReceiver
@@ -57,6 +58,7 @@ class IngestWorker:
     devices: KnownDevices
     admission: OperatorDecisions
     threads: Threads
+    device_logs: LogReceiver
     dispatcher: Dispatcher
     receiver: UpdateReceiver
     receipts: ReceiptSender
@@ -76,6 +78,7 @@ class IngestWorker:
     def close(self) -> None:
         """End the threads, and close the identity store."""
         self.admission.close()
+        self.device_logs.close()
         self.threads.close()
 
 
@@ -154,6 +157,7 @@ def build(
     )
     telemetry = TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock)
     metrics = MetricReceiver(rounds, journal, ledger, roster=devices, telemetry=telemetry, now=clock.now)
+    device_logs = LogReceiver(settings.location, devices, clock)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
         messages=link.messages,
@@ -161,6 +165,7 @@ def build(
             Kind.UPDATE: receiver.on_update,
             Kind.UP_BLOB: receiver.on_update,
             Kind.METRIC: metrics.on_metric,
+            Kind.LOG: device_logs.on_log,
             Kind.FETCH: blob_server.on_fetch,
         },
         roster=devices,
@@ -188,6 +193,7 @@ def build(
         devices=devices,
         admission=admission,
         threads=threads,
+        device_logs=device_logs,
         dispatcher=dispatcher,
         receiver=receiver,
         receipts=receipts,

@@ -32,8 +32,8 @@ log = structlog.get_logger(__name__)
 LANES: Final = 128
 """Messages handled at a time: those that wait for a disk sync share one."""
 _UNKNOWN_DEVICE: Final = "(unknown)"
-_FROM_DEVICES: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.FETCH})
-_OF_WHO_IS_HEARD: Final = frozenset({Kind.METRIC, Kind.FETCH})
+_FROM_DEVICES: Final = frozenset({Kind.STATE, Kind.METRIC, Kind.LOG, Kind.FETCH})
+_OF_WHO_IS_HEARD: Final = frozenset({Kind.METRIC, Kind.LOG, Kind.FETCH})
 """Dropped where their device is barred; an update's handler answers it, a state's asks it later."""
 _TOPIC: Final = 120
 """Characters of a topic in the log."""

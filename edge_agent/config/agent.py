@@ -172,6 +172,13 @@ class TelemetrySettings(Section):
     never."""
 
 
+class DiagnosisSettings(Section):
+    """``[diagnosis]``: what the fleet's operator may ask this device for (docs/diagnosis.md)."""
+
+    send_logs: bool = False
+    """Permits to send the last log lines, without secrets. Off: a line may quote what a sensor sent."""
+
+
 class AgentSettings(Section):
     """The whole file."""
 
@@ -199,6 +206,7 @@ class AgentSettings(Section):
     deploy: DeploySettings = DeploySettings()
     download: DownloadSettings = DownloadSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
+    diagnosis: DiagnosisSettings = DiagnosisSettings()
     labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
     """The operator's labels of this device, as ``site = "barn"``: a rollout can begin with labelled devices.
     """

@@ -13,6 +13,7 @@ import pytest
 
 from protocol.base import Wire
 from protocol.errors import Reason
+from protocol.log_lines import LogLine, LogLines
 from protocol.messages import (
     BlobPointer,
     BlobRef,
@@ -67,6 +68,7 @@ CASES: dict[str, Wire] = {
     "model": ModelPointer(task="t", version=1, bundle=BLOB, serial=4, trial=Trial(windows=9)),
     "command": Command(command="no_such_blob", digest=DIGEST),
     "metric": Metric(device="d", round=1, metrics={"loss": 1.5}),
+    "log": LogLines(device="d", lines=(LogLine(at=5.5, level="info", text="started n=3"),), earlier=4),
 }
 NEW_WORDS: dict[str, dict[str, Any]] = {
     "state": {"status": "asleep", "roles": ["train", "dance"]},

@@ -30,6 +30,7 @@ from protocol.frames.cbor import SELF_DESCRIBED
 from protocol.frames.frame import encode_frame
 from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
 from protocol.frames.tensors import Codec, encode
+from protocol.log_lines import LogLine, LogLines
 from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, ModalityState, Offer, Receipt, State, Want
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.options import Features, KnowledgeGraphTask
@@ -99,6 +100,7 @@ def control() -> Iterator[tuple[str, bytes]]:
         Want(digest=DIGEST, missing=((0, 1),)),
         Fetch(digest=DIGEST, first=0, count=4, chunk_bytes=1024),
         Metric(device="d", metrics={"loss": 1.5}),
+        LogLines(device="d", lines=(LogLine(at=5.5, level="info", text="started"),)),
         TaskAnnouncement.of(TASK),
         messages.RoundAnnouncement(task="t", round=1, rounds=3, phase="collecting"),
         messages.ModelPointer(task="t", version=1, bundle=blob),

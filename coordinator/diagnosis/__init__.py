@@ -1,0 +1,1 @@
+"""What devices answer when an operator looks for a fault."""
