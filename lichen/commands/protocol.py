@@ -1,7 +1,5 @@
 """``lichen protocol``: topics and messages as a document that other tools read."""
 
-import json
-
 import typer
 
 app = typer.Typer(no_args_is_help=True, help="Print the wire protocol as AsyncAPI.", add_completion=False)
@@ -15,6 +13,6 @@ def root() -> None:
 @app.command()
 def asyncapi() -> None:
     """Print the AsyncAPI 3.0 document of topics and control messages."""
-    from protocol.asyncapi import document  # noqa: PLC0415 - generating it is work that --help does not need
+    from protocol.asyncapi import text  # noqa: PLC0415 - generating it is work that --help does not need
 
-    typer.echo(json.dumps(document(), indent=2, sort_keys=True))
+    typer.echo(text(), nl=False)
