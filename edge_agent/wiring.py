@@ -130,7 +130,7 @@ def build(
     publishing = _publishing(settings, publish_link, clock, rng)
     questions = _questions(settings, inference, storage, tasks, clock)
     labels = LabelService(collector, inference, clock, changed, settings.infer.min_quality)
-    local = None if local_socket is None else LocalServer(local_socket, labels, clock)
+    local = None if local_socket is None else LocalServer(local_socket, labels, clock, recent)
 
     # Messages from the coordinator, and reports to it.
     verifier = WorkVerifier(trust, settings.state_dir, clock)

@@ -15,6 +15,7 @@ from coordinator.app import serve as serve_settings
 from coordinator.cli.monitoring import monitoring
 from coordinator.cli.options import Config, require_database
 from coordinator.cli.status import status
+from coordinator.cli.support import support
 from coordinator.cli.trust import app as trust
 from coordinator.config.coordinator import load_settings
 from coordinator.recovery.blob_place import FOLDER, move_blobs, place_of
@@ -152,6 +153,7 @@ def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 app.command()(status)
 app.command()(monitoring)
+app.command()(support)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""``lichen agent``: enroll, secret, run, check, data, label, page, doctor, status, ask."""
+"""``lichen agent``: enroll, secret, run, check, data, label, page, doctor, status, support, ask."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,7 @@ from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.cli.page import page
 from edge_agent.cli.secret import secret
 from edge_agent.cli.sensors import app as sensors
+from edge_agent.cli.support import support
 from edge_agent.config.agent import read, read_task
 from edge_agent.knowledge_graph.watcher import check_knowledge_graph
 from edge_agent.sources.registry import open_sources
@@ -47,6 +48,7 @@ app.add_typer(data, name="data")
 app.add_typer(label, name="label")
 app.command()(doctor)
 app.command()(page)
+app.command()(support)
 
 
 @app.command()

@@ -21,10 +21,10 @@ from edge_agent.doctor.checks import (
 )
 from edge_agent.doctor.findings import Finding, fail, warn
 from edge_agent.doctor.service_account import ServiceUser, read_unit, service_user
-from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
+from runtime.process.time_limit import TookTooLong, run_with_timeout
 
 LOCAL_S: Final = 20.0
 """Limit for probes of folders, device files, clock or processor."""

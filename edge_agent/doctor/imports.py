@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor import time_limit
 from edge_agent.doctor.findings import Finding, fail, ok, warn
+from runtime.process import time_limit
 from runtime.process.worker import status_words
 
 TIMEOUT_S: Final = 60.0

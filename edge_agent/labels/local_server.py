@@ -15,10 +15,12 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.labels.local_client import short_name
-from edge_agent.labels.requests import MAX_REQUEST, Live, read_request
+from edge_agent.labels.requests import MAX_REQUEST, LastLines, Live, read_request
 from edge_agent.labels.service import LabelService
 from protocol.errors import LichenError, Reason, Refused
+from protocol.log_lines import MAX_LINES
 from runtime.clock import Clock
+from runtime.diagnosis.recent_lines import MAX_BYTES, RecentLines
 
 _log = structlog.get_logger(__name__)
 MAX_CONNECTIONS: Final = 16
@@ -33,12 +35,16 @@ class LocalServer:
         path: of the socket.
         service: answers.
         clock: paces attempts to open the socket.
+        recent: the last log lines; None: none are stored.
     """
 
-    def __init__(self, path: Path, service: LabelService, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, service: LabelService, clock: Clock, recent: RecentLines | None = None
+    ) -> None:
         self._path = path
         self._service = service
         self._clock = clock
+        self._recent = recent
         self._connections: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -90,12 +96,18 @@ class LocalServer:
             request = read_request(line)
             if isinstance(request, Live):
                 await self._stream(reader, writer)
+            elif isinstance(request, LastLines):
+                await _send(writer, {"ok": self._last_lines()})
             else:
                 await _send(writer, {"ok": await self._service.answer(request)})
         except LichenError as error:
             words = error.words if isinstance(error, Refused) else str(error)
             kind = "refused" if isinstance(error, Refused) else "transient"
             await _send(writer, {"error": words, "kind": kind})
+
+    def _last_lines(self) -> dict[str, Any]:
+        lines = [] if self._recent is None else self._recent.newest(MAX_BYTES, MAX_LINES)
+        return {"lines": [[line.at, line.level, line.text] for line in lines]}
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Until the other side closes, or sends anything more."""

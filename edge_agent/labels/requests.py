@@ -65,7 +65,13 @@ class Live(Frozen):
     do: Literal["live"]
 
 
-Request = ListWindows | Propose | ShowWindow | GiveLabel | UndoLabel | SkipWindow | Live
+class LastLines(Frozen):
+    """The last log lines of the agent."""
+
+    do: Literal["lines"]
+
+
+Request = ListWindows | Propose | ShowWindow | GiveLabel | UndoLabel | SkipWindow | Live | LastLines
 _REQUEST: Final = TypeAdapter[Request](Annotated[Request, Field(discriminator="do")])
 
 

@@ -19,6 +19,7 @@ from edge_agent.inference.serving.served_model import PredictionFailed
 from edge_agent.labels import proposals
 from edge_agent.labels.requests import (
     GiveLabel,
+    LastLines,
     ListWindows,
     Live,
     Propose,
@@ -109,8 +110,8 @@ class LabelService(StatusPart):
                     for name in [*self._skipped][:-_SKIPPED]:
                         del self._skipped[name]
                     return {"window": request.window}
-                case Live():
-                    raise Refused(Reason.MALFORMED, "live has no single answer")
+                case Live() | LastLines():
+                    raise Refused(Reason.MALFORMED, f"{request.do} is not about stored windows")
 
     async def live(self) -> AsyncGenerator[dict[str, Any], None]:
         """Messages with samples, windows, and the last prediction if it is new; without end.

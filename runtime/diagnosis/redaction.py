@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 REMOVED: Final = "[removed]"
-_MIN_SECRET: Final = 4
+MIN_SECRET: Final = 4
 """Characters of a known secret; a shorter one would remove parts of ordinary words."""
 _WORDS: Final = (
     r"pass(?:word|wd|phrase|code)?|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|account[_-]?key"
@@ -71,7 +71,7 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
         text: any text.
         secrets: values that are secret whatever their form; those of less than 4 characters are ignored.
     """
-    for secret in sorted({one for one in secrets if len(one) >= _MIN_SECRET}, key=len, reverse=True):
+    for secret in sorted({one for one in secrets if len(one) >= MIN_SECRET}, key=len, reverse=True):
         text = text.replace(secret, REMOVED)
     for form, instead in _FORMS:
         text = form.sub(instead, text)

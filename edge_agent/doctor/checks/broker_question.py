@@ -13,7 +13,6 @@ from typing import Final
 from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.checks.broker import BrokerReply, Tls
 from edge_agent.doctor.checks.running_agent import link_of
-from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from edge_agent.identity.files import folder_of
 from protocol.errors import Misconfigured, Refused, Transient
 from protocol.topics import device_filters, ping_topic
@@ -23,6 +22,7 @@ from runtime.mqtt.inbox import Inbox
 from runtime.mqtt.link import read_password
 from runtime.mqtt.session import TOPIC_ROOM, LinkCounters, Session
 from runtime.mqtt.tls import tls_context
+from runtime.process.time_limit import TookTooLong, run_with_timeout
 from runtime.settings.load import MqttSettings
 
 NOBODY: Final = "lichen-doctor"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.doctor.findings import Finding, fail, ok, warn
-from edge_agent.doctor.time_limit import TookTooLong, run_with_timeout
 from edge_agent.knowledge_graph.watcher import check_knowledge_graph
 from edge_agent.sources.registry import open_sources
 from edge_agent.sources.task_match import doubts
@@ -17,6 +16,7 @@ from runtime import exit_codes
 from runtime.clock import SystemClock
 from runtime.mqtt.link import read_password
 from runtime.mqtt.tls import tls_context
+from runtime.process.time_limit import TookTooLong, run_with_timeout
 
 _SOURCES_S = 30.0
 

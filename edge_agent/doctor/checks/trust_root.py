@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.doctor import time_limit
 from edge_agent.doctor.findings import Finding, fail, ok, warn
 from edge_agent.trust.updater import UNSIGNED, root_file
 from protocol.trust.metadata import unix
 from runtime import exit_codes
+from runtime.process import time_limit
 
 TIMEOUT_S: Final = 60.0
 _LOOK: Final = """

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from edge_agent.cli import main
 from edge_agent.config.agent import read
-from edge_agent.doctor import imports, service_account, time_limit
+from edge_agent.doctor import imports, service_account
 from edge_agent.doctor.checks import broker, clock, configuration, confinement, cpu, disk, hardware
 from edge_agent.doctor.checks.broker import BrokerReply, Tls
 from edge_agent.doctor.findings import MIB, fail, ok, status_of, warn
 from edge_agent.doctor.service_account import ServiceUser, Unit
 from edge_agent.identity.files import folder_of
-from runtime.process import landlock
+from runtime.process import landlock, time_limit
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, write_task
 
 ME = ServiceUser("lichen-agent", 997, frozenset({997, 44}))

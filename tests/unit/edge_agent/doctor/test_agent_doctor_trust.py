@@ -3,10 +3,10 @@
 import pytest
 
 from edge_agent.config.agent import read
-from edge_agent.doctor import time_limit
 from edge_agent.doctor.checks import trust_root
 from edge_agent.doctor.checks.trust_root import Rooted
 from edge_agent.identity.files import folder_of
+from runtime.process import time_limit
 from tests.support.identity import trust
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config
 

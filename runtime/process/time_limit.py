@@ -1,4 +1,4 @@
-"""Probes with a time limit: a file system or a resolver that hangs must not hang the doctor."""
+"""Probes with a time limit: a file system or a resolver that hangs must not hang a command."""
 
 import queue
 import subprocess
@@ -38,7 +38,7 @@ def run_with_timeout(seconds: float, probe: Callable[[], T]) -> T:
         except BaseException as error:  # noqa: BLE001 - handed over and raised where the answer is awaited
             answers.put(_Answer(None, error))
 
-    threading.Thread(target=ask, name="doctor", daemon=True).start()
+    threading.Thread(target=ask, name="probe", daemon=True).start()
     try:
         answer = answers.get(timeout=seconds)
     except queue.Empty:
