@@ -17,9 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.access.forgery import SAFE, foreign, require_header
 from console.openapi import PREFIX, Trouble, document
-from console.ports import Access, ConsolePart, Endpoint, Viewer, viewer_of
+from console.ports import Access, ConsolePart, Endpoint, Viewer, status_of, viewer_of
 from console.words import FILTERS
-from protocol.errors import LichenError, Reason, Refused
+from protocol.errors import LichenError, Refused
 from runtime.web import assets as static
 from runtime.web.assets import Assets
 from runtime.web.pages import Pages
@@ -27,14 +27,6 @@ from runtime.web.security import Guarded
 
 log = structlog.get_logger(__name__)
 _OPENAPI: Final = f"{PREFIX}/openapi.json"
-_STATUS: Final = {
-    Reason.DUPLICATE: 409,
-    Reason.FULL: 503,
-    Reason.REVOKED: 403,
-    Reason.TOO_LARGE: 413,
-    Reason.UNKNOWN_DEVICE: 404,
-    Reason.WRONG_ROUND: 409,
-}
 _EVENTS: Final = "text/event-stream"
 _STILL_S: Final = 5.0
 """Whether the viewer of a stream of events is still signed in is asked so often."""
@@ -114,9 +106,8 @@ class Console:
 
     def trouble(self, request: Request, error: Exception) -> Response:
         """The answer to an error that says what is wrong."""
-        if isinstance(error, Refused):
-            return self.failed(request, _STATUS.get(error.reason, 400), error.detail)
-        return self.failed(request, 503, str(error))
+        words = error.detail if isinstance(error, Refused) else str(error)
+        return self.failed(request, status_of(error), words)
 
     async def _on_http(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400

@@ -1,7 +1,6 @@
 """``lichen console person`` and ``link``: who may use the console."""
 
 import datetime as dt
-import json
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -12,12 +11,13 @@ from rich.table import Table
 from console.access.listing import PeopleAnswer, read_people
 from coordinator.accounts.people import Role
 from coordinator.actions import people
+from coordinator.actions.answers import LinkMade, PersonChanged, PersonRevoked, PersonSignedOut
 from coordinator.actions.people import PersonFile
 from coordinator.audit.log import account
 from coordinator.cli.options import Config
 from coordinator.config.coordinator import load_settings
 from protocol.base import name_trouble
-from runtime.cli import Format, FormatOption, print_result
+from runtime.cli import Format, FormatOption, print_answer, print_result
 from runtime.process.run_as_owner import run_as_owner
 from runtime.storage.files import write_atomic
 
@@ -127,9 +127,7 @@ def role(config: Config, name: Name, role: RoleOption, fmt: FormatOption = Forma
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         before = people.set_role(settings, account(), name, role)
-    print_result(
-        fmt, {"person": name, "role": role, "before": before}, f"{name} is {role} now; before: {before}"
-    )
+    print_answer(fmt, PersonChanged(person=name, role=role, before=before))
 
 
 @person.command()
@@ -138,9 +136,7 @@ def revoke(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         ended = people.revoke(settings, account(), name)
-    print_result(
-        fmt, {"person": name, "sessions_ended": ended}, f"{name} is revoked; sessions ended: {ended}"
-    )
+    print_answer(fmt, PersonRevoked(person=name, sessions_ended=ended))
 
 
 @person.command("sign-out")
@@ -149,7 +145,7 @@ def sign_out(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> No
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         ended = people.end_sessions(settings, account(), name)
-    print_result(fmt, {"person": name, "sessions_ended": ended}, f"sessions of {name} that ended: {ended}")
+    print_answer(fmt, PersonSignedOut(person=name, sessions_ended=ended))
 
 
 def link(
@@ -168,12 +164,12 @@ def link(
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         token, given = people.link(settings, account(), name, role)
-    url = f"{address.rstrip('/')}/sign-in?token={token}"
+    made = LinkMade(url=f"{address.rstrip('/')}/sign-in?token={token}", person=name, role=given)
     if fmt is Format.JSON:
-        typer.echo(json.dumps({"url": url, "person": name, "role": given}))
+        typer.echo(made.model_dump_json())
         return
-    typer.echo(url)
-    typer.echo(f"It works once, for 15 minutes, and signs {name} in as {given}.", err=True)
+    typer.echo(made.url)  # alone on stdout
+    typer.echo(made.words, err=True)
 
 
 def _when(wall: float) -> str:

@@ -3,13 +3,24 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
+
+from protocol.errors import Reason, Refused
+
+_STATUS: Final = {
+    Reason.DUPLICATE: 409,
+    Reason.FULL: 503,
+    Reason.REVOKED: 403,
+    Reason.TOO_LARGE: 413,
+    Reason.UNKNOWN_DEVICE: 404,
+    Reason.WRONG_ROUND: 409,
+}
 
 
 class Role(IntEnum):
@@ -95,7 +106,7 @@ Controls = Callable[[Request, str, Mapping[str, Any]], str]
 """Forms and buttons for a place of a page, as HTML: ``(request, place, subject)``. Places: ``device`` and
 ``refusals`` (subject ``{"device": NAME}``), ``round`` (``{"round": N}``), ``rollout`` (``{"rollout": N,
 "phase": WORD}``), ``enrolment`` (``{"device": NAME, "status": WORD}``), ``fleet``, ``rounds``, ``rollouts``
-(``{}``)."""
+(``{}``). Further keys: ``status`` and ``quarantined`` of a ``device``, ``last`` (number) of ``rollouts``."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,11 @@ class ConsolePart:
     templates: Sequence[str] = ()
     assets: Sequence[str] = ()
     controls: Controls | None = field(default=None)
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status for an error that says what is wrong."""
+    return _STATUS.get(error.reason, 400) if isinstance(error, Refused) else 503
 
 
 def viewer_of(request: HTTPConnection, least: Role = Role.VIEWER) -> Viewer:

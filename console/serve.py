@@ -9,6 +9,7 @@ import structlog
 from console.access.accounts import Accounts
 from console.access.session_answer import session_part
 from console.access.sign_in import SessionAccess
+from console.actions.part import ConsoleActions
 from console.app import Console
 from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
@@ -58,13 +59,12 @@ class RunningConsole:
             words = "other machines are not served without TLS: use 127.0.0.1"
             raise Misconfigured(f"--listen {options.listen}: {words}")
         self._tables, events = TablesConnection(settings.location), EventStream()
-        watch = TableWatch(settings, self._tables, events, MARKS)
+        self.watch = watch = TableWatch(settings, self._tables, events, MARKS)
         names = [*_LOCAL, host, socket.gethostname(), *options.hosts]
         self._accounts = Accounts(settings.location)
         access = SessionAccess(self._accounts, tls=False, open_viewing=not options.closed)
-        parts = [Overview(watch, events).part(), session_part()]
-        self.parts = tuple(parts)
-        console = Console(access, parts, names, given={"fleet": settings.fleet})
+        self.parts = (Overview(watch, events).part(), session_part(), ConsoleActions(settings, watch).part())
+        console = Console(access, self.parts, names, given={"fleet": settings.fleet})
         server = PageServer(console.asgi, host, port)
         self.url = f"http://{host}:{server.port}"
         self.services = {"tables": watch.run, "pages": server.run}

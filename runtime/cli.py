@@ -2,7 +2,7 @@
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
 
@@ -17,12 +17,28 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class PrintedAnswer(Protocol):
+    """A result as JSON values and in words."""
+
+    @property
+    def words(self) -> str:
+        """For a person."""
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """For programs."""
+
+
 FormatOption = Annotated[Format, typer.Option("--format", help="A table for people, or one JSON object.")]
 
 
 def print_result(fmt: Format, result: Any, text: str, indent: int | None = None) -> None:
     """Print a result: as JSON for programs, or ``text`` for people."""
     typer.echo(json.dumps(result, indent=indent) if fmt is Format.JSON else text)
+
+
+def print_answer(fmt: Format, answer: PrintedAnswer) -> None:
+    """Print the answer to an action."""
+    print_result(fmt, answer.model_dump(mode="json"), answer.words)
 
 
 def fail(

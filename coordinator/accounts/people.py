@@ -91,13 +91,16 @@ def certify(tables: Statements, name: str, serial: str, not_after: float) -> Non
     tables.execute(words, (serial, not_after, name))
 
 
-def set_role(tables: Statements, name: str, role: Role) -> PersonRow:
+def set_role(tables: Statements, name: str, role: Role, seen: Role | None) -> PersonRow:
     """Give a person another role, in their sessions and unused links too; the person before.
 
     Raises:
-        Refused: as :func:`require`; DUPLICATE: it is that role already.
+        Refused: as :func:`require`; DUPLICATE: it is that role already; WRONG_ROUND: not the one ``seen``.
     """
     before = require(tables, name)
+    if seen is not None and before.role != seen:
+        words = f"{name} has the role {before.role} now, and no more {seen}: somebody acted before"
+        raise Refused(Reason.WRONG_ROUND, words)
     if before.role == role:
         raise Refused(Reason.DUPLICATE, f"{name} has the role {role} already")
     tables.execute("UPDATE people SET role = ? WHERE name = ?", (role, name))

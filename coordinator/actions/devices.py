@@ -56,15 +56,17 @@ def invite(settings: CoordinatorSettings, person: Person, name: str | None, last
         return Invited(made.encode(), desk.url, made.ca_sha256, desk.now() + lasts_s)
 
 
-def approve(settings: CoordinatorSettings, person: Person, name: str) -> Standing:
+def approve(
+    settings: CoordinatorSettings, person: Person, name: str, *, seen: Standing | None = None
+) -> Standing:
     """Admit a pending device, or end a device's quarantine; its status before.
 
     Raises:
-        Refused: there is no such device, or it was revoked.
+        Refused: there is no such device, it was revoked, or its status is another than the one ``seen``.
         Transient: the disk is full, or the tables cannot be reached; nothing was changed.
     """
     with AuditLog(settings.location) as log, log.acting(person, "device.approve", name) as action:
-        was = _approved(settings, name)
+        was = _approved(settings, name, seen)
         action.outcome = f"done: it was {was}"
         return was
 
@@ -90,21 +92,26 @@ def release(settings: CoordinatorSettings, person: Person, name: str) -> None:
             book.approve(name, unknown=True)
 
 
-def _approved(settings: CoordinatorSettings, name: str) -> Standing:
-    seen = name in seen_devices(settings.location)
-    if not seen and not settings.location.has(IDENTITIES):
+def _approved(settings: CoordinatorSettings, name: str, seen: Standing | None) -> Standing:
+    reported = name in seen_devices(settings.location)
+    if not reported and not settings.location.has(IDENTITIES):
         raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name}; lichen device ls shows those there are")
     with IdentityStore(settings.location) as book:
-        return book.approve(name, unknown=seen)
+        return book.approve(name, unknown=reported, seen=seen)
 
 
 def revoke(
-    settings: CoordinatorSettings, person: Person, name: str, *, unknown: bool = False
+    settings: CoordinatorSettings,
+    person: Person,
+    name: str,
+    *,
+    unknown: bool = False,
+    seen: Standing | None = None,
 ) -> RevokedDevice:
     """Revoke a device's certificates, and make the broker refuse it. ``unknown``: also a name nobody knows.
 
     Raises:
-        Refused: there is no such device.
+        Refused: there is no such device, or its status is another than the one ``seen``.
         Misconfigured, Transient: nothing was changed; or the device is revoked, but the broker does not know
             it yet: the message says which.
     """
@@ -114,7 +121,7 @@ def revoke(
         log.acting(person, "device.revoke", name) as action,
         EnrolmentAuthority(settings) as desk,
     ):
-        taken = desk.book.revoke(name, unknown=unknown)
+        taken = desk.book.revoke(name, unknown=unknown, seen=seen)
         try:
             published = desk.publish(force=True)
         except (Transient, Misconfigured) as error:

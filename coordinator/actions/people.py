@@ -71,16 +71,18 @@ def _file(name: str, role: Role, authority: Authority, pair: Pair) -> PersonFile
     return PersonFile(name, role, packed, password, pair.both_pem, pair.not_after)
 
 
-def set_role(settings: CoordinatorSettings, person: Person, name: str, role: Role) -> Role:
+def set_role(
+    settings: CoordinatorSettings, person: Person, name: str, role: Role, *, seen: Role | None = None
+) -> Role:
     """Give a person another role, at once; the one before.
 
     Raises:
-        Refused: there is no such person, or it is that role already.
+        Refused: there is no such person, it is that role already, or not the one ``seen``.
         Transient: the disk is full, or the tables cannot be reached; nothing was changed.
     """
     with AuditLog(settings.location) as log, log.acting(person, "person.role", f"{name} to {role}") as action:
         with log.change() as tables:
-            before = people.set_role(tables, name, role)
+            before = people.set_role(tables, name, role, seen)
         action.outcome = f"done: it was {before.role}"
         return before.role
 

@@ -47,6 +47,7 @@ def create(
     *,
     version: int | None = None,
     bundle: Path | None = None,
+    last: int | None = None,
 ) -> Created:
     """Start the rollout of a version.
 
@@ -57,21 +58,27 @@ def create(
             left out.
         version: which exported version; None: the newest.
         bundle: a file that ``lichen export`` wrote, in place of a version.
+        last: the number of the last rollout that the person saw; None: any.
 
     Raises:
-        Refused: a rollout is open, the version has no bundle, or the canary matches no known device.
+        Refused: a rollout is open or began meanwhile, the version has no bundle, or the canary matches no
+            known device.
         Misconfigured: the plan is not valid, or ``rollout.mode`` is "newest".
         Transient: the disk is full, or the tables cannot be reached; nothing was decided.
     """
     what = f"version {version}" if version is not None else str(bundle or "the newest version")
     with AuditLog(settings.location) as log, log.acting(person, "rollout.create", what) as action:
-        made = _create(settings, given, version, bundle)
+        made = _create(settings, given, version, bundle, last)
         action.outcome = f"done: {made.words}"
         return made
 
 
 def _create(
-    settings: CoordinatorSettings, given: dict[str, Any], version: int | None, bundle: Path | None
+    settings: CoordinatorSettings,
+    given: dict[str, Any],
+    version: int | None,
+    bundle: Path | None,
+    last: int | None,
 ) -> Created:
     if settings.rollout.mode == "newest":
         raise Misconfigured(
@@ -94,28 +101,40 @@ def _create(
             releases.tidy(settings.state_dir, course, now)
         warnings = _doubts(settings, store, plan)
         release = _release(settings, store, course, version, bundle)
-        _, after, commands = book.play(Create(release=release, plan=plan), now)
+        _, after, commands = book.play(Create(release=release, plan=plan), now, number=last)
     words = "; ".join(command.words for command in commands if isinstance(command, Say))
     return Created(after.number, release.version, release.digests, plan, words, tuple(warnings))
 
 
-def pause(settings: CoordinatorSettings, person: Person, number: int | None = None) -> RolloutState:
-    """Pause the rollout. Raises as :func:`_play`."""
-    return _play(settings, person, "rollout.pause", Pause(), number)
+def pause(
+    settings: CoordinatorSettings, person: Person, number: int | None = None, phase: str | None = None
+) -> RolloutState:
+    """Pause the rollout. Arguments and errors as :func:`_play`."""
+    return _play(settings, person, "rollout.pause", Pause(), number=number, phase=phase)
 
 
-def resume(settings: CoordinatorSettings, person: Person, number: int | None = None) -> RolloutState:
-    """Resume a paused rollout: its stage gets its whole time again. Raises as :func:`_play`."""
-    return _play(settings, person, "rollout.resume", Resume(), number)
+def resume(
+    settings: CoordinatorSettings, person: Person, number: int | None = None, phase: str | None = None
+) -> RolloutState:
+    """Resume a paused rollout: its stage gets its whole time again. Arguments and errors as :func:`_play`."""
+    return _play(settings, person, "rollout.resume", Resume(), number=number, phase=phase)
 
 
-def abort(settings: CoordinatorSettings, person: Person, number: int | None = None) -> RolloutState:
-    """End the rollout: all devices go back to the stable version. Raises as :func:`_play`."""
-    return _play(settings, person, "rollout.abort", Abort(), number)
+def abort(
+    settings: CoordinatorSettings, person: Person, number: int | None = None, phase: str | None = None
+) -> RolloutState:
+    """End the rollout: all devices go back to the stable version. Arguments and errors as :func:`_play`."""
+    return _play(settings, person, "rollout.abort", Abort(), number=number, phase=phase)
 
 
 def _play(
-    settings: CoordinatorSettings, person: Person, action: str, event: Event, number: int | None
+    settings: CoordinatorSettings,
+    person: Person,
+    action: str,
+    event: Event,
+    *,
+    number: int | None,
+    phase: str | None,
 ) -> RolloutState:
     """Apply an event.
 
@@ -125,6 +144,7 @@ def _play(
         action: its name in the audit log.
         event: the order.
         number: of the rollout that the person looked at; None: whichever is open.
+        phase: in which they saw it; None: any.
 
     Returns:
         The state after it.
@@ -138,7 +158,7 @@ def _play(
         if not settings.location.has(ROLLOUTS):
             raise Refused(Reason.WRONG_ROUND, f"there was no rollout yet ({settings.location.where})")
         with RolloutStore(settings.location) as book:
-            _, after, _ = book.play(event, time.time(), number=number)
+            _, after, _ = book.play(event, time.time(), number=number, phase=phase)
         doing.outcome = f"done: rollout {after.number} is {after.phase.value}"
         return after
 

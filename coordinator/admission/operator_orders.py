@@ -62,17 +62,22 @@ class RoundOrder:
         )
 
 
-def order_rounds(audit: AuditLog, person: Person, state: Standing, why: str) -> RoundOrder:
-    """Write an order about the rounds; what was ordered before.
+def order_rounds(
+    audit: AuditLog, person: Person, state: Standing, why: str, seen: Standing | None = None
+) -> RoundOrder:
+    """Write an order about the rounds; what was ordered before. ``seen``: what that must be; None: anything.
 
     Raises:
-        Refused: they are as ordered already, or they are ended and cannot be held.
+        Refused: they are as ordered already, not as seen, or they are ended and cannot be held.
         Transient: the disk is full, or the server cannot be reached; nothing was changed.
     """
     with audit.change() as tables:
         before = _order(tables)
         if before.state == state:
             raise Refused(Reason.DUPLICATE, before.words or "the rounds are neither held nor ended")
+        if seen is not None and before.state != seen:
+            now = before.words or "the rounds go on, and are neither held nor ended"
+            raise Refused(Reason.WRONG_ROUND, f"somebody acted before: {now}; look at it first")
         if before.state == "ended" and state == "held":
             raise Refused(Reason.WRONG_ROUND, f"there is nothing to hold: {before.words}")
         tables.execute(

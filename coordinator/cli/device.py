@@ -12,6 +12,14 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from coordinator.actions import devices
+from coordinator.actions.answers import (
+    DeviceApproved,
+    DeviceAsked,
+    DeviceForgotten,
+    DeviceInvited,
+    DeviceReleased,
+    DeviceRevoked,
+)
 from coordinator.audit.log import account
 from coordinator.cli.options import Config
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
@@ -22,7 +30,7 @@ from coordinator.status.device_list import all_devices, seen_devices
 from coordinator.storage.engines.shared_sqlite import IDENTITIES
 from protocol.base import name_trouble
 from protocol.errors import Reason, Refused, Transient
-from runtime.cli import Format, FormatOption, fail, print_result
+from runtime.cli import Format, FormatOption, fail, print_answer
 from runtime.process.run_as_owner import run_as_owner
 from runtime.text import one_line
 
@@ -76,9 +84,7 @@ def invite(
         made = devices.invite(settings, account(), name, lasts_s)
     word, ends = made.word, _when(made.ends)
     if fmt is Format.JSON:
-        found = {"invite": word, "device": name, "url": made.url, "expires": ends}
-        found["ca_sha256"] = made.ca_sha256
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(DeviceInvited.of(name, made).model_dump(mode="json")))
         return
     typer.echo(word)
     # The word alone is on stdout: `lichen device invite NAME > invite.txt` makes a file for --invite-file.
@@ -132,12 +138,7 @@ def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> Non
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         was = devices.approve(settings, account(), name)
-    words = {
-        "pending": f"{name} is approved; it gets its certificate when it asks next",
-        "active": f"{name} is in; whatever held it back before now (a quarantine) is over",
-        "unknown": f"{name} has no certificate here; whatever held it back before now (a quarantine) is over",
-    }[was]
-    print_result(fmt, {"device": name, "was": was, "status": "active" if was != "unknown" else was}, words)
+    print_answer(fmt, DeviceApproved.of(name, was))
 
 
 @app.command()
@@ -158,16 +159,7 @@ def revoke(
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         done = devices.revoke(settings, account(), name, unknown=unknown)
-    taken = done.certificates
-    words = f"{name} is revoked ({taken} certificate{'' if taken == 1 else 's'} taken back)"
-    if done.broker_reloaded:
-        words += "; the broker acts on it"
-    else:
-        words += (
-            f".\nThe broker must read {done.folder} again NOW: systemctl reload mosquitto (or kill -HUP its "
-            "pid); [identity] reload_command does it for you"
-        )
-    print_result(fmt, {"device": name, "certificates": taken, "broker_reloaded": done.broker_reloaded}, words)
+    print_answer(fmt, DeviceRevoked.of(name, done))
 
 
 @app.command()
@@ -186,8 +178,7 @@ def forget(
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         runs = devices.forget(settings, account(), name, force=force)
-    words = f"{name} is forgotten" + (" by the running coordinator within seconds" if runs else "")
-    print_result(fmt, {"device": name, "by": "coordinator" if runs else "command"}, words)
+    print_answer(fmt, DeviceForgotten.of(name, runs=runs))
 
 
 @app.command()
@@ -196,7 +187,7 @@ def release(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> Non
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         devices.release(settings, account(), name)
-    print_result(fmt, {"device": name, "released": True}, f"the quarantine of {name} is over")
+    print_answer(fmt, DeviceReleased(device=name))
 
 
 @app.command(name="ask-state")
@@ -205,7 +196,7 @@ def ask_state(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> N
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         devices.ask_state(settings, account(), name)
-    print_result(fmt, {"device": name, "asked": True}, f"{name} is asked for its state within seconds")
+    print_answer(fmt, DeviceAsked(device=name))
 
 
 @app.command()

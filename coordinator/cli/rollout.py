@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from coordinator.actions import rollouts
+from coordinator.actions.answers import RolloutCreated, RolloutOrdered
 from coordinator.audit.chain import Person
 from coordinator.audit.log import account
 from coordinator.cli.options import Config
@@ -18,7 +19,7 @@ from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.rollout.blocked_devices import in_rollout
 from coordinator.rollout.model import RolloutState
 from coordinator.rollout.view import read_rollouts
-from runtime.cli import Format, FormatOption, print_result
+from runtime.cli import Format, FormatOption, print_answer
 from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
@@ -101,9 +102,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
         made = rollouts.create(settings, account(), given, version=version, bundle=bundle)
     for line in made.warnings:
         typer.echo(f"lichen rollout: warning: {line}", err=True)
-    found = {"rollout": made.number, "version": made.version, "bundles": list(made.digests)}
-    found |= {"plan": made.plan.model_dump(mode="json"), "warnings": list(made.warnings)}
-    print_result(fmt, found, made.words)
+    print_answer(fmt, RolloutCreated.of(made))
 
 
 @app.command()
@@ -151,10 +150,7 @@ def _order(config: Path, act: Callable[[CoordinatorSettings, Person], RolloutSta
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         after = act(settings, account())
-    words = f"rollout {after.number} is {after.phase.value}"
-    if after.open is None and after.waiting is not None:
-        words += f"; {after.waiting.release.words} waited, and begins next"
-    print_result(fmt, {"rollout": after.number, "phase": after.phase.value}, words)
+    print_answer(fmt, RolloutOrdered.of(after))
 
 
 def _shares(text: str) -> list[float]:

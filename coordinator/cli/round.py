@@ -5,12 +5,13 @@ from typing import Annotated
 import typer
 
 from coordinator.actions import rounds
+from coordinator.actions.answers import RoundsOrdered
 from coordinator.audit.log import account
 from coordinator.cli.options import Config, require_database
 from coordinator.config.coordinator import load_settings
 from coordinator.status.history import read
 from coordinator.status.round_report import explained, lines
-from runtime.cli import Format, FormatOption, fail, print_result
+from runtime.cli import Format, FormatOption, fail, print_answer, print_result
 from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
@@ -27,8 +28,8 @@ def hold(config: Config, why: Why = "", fmt: FormatOption = Format.TABLE) -> Non
     """Let no further round be opened; the open one goes on to its end. It stands until `resume`."""
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        rounds.hold(settings, account(), why)
-    print_result(fmt, {"rounds": "held"}, "no further round is opened; lichen round resume ends that")
+        before = rounds.hold(settings, account(), why)
+    print_answer(fmt, RoundsOrdered.of("held", before))
 
 
 @app.command()
@@ -37,8 +38,7 @@ def resume(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
         before = rounds.resume(settings, account())
-    then = "when the coordinator is started again" if before.state == "ended" else "within seconds"
-    print_result(fmt, {"rounds": "open", "before": before.state}, f"rounds are opened again {then}")
+    print_answer(fmt, RoundsOrdered.of("open", before))
 
 
 @app.command()
@@ -46,10 +46,8 @@ def end(config: Config, why: Why = "", fmt: FormatOption = Format.TABLE) -> None
     """End the rounds: an open one closes with the updates that are here; the last version is exported."""
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        rounds.end(settings, account(), why)
-    print_result(
-        fmt, {"rounds": "ended"}, "the rounds end with the version that is being made, or the newest"
-    )
+        before = rounds.end(settings, account(), why)
+    print_answer(fmt, RoundsOrdered.of("ended", before))
 
 
 @app.command()

@@ -107,6 +107,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     if running and said_at is not None and abs(now - said_at) > _SILENT_S:  # it writes it every 30 s
         clocks, now = [_clocks(now - said_at)], said_at
     barred, attempt = _barred(store, settings, now), _attempt(store, state)
+    order = read_order(settings.location)
     course = read_course(settings.location)
     cluster = read_cluster(store)
     found = {
@@ -121,6 +122,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         "phase": state.phase.value,
         "round": state.round,
         "rounds": None if rules is None else rules.rounds,
+        "rounds_ordered": order.state,
         "attempt": state.attempt,
         "selection": attempt["policy"] if attempt else "",
         "selected": attempt["why"] if attempt else {},
@@ -154,7 +156,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         return found, [Wait("start", "it has just been started for the first time", said_at)]
     processes = cluster_waits(cluster)
     broker = read(json.loads(store.get_meta("broker") or "[]"))
-    terms, order = terms_kept(store, task), read_order(settings.location)
+    terms = terms_kept(store, task)
     # The rounds' times run from the clock at the start: setting a clock moves none of them.
     set_s = 0.0 if said_at is None else said_at - float(store.get_meta("rounds_now") or said_at)
     held = by_another_clock(_quarantines(barred, roster), -set_s)

@@ -1,6 +1,6 @@
 """Operator decisions: each function runs in one transaction of the identity store."""
 
-from typing import Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from coordinator.storage.engines.shared_tables import Statements
 from protocol.errors import Reason, Refused
@@ -14,13 +14,16 @@ KEPT_S: Final = 30 * _DAY_S
 be late."""
 
 
-def approve(tables: Statements, device: str, now: float, *, unknown: bool) -> Standing:
+def approve(
+    tables: Statements, device: str, now: float, *, unknown: bool, seen: Standing | None = None
+) -> Standing:
     """See :meth:`IdentityStore.approve`.
 
     Raises:
-        Refused: UNKNOWN_DEVICE, or REVOKED.
+        Refused: UNKNOWN_DEVICE, REVOKED, or WRONG_ROUND.
     """
     row = tables.execute("SELECT status FROM devices WHERE name = ?", (device,)).fetchone()
+    _require(device, row, seen)
     if row is None and not unknown:
         raise Refused(Reason.UNKNOWN_DEVICE, f"no device {device}; lichen device ls shows those there are")
     if row is not None and row["status"] == "revoked":
@@ -37,13 +40,25 @@ def approve(tables: Statements, device: str, now: float, *, unknown: bool) -> St
     return "unknown" if row is None else cast("Status", row["status"])
 
 
-def revoke(tables: Statements, device: str, now: float, *, unknown: bool) -> int:
+def _require(device: str, row: Any, seen: Standing | None) -> None:
+    """Check that a device's status is what the operator saw."""
+    now = "unknown" if row is None else row["status"]
+    if seen is not None and now != seen:
+        words = f"{device} is {now} now, and no more {seen}: somebody acted before; look at it first"
+        raise Refused(Reason.WRONG_ROUND, words)
+
+
+def revoke(
+    tables: Statements, device: str, now: float, *, unknown: bool, seen: Standing | None = None
+) -> int:
     """See :meth:`IdentityStore.revoke`.
 
     Raises:
-        Refused: UNKNOWN_DEVICE.
+        Refused: UNKNOWN_DEVICE, or WRONG_ROUND.
     """
-    if tables.execute("SELECT 1 FROM devices WHERE name = ?", (device,)).fetchone() is None and not unknown:
+    row = tables.execute("SELECT status FROM devices WHERE name = ?", (device,)).fetchone()
+    _require(device, row, seen)
+    if row is None and not unknown:
         raise Refused(
             Reason.UNKNOWN_DEVICE,
             f"no device {device}; lichen device ls shows those there are (--unknown bars a name that is not "

@@ -176,37 +176,39 @@ class IdentityStore:
 
     # ---- the operator
 
-    def approve(self, device: str, *, unknown: bool = False) -> Standing:
+    def approve(self, device: str, *, unknown: bool = False, seen: Standing | None = None) -> Standing:
         """Admit a pending device; for an admitted one, end its quarantine.
 
         Args:
             device: its name.
             unknown: also for an unregistered name, in a fleet without certificates.
+            seen: its status when the operator looked; None: any.
 
         Returns:
             Its status before.
 
         Raises:
-            Refused: UNKNOWN_DEVICE, or REVOKED.
+            Refused: UNKNOWN_DEVICE, REVOKED, or WRONG_ROUND: its status is another now.
         """
         with self._tables.change() as tables:
-            return decisions.approve(tables, device, self._wall(), unknown=unknown)
+            return decisions.approve(tables, device, self._wall(), unknown=unknown, seen=seen)
 
-    def revoke(self, device: str, *, unknown: bool = False) -> int:
+    def revoke(self, device: str, *, unknown: bool = False, seen: Standing | None = None) -> int:
         """Revoke all certificates of a device, delete its unused invites, and bar its name.
 
         Args:
             device: its name.
             unknown: bar the name even if it is not registered (after the store was lost).
+            seen: its status when the operator looked; None: any.
 
         Returns:
             Number of certificates revoked by this call.
 
         Raises:
-            Refused: UNKNOWN_DEVICE.
+            Refused: UNKNOWN_DEVICE, or WRONG_ROUND: its status is another now.
         """
         with self._tables.change() as tables:
-            return decisions.revoke(tables, device, self._wall(), unknown=unknown)
+            return decisions.revoke(tables, device, self._wall(), unknown=unknown, seen=seen)
 
     def devices(self) -> list[DeviceRow]:
         """All devices, by name."""

@@ -17,6 +17,7 @@ from coordinator.rollout.table import apply
 from coordinator.storage.engines.shared_tables import Design, SharedFence, Statements
 from coordinator.storage.location import Location
 from protocol.errors import Misconfigured, Reason, Refused
+from runtime.text import one_line
 
 FILE: Final = "rollout.sqlite3"
 VERSION: Final = 1
@@ -92,7 +93,7 @@ class RolloutStore:
         return self._course
 
     def play(
-        self, event: Event, now: float, *, number: int | None = None
+        self, event: Event, now: float, *, number: int | None = None, phase: str | None = None
     ) -> tuple[RolloutState, RolloutState, tuple[Command, ...]]:
         """Apply an event to the state machine, and write the result.
 
@@ -100,6 +101,7 @@ class RolloutStore:
             event: what happened.
             now: Unix seconds.
             number: the rollout that the event is meant for; None: whichever is the last.
+            phase: the phase that it is meant for; None: any.
 
         Returns:
             The state before and after it, and the commands.
@@ -110,14 +112,14 @@ class RolloutStore:
         """
         with self._lock:
             known = self.course()
-            _require(known, number)
+            _require(known, number, phase)
             after, commands = apply(known, event, now)
             if after is known:
                 return known, known, commands
             with self._tables.change() as tables:
                 # Another process may have written in between; the transaction reads the newest state.
                 before = known if self._tables.mark() == self._mark else self._read(tables)
-                _require(before, number)
+                _require(before, number, phase)
                 after, commands = apply(before, event, now)
                 if after is not before:
                     _write(tables, before, after)
@@ -132,10 +134,13 @@ class RolloutStore:
             raise Misconfigured(f"{self.where}: a row cannot be read: {error}"[:300] + f"; {_LOST}") from None
 
 
-def _require(course: RolloutState, number: int | None) -> None:
+def _require(course: RolloutState, number: int | None, phase: str | None) -> None:
     if number is not None and course.number != number:
         words = f"rollout {number} is not the last one any more: that is rollout {course.number}"
         raise Refused(Reason.WRONG_ROUND, f"{words}; look at it first")
+    if phase is not None and course.phase.value != phase:
+        words = f"rollout {course.number} is {course.phase.value} now, and no more {one_line(phase, 20)}"
+        raise Refused(Reason.WRONG_ROUND, f"{words}: somebody acted before; look at it first")
 
 
 def read_course(tables: Statements) -> RolloutState:

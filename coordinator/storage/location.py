@@ -114,7 +114,8 @@ class Location:
             with sqlite_errors(file, opening=True), closing(open_reader(file)) as tables:
                 tables.row_factory = sqlite3.Row
                 tables.execute("BEGIN")
-                yield tables
+                is_made = tables.execute("PRAGMA user_version").fetchone()[0] > 0
+                yield tables if is_made else None  # another process makes them just now
         else:
             from coordinator.storage.engines.shared_postgres import SharedPostgres  # noqa: PLC0415
 

@@ -1,7 +1,9 @@
 """Headers that keep a page to itself, and bounds of what a browser sends."""
 
+import asyncio
+import json
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -23,6 +25,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 MAX_BODY_BYTES: Final = 64 * 1024
+_BODY_S: Final = 20.0
 _FIELDS: Final = 200
 
 
@@ -67,17 +70,20 @@ class Guarded:
 
 
 async def read_body(request: Request, most: int = MAX_BODY_BYTES) -> bytes:
-    """The body of a request, bounded before it is held.
+    """The body of a request, bounded in bytes and seconds.
 
     Raises:
-        Refused: TOO_LARGE; MALFORMED: the connection ended before the body did.
+        Refused: TOO_LARGE; MALFORMED: the connection ended before the body did, or it came too slowly.
     """
     body = bytearray()
     try:
-        async for piece in request.stream():
-            body += piece
-            if len(body) > most:
-                raise Refused(Reason.TOO_LARGE, f"a body beyond {most} bytes")
+        async with asyncio.timeout(_BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most:
+                    raise Refused(Reason.TOO_LARGE, f"a body beyond {most} bytes")
+    except TimeoutError:
+        raise Refused(Reason.MALFORMED, f"the body did not come within {_BODY_S:g} s") from None
     except ClientDisconnect:
         raise Refused(Reason.MALFORMED, "the connection ended before the body did") from None
     return bytes(body)
@@ -103,3 +109,30 @@ async def read_form(request: Request, most: int = MAX_BODY_BYTES) -> dict[str, s
     if len(fields) != len(pairs):
         raise Refused(Reason.MALFORMED, "a form with a field twice")
     return fields
+
+
+async def read_json(request: Request, most: int = MAX_BODY_BYTES) -> Any:
+    """The JSON value that a program sent (``application/json``).
+
+    Raises:
+        Refused: TOO_LARGE; MALFORMED: another type, no JSON, a key twice, or nested too deeply.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(Reason.MALFORMED, f"a body of type {kind[:60] or 'none'}: send application/json")
+    body = await read_body(request, most)
+    try:
+        return json.loads(body, object_pairs_hook=_once, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise Refused(Reason.MALFORMED, f"the body is no JSON of ours: {error}"[:200]) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key twice")
+    return found
+
+
+def _finite(word: str) -> None:
+    raise ValueError(f"{word} is no number")

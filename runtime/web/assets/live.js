@@ -14,6 +14,36 @@
     if (region.id === "live" && region.querySelector("form:focus-within, dialog[open], details[open] form")) event.preventDefault();
   });
 
+  // Forms of actions (details.act): the answer is shown also if it is a refusal, and the page is fetched again.
+  const again = () => { const live = document.getElementById("live"); if (live) htmx.trigger(live, "again"); };
+  const close = (act) => { act.open = false; act.querySelector("summary").focus(); };
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.target.id === "answers" && event.detail.xhr.status !== 401) event.detail.shouldSwap = true;
+  });
+  document.addEventListener("htmx:afterRequest", (event) => {
+    const act = event.detail.elt.closest?.("details.act");
+    if (!act || !event.detail.xhr?.status) return;
+    act.open = false;
+    document.querySelector("#answers > *")?.focus();
+  });
+  document.addEventListener("htmx:sendError", (event) => {
+    const answers = document.getElementById("answers");
+    if (!answers || !event.detail.elt.closest?.("details.act")) return;
+    answers.innerHTML = '<div class="banner bad" tabindex="-1"><strong>Not known</strong>The console did not answer. Load the page again to see whether it was done.</div>';
+    answers.firstChild.focus();
+  });
+  document.addEventListener("toggle", (event) => {
+    if (event.target.matches?.("details.act") && !event.target.open) again();
+  }, true);
+  document.addEventListener("click", (event) => {
+    if (event.target.matches("[data-close]")) close(event.target.closest("details"));
+    if (event.target.matches("[data-dismiss]")) event.target.parentElement.remove();
+  });
+  document.addEventListener("keydown", (event) => {
+    const act = event.key === "Escape" && event.target.closest("details.act[open]");
+    if (act) close(act);
+  });
+
   const span = (seconds) => {
     const s = Math.max(0, Math.round(seconds));
     if (s < 90) return `${s} s`;

@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,9 @@ def running(settings: CoordinatorSettings, **options: Any) -> Iterator[RunningCo
     thread = threading.Thread(target=run)
     thread.start()
     began.wait()
+    until = time.monotonic() + 30
+    while not console.watch.picture.revisions and time.monotonic() < until:
+        time.sleep(0.02)
     try:
         yield console
     finally:
