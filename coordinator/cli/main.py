@@ -268,7 +268,7 @@ def _print(found: dict[str, Any]) -> None:
     if found["confusion"] is not None:
         labels = found["confusion"]["labels"]
         table = Table(
-            "true \\ said",
+            "true \\ predicted",
             *map(escape, labels),
             title=f"Confusion of version {found['confusion']['version']}",
         )

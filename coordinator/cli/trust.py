@@ -119,7 +119,8 @@ def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
         typer.echo(json.dumps(found))
         return
     for key, value in found.items():
-        typer.echo(f"{key:11} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+        words = ", ".join(map(str, value)) if isinstance(value, list) else value
+        typer.echo(f"{key:11} {'none' if words is None else words}")
 
 
 def facts(repository: Repository, now: float) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def next_steps(made: InitResult, config: Path) -> str:
     conf, included = folder / mosquitto.CONF, (folder / mosquitto.INCLUDED).parent
     lines = [
         f"The authority of the fleet {'is made' if made.created else 'is there'}: {made.places.authority}",
-        "  Keep a copy of that folder where only you can read it: without it no device can be named again.",
+        "  Keep a copy of that folder where only you can read it: without it no certificate can be made.",
         f"The broker's files: {folder}",
         f"  a Mosquitto of its own:   mosquitto -c {conf}",
         f"  Debian's service:         include_dir {included}   (a line in /etc/mosquitto/mosquitto.conf)",

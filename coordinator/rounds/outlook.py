@@ -105,7 +105,7 @@ class RoundView:
         return tuple(sorted(found)) if self.may_select() and self.suffices(found, state) else ()
 
     def eligible(self) -> AbstractSet[str]:
-        """Devices that are online with data enough; the set changes with each state."""
+        """Devices that are online with enough data; the set changes with each state."""
         return self.roster.eligible_set(self.terms())
 
     def admits(self, device: str, state: RoundState) -> bool:

@@ -98,9 +98,9 @@ def _why_waiting(rules: Rules, state: RoundState, now: float, seen: FleetStatus)
     present = (f": {named}" if here else "") + (f"; not {others}" if lacks else "")
     if state.enough_since is not None:
         left = max(0.0, state.enough_since + rules.spread_s - now)
-        return f"{where}: enough devices are able, {of}{present}; selecting in {left:.0f} s"
+        return f"{where}: enough devices are eligible, {of}{present}; selecting in {left:.0f} s"
     wanted = "1 device is" if least == 1 else f"{least} devices are"
-    return f"{where}: waiting until {wanted} online with data enough, {of}{present}"
+    return f"{where}: waiting until {wanted} online with enough data, {of}{present}"
 
 
 def _why_collecting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
@@ -122,7 +122,7 @@ _WHY: Final[dict[RoundPhase, Callable[[Rules, RoundState, float, FleetStatus], s
     RoundPhase.AGGREGATING: lambda _, s, *__: (
         f"round {s.round}: folding {len(s.delivered)} updates (closed by {s.closed_by})"
     ),
-    RoundPhase.EVALUATING: lambda _, s, *__: f"waiting for the worker to judge version {s.version}",
+    RoundPhase.EVALUATING: lambda _, s, *__: f"waiting for the worker to evaluate version {s.version}",
     RoundPhase.EXPORTING: lambda _, s, *__: f"waiting for the worker to export version {s.version}",
     RoundPhase.DONE: lambda _, s, *__: (
         f"{f'the rounds are over ({_part(s.ended)})' if s.ended else f'all {s.round} rounds are over'}; "

@@ -20,7 +20,7 @@ def judged_on(confusion: Mapping[str, Any]) -> str:
     """Of how many windows of which classes a version's scores are."""
     counts = [sum(row) for row in confusion["matrix"]]
     listed = ", ".join(f"{label} {n}" for label, n in zip(confusion["labels"], counts, strict=True))
-    words = f"version {confusion['version']} was judged on {sum(counts)} windows: {listed}"
+    words = f"version {confusion['version']} was evaluated on {sum(counts)} windows: {listed}"
     one = sum(n > 0 for n in counts) == 1
     return f"{words}; they are all of one class: an accuracy of them tells nothing" if one else words
 

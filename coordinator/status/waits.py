@@ -64,7 +64,7 @@ def _phase(seen: CoordinatorStatus) -> Iterator[Wait]:
             )
     elif state.phase is RoundPhase.WAITING:
         if state.enough_since is None:
-            yield Wait("devices", words, state.since, None, "until enough devices are able")
+            yield Wait("devices", words, state.since, None, "until enough devices are eligible")
         else:
             until = state.enough_since + seen.rules.spread_s
             yield Wait("devices", words, state.since, until, "the round is opened")

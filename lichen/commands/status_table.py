@@ -53,7 +53,7 @@ def show(view: FleetView, console: Console, *, why: bool, listened_s: float = 0.
         _say(console, "no device has been seen")
         return
     counted = "windows" if view.task is None else noun_of(view.task)
-    table = Table("device", "status", counted, "modalities: share there, quality", "this round")
+    table = Table("device", "status", counted, "modalities: share present, quality", "this round")
     for name, device in sorted(view.devices.items()):
         table.add_row(*(Text(cell) for cell in _row(view, name, device)))
     console.print(table)

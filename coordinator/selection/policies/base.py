@@ -10,7 +10,7 @@ from protocol.tasks.task import Rounds
 
 Counts = Mapping[str, Sequence[int]]
 """Per modality, windows per class; one number where devices learn without labels."""
-EVERYONE: Final = "every able device takes part"
+EVERYONE: Final = "every eligible device takes part"
 NEEDED: Final = "a round needs a device that trains"
 
 

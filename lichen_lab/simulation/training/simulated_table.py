@@ -61,7 +61,7 @@ def _judged_on(console: Console, report: Mapping[str, Any]) -> None:
     if judged is None:
         return
     counts = ", ".join(f"{label} {count}" for label, count in judged["by_class"].items())
-    console.print(f"judged on {judged['windows']} windows: {counts}", highlight=False, markup=False)
+    console.print(f"evaluated on {judged['windows']} windows: {counts}", highlight=False, markup=False)
     if sum(count > 0 for count in judged["by_class"].values()) == 1:
         console.print("all of them have one class: their accuracy says nothing", style="yellow")
 

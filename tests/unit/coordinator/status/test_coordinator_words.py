@@ -72,7 +72,7 @@ async def test_a_refusal_outlives_a_restart_and_ends_when_the_device_comes_back(
     async with bench(tmp_path, task) as made:
         assert made.app.driver.state.refused == {"b": "malformed"}
         await made.until(lambda: made.app.driver.state.attempt == 2)
-        words = "waiting until 2 devices are online with data enough, 1 is: a; not b was refused: malformed"
+        words = "waiting until 2 devices are online with enough data, 1 is: a; not b was refused: malformed"
         assert words in made.app.driver.why()
         await made.online("b")  # it only reports: nothing changed
         assert made.app.driver.state.refused
@@ -103,7 +103,7 @@ async def test_the_words_name_who_is_here_and_what_the_others_lack(tmp_path) -> 
         await made.online("onlooker", roles=("observe",))
         await made.give("away", Kind.STATE, messages.encode(State(status="offline", device="away")))
         assert (
-            "waiting until 2 devices are online with data enough, 1 is: here; "
+            "waiting until 2 devices are online with enough data, 1 is: here; "
             "not away (offline), few (3 of 10 labelled windows), onlooker (no role train)"
         ) in made.app.driver.why()
         await made.online("here", "late")

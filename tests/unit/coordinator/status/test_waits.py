@@ -52,8 +52,8 @@ def test_a_line_says_since_when_and_until_when():
     )
     assert "now it is tried again" in lines([wait], NOW + 31)[0]
     assert (
-        "until enough devices are able"
-        in lines([Wait("x", "y", None, None, "until enough devices are able")], 0)[0]
+        "until enough devices are eligible"
+        in lines([Wait("x", "y", None, None, "until enough devices are eligible")], 0)[0]
     )
     assert lines([], NOW) == ["waits for nothing"]
     assert wait.as_json(NOW) == {

@@ -311,6 +311,7 @@ def command(tmp_path):
 
 def test_the_command_makes_renews_and_says(tmp_path, command):
     assert command("status", "--format", "json")["root"] is None
+    assert "root        none\n" in command("status")
     key, word = str(tmp_path / "root.pem"), tmp_path / "word"
     word.write_text("correct horse\n")
     options = ("--root-key", key, "--passphrase-file", str(word), "--format", "json")

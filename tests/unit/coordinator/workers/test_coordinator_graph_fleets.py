@@ -438,4 +438,4 @@ async def test_the_operator_reads_what_devices_report(tmp_path) -> None:
         table = CliRunner().invoke(coordinator, ["history", "-c", file]).stdout
         explained = CliRunner().invoke(rounds, ["explain", "-c", file, "-r", "1"]).stdout
     assert "mrr 0.400" in table
-    assert "a: every able device takes part; delivered (loss 2, " in explained
+    assert "a: every eligible device takes part; delivered (loss 2, " in explained

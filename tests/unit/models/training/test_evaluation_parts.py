@@ -123,7 +123,7 @@ async def test_history_shows_parts_target_metrics_and_what_scores_are_of(tmp_pat
         .invoke(coordinator, ["history", "-c", file, "--by", "group"], env={"COLUMNS": "200"})
         .stdout
     )
-    assert "version 1 was judged on 2 windows: a 1, b 1" in said
+    assert "version 1 was evaluated on 2 windows: a 1, b 1" in said
     assert "0.750" in said
     assert "side/accuracy" in said
     said = CliRunner().invoke(coordinator, ["history", "-c", file, "--by", "modalities"]).stdout
@@ -150,7 +150,7 @@ def test_simulate_prints_macro_f1_what_it_is_of_groups_and_how_far_it_is(tmp_pat
     words = [*place(tmp_path), "--by", "group", "--alone", "--rounds", "1"]
     done = CliRunner().invoke(simulate, words, env={"COLUMNS": "150"})
     assert done.exit_code == 0, done.output
-    for expected in ("macro F1", "judged on 24 windows: rest 12, move 12", "ann", "bob", "mean macro F1"):
+    for expected in ("macro F1", "evaluated on 24 windows: rest 12, move 12", "ann", "bob", "mean macro F1"):
         assert expected in done.stdout
     assert "alone: device 2 of 2, two" in done.stderr
     done = CliRunner().invoke(simulate, [*words, "--format", "json"])

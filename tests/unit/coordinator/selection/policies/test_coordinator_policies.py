@@ -81,7 +81,7 @@ def test_the_same_draw_gives_the_same_choice_and_the_seed_decides_among_equals(n
     for wanted in (None, 9, 20):
         chosen = choose(SelectionInput(candidates, wanted, 0))
         assert set(chosen.devices) == set(candidates)
-        assert set(chosen.why.values()) == {"every able device takes part"}
+        assert set(chosen.why.values()) == {"every eligible device takes part"}
     assert choose(SelectionInput({}, 3, 0)).devices == ()
 
 
