@@ -51,6 +51,9 @@ def demo(
         ),
     ] = None,
     timeout_s: Annotated[float, typer.Option(help="Seconds until the demo gives up.", min=10)] = 1200.0,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Then run the fleet and its pages until Ctrl-C.")
+    ] = False,
     output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Run a whole fleet on this machine, on real data, from sensors to ONNX on a device.
@@ -69,27 +72,29 @@ def demo(
         study_seeds=study_seeds,
         observer_python=observer_python,
         timeout_s=timeout_s,
+        stay=stay,
     )
     as_json = output_format is Format.JSON
     # Links and settings log as in the daemons; here the screen shows what happens.
     configure(LogSettings(level="error"))
+
+    def finished(results: Results) -> None:
+        if as_json:
+            typer.echo(json.dumps(asdict(results)))
+            return
+        # Without a terminal the width is unknown, and a log can be wide.
+        wide = screen.console if screen.console.is_terminal else Console(width=_LOG_WIDTH)
+        print_result(results, shown.table(results), wide, out / "report.html")
+
     try:
-        with Screen(Console(), quiet=as_json) as screen:
-            results = asyncio.run(run.run(shown, options, screen))
+        with Screen(quiet=as_json) as screen:
+            results = asyncio.run(run.run(shown, options, screen, finished))
     except (KeyboardInterrupt, asyncio.CancelledError):
         typer.echo("lichen demo: stopped; all of its processes are ended", err=True)
         raise typer.Exit(_STOPPED) from None
     except ExceptionGroup as group:
         # Two things ran side by side: report the first error.
         raise _first(group) from None
-    if as_json:
-        typer.echo(json.dumps(asdict(results)))
-    else:
-        console = Console()
-        # Without a terminal the width is unknown, and a log can be wide.
-        page = out / "report.html"
-        wide = console if console.is_terminal else Console(width=_LOG_WIDTH)
-        print_result(results, shown.table(results), wide, page)
     if not results.worked:
         raise typer.Exit(exit_codes.SOFTWARE)
 

@@ -1,12 +1,16 @@
 """``lichen demo`` for real: processes, broker, chaos, the observing device, the report; and Ctrl-C."""
 
 import contextlib
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -41,19 +45,47 @@ def left_over(out: Path) -> list[str]:
     return found
 
 
+def said(process: subprocess.Popen[bytes], log: Path, words: str) -> str:
+    """What a line of the demo names."""
+    while (found := re.search(words, log.read_text())) is None:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.2)
+    return found.group(1)
+
+
+def status_at(pages: str) -> dict[str, Any]:
+    """The coordinator's status by the console, once it serves."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(pages + "api/v1/status", timeout=30) as answer:
+                return dict(json.load(answer))
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
 @pytest.mark.long
-@pytest.mark.timeout(RUN_S + 30)
+@pytest.mark.timeout(RUN_S + 90)
 def test_the_whole_way_with_chaos(tmp_path: Path) -> None:
-    out = tmp_path / "demo"
-    done = subprocess.run(
-        command(out, "--chaos", "--rounds", "4", "--speed", "100", "--timeout-s", str(RUN_S - 20)),
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-        cwd=tmp_path,
-    )
-    told = done.stdout + done.stderr
+    out, log = tmp_path / "demo", tmp_path / "log"
+    words = ("--chaos", "--rounds", "4", "--speed", "100", "--stay", "--timeout-s", str(RUN_S - 20))
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command(out, *words), stdout=sink, stderr=sink, cwd=tmp_path)
+    try:
+        status = status_at(said(process, log, r"the fleet's pages: (\S+)"))
+        assert status["running"] is not False
+        pages = said(process, log, r"the fleet runs until Ctrl-C; its pages: (\S+)")
+        end = time.monotonic() + 60
+        while not (status := status_at(pages))["running"]:
+            assert time.monotonic() < end, status
+        assert status["status"]["version"] == 4
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in {0, 70}, "its checks decide, not the signal"
+    finally:
+        process.kill()
+        process.wait()
+    told = log.read_text()
     assert (out / "report.json").is_file(), told
     results = QqrResults.load(out / "report.json")
     # Four rounds are too few to promise that the fleet is above its devices; all else must hold.

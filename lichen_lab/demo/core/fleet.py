@@ -20,11 +20,12 @@ from lichen_lab.simulation.processes import embedded_broker, environment
 from lichen_lab.simulation.processes.fleet_files import write_toml
 from lichen_lab.simulation.processes.listener import Listener, listening
 from lichen_lab.simulation.processes.process import ONE_THREAD, Child
-from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, Condition, Testbed
+from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, Condition, Testbed, lichen
 from runtime.fleet_view import FleetView
 from runtime.settings.load import MqttSettings
 
 _LOOK_S: Final = 0.25
+CONSOLE: Final = "console"
 _LOW: Final = 10
 """Niceness of side jobs."""
 StageT_co = TypeVar("StageT_co", bound=PreparedDemo[Any], covariant=True)
@@ -49,6 +50,8 @@ class DemoFleet(Testbed, Generic[StageT_co]):
         self.options = options
         self.screen = screen
         self.view = FleetView(FLEET)
+        self.pages = ""
+        """The address of the console."""
         self.doing = "starting"
         """What is waited for; named when the time is over."""
         self.struck: chaos.Strike | None = None
@@ -69,12 +72,32 @@ class DemoFleet(Testbed, Generic[StageT_co]):
             await self.start(BROKER, embedded_broker.command(self.layout.port), restart="no")
             async with listening(self._mqtt(), f"demo-{FLEET}", self.view, self.changed.set):
                 await self.start(COORDINATOR)
+                await self._start_console()
                 for name in self.stage.people:
                     await self.start_agent(name)
                 self.screen.say(
                     f"one broker, one coordinator and {len(self.stage.people)} agents are running"
                 )
                 yield self
+
+    async def stay(self) -> None:
+        """Start again all processes that do not end by themselves, and show them until cancelled."""
+        async with self:
+            await self.start(BROKER)
+            async with listening(self._mqtt(), f"demo-{FLEET}", self.view, self.changed.set):
+                for name, child in list(self.children.items()):
+                    if child.restart == "always":
+                        await self.start(name)
+                self.screen.say(f"the fleet runs until Ctrl-C; its pages: {self.pages}")
+                while True:
+                    await self.rest()
+
+    async def _start_console(self) -> None:
+        port = embedded_broker.free_port()
+        self.pages = f"http://{embedded_broker.HOST}:{port}/"
+        config, listen = str(self.layout.config(COORDINATOR)), f"{embedded_broker.HOST}:{port}"
+        await self.start(CONSOLE, lichen("console", "serve", "--config", config, "--listen", listen))
+        self.screen.say(f"the fleet's pages: {self.pages}")
 
     @asynccontextmanager
     async def onlooking(self, onlooker: Onlooker) -> AsyncIterator[None]:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
@@ -37,8 +38,16 @@ class Demo:
     report: str
 
 
-async def run(demo: Demo, options: Options, screen: Screen) -> Results:
+async def run(
+    demo: Demo, options: Options, screen: Screen, finished: Callable[[Results], None] = lambda _: None
+) -> Results:
     """The whole demo: ``report.json`` and ``report.html`` are written in the end.
+
+    Args:
+        demo: which.
+        options: of the command line; with ``stay`` the fleet then runs until a signal.
+        screen: shows what happens.
+        finished: called once the report is written.
 
     Raises:
         Misconfigured: data, environment or output folder are not as they must be.
@@ -64,6 +73,10 @@ async def run(demo: Demo, options: Options, screen: Screen) -> Results:
     results.checks = demo.checks(results, options)
     results.save(root / "report.json")
     import_module(demo.report).PAGE.write(results, root / "report.html")
+    finished(results)
+    if options.stay:
+        with suppress(asyncio.CancelledError):
+            await _interruptible(fleet.stay())
     return results
 
 

@@ -27,6 +27,7 @@ class Options:
     study_seeds: int = 3
     observer_python: Path | None = None
     timeout_s: float = 1200.0
+    stay: bool = False
 
 
 @dataclass(frozen=True)
