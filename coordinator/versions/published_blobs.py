@@ -14,9 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from models.aggregation.update_norms import coarseness_of
+from models.aggregation.update_norms import STATISTICS, coarseness_of, part_of
 from models.contract import FloatArray, Tensors
-from models.tensors import NEVER_NEGATIVE
 from protocol.frames import steps
 from protocol.frames.differences import packed_difference
 from protocol.frames.frame import Limits, encode_frame, open_frame
@@ -94,7 +93,7 @@ def _first(name: str, values: FloatArray, codecs: Mapping[str, Codec]) -> Encode
     """A tensor without a parent."""
     if not _is_rounded(name, values, codecs):
         return encode(values, _codec(name, codecs))
-    return encode(_rounded(name, values, None, _FIRST), Codec.FLOAT32)
+    return encode(_rounded(values, _FIRST)[0], Codec.FLOAT32)
 
 
 def _change(
@@ -104,33 +103,26 @@ def _change(
     if not _is_rounded(name, values, codecs) or held.codec is not Codec.FLOAT32:
         encoded = encode(values, _codec(name, codecs))
         return None if encoded == held else encoded
-    before = decode(held)
-    levels, step = _levels(name, values, before, coarseness_of(name, values, coarseness))
-    if not levels.any():
-        return None
-    return encode_steps(steps.values_of(levels, step).reshape(values.shape), step)
+    change = np.subtract(values, decode(held), dtype=np.float32)
+    rounded, step = _rounded(change, coarseness_of(name, values, coarseness))
+    return encode_steps(rounded, step) if rounded.any() else None
 
 
-def _rounded(name: str, values: FloatArray, before: FloatArray | None, coarseness: float) -> FloatArray:
-    levels, step = _levels(name, values, before, coarseness)
-    return steps.values_of(levels, step).reshape(values.shape)
-
-
-def _levels(
-    name: str, values: FloatArray, before: FloatArray | None, coarseness: float
-) -> tuple[steps.IntArray, float]:
-    """Whole steps from ``before`` (None: zeros) to ``values``, and the step; no variance below 0."""
-    change = values if before is None else np.subtract(values, before, dtype=np.float32)
-    step = steps.step_for(change, coarseness)
-    levels = steps.levels_of(change, step)
-    if name.endswith(NEVER_NEGATIVE):
-        start = 0.0 if before is None else before.astype(np.float64).reshape(-1)
-        levels = np.maximum(levels, np.ceil(-start / step).astype(np.int64))
-    return levels, step
+def _rounded(values: FloatArray, coarseness: float) -> tuple[FloatArray, float]:
+    """Values as whole steps, and the step."""
+    step = steps.step_for(values, coarseness)
+    return steps.values_of(steps.levels_of(values, step), step).reshape(values.shape), step
 
 
 def _is_rounded(name: str, values: FloatArray, codecs: Mapping[str, Codec]) -> bool:
-    return name.rsplit("/", 1)[-1] not in codecs and values.size >= _FEW and bool(np.isfinite(values).all())
+    """Whether a tensor is rounded. Running statistics are not.
+
+    One channel's variance moves by much more than another's: off by the step of a large one, a small one
+    makes a useless model.
+    """
+    if name.rsplit("/", 1)[-1] in codecs or part_of(name).endswith(STATISTICS):
+        return False
+    return values.size >= _FEW and bool(np.isfinite(values).all())
 
 
 def _codec(name: str, codecs: Mapping[str, Codec]) -> Codec:

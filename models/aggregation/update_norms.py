@@ -19,7 +19,7 @@ _BLOCK: Final = 1 << 16
 STATISTICS: Final = " statistics"
 """Suffix of parts of running statistics."""
 FINE: Final = 0.125
-"""Coarseness of vectors and running statistics, relative to that of weights."""
+"""Coarseness of vectors, relative to that of weights; of running statistics, relative to that of vectors."""
 _RUNNING: Final = "running_"
 
 
@@ -33,10 +33,13 @@ def part_of(tensor: str) -> str:
 def coarseness_of(tensor: str, values: FloatArray, coarseness: float) -> float:
     """The coarseness of steps (``protocol.frames.steps``) for a tensor: finer for vectors and statistics.
 
-    They are few, and each of their values moves a whole channel.
+    They are few, and each of their values moves a whole channel. The variances of channels differ by orders
+    of magnitude: a step of the largest would be many times the smallest.
     """
+    if part_of(tensor).endswith(STATISTICS):
+        return coarseness * FINE * FINE
     vector = values.ndim < 2  # noqa: PLR2004 - of a channel each
-    return coarseness * FINE if vector or part_of(tensor).endswith(STATISTICS) else coarseness
+    return coarseness * FINE if vector else coarseness
 
 
 def magnitudes(tensors: Mapping[str, FloatArray]) -> dict[str, float]:

@@ -52,3 +52,14 @@ def test_vectors_of_few_elements_are_exact_and_longer_ones_rounded():
     blob = held(published("head", exact, None, {}, 2.0))
     assert blob["head/15"].tobytes() == exact["head/15"].tobytes()
     assert blob["head/16"].tobytes() != exact["head/16"].tobytes()
+
+
+def test_running_statistics_are_exact_at_any_size():
+    """Else a change of the largest variance would move the smallest one by many times its value."""
+    name = "encoder/acc/norm.running_var"
+    first = {name: np.geomspace(1e-4, 1e4, 256).astype(np.float32)}
+    second = {name: first[name] * np.linspace(0.5, 2, 256, dtype=np.float32)}
+    made = published("encoder/acc", first, None, {}, 2.0)
+    after = published("encoder/acc", second, made.frame, {}, 2.0)
+    assert held(made)[name].tobytes() == first[name].tobytes()
+    assert held(after)[name].tobytes() == second[name].tobytes()

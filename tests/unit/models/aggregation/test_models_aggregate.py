@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from models.aggregation.exact_sums import MAX_ABS, FixedPointSum, RowSum
-from models.aggregation.update_norms import magnitudes, sum_of_squares
+from models.aggregation.update_norms import coarseness_of, magnitudes, sum_of_squares
 from protocol.errors import Reason, Refused
+from protocol.frames.tensors import Codec, decode, encode
 
 
 def test_the_mean_is_the_weighted_mean_within_half_a_step():
@@ -184,3 +185,17 @@ def test_merged_rows_are_those_of_one_sum():
     assert left.mean().tobytes() == one.mean().tobytes()
     with pytest.raises(ValueError, match="merged"):
         left.merge(RowSum(3, 4))
+
+
+def test_steps_of_running_statistics_lose_no_more_than_eight_bits_do():
+    """A channel whose variance changes little beside another one's keeps its change."""
+    change = np.geomspace(1e-2, 1, 64).astype(np.float32)
+    name = "encoder/acc/norm.running_var"
+    coarse = coarseness_of(name, change, 2.5)
+    lost = np.abs(decode(encode(change, Codec.STEPS, coarseness=coarse)) - change).max()
+    assert lost <= np.abs(decode(encode(change, Codec.INT8)) - change).max() * 4
+    assert (
+        coarse
+        < coarseness_of("encoder/acc/norm.weight", change, 2.5)
+        < coarseness_of("head/w", change[None], 2.5)
+    )
