@@ -27,6 +27,11 @@ from runtime.web.security import Guarded
 
 log = structlog.get_logger(__name__)
 _OPENAPI: Final = f"{PREFIX}/openapi.json"
+_PLAIN: Final = {
+    "Not Found": "there is no such page",
+    "Method Not Allowed": "this page does not take that method",
+}
+"""Starlette's words, and those of a page."""
 _EVENTS: Final = "text/event-stream"
 _STILL_S: Final = 5.0
 """Whether the viewer of a stream of events is still signed in is asked so often."""
@@ -111,9 +116,8 @@ class Console:
 
     async def _on_http(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 400
-        words = {404: "there is no such page", 405: "this page does not take that method"}
         detail, headers = (error.detail, error.headers) if isinstance(error, HTTPException) else ("", None)
-        return self.failed(request, status, words.get(status, detail), headers)
+        return self.failed(request, status, _PLAIN.get(detail, detail), headers)
 
     async def _on_fault(self, request: Request, error: Exception) -> Response:
         """An internal error: details are logged, and not shown."""

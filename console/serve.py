@@ -11,10 +11,15 @@ from console.access.session_answer import session_part
 from console.access.sign_in import SessionAccess
 from console.actions.part import ConsoleActions
 from console.app import Console
+from console.tables.bundle_files import BundleFiles
 from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
+from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
 from console.views.overview import Overview
+from console.views.rollouts import RolloutPages
+from console.views.rounds import RoundPages
+from console.views.versions import VersionPages
 from coordinator.config.coordinator import CoordinatorSettings
 from protocol.errors import Misconfigured
 from runtime import logs
@@ -63,8 +68,17 @@ class RunningConsole:
         names = [*_LOCAL, host, socket.gethostname(), *options.hosts]
         self._accounts = Accounts(settings.location)
         access = SessionAccess(self._accounts, tls=False, open_viewing=not options.closed)
-        self.parts = (Overview(watch, events).part(), session_part(), ConsoleActions(settings, watch).part())
-        console = Console(access, self.parts, names, given={"fleet": settings.fleet})
+        readings = SharedReadings(self._tables, watch)
+        parts = [
+            Overview(settings, watch, readings, events).part(),
+            RoundPages(watch, readings).part(),
+            VersionPages(watch, readings, BundleFiles(settings), settings.fleet).part(),
+            RolloutPages(settings, watch, readings).part(),
+            session_part(),
+            ConsoleActions(settings, watch).part(),
+        ]
+        self.parts = tuple(parts)
+        console = Console(access, parts, names, given={"fleet": settings.fleet})
         server = PageServer(console.asgi, host, port)
         self.url = f"http://{host}:{server.port}"
         self.services = {"tables": watch.run, "pages": server.run}

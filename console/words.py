@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from runtime.waits import span
 
+_METRICS: Final = {"macro_f1": "macro F1", "mrr": "MRR"}
 MISSING: Final = "\N{EN DASH}"
 
 
@@ -56,9 +57,17 @@ def digest(*values: object) -> str:
     return hashlib.sha256(repr(values).encode(errors="replace")).hexdigest()[:12]
 
 
+def metric(name: str) -> str:
+    """The name of a metric as text; of a target it is ``target/metric``."""
+    target, slash, short = name.rpartition("/")
+    words = _METRICS.get(short) or short.replace("_", " ")
+    return f"{target}: {words}" if slash else words[:1].upper() + words[1:]
+
+
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "ago": ago,
     "digest": digest,
+    "metric": metric,
     "moment": moment,
     "number": number,
     "size": size,

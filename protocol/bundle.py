@@ -23,6 +23,9 @@ from protocol.tasks.task import LABEL, Modality, Target, Window
 MANIFEST_NAME: Final = "manifest.json"
 MAX_BUNDLE_BYTES: Final = 256 * 1024 * 1024
 MAX_FILES: Final = 64
+HEAD_BYTES: Final = MAX_MESSAGE_BYTES + 1024
+"""The begin of a bundle that holds its manifest."""
+_HEADER_BYTES: Final = 30
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest a ZIP can say: a bundle has no time of its own
 _UNIX: Final = 3
@@ -180,6 +183,26 @@ def unpack(data: bytes, max_bytes: int = MAX_BUNDLE_BYTES) -> tuple[BundleManife
         if digest(content) != manifest.files[name].digest:
             raise Refused(Reason.WRONG_DIGEST, f"bundle file {name!r} differs from its digest")
     return manifest, files
+
+
+def read_head(head: bytes) -> BundleManifest:
+    """The manifest of a bundle from its first :data:`HEAD_BYTES`; what follows is not looked at.
+
+    Raises:
+        Refused: MALFORMED: they are not the begin of a bundle.
+    """
+    try:
+        fields = struct.unpack_from("<4s5H3L2H", head)
+    except struct.error:
+        raise Refused(Reason.MALFORMED, "bundle: not a readable archive") from None
+    mark, _, flags, method, _, _, _, _, size, name_bytes, extra_bytes = fields
+    name = head[_HEADER_BYTES : _HEADER_BYTES + name_bytes]
+    begin = _HEADER_BYTES + name_bytes + extra_bytes
+    if mark != b"PK\x03\x04" or flags & _ENCRYPTED or method or name != MANIFEST_NAME.encode():
+        raise Refused(Reason.MALFORMED, f"bundle: it does not begin with a stored {MANIFEST_NAME}")
+    if not 0 < size <= MAX_MESSAGE_BYTES or begin + size > len(head):
+        raise Refused(Reason.MALFORMED, f"bundle: {MANIFEST_NAME} is empty, too large or cut off")
+    return _manifest(head[begin : begin + size])
 
 
 def _entries(infos: Iterable[zipfile.ZipInfo], total: int) -> dict[str, int]:

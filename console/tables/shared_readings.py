@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from console.tables.connection import TablesConnection
 from console.tables.watch import TableWatch
@@ -30,14 +30,14 @@ class SubjectReading(Generic[T]):
     trouble: str = ""
 
     def require(self) -> T:
-        """The value, as of now.
+        """What the query found, as of now.
 
         Raises:
             Transient: it cannot be read now.
         """
-        if self.value is None or self.trouble:
-            raise Transient(self.trouble or "it was not read yet")
-        return self.value
+        if self.trouble:
+            raise Transient(self.trouble)
+        return cast("T", self.value)
 
 
 @dataclass
@@ -74,7 +74,7 @@ class SharedReadings:
         Args:
             subject: of ``console.tables.marks``: what it reads changes with its revision alone.
             key: of the query and its arguments.
-            query: reads; a result of None is not held.
+            query: reads.
         """
         slot = self._slots.setdefault((subject, key), _Slot())
         self._slots.move_to_end((subject, key))

@@ -9,7 +9,7 @@ from coordinator.actions.answers import RoundsOrdered
 from coordinator.audit.log import account
 from coordinator.cli.options import Config, require_database
 from coordinator.config.coordinator import load_settings
-from coordinator.status.history import read
+from coordinator.status.history import read_rounds
 from coordinator.status.round_report import explained, lines
 from runtime.cli import Format, FormatOption, fail, print_answer, print_result
 from runtime.process.run_as_owner import run_as_owner
@@ -64,10 +64,9 @@ def explain(
     """
     location = load_settings(config).location
     require_database(location, "lichen round", fmt)
-    found = {one["round"]: one for one in read(location)["rounds"]}
-    wanted = max(found, default=0) if number is None else number
-    if wanted not in found:
-        there = f"known are {min(found)} to {max(found)}" if found else "none was opened yet"
-        fail("lichen round", f"round {wanted} is not in {location.where}: {there}", fmt)
-    told = explained(found[wanted])
+    found, known = read_rounds(location, number)
+    if found is None:
+        there = "none was opened yet" if known is None else f"known are {known[0]} to {known[1]}"
+        fail("lichen round", f"round {number or 0} is not in {location.where}: {there}", fmt)
+    told = explained(found)
     print_result(fmt, told, "\n".join(lines(told)))

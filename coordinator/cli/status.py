@@ -32,7 +32,7 @@ from coordinator.rounds.late_bundles import wait_kept
 from coordinator.rounds.outlook import fleet_status
 from coordinator.rounds.progress import MAX_NAMES
 from coordinator.status.cluster_words import cluster_json, cluster_lines, cluster_waits
-from coordinator.status.waits import CoordinatorStatus, waits
+from coordinator.status.waits import CoordinatorStatus, collecting, waits
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED
@@ -138,7 +138,15 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         "unserved": unserved(store),
         "rollout": standing(course),
         "version": state.version,
+        "collecting": None,
         "devices_known": len(roster),
+        "devices_hindered": sum(
+            (device := roster.get(name)) is not None and device.state.hindered is not None
+            for name in roster.online()
+            if name not in barred
+        ),
+        "devices_quarantined": sum(one is not None for one in barred.values()),
+        "devices_revoked": sum(one is None for one in barred.values()),
         "devices_online": sum(barred.get(device, _HEARD) is not None for device in roster.online()),
         "quarantined": sorted(device for device, one in barred.items() if one is not None)[:MOST_NAMED],
         "revoked": sorted(device for device, one in barred.items() if one is None)[:MOST_NAMED],
@@ -160,6 +168,7 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
     # The rounds' times run from the clock at the start: setting a clock moves none of them.
     set_s = 0.0 if said_at is None else said_at - float(store.get_meta("rounds_now") or said_at)
     held = by_another_clock(_quarantines(barred, roster), -set_s)
+    found["collecting"] = collecting(rules, state, set_s)
     picture = CoordinatorStatus(
         rules=rules,
         state=state,

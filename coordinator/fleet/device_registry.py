@@ -74,7 +74,7 @@ class DeviceRegistry:
         """Who is online, who trains, who is eligible."""
         with collector_paused():
             for row in store.rows(sa.select(schema.devices)):
-                if (device := _read(row)) is not None:
+                if (device := read_device(row)) is not None:
                     self._devices[row["device"]] = device
                     self._room.put(row["device"], _size(device.state))
                     self.sets.put(device.state)
@@ -290,7 +290,7 @@ def _size(state: State) -> int:
     return len(state.model_dump_json(exclude_none=True))
 
 
-def _read(row: dict[str, Any]) -> Device | None:
+def read_device(row: dict[str, Any]) -> Device | None:
     """The state in a row; None if it is damaged: the device will send it again."""
     try:
         return Device(State.model_validate(row["state"]), row["wall"])

@@ -28,10 +28,15 @@ def in_rollout(course: RolloutState, get: Callable[[str], Device | None]) -> dic
     for name, member in rollout.members.items():
         if member.barred or member.phase not in {"waiting", "trial"}:
             continue
-        said = _said(get(name))
-        if said is not None and said.bundle in {None, *rollout.release.digests}:
-            found[name] = one_line(said.why)
+        if why := hindrance_of(get(name), rollout.release.digests):
+            found[name] = why
     return found
+
+
+def hindrance_of(device: Device | None, bundles: Collection[str]) -> str:
+    """Why an online device cannot run one of these bundles, or any; empty if it says nothing."""
+    said = _said(device)
+    return one_line(said.why) if said is not None and said.bundle in {None, *bundles} else ""
 
 
 def elsewhere(roster: DeviceRegistry, course: RolloutState, barred: Collection[str]) -> list[Wait]:

@@ -143,8 +143,8 @@ def _require(course: RolloutState, number: int | None, phase: str | None) -> Non
         raise Refused(Reason.WRONG_ROUND, f"{words}: somebody acted before; look at it first")
 
 
-def read_course(tables: Statements) -> RolloutState:
-    """All decisions, with the last rollout's devices.
+def read_course(tables: Statements, *, devices: bool = True) -> RolloutState:
+    """All decisions, with or without the last rollout's devices.
 
     Raises:
         ValidationError: a row is damaged.
@@ -153,19 +153,40 @@ def read_course(tables: Statements) -> RolloutState:
     if row is None:
         return RolloutState()
     course = RolloutState.model_validate_json(row["doc"])
-    if course.rollout is None:
+    if course.rollout is None or not devices:
         return course
     return course.model_copy(update={"rollout": _with_members(tables, course.rollout)})
 
 
-def read_past(tables: Statements) -> list[Rollout]:
-    """Rollouts before the last one, the newest first, with their devices.
+def read_past(tables: Statements, *, devices: bool = True) -> list[Rollout]:
+    """Rollouts before the last one, the newest first, with or without their devices.
 
     Raises:
         ValidationError: a row is damaged.
     """
     rows = tables.execute("SELECT doc FROM past ORDER BY number DESC").fetchall()
-    return [_with_members(tables, Rollout.model_validate_json(row["doc"])) for row in rows]
+    found = [Rollout.model_validate_json(row["doc"]) for row in rows]
+    return [_with_members(tables, one) for one in found] if devices else found
+
+
+def read_one(tables: Statements, number: int) -> tuple[RolloutState, Rollout | None]:
+    """All decisions, and one rollout with its devices; None: it is not stored (any more).
+
+    Raises:
+        ValidationError: a row is damaged.
+    """
+    course = read_course(tables, devices=False)
+    found = course.rollout
+    if found is None or found.number != number:
+        row = tables.execute("SELECT doc FROM past WHERE number = ?", (number,)).fetchone()
+        found = None if row is None else Rollout.model_validate_json(row["doc"])
+    return course, None if found is None else _with_members(tables, found)
+
+
+def read_first(tables: Statements) -> int | None:
+    """Number of the oldest rollout before the last one; None: there is none."""
+    found = tables.execute("SELECT min(number) AS first FROM past").fetchone()["first"]
+    return None if found is None else int(found)
 
 
 def _with_members(tables: Statements, rollout: Rollout) -> Rollout:

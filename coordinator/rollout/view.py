@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from coordinator.rollout.device_record import RolloutDevice
 from coordinator.rollout.model import Rollout, RolloutPhase, RolloutState
 from coordinator.rollout.stage_gate import StageCounts
-from coordinator.rollout.store import ROLLOUTS, read_course, read_past
+from coordinator.rollout.store import ROLLOUTS, read_course, read_first, read_one, read_past
 from coordinator.storage.engines.shared_tables import Statements
 from coordinator.storage.location import Location
 from protocol.errors import Misconfigured
@@ -25,21 +25,37 @@ _MAX_REASON: Final = 100
 _NO_OBSTACLES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def read_rollouts(where: Location | Path) -> tuple[RolloutState, list[Rollout]]:
-    """All decisions, and the rollouts before the last one, the newest first.
+def read_rollouts(where: Location | Path, *, devices: bool = True) -> tuple[RolloutState, list[Rollout]]:
+    """All decisions, and the rollouts before the last one, the newest first; with or without devices.
 
     Raises:
         Misconfigured: the store exists but cannot be read.
         Transient: the disk is full, or another process holds it.
     """
     with _reading(where) as tables:
-        return (RolloutState(), []) if tables is None else (read_course(tables), read_past(tables))
+        if tables is None:
+            return RolloutState(), []
+        return read_course(tables, devices=devices), read_past(tables, devices=devices)
 
 
 def read_decisions(where: Location | Path) -> RolloutState:
     """All decisions, with the devices of the last rollout alone; raises as :func:`read_rollouts`."""
     with _reading(where) as tables:
         return RolloutState() if tables is None else read_course(tables)
+
+
+def read_rollout(where: Location | Path, number: int) -> tuple[RolloutState, Rollout | None, int]:
+    """All decisions, one rollout with its devices (None: not stored), and the number of the oldest.
+
+    Raises:
+        Misconfigured, Transient: as :func:`read_rollouts`.
+    """
+    with _reading(where) as tables:
+        if tables is None:
+            return RolloutState(), None, 0
+        course, rollout = read_one(tables, number)
+        first = read_first(tables)
+        return course, rollout, course.number if first is None else first
 
 
 @contextmanager

@@ -109,21 +109,51 @@ def _read(store: Database, last: int | None) -> dict[str, Any]:
     }
 
 
-def _rounds(store: Database, versions: dict[int, dict[str, Any]], since: int) -> list[dict[str, Any]]:
-    """Each round with its attempts, its deliveries, and its outcome."""
+def read_rounds(
+    where: Location | Path, number: int | None
+) -> tuple[dict[str, Any] | None, tuple[int, int] | None]:
+    """One round as in :func:`read`; None for the newest.
+
+    Returns:
+        The round, None if it is not known here; and the first and the last that are known, None if none is.
+
+    Raises:
+        Misconfigured: there is no coordinator's state in that folder.
+    """
+    with Location.at(where).database(read_only=True) as store:
+        rounds = schema.attempts.c.round
+        [edges] = store.rows(sa.select(sa.func.min(rounds).label("first"), sa.func.max(rounds).label("last")))
+        if edges["last"] is None:
+            return None, None
+        wanted = edges["last"] if number is None else number
+        table = schema.versions
+        versions = store.rows(sa.select(table).where(table.c.version.in_([wanted - 1, wanted])))
+        found = _rounds(store, {row["version"]: row for row in versions}, wanted - 1, wanted)
+        return next(iter(found), None), (edges["first"], edges["last"])
+
+
+def _rounds(
+    store: Database, versions: dict[int, dict[str, Any]], since: int, until: int | None = None
+) -> list[dict[str, Any]]:
+    """Each round after ``since`` with its attempts, its deliveries, and its outcome."""
+
+    def within(column: sa.Column[int]) -> sa.ColumnElement[bool]:
+        return column > since if until is None else (column > since) & (column <= until)
+
     attempts, updates = schema.attempts, schema.updates
     rounds: dict[int, dict[str, Any]] = {}
-    tried = sa.select(attempts).where(attempts.c.round > since)
+    tried = sa.select(attempts).where(within(attempts.c.round))
     for row in store.rows(tried.order_by(attempts.c.round, attempts.c.attempt)):
         entry = rounds.setdefault(row["round"], {"round": row["round"], "attempts": [], "updates": []})
         entry["attempts"].append(_attempt(row))
-    told = sa.select(schema.device_metrics).where(schema.device_metrics.c.round > since)
+    told = sa.select(schema.device_metrics).where(within(schema.device_metrics.c.round))
     local = {(row["round"], row["device"]): row["metrics"] for row in store.rows(told)}
-    came = sa.select(updates).where(updates.c.round > since)
+    came = sa.select(updates).where(within(updates.c.round))
     for row in store.rows(came.order_by(updates.c.round, updates.c.device)):
         entry = rounds.setdefault(row["round"], {"round": row["round"], "attempts": [], "updates": []})
         entry["updates"].append(_update(row, local.get((row["round"], row["device"]), {})))
-    weighed = {row.pop("round"): row for row in store.rows(sa.select(schema.weighings))}
+    weighings = sa.select(schema.weighings).where(within(schema.weighings.c.round))
+    weighed = {row.pop("round"): row for row in store.rows(weighings)}
     for number, entry in rounds.items():
         version = versions.get(number, {})
         entry["metrics"] = version.get("metrics", {})

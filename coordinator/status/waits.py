@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from coordinator.round_machine.closing import closes_at
+from coordinator.round_machine.closing import closes_at, needed
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from coordinator.rounds.progress import FleetStatus, explain_phase, lacking
 from runtime.waits import Wait
@@ -32,6 +32,29 @@ class CoordinatorStatus:
     """That devices have different fleet secrets, as text; empty if they have not."""
     chosen: Mapping[str, str] = field(default_factory=dict)
     """Why the open attempt has its devices."""
+
+
+def collecting(rules: Rules, state: RoundState, ahead_s: float) -> dict[str, Any] | None:
+    """How far the open round is; None: none takes updates.
+
+    Args:
+        rules: of the round machine.
+        state: its state.
+        ahead_s: by how much the clock is ahead of the line that the rounds' times are on.
+
+    Returns:
+        ``selected`` and ``delivered`` devices, the ``quorum``, and in Unix seconds ``since`` and ``until``.
+    """
+    if state.phase is not RoundPhase.COLLECTING:
+        return None
+    until = closes_at(rules, state)
+    return {
+        "selected": len(state.selected),
+        "delivered": len(state.delivered),
+        "quorum": needed(rules, len(state.selected)),
+        "since": state.since + ahead_s,
+        "until": None if until is None else until + ahead_s,
+    }
 
 
 def waits(seen: CoordinatorStatus) -> list[Wait]:

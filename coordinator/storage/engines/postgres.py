@@ -287,8 +287,11 @@ class PostgresEngine(TableEngine):
 
     def is_served(self) -> bool | None:
         """See the base class."""
+        numbers = lock_numbers(self.place, "serve")
+        if self.in_transaction:
+            return is_locked(self.connection, numbers)
         with self.transaction(write=False, fence=None) as connection:
-            return is_locked(connection, lock_numbers(self.place, "serve"))
+            return is_locked(connection, numbers)
 
     def close(self) -> None:
         """See the base class."""

@@ -73,17 +73,19 @@
     figure.drawn = key;
     const given = JSON.parse(figure.dataset.plot);
     figure.plot?.destroy();
+    const shown = (value) => (value == null ? "–" : String(Number(value.toPrecision(4))));
     const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
     const series = given.series.map((one, i) => ({
-      label: one.name, stroke: style(`--plot-${i % 6}`), width: 2, spanGaps: true, points: { show: given.x.length < 30, size: 5 },
-      value: (_, value) => (value == null ? "–" : String(Number(value.toPrecision(4)))),
+      label: one.name, stroke: style(`--plot-${i % 6}`), width: 2, spanGaps: true, dash: one.dashed ? [6, 5] : undefined,
+      points: { show: given.x.length < 30 && !one.dashed, size: 5 },
+      value: (_, value) => shown(value ?? one.values.findLast((known) => known != null)),
     }));
     const bounds = given.min == null ? {} : { range: (_, low, high) => [Math.min(given.min, low ?? 0), Math.max(given.max, high ?? 1)] };
-    const whole = given.time ? {} : { values: (_, ticks) => ticks.map((one) => (Number.isInteger(one) ? one : "")) };
+    const whole = given.time || given.fraction ? {} : { values: (_, ticks) => ticks.map((one) => (Number.isInteger(one) ? one : "")) };
     figure.plot = new uPlot({
       width: figure.clientWidth, height: given.height ?? 240, scales: { x: { time: Boolean(given.time) }, y: bounds },
       axes: [{ ...axis, ...whole, label: given.label, labelSize: 20 }, { ...axis, size: 48 }],
-      series: [{ label: given.label }, ...series], cursor: { drag: { x: false, y: false } },
+      series: [{ label: given.label, ...(given.time ? {} : { value: (_, value) => shown(value ?? given.x.at(-1)) }) }, ...series], cursor: { drag: { x: false, y: false } },
     }, [given.x, ...given.series.map((one) => one.values)], figure);
   };
   const drawAll = (root, again) => {

@@ -1,11 +1,12 @@
 """A coordinator's tables with a history, written by its own writers, for tests of pages."""
 
-import asyncio
 import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from coordinator.aggregation.device_weight_store import DeviceWeightStore
+from coordinator.aggregation.device_weights import WeightReport
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.delivery.exporters import FleetExporter
 from coordinator.objects.blobs import key_of
@@ -125,10 +126,13 @@ class History:
         by = {"group": {"person <1>": given, "person 2": given}}
         self.registry.record_evaluation(version, Evaluation(given | metrics, confusion, by))
 
-    def exports(self, version: int, data: bytes) -> str:
+    def weighs(self, round_: int, weights: dict[str, dict[str, float]], warnings: Sequence[str]) -> None:
+        DeviceWeightStore(self.store).write(round_, WeightReport(weights, {}, tuple(warnings)))
+
+    async def exports(self, version: int, data: bytes) -> str:
         """Store a bundle; its digest."""
         exporter = FleetExporter(self.store, self.blobs, self.clock)
-        return asyncio.run(exporter.store_bundle(version, data, {"accuracy": 0.5})).digest
+        return (await exporter.store_bundle(version, data, {"accuracy": 0.5})).digest
 
     def blob_file(self, digest: str) -> Path:
         return self.settings.state_dir / key_of(digest)

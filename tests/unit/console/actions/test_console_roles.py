@@ -19,6 +19,14 @@ ENDPOINTS = {
     "GET /status": ("viewer", {}, None, 200),
     "GET /session": ("viewer", {}, None, 200),
     "GET /people": ("admin", {}, None, 200),
+    "GET /rounds": ("viewer", {}, None, 200),
+    "GET /rounds/{round:int}": ("viewer", {"round": "99"}, None, 404),
+    "GET /rounds/{round:int}/devices": ("viewer", {"round": "99"}, None, 404),
+    "GET /versions": ("viewer", {}, None, 200),
+    "GET /versions/{version:int}": ("viewer", {"version": "99"}, None, 404),
+    "GET /rollouts": ("viewer", {}, None, 200),
+    "GET /rollouts/{rollout:int}": ("viewer", {"rollout": "99"}, None, 404),
+    "GET /rollouts/{rollout:int}/devices": ("viewer", {"rollout": "99"}, None, 404),
     "POST /rollouts": ("operator", {}, {}, 503),
     "POST /rollouts/{rollout:int}/pause": ("operator", {"rollout": "1"}, {"phase": "open"}, 409),
     "POST /rollouts/{rollout:int}/resume": ("operator", {"rollout": "1"}, {}, 409),
@@ -38,7 +46,18 @@ ENDPOINTS = {
     "POST /people/{person}/revoke": ("admin", {"person": "ann"}, {}, 404),
     "POST /people/{person}/sign-out": ("admin", {"person": "nobody"}, {}, 200),
 }
-PAGES = {"/": "viewer", "/events": "viewer", "/people": "admin"}
+PAGES = {
+    "/": "viewer",
+    "/events": "viewer",
+    "/people": "admin",
+    "/rounds": "viewer",
+    "/rounds/{round:int}": "viewer",
+    "/versions": "viewer",
+    "/versions/{version:int}": "viewer",
+    "/versions/{version:int}/bundles/{digest}": "viewer",
+    "/rollouts": "viewer",
+    "/rollouts/{rollout:int}": "viewer",
+}
 
 
 @pytest.fixture(scope="module")
@@ -147,11 +166,13 @@ def test_console_a_forged_form_does_nothing(console, action, forgery):
 @pytest.mark.parametrize("who", ["nobody", *ROLES])
 @pytest.mark.parametrize("page", [one for one in PAGES if one != "/events"])
 def test_console_a_page_is_for_its_role_and_above(console, page, who):
-    found = console[2][who].get(page)
+    path = re.sub(r"\{\w+(?::\w+)?\}", "99", page)
+    found = console[2][who].get(path)
     if who == "nobody":
-        assert (found.status, found.headers["location"]) == (303, f"/sign-in?next={page}")
+        assert (found.status, found.headers["location"]) == (303, f"/sign-in?next={path}")
     else:
-        assert found.status == (200 if ROLES.index(who) >= ROLES.index(PAGES[page]) else 403)
+        there = 200 if path == page else 404
+        assert found.status == (there if ROLES.index(who) >= ROLES.index(PAGES[page]) else 403)
 
 
 def test_console_forms_are_shown_to_who_may_use_them(console):
@@ -201,8 +222,10 @@ def test_console_a_name_in_a_path_is_a_name(console, name):
 def test_console_the_document_describes_every_endpoint(console):
     found = console[2]["viewer"].get("/api/v1/openapi.json").json
     described = {(method.upper(), path) for path, one in found["paths"].items() for method in one}
-    assert described == {(name.split()[0], "/api/v1" + name.split()[1]) for name in ENDPOINTS}
-    pause = found["paths"]["/api/v1/rollouts/{rollout:int}/pause"]["post"]
+    assert described == {
+        (name.split()[0], "/api/v1" + name.split()[1].replace(":int}", "}")) for name in ENDPOINTS
+    }
+    pause = found["paths"]["/api/v1/rollouts/{rollout}/pause"]["post"]
     assert pause["description"] == "For the role operator, and above."
     assert pause["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("SeenRollout")
     answer = pause["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]

@@ -19,7 +19,7 @@ from tests.support.coordinator.rollouts import plan, release
 
 
 @pytest.mark.both_engines
-def test_console_marks_change_with_what_their_pages_show_and_with_nothing_else(tmp_path) -> None:
+async def test_console_marks_change_with_what_their_pages_show_and_with_nothing_else(tmp_path) -> None:
     settings = settings_in(tmp_path)
     with History(settings) as history:
 
@@ -47,7 +47,7 @@ def test_console_marks_change_with_what_their_pages_show_and_with_nothing_else(t
         history.evaluates(1)
         assert changed(made) == {"versions"}
         evaluated = marks()
-        history.exports(1, b"bundle")
+        await history.exports(1, b"bundle")
         assert changed(evaluated) == {"versions"}
         exported = marks()
         with RolloutStore(settings.location) as book:
