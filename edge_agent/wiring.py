@@ -16,6 +16,7 @@ from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
 from edge_agent.labels.local_server import LocalServer
 from edge_agent.labels.service import LabelService
+from edge_agent.labels.site_labels import SiteLabels
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.dispatcher import Handler, MessageDispatcher, commands
 from edge_agent.messaging.log_sender import LogSender
@@ -127,9 +128,9 @@ def build(
         changed=changed, clock=clock, trust=trust, settings=settings.deploy,
     )  # fmt: skip
     models = ModelStatus(settings, tasks, inference, deployment)
-    publishing = _publishing(settings, publish_link, clock, rng)
     questions = _questions(settings, inference, storage, tasks, clock)
     labels = LabelService(collector, inference, clock, changed, settings.infer.min_quality)
+    publishing = _publishing(settings, publish_link, clock, rng, labels)
     local = None if local_socket is None else LocalServer(local_socket, labels, clock, recent)
 
     # Messages from the coordinator, and reports to it.
@@ -175,11 +176,13 @@ def _download(settings: AgentSettings) -> Download | None:
 
 
 def _publishing(
-    settings: AgentSettings, link: Link | None, clock: Clock, rng: random.Random | None
+    settings: AgentSettings, link: Link | None, clock: Clock, rng: random.Random | None, labels: LabelService
 ) -> Publishing | None:
-    if link is None or settings.infer.mqtt is None:
+    publish = settings.infer.mqtt
+    if link is None or publish is None:
         return None
-    return Publishing(settings, settings.infer.mqtt, link, clock, rng)
+    controls = SiteLabels(labels, settings, publish, clock) if publish.labels else None
+    return Publishing(settings, publish, link, clock, rng, controls=controls)
 
 
 def _questions(

@@ -23,6 +23,8 @@ class PublishSettings(BrokerSettings):
     discovery_prefix: Annotated[str, Field(min_length=1, max_length=100)] = "homeassistant"
     birth_topic: Annotated[str, Field(min_length=1, max_length=200)] = "homeassistant/status"
     """The topic on which Home Assistant sends ``online`` when it has started."""
+    labels: bool = False
+    """Accept labels of stored windows from this broker; with ``home_assistant``, announce what gives them."""
     expire_after_s: Annotated[int, Field(ge=0, le=86400)] = 0
     """After this long without a prediction Home Assistant shows ``unavailable``; 0: never."""
 

@@ -1,4 +1,4 @@
-"""Discovery messages for Home Assistant: a sensor for each target. Pure.
+"""Discovery messages for Home Assistant: a sensor for each target, and entities that label windows. Pure.
 
 Discovery by single component (``<prefix>/sensor/<node>/<object>/config``): releases before 2024.11 know no
 other, and newer ones still accept it. No ``object_id``: newer ones ignore it, and the names of device and
@@ -7,7 +7,7 @@ sensor make a better entity id.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -20,6 +20,11 @@ AVAILABILITY: Final = "availability"
 """Below the device's topic."""
 ONLINE: Final = "online"
 OFFLINE: Final = "offline"
+LABEL_STATE: Final = "label"
+"""Below the device's topic: the window that is asked for; ``set`` and ``press`` below it are commands."""
+PRESSES: Final = {"undo": "undo last label", "skip": "skip this window", "newest": "newest window"}
+"""Buttons: payload and name."""
+COMPONENTS: Final = ("sensor", "select", "button")
 _UNITS: Final = {"degC": "°C", "degF": "°F"}
 """Spelt as in Home Assistant, so that it draws them on one axis with its other sensors."""
 _NO_UNIT: Final = "1"
@@ -31,9 +36,73 @@ def node_of(fleet: str, device: str) -> str:
     return f"lichen_{device}_{mark}"
 
 
-def filter_of(fleet: str, device: str, prefix: str) -> str:
-    """Topic filter of everything ever announced for this device."""
-    return f"{prefix}/sensor/{node_of(fleet, device)}/+/config"
+def filter_of(fleet: str, device: str, prefix: str, component: str = "sensor") -> str:
+    """Topic filter of all entities of a kind that were ever announced for this device."""
+    return f"{prefix}/{component}/{node_of(fleet, device)}/+/config"
+
+
+def label_topics(settings: PublishSettings, device: str) -> tuple[str, str]:
+    """Topics of the commands: a label, and a button."""
+    base = f"{settings.base(device)}/{LABEL_STATE}"
+    return f"{base}/set", f"{base}/press"
+
+
+def label_entities(
+    settings: PublishSettings, fleet: str, device: str, task: str, classes: Sequence[str]
+) -> dict[str, bytes]:
+    """Discovery topic -> payload of the ``select`` that labels the proposed window, and of its buttons.
+
+    Args:
+        settings: of the publication.
+        fleet: the device's.
+        device: its name.
+        task: its name.
+        classes: of the task.
+    """
+    node, state = node_of(fleet, device), f"{settings.base(device)}/{LABEL_STATE}"
+    set_topic, press_topic = label_topics(settings, device)
+    shared = _shared(settings, fleet, device, task)
+    keys = ("window", "at", "reason", "prediction", "last", "error")
+    attributes = ", ".join(f"{key!r}: value_json.get({key!r})" for key in keys)
+    select = {
+        "name": "label of a window",
+        "unique_id": f"{node}_label_of_window",
+        "options": list(classes),
+        "state_topic": state,
+        "value_template": _template("value_json.get('label')"),
+        "json_attributes_topic": state,
+        "json_attributes_template": _template(f"{{{attributes}}} | tojson"),
+        "command_topic": set_topic,
+        # The window that the person sees, not one that was proposed meanwhile.
+        "command_template": _template("{'label': value, 'window': this.attributes.get('window')} | tojson"),
+        **shared,
+    }
+    found = {f"{settings.discovery_prefix}/select/{node}/label/config": _json(select)}
+    for press, name in PRESSES.items():
+        button = {
+            "name": name,
+            "unique_id": f"{node}_label_{press}",
+            "command_topic": press_topic,
+            "payload_press": press,
+            **shared,
+        }
+        found[f"{settings.discovery_prefix}/button/{node}/label_{press}/config"] = _json(button)
+    return found
+
+
+def _shared(settings: PublishSettings, fleet: str, device: str, task: str) -> dict[str, Any]:
+    """What all entities of a device have."""
+    return {
+        "availability_topic": f"{settings.base(device)}/{AVAILABILITY}",
+        "device": {
+            "identifiers": [node_of(fleet, device)],
+            "name": device,
+            "manufacturer": "lichen",
+            "model": task,
+            "sw_version": version("lichen"),
+        },
+        "origin": {"name": "lichen", "sw_version": version("lichen")},
+    }
 
 
 def sensors(manifest: BundleManifest, settings: PublishSettings, fleet: str, device: str) -> dict[str, bytes]:
@@ -49,16 +118,8 @@ def sensors(manifest: BundleManifest, settings: PublishSettings, fleet: str, dev
     shared = {
         "state_topic": f"{base}/{PREDICTION}",
         "json_attributes_topic": f"{base}/{PREDICTION}",
-        "availability_topic": f"{base}/{AVAILABILITY}",
         **({"expire_after": settings.expire_after_s} if settings.expire_after_s else {}),
-        "device": {
-            "identifiers": [node],
-            "name": device,
-            "manufacturer": "lichen",
-            "model": manifest.task,
-            "sw_version": version("lichen"),
-        },
-        "origin": {"name": "lichen", "sw_version": version("lichen")},
+        **_shared(settings, fleet, device, manifest.task),
     }
     return {
         f"{settings.discovery_prefix}/sensor/{node}/{target.name}/config": _json(

@@ -19,7 +19,17 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.publish import PublishSettings
-from edge_agent.publish.home_assistant import AVAILABILITY, OFFLINE, ONLINE, PREDICTION, filter_of, sensors
+from edge_agent.publish.controls import Controls
+from edge_agent.publish.home_assistant import (
+    AVAILABILITY,
+    COMPONENTS,
+    OFFLINE,
+    ONLINE,
+    PREDICTION,
+    filter_of,
+    label_topics,
+    sensors,
+)
 from protocol.bundle import BundleManifest
 from protocol.errors import Refused, Transient
 from runtime.clock import Clock
@@ -45,8 +55,11 @@ def predictions_link(settings: AgentSettings, make_link: Callable[..., Any]) -> 
     publish = settings.infer.mqtt
     if publish is None or not settings.infer.enabled:
         return None
-    filters = [(filter_of(settings.fleet, settings.device, publish.discovery_prefix), 0)]
+    fleet, device, prefix = settings.fleet, settings.device, publish.discovery_prefix
+    components = COMPONENTS if publish.home_assistant or publish.labels else COMPONENTS[:1]
+    filters = [(filter_of(fleet, device, prefix, component), 0) for component in components]
     filters += [(publish.birth_topic, 1)] if publish.home_assistant else []
+    filters += [(topic, 1) for topic in label_topics(publish, device)] if publish.labels else []
     client_id = f"lichen-predictions-{settings.fleet}-{settings.device}"
     link: Link = make_link(publish.link(), client_id, filters=filters, ping_topic=None)
     return link
@@ -61,6 +74,7 @@ class Publishing(StatusPart):
         link: to the broker of the site, from :func:`predictions_link`.
         clock: for the pace.
         rng: jitter; None takes any.
+        controls: labels from the site; None: none.
     """
 
     def __init__(
@@ -70,24 +84,30 @@ class Publishing(StatusPart):
         link: Link,
         clock: Clock,
         rng: random.Random | None = None,
+        *,
+        controls: Controls | None = None,
     ) -> None:
+        self._controls = controls
         self._fleet, self._device = settings.fleet, settings.device
         self._settings = publish
         self._clock = clock
         self._random = rng or random.Random()  # noqa: S311 - jitter
         base = publish.base(settings.device)
         self._prediction, self._availability = f"{base}/{PREDICTION}", f"{base}/{AVAILABILITY}"
-        announced = filter_of(self._fleet, self._device, publish.discovery_prefix)
-        self._ours = announced.partition("+")
+        self._ours = tuple(
+            filter_of(self._fleet, self._device, publish.discovery_prefix, component).partition("+")
+            for component in COMPONENTS
+        )
         self._link = link
         self._waiting: deque[bytes] = deque()
-        self._wake = Signal()
+        self._wake = Signal() if controls is None else controls.changed
         self._manifest: BundleManifest | None = None
         self._wanted: dict[str, bytes] | None = None if publish.home_assistant else {}
         """Discovery topics and their payloads; None: no model has predicted yet, old announcements stay."""
         self._there: set[str] = set()
         """This device's discovery topics that have a retained message on the broker."""
         self._announce = False
+        self._controls_announced: dict[str, bytes] = {}
         self._due = clock.now()
         self.published = 0
         self.dropped = 0
@@ -101,6 +121,7 @@ class Publishing(StatusPart):
             "predictions.link": partial(self._link.run, on_connect=self._connected, will=will),
             "predictions.broker": self._listen,
             "predictions": self._run,
+            **({} if self._controls is None else {"predictions.labels": self._controls.run}),
         }
 
     def offer(self, lines: Sequence[dict[str, Any]], manifest: BundleManifest) -> None:
@@ -137,6 +158,7 @@ class Publishing(StatusPart):
                 "dropped": self.dropped,
                 **({"refused": self.last_refusal} if self.last_refusal else {}),
                 **({"home_assistant": self._announced()} if self._settings.home_assistant else {}),
+                **({} if self._controls is None else {"labels": self._controls.status}),
             }
         }
 
@@ -155,8 +177,9 @@ class Publishing(StatusPart):
 
     async def _connected(self) -> None:
         await self._link.publish(self._availability, ONLINE.encode(), retain=True, timeout_s=ACK_S)
-        self._there.clear()  # retained announcements arrive now
         self._announce = True
+        if self._controls is not None:
+            self._controls.publish_again()
         self._wake.set()
 
     async def _listen(self) -> None:
@@ -165,7 +188,9 @@ class Publishing(StatusPart):
             message.ack()
 
     async def _hear(self, message: Message) -> None:
-        if message.topic == self._settings.birth_topic:
+        if self._controls is not None and self._controls.is_command(message.topic):
+            await self._controls.hear(message)
+        elif message.topic == self._settings.birth_topic:
             if message.payload.strip() != ONLINE.encode():
                 return
             await self._clock.sleep(self._random.uniform(0, BIRTH_JITTER_S))
@@ -179,15 +204,26 @@ class Publishing(StatusPart):
         self._wake.set()
 
     def _is_ours(self, topic: str) -> bool:
-        """Whether the topic is under this device's filter, so that an outdated announcement is removed."""
-        before, _, after = self._ours
-        return (
+        """Whether the topic is under this device's filters, so that an outdated announcement is removed."""
+        return any(
             topic.startswith(before) and topic.endswith(after) and topic.count("/") == before.count("/") + 1
+            for before, _, after in self._ours
         )
 
     def _stale(self) -> set[str]:
-        """Topics that are announced and should not be."""
-        return set() if self._wanted is None else self._there - self._wanted.keys()
+        """Topics that are announced and should not be; of what is not known yet, none."""
+        sensors_known = self._wanted is not None
+        controls_known = self._controls is None or self._controls.is_ready
+        sensor_prefix = self._ours[0][0]
+        return {
+            topic
+            for topic in self._there - self._all_wanted().keys()
+            if (sensors_known if topic.startswith(sensor_prefix) else controls_known)
+        }
+
+    def _all_wanted(self) -> dict[str, bytes]:
+        """Everything that is to be announced, as far as it is known."""
+        return {**(self._wanted or {}), **({} if self._controls is None else self._controls.announcements)}
 
     async def _run(self) -> None:
         while True:
@@ -197,6 +233,8 @@ class Publishing(StatusPart):
             try:
                 if self._announce:
                     await self._reconcile()
+                elif (state := self._control_state()) is not None:
+                    await self._publish_control(*state)
                 elif self._waiting and self._clock.now() >= self._due:
                     await self._send(self._waiting.popleft())
             except Transient as error:
@@ -206,17 +244,37 @@ class Publishing(StatusPart):
     async def _something_to_do(self) -> None:
         """Wait until a send is due, or something has changed."""
         limit: float | None = None
-        if self._link.connected and (self._announce or self._waiting):
-            limit = 0.0 if self._announce else max(0.0, self._due - self._clock.now())
+        at_once = self._announce or self._control_state() is not None
+        if self._link.connected and (at_once or self._waiting):
+            limit = 0.0 if at_once else max(0.0, self._due - self._clock.now())
         if limit == 0.0:
             self._wake.clear()
         else:
             await self._wake.wait(limit)
 
+    def _control_state(self) -> tuple[str, bytes] | None:
+        """What the controls want published; their announcements go first, if they have changed."""
+        if self._controls is None:
+            return None
+        if self._controls.announcements != self._controls_announced:
+            self._announce = True
+        return self._controls.take()
+
+    async def _publish_control(self, topic: str, payload: bytes) -> None:
+        if self._controls is None:
+            return
+        try:
+            await self._link.publish(topic, payload, retain=True, timeout_s=ACK_S)
+        except Refused as error:
+            self._say_refused(str(error))
+        self._controls.published(payload)
+
     async def _reconcile(self) -> None:
-        """Announce the wanted sensors, and remove the others."""
+        """Announce what is wanted, and remove the rest."""
         self._announce = False
-        wanted = self._wanted or {}
+        if self._controls is not None:
+            self._controls_announced = self._controls.announcements
+        wanted = self._all_wanted()
         changes = [*wanted.items(), *((topic, b"") for topic in sorted(self._stale()))]
         for topic, payload in changes:
             try:
