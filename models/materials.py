@@ -10,8 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-import numpy as np
-
 from models.contract import WindowSet
 from models.data import window_set
 from models.knowledge_graph.data import keyed
@@ -68,7 +66,7 @@ def _of_windows(windows: WindowSet, task: Task, modalities: Sequence[str]) -> He
         counts={name: counts[name] for name in modalities},
         missing={name: float(1.0 - p.mean()) if len(p) else 1.0 for name, p in present.items()},
         quality={
-            name: float(np.clip(windows.quality_BM[p, columns[name]].mean(), 0.0, 1.0))
+            name: min(max(float(windows.quality_BM[p, columns[name]].mean()), 0.0), 1.0)
             for name, p in present.items()
             if p.any()
         },

@@ -122,7 +122,7 @@ def training_windows(task: Task, may: Profile | None, windows: WindowSet) -> tup
     useful_B = _useful(task, may, windows)
     if not useful_B.any():
         raise Transient("no window has both an input and a label of a target")
-    windows = windows if useful_B.all() else window_set.select(windows, useful_B)
+    windows = window_set.where(windows, useful_B)
     profile = profile_of_windows(task, may, windows)
     return profile, restrict_to_profile(task, profile, windows)
 

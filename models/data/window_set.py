@@ -188,6 +188,11 @@ def select(windows: WindowSet, index: ArrayLike) -> WindowSet:
     )
 
 
+def where(windows: WindowSet, keep_B: NDArray[np.bool_]) -> WindowSet:
+    """The windows of a mask: a copy, or the same set if that is all of them."""
+    return windows if keep_B.all() else select(windows, keep_B)
+
+
 def concat(sets: Sequence[WindowSet]) -> WindowSet:
     """Several sets of one task, one after the other.
 
@@ -242,8 +247,6 @@ def counts(windows: WindowSet, task: Task) -> dict[str, tuple[int, ...]]:
     classes = len(task.labels)
     labelled = windows.y_B >= 0
     return {
-        name: tuple(
-            int(n) for n in np.bincount(windows.y_B[labelled & windows.present_BM[:, m]], minlength=classes)
-        )
+        name: tuple(np.bincount(windows.y_B[labelled & windows.present_BM[:, m]], minlength=classes).tolist())
         for m, name in enumerate(task.modality_names)
     }

@@ -1,8 +1,8 @@
 """The network of a task, and its conversion to and from the blobs of a global version."""
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Final, cast
+from functools import cached_property, partial
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,6 @@ from models.multimodal.encoders import Cnn1d, Lstm, in_parts, make_encoder, meas
 from models.multimodal.fusion import Head
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Encoder, Modality, Network, Task
-
-_NOT_SENT: Final = "num_batches_tracked"
-"""BatchNorm's step counter: an integer that is not read while its momentum is fixed."""
 
 
 class MultimodalNetwork(nn.Module):
@@ -38,6 +35,26 @@ class MultimodalNetwork(nn.Module):
             }
         )
         self.head = Head(len(self.names), dim, task.network.hidden_dim, len(task.labels))
+
+    @cached_property
+    def sent(self) -> dict[str, Tensor]:
+        """The tensors that are sent, by full name: parameters and BatchNorm statistics.
+
+        Found once: torch takes as long to find them as for a step of a small network.
+        """
+        parts: dict[str, nn.Module] = {f"encoder/{name}": encoder for name, encoder in self.encoders.items()}
+        parts["head"] = self.head
+        return {
+            f"{blob}/{path}": tensor
+            for blob, part in parts.items()
+            for path, tensor in part.state_dict(keep_vars=True).items()
+        }
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """As torch's, without its checks of every attribute that is set."""
+        for module in self.modules():
+            vars(module)["training"] = mode
+        return self
 
     def encode(self, name: str, x_BCT: Tensor) -> Tensor:
         """The feature ``z_BD`` of a modality's windows, given in its raw unit."""
@@ -77,22 +94,10 @@ def build(task: Task) -> MultimodalNetwork:
     return MultimodalNetwork(task)
 
 
-def _named(net: MultimodalNetwork) -> dict[str, Tensor]:
-    """The tensors that are sent, by full name. They share memory with the network."""
-    parts: dict[str, nn.Module] = {f"encoder/{name}": encoder for name, encoder in net.encoders.items()}
-    parts["head"] = net.head
-    return {
-        f"{blob}/{path}": tensor
-        for blob, part in parts.items()
-        for path, tensor in part.state_dict().items()
-        if not path.endswith(_NOT_SENT)
-    }
-
-
 def to_blobs(net: MultimodalNetwork) -> Blobs:
     """A copy of the parameters and BatchNorm statistics: blobs ``encoder/<modality>`` and ``head``."""
     blobs: Blobs = {}
-    for name, tensor in _named(net).items():
+    for name, tensor in net.sent.items():
         blobs.setdefault(name.rpartition("/")[0], {})[name] = tensor.detach().cpu().numpy().copy()
     return blobs
 
@@ -108,7 +113,7 @@ def load_blobs(net: MultimodalNetwork, blobs: Blobs, *, partial: bool = False) -
     Raises:
         Refused: a tensor is missing, has another shape, or belongs to the network's parts but not to it.
     """
-    own = _named(net)
+    own = net.sent
     given = {
         name: x
         for blob, tensors in blobs.items()

@@ -7,6 +7,7 @@ subset of CBOR is the data model of JSON, plus byte strings.
 
 import math
 import struct
+from functools import lru_cache
 from typing import Final, cast
 
 from protocol.errors import Reason, Refused
@@ -34,6 +35,7 @@ def head(major: int, argument: int) -> bytes:
     raise ValueError(f"{argument} does not fit the head of a CBOR item")
 
 
+@lru_cache(maxsize=4096)
 def byte_string_head(length: int) -> bytes:
     """The head of a byte string."""
     return head(_BYTES, length)

@@ -84,7 +84,6 @@ def all_with_error_carry(
             if len(names) > 1:
                 total_N = joined(some, names)
                 shapes = {name: some[name].shape for name in names}
-                total_N = joined(some, names)
                 if held:
                     with np.errstate(over="ignore", invalid="ignore"):  # refused by its encoding
                         total_N += joined(carry, names)

@@ -147,8 +147,7 @@ class VirtualDevice:
     def labelled(self, round_: int) -> WindowSet:
         """Its windows of that round for a method that needs labels."""
         windows = self.held(round_)
-        labelled_B = windows.y_B >= 0
-        return windows if labelled_B.all() else window_set.select(windows, labelled_B)
+        return window_set.where(windows, windows.y_B >= 0)
 
     def modalities(self, task: Task, round_: int) -> list[str]:
         """The modalities that any of its windows has in that round."""

@@ -123,9 +123,9 @@ class Engine:
         self.held = model_of(state) if self.down is None else self.down.publish(state)
         return self.held
 
-    def chosen(self, round_: int) -> tuple[str, ...] | None:
+    def chosen(self, round_: int) -> frozenset[str] | None:
         """The participants of a round; None: every device."""
-        return None if self.choice is None else self.choice.of(round_)
+        return None if self.choice is None else frozenset(self.choice.of(round_))
 
     def close(
         self, deliveries: Iterable[DeviceResult], state: Blobs, round_: int

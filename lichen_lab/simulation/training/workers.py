@@ -127,7 +127,7 @@ class Workers:
         for hand in self._hands:
             hand.waits_for = [name for name in hand.names if chosen is None or name in chosen]
             if hand.waits_for:
-                self._send(hand, (state, round_, tuple(hand.waits_for)))
+                self._send(hand, (state, round_, frozenset(hand.waits_for)))
 
     def finish(self) -> list[DeviceResult]:
         """See :class:`Crew`.

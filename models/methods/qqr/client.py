@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.contract import Blobs, ClientContext, Evaluation, FloatArray, LocalResult, Tensors, WindowSet
-from models.data.window_set import select
+from models.data import window_set
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.local_rounds import OwnWeights, model_travels
 from models.methods.qqr.local_training import WHATEVER_THE_CLASS, Globals, LocalTraining
@@ -102,7 +102,7 @@ class QqrClient:
         features: Features = {}
         if ready_B.any():
             trainer = LocalTraining(net, known, config, generator)
-            metrics |= trainer.run(select(seen, ready_B), context.round)
+            metrics |= trainer.run(window_set.where(seen, ready_B), context.round)
             own = OwnWeights(_parts(net, own.trained | trainer.trained), own.rounds + 1)
             places_R = np.flatnonzero(ready_B)
             features = {name: (places_R[at_R], z_BD) for name, (at_R, z_BD) in trainer.measured.items()}
@@ -119,7 +119,7 @@ class QqrClient:
             codecs=made.codecs,
             metrics=metrics | made.metrics,
             extra=made.message.extra(),
-            private=_kept(context, state, private, own, made),
+            private=_kept(context.task, config, state, private, own, made),
         )
 
     def _network(self, task: Task) -> MultimodalNetwork:
@@ -189,7 +189,7 @@ def _usable(
     use_B = labelled_B & (
         present_BM.all(axis=1) if config.impute == "complete_only" else present_BM.any(axis=1)
     )
-    seen = replace(select(windows, use_B), present_BM=present_BM[use_B])
+    seen = replace(window_set.where(windows, use_B), present_BM=present_BM[use_B])
     waits_B = _waiting(known, names, seen, config)
     metrics = {
         "windows": float((~waits_B).sum()),
@@ -250,11 +250,10 @@ def _raw_features(
     return made
 
 
-def _kept(
-    context: ClientContext, state: Blobs, private: Tensors, own: OwnWeights, made: LocalPrototypes
+def _kept(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
+    task: Task, config: QqrConfig, state: Blobs, private: Tensors, own: OwnWeights, made: LocalPrototypes
 ) -> Tensors:
     """The tensors that stay on the device until the next round."""
-    config, task = METHOD.configure(context.task), context.task
     kept = Account.of(private, task.modality_names).tensors()
     if config.model_every > 1:
         kept |= own.kept(state)

@@ -120,9 +120,13 @@ class LocalTraining:
         """All epochs; the metrics of the last one."""
         config = self._config
         lr = local.learning_rate(config.lr, config.lr_decay, config.lr_min, round_)
-        sgd = local.Sgd(self._net.parameters(), lr, config.momentum, config.weight_decay)
-        everything = _whole(windows, self._known)
-        before = {name: local.norms(self._net.encoders[name]) for name in self._net.names}
+        parameters = (tensor for tensor in self._net.sent.values() if tensor.requires_grad)
+        sgd = local.Sgd(parameters, lr, config.momentum, config.weight_decay)
+        everything, good_BM = _whole(windows, self._known), self._known.high_quality(windows.quality_BM)
+        clean = self._clean(windows.present_BM, good_BM) if config.remeasure_norms else {}
+        before = {
+            name: local.norms(self._net.encoders[name]) for name, clean_B in clean.items() if clean_B is None
+        }
         self._net.train()
         losses, hits, steps = [0.0], 0, 0
         for _ in range(config.epochs):
@@ -133,9 +137,9 @@ class LocalTraining:
                 hits += right
                 steps += 1
         self._net.eval()
-        good_BM = self._known.high_quality(windows.quality_BM)
-        if config.remeasure_norms:
-            self._remeasure(everything, torch.from_numpy(good_BM), before)
+        for name in self._net.names:
+            if name in clean and name in self.trained:
+                self._remeasure(name, everything.x[name], clean[name], before)
         low_B = (windows.present_BM & ~good_BM).any(axis=1)
         return {
             "loss": sum(losses) / len(windows),
@@ -145,27 +149,38 @@ class LocalTraining:
             "low_quality": float(low_B.sum()),
         }
 
-    def _remeasure(self, everything: _Batch, good_BM: Tensor, before: Mapping[str, list[Tensor]]) -> None:
-        """BatchNorm statistics of the trained encoders, on the windows in the form of inference.
+    def _clean(
+        self, present_BM: NDArray[np.bool_], good_BM: NDArray[np.bool_]
+    ) -> dict[str, NDArray[np.bool_] | None]:
+        """The windows for BatchNorm's statistics, by modality; None: those of the base stay.
 
         Noise would shift them for all windows, so windows of low quality are left out; if hardly any other is
         left, those of the base stay (``clean_norms``).
         """
+        clean: dict[str, NDArray[np.bool_] | None] = {}
         for m, name in enumerate(self._net.names):
-            if name not in self.trained:
-                continue
-            encoder, use_B = self._net.encoders[name], self._encoded(name, everything.present_BM[:, m])
+            use_B = present_BM[:, m] | self._encodes_all(name)
             clean_B = use_B & good_BM[:, m] if self._config.clean_norms else use_B
-            if int(clean_B.sum()) < min(_FEW, int(use_B.sum())):
-                local.restore_norms(encoder, before[name])
-                continue
-            z_BD = self._net.measure_norms(name, everything.x[name][clean_B])
-            self.measured[name] = torch.nonzero(clean_B).flatten().numpy(), z_BD.numpy()
+            clean[name] = None if clean_B.sum() < min(_FEW, use_B.sum()) else clean_B
+        return clean
 
-    def _encoded(self, name: str, here_B: Tensor) -> Tensor:
-        """The windows that go through an encoder: with ``zero_input``, all, if the device has it."""
-        everywhere = self._config.impute == "zero_input" and name in self._known.encoders
-        return torch.ones_like(here_B) if everywhere else here_B
+    def _remeasure(
+        self,
+        name: str,
+        x_BCT: Tensor,
+        clean_B: NDArray[np.bool_] | None,
+        before: Mapping[str, list[Tensor]],
+    ) -> None:
+        """BatchNorm statistics of a trained encoder, on the windows in the form of inference."""
+        if clean_B is None:
+            local.restore_norms(self._net.encoders[name], before[name])
+            return
+        z_BD = self._net.measure_norms(name, x_BCT if clean_B.all() else x_BCT[torch.from_numpy(clean_B)])
+        self.measured[name] = np.flatnonzero(clean_B), z_BD.numpy()
+
+    def _encodes_all(self, name: str) -> bool:
+        """Whether all windows go through an encoder: with ``zero_input``, if the device has it."""
+        return self._config.impute == "zero_input" and name in self._known.encoders
 
     def _batch(self, everything: _Batch, index_B: Tensor) -> _Batch:
         config = self._config
@@ -196,12 +211,10 @@ class LocalTraining:
     def _step(self, sgd: local.Sgd, batch: _Batch) -> tuple[float, int]:
         z = self._completed(batch)
         logits_BK = self._net.classify(z)
-        loss = rebalanced(
-            cross_entropy(logits_BK, batch.y_B),
-            self._pce(z, batch),
-            batch.q_BM.T,
-            self._config.beta,
-        )
+        loss = cross_entropy(logits_BK, batch.y_B)
+        low_BM = batch.present_BM & ~batch.q_BM
+        if bool(low_BM.any()):  # else (22) adds zeros
+            loss = rebalanced(loss, self._pce(z, batch.y_B, low_BM), batch.q_BM.T, self._config.beta)
         sgd.descend(loss)
         return float(loss.detach()), int((logits_BK.argmax(dim=1) == batch.y_B).sum())
 
@@ -211,7 +224,7 @@ class LocalTraining:
         z: dict[str, Tensor] = {}
         for m, name in enumerate(self._net.names):
             here_B = batch.present_BM[:, m]
-            encode_B = self._encoded(name, here_B)
+            encode_B = torch.ones_like(here_B) if self._encodes_all(name) else here_B
             if whole := bool(encode_B.all()):  # the usual case, in which rows need not be copied twice
                 self.trained |= {name}
                 z_BD = known.scaled(self._net.encode(name, batch.x[name]))
@@ -220,7 +233,7 @@ class LocalTraining:
                 if bool(encode_B.any()):
                     self.trained |= {name}
                     z_BD[encode_B] = known.scaled(self._net.encode(name, batch.x[name][encode_B]))
-            if whole and bool(here_B.all()):
+            if whole and (encode_B is here_B or bool(here_B.all())):
                 pass
             elif config.impute == "pnr":
                 # a class without prototype has a row of zeros: the zero feature
@@ -234,25 +247,28 @@ class LocalTraining:
             return dict(zip(z, filled, strict=True))
         return z
 
-    def _pce(self, z: Mapping[str, Tensor], batch: _Batch) -> Tensor:
-        """Equation (21) as ``pce_MB``; 0 for a missing modality. Computed only for false q."""
-        pce_MB = torch.zeros(len(self._net.names), len(batch.y_B))
+    def _pce(self, z: Mapping[str, Tensor], y_B: Tensor, low_BM: Tensor) -> Tensor:
+        """Equation (21) as ``pce_MB``, of the present features with a false q; 0 for the others."""
+        pce_MB = torch.zeros(low_BM.T.shape)
         for m, name in enumerate(self._net.names):
-            low_B = batch.present_BM[:, m] & ~batch.q_BM[:, m]
+            low_B = low_BM[:, m]
             if bool(low_B.any()):
                 pce_MB[m, low_B] = prototype_cross_entropy(
-                    z[name][low_B], batch.y_B[low_B], self._known.vbar[name], self._known.seen[name]
+                    z[name][low_B], y_B[low_B], self._known.vbar[name], self._known.seen[name]
                 )
         return pce_MB
 
 
 def _whole(windows: WindowSet, known: Globals) -> _Batch:
     present_BM = torch.from_numpy(windows.present_BM)
+    x = {name: torch.from_numpy(np.ascontiguousarray(windows.x[name])) for name in known.seen}
+    if not windows.present_BM.all():
+        x = {
+            name: torch.where(present_BM[:, m, None, None], x_BCT, 0.0)
+            for m, (name, x_BCT) in enumerate(x.items())
+        }
     return _Batch(
-        x={
-            name: torch.where(present_BM[:, m, None, None], torch.from_numpy(windows.x[name]), 0.0)
-            for m, name in enumerate(known.seen)
-        },
+        x=x,
         present_BM=present_BM,
         q_BM=torch.from_numpy(known.q(windows)),
         y_B=torch.from_numpy(windows.y_B),

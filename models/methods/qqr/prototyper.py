@@ -106,7 +106,8 @@ def class_means(
         z_ND = z_BD[y_B == c]
         if len(z_ND) >= least:
             inner_ND = _inner(z_ND, trim)
-            v_KD[c], count_K[c] = inner_ND.mean(axis=0, dtype=np.float64), len(inner_ND)
+            v_KD[c] = np.add.reduce(inner_ND, axis=0, dtype=np.float64) / len(inner_ND)
+            count_K[c] = len(inner_ND)
     return v_KD, count_K
 
 
@@ -135,15 +136,19 @@ def local_prototypes(
         features: by modality, ``z_BD`` for all rows of ``windows``, before normalisation.
         protect: changes the means before they are scaled to one length, rounded and sent.
     """
-    means, good = local_means(task, config, windows, features)
+    raw, good = local_means(task, config, windows, features)
+    means: Means = {name: (bounded(v_KD, config), count_K) for name, (v_KD, count_K) in raw.items()}
+    sent = means
+    if protect is not None:
+        sent = {name: (bounded(v_KD, config), count_K) for name, (v_KD, count_K) in protect(raw).items()}
     rows: dict[str, PrototypeRows] = {}
     tensors: Tensors = {}
     used = 0
-    for name, (v_KD, count_K) in (means if protect is None else protect(means)).items():
+    for name, (v_KD, count_K) in sent.items():
         sent_R = np.flatnonzero(count_K)
         if len(sent_R):
             rows[name] = PrototypeRows(classes=tuple(sent_R.tolist()), counts=tuple(count_K[sent_R].tolist()))
-            tensors[values_name(name)] = _coarse(bounded(v_KD[sent_R], config), config.prototype_bits)
+            tensors[values_name(name)] = _coarse(v_KD[sent_R], config.prototype_bits)
             used += int(count_K.sum())
     metrics = {
         "prototypes": float(sum(len(row.classes) for row in rows.values())),
@@ -155,7 +160,7 @@ def local_prototypes(
         tensors,
         dict.fromkeys(tensors, _CODEC[config.prototype_bits]),
         metrics,
-        {name: (bounded(v_KD, config), count_K) for name, (v_KD, count_K) in means.items()},
+        means,
     )
 
 

@@ -59,6 +59,14 @@ def test_parts_put_together_are_the_whole():
         window_set.concat([whole, replace(whole, x={"acc": whole.x["acc"]})])
 
 
+def test_windows_of_a_mask_are_a_copy_unless_it_is_all_of_them():
+    whole = some(7)
+    assert window_set.where(whole, np.ones(7, np.bool_)) is whole
+    first = window_set.where(whole, np.arange(7) < 2)
+    assert same(first, window_set.select(whole, [0, 1]))
+    assert not any(np.shares_memory(first.x[name], x) for name, x in whole.x.items())
+
+
 def test_counts_are_of_labelled_windows_in_which_the_modality_is_there():
     windows = replace(
         some(), present_BM=np.array([[1, 0], [1, 1], [0, 1], [1, 1]], bool), y_B=np.array([0, 1, 1, -1])

@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from models.multimodal.encoders import Cnn1d, Lstm, make_encoder, measure_norms, poolings_of, widths_of
+from models.multimodal.encoders import (
+    BatchNorm,
+    Cnn1d,
+    Lstm,
+    make_encoder,
+    measure_norms,
+    poolings_of,
+    widths_of,
+)
 from models.multimodal.network import (
     MultimodalNetwork,
     build,
@@ -10,6 +18,7 @@ from models.multimodal.network import (
     to_blobs,
     two_branch_task,
 )
+from models.training import local
 from protocol.errors import Refused
 from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 
@@ -53,6 +62,45 @@ def test_a_batch_of_one_window_trains(encoder: torch.nn.Module) -> None:
     z = encoder.train()(torch.randn(1, 2, 1))
     z.sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
+
+
+@pytest.mark.parametrize("shape", [(9, 4), (9, 4, 7), (2, 4, 1)])
+def test_batch_norm_is_torchs_to_the_bit(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    ours, theirs = BatchNorm(4), torch.nn.BatchNorm1d(4, momentum=0.3)
+    for _ in range(3):
+        x = 2 + 3 * torch.randn(shape)
+        given = [x.clone().requires_grad_(), x.clone().requires_grad_()]
+        out = [norm(one) for norm, one in zip((ours, theirs), given, strict=True)]
+        for z in out:
+            z.square().sum().backward()
+        assert torch.equal(*out)
+        assert torch.equal(given[0].grad, given[1].grad)
+    assert torch.equal(ours.running_var, theirs.running_var)
+    assert torch.equal(ours.eval()(x), theirs.eval()(x))
+    theirs.momentum = 1.0
+    theirs.train()(x)
+    ours.measure(x)
+    assert torch.equal(ours.running_mean, theirs.running_mean)
+    assert torch.equal(ours.running_var, theirs.running_var)
+
+
+def test_all_parts_of_a_network_follow_its_mode() -> None:
+    net = build(small_task())
+    assert net.eval() is net
+    assert not any(module.training for module in net.modules())
+    assert all(module.training for module in net.train().modules())
+
+
+def test_a_network_is_read_and_written_where_an_optimizer_has_moved_its_parameters() -> None:
+    net, other = build(small_task()), build(small_task())
+    load_blobs(net, to_blobs(other))
+    adam = local.Adam(net.parameters(), 0.1)
+    adam.descend(net(torch.randn(9, 3, 16), torch.randn(9, 2, 16)).square().mean())
+    assert np.array_equal(to_blobs(net)["head"]["head/fc2.bias"], net.head.fc2.bias.detach().numpy())
+    assert not np.array_equal(net.head.fc2.bias.detach().numpy(), other.head.fc2.bias.detach().numpy())
+    load_blobs(net, to_blobs(other))
+    assert torch.equal(net.head.fc2.bias, other.head.fc2.bias)
 
 
 def test_four_batches_of_one_round_move_the_statistics_most_of_the_way() -> None:

@@ -61,7 +61,24 @@ def test_22_adds_only_low_quality_modalities():
     )
 
 
+def test_22_without_low_quality_is_20_to_the_bit():
+    ce = torch.tensor(0.1234567, requires_grad=True)
+    whole = losses.rebalanced(ce, torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool), 0.5)
+    assert torch.equal(whole, ce)
+    whole.backward()
+    assert ce.grad.item() == 1
+
+
 # --- the device
+
+
+@pytest.mark.parametrize("options", [{}, {"modality_dropout": 0.5, "rotate_deg": 30.0, "gain": 0.2}], ids=str)
+def test_training_changes_no_window_of_its_caller(options):
+    some, as_before = windows(60), windows(60)
+    train(task(epochs=2, **options), some, make_client().initial(task(), 0))
+    for name, x_BCT in as_before.x.items():
+        assert np.array_equal(some.x[name], x_BCT)
+    assert np.array_equal(some.present_BM, as_before.present_BM)
 
 
 def test_prototypes_are_of_the_set_length_and_of_classes_that_occur_with_their_counts():
