@@ -1,9 +1,11 @@
 """``lichen console``: the coordinator's pages, and who may use them."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from console.access.tls import TlsFiles
 from console.people_cli import link
 from console.people_cli import person as person_commands
 from console.serve import LISTEN, ServeOptions
@@ -11,6 +13,7 @@ from console.serve import serve as serve_settings
 from coordinator.cli.options import Config
 from coordinator.config.coordinator import load_settings
 from runtime.process.daemon import run
+from runtime.process.run_as_owner import run_as_owner
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -30,11 +33,25 @@ def serve(
         typer.Option("--host", help="further name under which browsers reach this machine; repeatable"),
     ] = None,
     *,
+    tls: Annotated[bool, typer.Option("--tls", help="TLS also on the loopback address")] = False,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", help="certificate with its chain  [default: of the fleet's authority]"),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="the key of --tls-cert")] = None,
     closed: Annotated[
         bool, typer.Option("--closed", help="everybody signs in, also to look from this machine")
     ] = False,
 ) -> None:
-    """Serve the pages until SIGTERM, beside the coordinator, whether it runs or not."""
+    """Serve the pages until SIGTERM, beside the coordinator, whether it runs or not.
+
+    Other machines are served with TLS alone.
+    """
     settings = load_settings(config)
-    options = ServeOptions(listen, tuple(host or ()), closed)
-    raise typer.Exit(run(lambda: serve_settings(settings, options)))
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-cert and --tls-key: give both, or none")
+    files = None if tls_cert is None or tls_key is None else TlsFiles(tls_cert, tls_key)
+    options = ServeOptions(listen, tuple(host or ()), closed, tls, files)
+    with run_as_owner(settings.state_dir):
+        status = run(lambda: serve_settings(settings, options))
+    raise typer.Exit(status)

@@ -9,6 +9,7 @@ import structlog
 from console.access.accounts import Accounts
 from console.access.session_answer import session_part
 from console.access.sign_in import SessionAccess
+from console.access.tls import ConsoleTls, TlsFiles
 from console.actions.part import ConsoleActions
 from console.app import Console
 from console.tables.bundle_files import BundleFiles
@@ -21,7 +22,6 @@ from console.views.rollouts import RolloutPages
 from console.views.rounds import RoundPages
 from console.views.versions import VersionPages
 from coordinator.config.coordinator import CoordinatorSettings
-from protocol.errors import Misconfigured
 from runtime import logs
 from runtime.process.daemon import supervise
 from runtime.web.events import EventStream
@@ -40,11 +40,15 @@ class ServeOptions:
         listen: ``HOST:PORT``; port 0 takes any.
         hosts: further names under which browsers reach this machine.
         closed: everybody signs in, also those who only look on this machine.
+        tls: TLS also on the loopback address; other addresses have it always.
+        files: a certificate and its key; None: one of the fleet's authority.
     """
 
     listen: str = LISTEN
     hosts: tuple[str, ...] = ()
     closed: bool = False
+    tls: bool = False
+    files: TlsFiles | None = None
 
 
 class RunningConsole:
@@ -55,19 +59,25 @@ class RunningConsole:
         options: how to serve.
 
     Raises:
-        Misconfigured: the address cannot be listened on.
+        Misconfigured: the address cannot be listened on, or another machine would be served without TLS.
+        Transient: the disk is full.
     """
 
     def __init__(self, settings: CoordinatorSettings, options: ServeOptions) -> None:
         host, port = address(options.listen, "--listen")
-        if not is_loopback(host):
-            words = "other machines are not served without TLS: use 127.0.0.1"
-            raise Misconfigured(f"--listen {options.listen}: {words}")
+        tls = None
+        if options.tls or options.files is not None or not is_loopback(host):
+            tls = ConsoleTls(settings, host, options.hosts, options.files)
         self._tables, events = TablesConnection(settings.location), EventStream()
         self.watch = watch = TableWatch(settings, self._tables, events, MARKS)
-        names = [*_LOCAL, host, socket.gethostname(), *options.hosts]
+        names = [*_LOCAL, host, socket.gethostname(), *options.hosts, *(() if tls is None else tls.hosts)]
         self._accounts = Accounts(settings.location)
-        access = SessionAccess(self._accounts, tls=False, open_viewing=not options.closed)
+        access = SessionAccess(
+            self._accounts,
+            tls=tls is not None,
+            open_viewing=not options.closed and is_loopback(host),
+            certificates=None if tls is None else tls.certificates,
+        )
         readings = SharedReadings(self._tables, watch)
         parts = [
             Overview(settings, watch, readings, events).part(),
@@ -78,10 +88,12 @@ class RunningConsole:
             ConsoleActions(settings, watch).part(),
         ]
         self.parts = tuple(parts)
-        console = Console(access, parts, names, given={"fleet": settings.fleet})
-        server = PageServer(console.asgi, host, port)
-        self.url = f"http://{host}:{server.port}"
+        console = Console(access, self.parts, names, given={"fleet": settings.fleet})
+        server = PageServer(console.asgi, host, port, None if tls is None else tls.context)
+        self.url = f"http{'' if tls is None else 's'}://{f'[{host}]' if ':' in host else host}:{server.port}"
         self.services = {"tables": watch.run, "pages": server.run}
+        if tls is not None:
+            self.services["certificate"] = tls.run
 
     def close(self) -> None:
         """Close what it holds of the tables."""

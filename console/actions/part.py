@@ -82,8 +82,8 @@ class ConsoleActions:
             "rollout": lambda: rollouts.forms_of_rollout(subject),
             "rollouts": lambda: rollouts.forms_of_rollouts(subject),
             "rounds": lambda: rounds.forms_of_rounds(self._watch.picture.status.get("rounds_ordered")),
-        }.get(place)
-        return [] if forms is None else forms()
+        }
+        return forms[place]() if place in forms else []
 
     def _forms(self, request: Request, viewer: Viewer, forms: Sequence[ActionForm]) -> str:
         """The forms that this viewer may use, as HTML."""

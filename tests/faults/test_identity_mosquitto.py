@@ -11,6 +11,7 @@ import dataclasses
 
 import pytest
 
+from coordinator.identity.authority import PERSON_PREFIX
 from protocol.enrolment import COORDINATOR_NAME
 from protocol.errors import Transient
 from protocol.topics import Kind, broadcast_topic, coordinator_filters, device_filters, device_topic
@@ -101,6 +102,30 @@ async def test_a_good_device_is_heard_and_hears(pki, secured, coordinator, proto
             await coordinator.link.publish(topic, b"do")
             await good.until(topic)
         await good.link.publish(f"lichen/v1/{FLEET}/d/{GOOD}/ping", b"")
+
+
+@PROTOCOLS
+async def test_a_persons_certificate_reads_and_writes_nothing(pki, secured, coordinator, protocol, tmp_path):
+    """It is for the console; ``+`` in the common name fits no pattern of the access list."""
+    made = pki.authority.issue_person("ann", 30.0)
+    file, name, offer = tmp_path / "ann.pem", f"{PERSON_PREFIX}ann", broadcast_topic(FLEET, Kind.OFFER)
+    file.write_bytes(made.both_pem)
+    shown = dataclasses.replace(pki.device(GOOD), pair=file).mqtt(secured.port, protocol=protocol)
+    settings = settings_of(pki, secured, GOOD, protocol=protocol)
+    async with (
+        connected(settings, "agent-test-good", [*mine(GOOD), f"lichen/v1/{FLEET}/b/#"]) as good,
+        connected(shown, name, [*WILD, f"lichen/v1/{FLEET}/b/#"]) as person,
+    ):
+        for topic in (f"lichen/v1/{FLEET}/d/person/up/state", up(GOOD), down(GOOD), offer):
+            await forge(person, topic)
+        await truth(good, up(GOOD))
+        await coordinator.until(up(GOOD))
+        for _ in range(2):
+            await coordinator.link.publish(offer, b"do")
+        await good.until(offer, 2)
+        assert [m.payload for m in coordinator.heard] == [b"true"]
+        assert not [m for m in good.heard if m.payload == b"forged"]
+        assert not person.heard
 
 
 @PROTOCOLS
