@@ -20,6 +20,7 @@ from coordinator.daemon import Coordinator, Service
 from coordinator.delivery.factory import build_delivery
 from coordinator.delivery.rollout_service import RolloutService
 from coordinator.diagnosis.log_receiver import LogReceiver
+from coordinator.evaluations.recorder import EvaluationRecorder
 from coordinator.exit_when_done import exit_when_done
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.device_removal import Forgetting
@@ -229,7 +230,10 @@ def build(
         receipts=receipts,
         access=access,
     )
-    telemetry = TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock)
+    telemetry, evaluations = (
+        TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock),
+        EvaluationRecorder(store, task, settings.devices.histories, clock),
+    )
     forgetting = Forgetting(
         state_dir=storage.root,
         roster=roster,
@@ -237,6 +241,7 @@ def build(
         quarantine=quarantine,
         secrets=secrets,
         telemetry=telemetry,
+        evaluations=evaluations,
         clock=clock,
         days=settings.devices.forget_days,
     )
@@ -261,7 +266,9 @@ def build(
         blobs, post, receipts.enqueue, settings.mqtt.window, clock, budget, voice, may_fetch=owners.may_fetch,
         links=storage.stores.links,
     )  # fmt: skip
-    metrics = MetricReceiver(driver, journal, ledger, roster=roster, telemetry=telemetry, now=clock.now)
+    metrics = MetricReceiver(
+        driver, journal, ledger, roster=roster, telemetry=telemetry, evaluations=evaluations, now=clock.now
+    )
     device_logs = LogReceiver(settings.location, roster, clock)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
@@ -291,6 +298,7 @@ def build(
         **receipts.services(),
         "ledger": ledger.run,
         "telemetry": telemetry.run,
+        "evaluations": evaluations.run,
         "driver": driver.run,
         "work": round_worker.run,
         "rounds": announcer.run_rounds,
@@ -349,7 +357,7 @@ def build(
         always=services,
         measured=(
             driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher, telemetry,
-            blob_server, states, receiver, weighings, announcer, DiskUse(storage.root),
+            evaluations, blob_server, states, receiver, weighings, announcer, DiskUse(storage.root),
             *filter(None, [rollouts]),
         ),
     )  # fmt: skip

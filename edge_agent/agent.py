@@ -12,6 +12,7 @@ from typing import Any
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.deployment.service import DeploymentService
+from edge_agent.evaluation.service import EvaluationService
 from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
@@ -71,6 +72,7 @@ class Agent:
     logs: LogSender
     publishing: Publishing | None
     questions: QuestionService | None
+    evaluation: EvaluationService
     local: LocalServer | None
     renewal: Renewal
     report: StatusReport
@@ -105,6 +107,7 @@ class Agent:
             "offers": self.schedule.run,
             "deployment": self.deployment.run,
             "rollout": executor.run,
+            "evaluation": self.evaluation.run,
             "metrics": self.reporter.run_metrics,
             **({"telemetry": self.telemetry.run} if self.settings.telemetry.every_s else {}),
             "logs": self.logs.run,

@@ -8,6 +8,7 @@ from pathlib import Path
 from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings
 from edge_agent.deployment.service import DeploymentService
+from edge_agent.evaluation.service import EvaluationService
 from edge_agent.identity.files import folder_of
 from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.question_service import QuestionService
@@ -131,6 +132,7 @@ def build(
     questions = _questions(settings, inference, storage, tasks, clock)
     labels = LabelService(collector, inference, clock, changed, settings.infer.min_quality)
     publishing = _publishing(settings, publish_link, clock, rng, labels)
+    evaluation = EvaluationService(settings, link, collector, inference, clock)
     local = None if local_socket is None else LocalServer(local_socket, labels, clock, recent)
 
     # Messages from the coordinator, and reports to it.
@@ -153,7 +155,7 @@ def build(
     )
     parts: list[StatusPart | None] = [
         renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models, inference,
-        publishing, questions, labels, dispatcher, logs,
+        publishing, questions, labels, evaluation, dispatcher, logs,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(
@@ -161,8 +163,8 @@ def build(
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
         dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, logs=logs, publishing=publishing,
-        questions=questions, local=local, renewal=renewal, report=report, progress=progress,
-        first_task=first_task,
+        questions=questions, evaluation=evaluation, local=local, renewal=renewal, report=report,
+        progress=progress, first_task=first_task,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from protocol.errors import Reason, Refused
 from protocol.log_lines import LogLines
 from protocol.rollout import Hindrance, Trial, TrialReport
 from protocol.tasks.announcement import MAX_NEXT_ROOTS, MAX_SIGNED_OFFER_BYTES, TaskAnnouncement
+from protocol.tasks.evaluation import DeviceEvaluation
 from protocol.tasks.task import ModalityName
 from protocol.telemetry import Telemetry
 
@@ -253,16 +254,18 @@ class Command(Wire):
 
 
 class Metric(Wire):
-    """``up/metric``: small numbers about one finished local round, or the device's telemetry."""
+    """``up/metric``: numbers about one finished local round, the device's telemetry, or an evaluation."""
 
     kind: Literal["metric"] = "metric"
     device: Name
     round: Count | None = None
-    """Absent in telemetry."""
+    """Absent in telemetry and evaluations."""
     metrics: Metrics
-    """Of the round; empty in telemetry."""
+    """Of the round; empty in telemetry and evaluations."""
     telemetry: Telemetry | None = None
     """What the device reports about itself at intervals; older coordinators ignore it."""
+    evaluation: DeviceEvaluation | None = None
+    """How often a version is right on windows that the device holds back; older coordinators ignore it."""
 
 
 Control = Annotated[

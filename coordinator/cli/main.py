@@ -25,7 +25,7 @@ from coordinator.recovery.open_stores import open_bucket
 from coordinator.recovery.state_backup import copy_state
 from coordinator.recovery.table_copy import copy_from_files
 from coordinator.status.history import read
-from coordinator.status.history_table import HistoryParts, judged_on, print_parts
+from coordinator.status.history_table import HistoryParts, evaluated_by_devices, judged_on, print_parts
 from coordinator.task import load_task
 from coordinator.trust.signer import repository_of
 from coordinator.workers.labelled_data import read as read_labelled
@@ -279,8 +279,10 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _rounds_table(found: dict[str, Any]) -> Table:
+    on_devices = found["evaluations"]
+    more = ["on devices"] if on_devices else []
     table = Table(
-        "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", title="Rounds"
+        "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", *more, title="Rounds"
     )
     of_targets = dict.fromkeys(n for row in found["rounds"] for n in row["metrics"] if "/" in n)
     shown = dict.fromkeys((*_TABLE_METRICS, *of_targets, *found["reported"]))
@@ -292,6 +294,7 @@ def _rounds_table(found: dict[str, Any]) -> Table:
             "\n".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
             "" if row["bytes_up"] is None else f"{row['bytes_up']:,}",
             "\n".join(f"{name} {row['metrics'][name]:.3f}" for name in shown if name in row["metrics"]),
+            *([evaluated_by_devices(on_devices.get(row["round"]))] if on_devices else []),
         )
     return table
 

@@ -21,6 +21,7 @@ from coordinator.cluster.shared_rounds import SharedRounds
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Service
 from coordinator.diagnosis.log_receiver import LogReceiver
+from coordinator.evaluations.recorder import EvaluationRecorder
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.dispatcher import Dispatcher
 from coordinator.ingest.metric_receiver import MetricReceiver
@@ -156,7 +157,10 @@ def build(
         links=storage.stores.links,
     )
     telemetry = TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock)
-    metrics = MetricReceiver(rounds, journal, ledger, roster=devices, telemetry=telemetry, now=clock.now)
+    evaluations = EvaluationRecorder(store, task, settings.devices.histories, clock)
+    metrics = MetricReceiver(
+        rounds, journal, ledger, roster=devices, telemetry=telemetry, evaluations=evaluations, now=clock.now
+    )
     device_logs = LogReceiver(settings.location, devices, clock)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
@@ -181,6 +185,7 @@ def build(
         **receipts.services(),
         "ledger": ledger.run,
         "telemetry": telemetry.run,
+        "evaluations": evaluations.run,
         "rounds": replica.run,
         "devices": devices.run,
         "blobs": blob_server.run,

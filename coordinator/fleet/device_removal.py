@@ -13,6 +13,8 @@ from typing import Final
 import structlog
 
 from coordinator.admission.quarantine import Quarantine
+from coordinator.evaluations import store as evaluation_tables
+from coordinator.evaluations.recorder import EvaluationRecorder
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import SecretMismatchMonitor
 from coordinator.storage import schema
@@ -21,6 +23,7 @@ from coordinator.storage.write_behind import WriteBehindBuffer
 from coordinator.telemetry.recorder import TelemetryRecorder
 from protocol.base import is_name
 from protocol.errors import LichenError
+from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.storage.files import remove, write_atomic
 from runtime.text import MAX_NAMES
@@ -50,7 +53,9 @@ def ask(state_dir: Path, device: str, *, force: bool) -> None:
 
 def forget_in(store: Database, device: str) -> None:
     """Remove a device from the database of a coordinator that does not run."""
-    with store.transaction():
+    with store.transaction(write=True):
+        if (known := store.get_meta("task")) is not None:
+            evaluation_tables.remove(store, Task.model_validate_json(known), device)
         for table in OF_DEVICE:
             store.remove(table, device=device)
 
@@ -69,6 +74,7 @@ class Forgetting:
     quarantine: Quarantine
     secrets: SecretMismatchMonitor
     telemetry: TelemetryRecorder
+    evaluations: EvaluationRecorder
     clock: Clock
     days: float
 
@@ -83,6 +89,7 @@ class Forgetting:
             self.roster.forget(device)
             self.secrets.heard(device)
             self.telemetry.forget(device)
+            self.evaluations.forget(device)
             for table in _REPORTS:
                 self.ledger.remove(table, device=device)
             if self.quarantine.denial(device) is None:

@@ -1,9 +1,10 @@
-"""Metrics of devices (``up/metric``), at a bounded rate: of rounds that they took part in, and telemetry."""
+"""Metrics of devices (``up/metric``), at a bounded rate: of rounds, telemetry, evaluations of versions."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from coordinator.evaluations.recorder import EvaluationRecorder
 from coordinator.ingest.round_access import Registered, RoundAccess
 from coordinator.storage import schema
 from coordinator.storage.update_journal import Journal
@@ -15,7 +16,7 @@ from protocol.topics import Route
 from runtime.mqtt.link import Message
 from runtime.pacing import TokenBuckets
 
-MAX_METRIC_BYTES: Final = 8192
+MAX_METRIC_BYTES: Final = 16384
 METRICS_BURST: Final = 20.0
 METRICS_A_SECOND: Final = 0.2
 """Metrics of one device that are written in a second, after its burst; further ones are dropped."""
@@ -28,8 +29,9 @@ class MetricReceiver:
         driver: knows the devices selected for the open round.
         journal: knows the devices that delivered in earlier rounds.
         ledger: writes the rows.
-        roster: the registered devices; the telemetry of others is ignored.
+        roster: the registered devices; telemetry and evaluations of others are ignored.
         telemetry: stores what devices report about themselves.
+        evaluations: stores what devices report about versions.
         now: monotonic seconds.
     """
 
@@ -41,6 +43,7 @@ class MetricReceiver:
         *,
         roster: Registered,
         telemetry: TelemetryRecorder,
+        evaluations: EvaluationRecorder,
         now: Callable[[], float],
     ) -> None:
         self._driver = driver
@@ -48,11 +51,12 @@ class MetricReceiver:
         self._ledger = ledger
         self._roster = roster
         self._telemetry = telemetry
+        self._evaluations = evaluations
         self._now = now
         self._rate = TokenBuckets(METRICS_BURST, METRICS_A_SECOND)
 
     async def on_metric(self, route: Route, message: Message) -> bool:
-        """Store a device's metrics of a round, if it took part in it, and its telemetry, if it is registered.
+        """Store a device's metrics of a round, if it took part in it; else what a registered device reports.
 
         Others would fill the disk.
 
@@ -60,7 +64,7 @@ class MetricReceiver:
             Whether the message is acknowledged when the row is on disk; else it has no effect.
 
         Raises:
-            Refused: too large, malformed, or another device's.
+            Refused: too large, malformed, another device's, or an evaluation that is not of this task.
         """
         device, payload = route.device or "", message.payload
         if len(payload) > MAX_METRIC_BYTES:
@@ -74,6 +78,9 @@ class MetricReceiver:
             return False
         if metric.telemetry is not None and device in self._roster:
             await self._telemetry.record(device, metric.telemetry, message.ack)
+            return True
+        if metric.evaluation is not None and device in self._roster:
+            await self._evaluations.record(device, metric.evaluation, message.ack)
             return True
         if metric.round is None:
             return False

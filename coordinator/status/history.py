@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.reported_metrics import reported_metric_names
+from coordinator.evaluations import store as evaluations
 from coordinator.fleet.serving_routes import unserved
 from coordinator.recovery.rebuild import META as SALVAGED
 from coordinator.round_machine.queries import replay
@@ -39,7 +40,9 @@ def read(where: Location | Path, *, last: int | None = None) -> dict[str, Any]:
         it), ``refusals``,
         ``quarantine`` (each device's last one, over or not), ``devices``, ``exports``, ``bundles`` (of a
         routed method: each serving route's) and ``unserved`` (routes that the last export left out); and
-        ``confusion`` of the last judged version, rows the true class. ``left_out``: of which lists how many
+        ``confusion`` of the last judged version, rows the true class; ``evaluations`` by devices on their
+        held-back windows, by version (:meth:`coordinator.evaluations.sums.VersionSums.scores`, of the newest
+        one also ``of_devices``). ``left_out``: of which lists how many
         entries are not here.
 
     Raises:
@@ -106,7 +109,19 @@ def _read(store: Database, last: int | None) -> dict[str, Any]:
         "bundles": store.rows(sa.select(schema.bundles).order_by(schema.bundles.c.route)),
         "unserved": unserved(store),
         "confusion": _confusion(versions, task),
+        "evaluations": {} if task is None else _evaluations(store, task, versions, last),
     }
+
+
+def _evaluations(
+    store: Database, task: Task, versions: list[dict[str, Any]], last: int | None
+) -> dict[int, dict[str, Any]]:
+    """What devices found, by version; of the newest version also by device."""
+    found = evaluations.read(store, task, [row["version"] for row in versions])
+    if found:
+        newest, limit = max(found), evaluations.ROWS_LISTED if last else None
+        found[newest]["of_devices"] = evaluations.of_devices(store, task, newest, limit=limit)
+    return found
 
 
 def read_rounds(

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from protocol.tasks.task import LABEL
+
 
 class HistoryParts(StrEnum):
     """Values of :data:`models.training.evaluation.Part`."""
@@ -23,6 +25,19 @@ def judged_on(confusion: Mapping[str, Any]) -> str:
     words = f"version {confusion['version']} was evaluated on {sum(counts)} windows: {listed}"
     one = sum(n > 0 for n in counts) == 1
     return f"{words}; they are all of one class: an accuracy of them tells nothing" if one else words
+
+
+def evaluated_by_devices(found: Mapping[str, Any] | None) -> str:
+    """The scores of a version on devices' held-back windows; empty if no device has evaluated it."""
+    if found is None:
+        return ""
+    lines = []
+    for target, scores in found["targets"].items():
+        at = "" if target == LABEL else f"{target}/"
+        shown = ((name, scores.get(name)) for name in ("accuracy", "macro_f1", "mae", "rmse"))
+        lines += [f"{at}{name} {value:.3f}" for name, value in shown if value is not None]
+    noun = "device" if found["devices"] == 1 else "devices"
+    return "\n".join([*lines, f"{found['devices']:,} {noun}, {found['windows']:,} windows"])
 
 
 def print_parts(found: Mapping[str, Any], kind: str) -> None:

@@ -5,10 +5,13 @@ before it replaces the one before.
 """
 
 import sqlite3
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
+
+from sqlalchemy import JSON
 
 from coordinator.storage import schema
 from protocol.errors import Transient
@@ -88,7 +91,29 @@ def trouble_in(file: Path) -> str:
             found = str(database.execute("PRAGMA integrity_check(1)").fetchone()[0])
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if found == "ok" and version >= schema.VERSION and file.name.startswith(_DATABASE):
-                return schema.unsound(database.execute)
+                return unsound(database.execute)
     except sqlite3.Error as error:
         return str(error)
     return "" if found == "ok" else found
+
+
+def unsound(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
+    """Damage in a database of this version, as text; empty if there is none.
+
+    SQLite itself reads a flipped bit in the schema as another column name, and one in a JSON value as another
+    text.
+
+    Args:
+        rows: runs a statement.
+    """
+    for table in schema.metadata.sorted_tables:
+        missing = set(table.columns.keys()) - {row[1] for row in rows(f"PRAGMA table_info({table.name})")}
+        if missing:
+            return f"table {table.name} lacks {', '.join(sorted(missing))}"
+        for column in table.columns:
+            if isinstance(column.type, JSON):
+                where = f"{column.name} IS NOT NULL AND NOT json_valid({column.name})"
+                [broken] = rows(f"SELECT count(*) FROM {table.name} WHERE {where}")  # noqa: S608 - our own names
+                if broken[0]:
+                    return f"{broken[0]} values of {table.name}.{column.name} are no JSON"
+    return ""

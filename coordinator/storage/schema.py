@@ -1,13 +1,12 @@
 """The coordinator's tables (SQLAlchemy core), on SQLite or PostgreSQL."""
 
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, Column, Dialect, Float, Identity, Integer, MetaData, Table
 from sqlalchemy import String as Varchar
 from sqlalchemy.types import TypeDecorator
 
-VERSION = 8
+VERSION = 9
 """Version of the tables, in ``PRAGMA user_version``."""
 
 READABLE_FROM = 6
@@ -30,6 +29,7 @@ UPGRADES = {
     5: (),
     6: (),
     7: (),
+    8: (),
 }
 """Statements from that version to the next: changes to existing tables; ``create_all`` makes the missing
 ones."""
@@ -160,6 +160,27 @@ telemetry_history = Table(
 """The same over time, thinned: ``step_s``, and ``columns`` with ``at`` (Unix seconds) and one for each
 metric (``telemetry.history``)."""
 
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("device", String, primary_key=True),
+    Column("wall", Float, nullable=False),
+    Column("report", JSON, nullable=False),
+)
+"""Each device's evaluation of some versions on its own held-back windows
+(``protocol.tasks.evaluation.DeviceEvaluation``)."""
+
+evaluation_sums = Table(
+    "evaluation_sums",
+    metadata,
+    Column("version", Integer, primary_key=True),
+    Column("devices", Integer, nullable=False),
+    Column("wall", Float, nullable=False),
+    Column("sums", JSON, nullable=False),
+)
+"""The same, summed over the devices (``evaluations.sums.VersionSums``); changed with each row."""
+
 standing = Table(
     "standing",
     metadata,
@@ -279,25 +300,3 @@ arrivals = Table(
 )
 """What other processes did with updates, until the leader's round machine knows it: ``reason`` is empty for
 an accepted update, else why its content was refused."""
-
-
-def unsound(rows: Callable[[str], Iterable[Sequence[Any]]]) -> str:
-    """Damage in a database of this version, as text; empty if there is none.
-
-    SQLite itself reads a flipped bit in the schema as another column name, and one in a JSON value as another
-    text.
-
-    Args:
-        rows: runs a statement.
-    """
-    for table in metadata.sorted_tables:
-        missing = set(table.columns.keys()) - {row[1] for row in rows(f"PRAGMA table_info({table.name})")}
-        if missing:
-            return f"table {table.name} lacks {', '.join(sorted(missing))}"
-        for column in table.columns:
-            if isinstance(column.type, JSON):
-                where = f"{column.name} IS NOT NULL AND NOT json_valid({column.name})"
-                [broken] = rows(f"SELECT count(*) FROM {table.name} WHERE {where}")  # noqa: S608 - our own names
-                if broken[0]:
-                    return f"{broken[0]} values of {table.name}.{column.name} are no JSON"
-    return ""

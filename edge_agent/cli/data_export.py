@@ -15,7 +15,8 @@ from edge_agent.cli.options import DEFAULT_CONFIG, Config
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.tasks.task_store import TASK_FILE, read_saved_task
 from edge_agent.windows.rows import WindowRow, as_set, whole_bytes
-from edge_agent.windows.store import MAX_READ_BYTES, grid_digest
+from edge_agent.windows.store import MAX_READ_BYTES
+from edge_agent.windows.store_file import grid_digest
 from models.contract import WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured

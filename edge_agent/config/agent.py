@@ -10,6 +10,7 @@ from protocol.base import Label, Name, Share
 from protocol.errors import Misconfigured
 from protocol.messages import Role
 from protocol.rollout import Trial
+from protocol.tasks.evaluation import MAX_EVALUATED
 from protocol.tasks.options import FeatureName
 from protocol.tasks.task import ModalityName, Task
 from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
@@ -87,6 +88,19 @@ class InferSettings(Section):
     """A model that has not answered within this time is ended and counts as failed."""
     mqtt: PublishSettings | None = None
     """``[infer.mqtt]``: predictions on a local broker."""
+
+
+class HoldoutSettings(Section):
+    """``[evaluation]``: of versions, on windows that the task's ``[holdout]`` holds back from learning."""
+
+    enabled: bool = True
+    """False: this device learns from all its windows, and reports no evaluation."""
+    min_windows: Annotated[int, Field(ge=1, le=4096)] = 20
+    """With fewer windows nothing is reported: a confusion matrix of few windows tells what a person did."""
+    max_windows: Annotated[int, Field(ge=1, le=MAX_EVALUATED)] = 1024
+    """The newest held-back windows that a version is evaluated on."""
+    every_s: Positive = 60.0
+    """Interval at which the device looks for a new model, or for a quarter more windows."""
 
 
 class WindowSettings(Section):
@@ -202,6 +216,7 @@ class AgentSettings(Section):
     outbox: OutboxSettings = OutboxSettings()
     learn: LearnSettings = LearnSettings()
     infer: InferSettings = InferSettings()
+    evaluation: HoldoutSettings = HoldoutSettings()
     graph: KnowledgeGraphSettings | None = None
     deploy: DeploySettings = DeploySettings()
     download: DownloadSettings = DownloadSettings()

@@ -108,6 +108,11 @@ class Inference(StatusPart):
         """The shadow: it gets the same input, only for comparison."""
         return self._shadow
 
+    @property
+    def waiting(self) -> int:
+        """Batches that wait for the model: other work gives way to them."""
+        return len(self._waiting)
+
     async def ready(self) -> str:
         """Why no model can run here; empty if one can. Kept in :attr:`available`."""
         found = await self._zygote.ready()

@@ -20,7 +20,7 @@ import structlog
 from edge_agent.config.agent import LearnSettings
 from edge_agent.storage.private_tensors import restored_on_error
 from edge_agent.tasks.privacy_floors import SLACK, noise_of
-from edge_agent.windows.store import grid_digest
+from edge_agent.windows.store_file import grid_digest
 from models.contract import LocalResult, Tensors
 from models.privacy.account import PREFIX, epsilon_of, rho_within
 from models.privacy.device_account import DeviceAccount, from_json, to_json

@@ -21,8 +21,8 @@ from edge_agent.windows.live_signal import LiveSignal
 from edge_agent.windows.observed_profile import collected_modalities
 from edge_agent.windows.quality.meter import Quality, QualityMeter, ScoredWindows
 from edge_agent.windows.rows import whole_bytes
-from edge_agent.windows.store import WindowStore, grid_digest
-from edge_agent.windows.store_file import values_within
+from edge_agent.windows.store import WindowStore
+from edge_agent.windows.store_file import grid_digest, values_within
 from edge_agent.windows.window_sets import to_window_set
 from edge_agent.windows.workspace import WindowWorkspace
 from models.data.streams.windows import Windower, Windows
@@ -93,8 +93,8 @@ class Collector(StatusPart):
         profile = permitted_profile(task, delivered, learn)
         names = collected_modalities(task, delivered, profile)
         if old is not None and grid_digest(old.task) == grid_digest(task):
+            await asyncio.to_thread(old.store.use, task)
             if old.windower.differs(task, names):
-                await asyncio.to_thread(old.store.use, task)
                 old.windower.use(task, names)
             old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
             return old
@@ -212,7 +212,9 @@ def _open_store(settings: AgentSettings, task: Task) -> WindowStore | CountingSt
     elif settings.store.enabled is None and learning_role(settings) is None:
         why = "this device does not learn (roles); store.enabled = true stores its windows anyway"
     if not why:
-        return WindowStore(folder, task, values_within(settings.store.budget_bytes, whole_bytes(task)))
+        budget = values_within(settings.store.budget_bytes, whole_bytes(task))
+        by = settings.device if settings.evaluation.enabled else None
+        return WindowStore(folder, task, budget, holdout_of=by)
     if unused := sorted(folder.glob("windows-*.sqlite3")):
         _log.warning("old_windows_left", files=[str(path) for path in unused], why=why)
     return CountingStore(folder / "none", task, why)

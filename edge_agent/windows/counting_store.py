@@ -62,7 +62,7 @@ class CountingStore:
             self._tally.take(bare)
             if len(self._rows) > COUNTED:
                 old = self._rows.popleft()
-                self._tally.add(old.y, old.present, old.quality, 0, old.targets, sign=-1)
+                self._tally.add(old.y, old.present, old.quality, 0, old.targets, old.start, sign=-1)
 
     def commit(self) -> bool:
         """Does nothing."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from models.contract import Context, WindowSet
 from models.data import window_set
+from models.data.holdout import WindowUse
 from models.data.labels.targets import keys_of
 from protocol.tasks.task import LABEL, Task
 
@@ -34,6 +35,7 @@ class RowKind(NamedTuple):
 
     present: bytes
     labelled: tuple[str, ...]
+    side: WindowUse = WindowUse.LEARNING
 
 
 def anything(_kind: RowKind) -> bool:
@@ -44,6 +46,11 @@ def anything(_kind: RowKind) -> bool:
 def has_label(kind: RowKind) -> bool:
     """Whether a window has a class of ``label``."""
     return LABEL in kind.labelled
+
+
+def is_for_learning(kind: RowKind) -> bool:
+    """Whether a window is not held back."""
+    return kind.side is WindowUse.LEARNING
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.windows.rows import ONLY_OTHERS, UNLABELLED, RowKind, WindowRow, labelled_for
+from models.data.holdout import HoldoutRule
 from protocol.tasks.task import Task
 
 ROW_BYTES: Final = 96
@@ -20,12 +21,13 @@ class StoreStatistics:
     """Sums over the stored windows.
 
     K classes of ``label``; column K is unlabelled, column K + 1 labelled for further targets alone. ``keys``:
-    of those targets (``rows.keys_of``).
+    of those targets (``rows.keys_of``). ``rule``: which windows are held back from learning.
     """
 
     modalities: int
     classes: int
     keys: Mapping[str, str] = field(default_factory=dict)
+    rule: HoldoutRule = field(default_factory=HoldoutRule)
     count_K: NDArray[np.int64] = field(init=False)
     present_MK: NDArray[np.int64] = field(init=False)
     quality_M: NDArray[np.float64] = field(init=False)
@@ -40,17 +42,25 @@ class StoreStatistics:
 
     def copy(self) -> "StoreStatistics":
         """An independent copy."""
-        other = StoreStatistics(self.modalities, self.classes, self.keys, size=self.size)
+        other = StoreStatistics(self.modalities, self.classes, self.keys, self.rule, size=self.size)
         other.count_K, other.present_MK = self.count_K.copy(), self.present_MK.copy()
         other.quality_M, other.kinds = self.quality_M.copy(), self.kinds.copy()
         return other
 
     def take(self, row: WindowRow) -> None:
         """Add a window."""
-        self.add(row.y, row.present, row.quality, row.values_bytes, row.targets)
+        self.add(row.y, row.present, row.quality, row.values_bytes, row.targets, row.start)
 
-    def add(
-        self, y: int, present: bytes, quality: bytes, x_bytes: int, targets: str | None, *, sign: int = 1
+    def add(  # noqa: PLR0917 - the columns of a row
+        self,
+        y: int,
+        present: bytes,
+        quality: bytes,
+        x_bytes: int,
+        targets: str | None,
+        start: float | None,
+        *,
+        sign: int = 1,
     ) -> None:
         """Add a window, or subtract it with ``sign`` -1.
 
@@ -61,7 +71,7 @@ class StoreStatistics:
             raise ValueError(f"a window of class {y} with {len(present)} modalities is not of this task")
         k = y if y >= 0 else self.classes + (y == ONLY_OTHERS)
         present_M = np.frombuffer(present, np.bool_)
-        kind = RowKind(present, labelled_for(y, targets, self.keys))
+        kind = RowKind(present, labelled_for(y, targets, self.keys), self.rule.side(start))
         self.kinds[kind] += sign
         if not self.kinds[kind]:
             del self.kinds[kind]
@@ -80,8 +90,9 @@ class StoreStatistics:
 class StoreSnapshot:
     """The content of the store in numbers, for the state message.
 
-    ``labelled``: windows with a class of ``label``. ``kinds``: windows by present modalities and labelled
-    targets. ``dropped``: by class of ``label``; -1: unlabelled, -2: labelled for further targets alone.
+    ``labelled``: windows with a class of ``label``. ``kinds``: windows by present modalities, labelled
+    targets, and what they are used for. ``dropped``: by class of ``label``; -1: unlabelled, -2: labelled for
+    further targets alone.
     ``counts``: per modality, present labelled windows per class. ``missing`` and ``quality``: per modality,
     share of windows without it, and mean quality of those with it.
     """

@@ -29,12 +29,18 @@ from edge_agent.windows.rows import (
     whole_bytes,
 )
 from edge_agent.windows.statistics import StoreSnapshot, StoreStatistics, snapshot_of
-from edge_agent.windows.store_file import open_file, replace_damaged, rows_per_transaction, sorted_for
+from edge_agent.windows.store_file import (
+    grid_digest,
+    open_file,
+    replace_damaged,
+    rows_per_transaction,
+    sorted_for,
+)
 from edge_agent.windows.stored_rows import COUNTED, insert, newest_rows
 from models.contract import WindowSet
+from models.data.holdout import rule_of
 from models.data.labels.targets import keys_of
 from protocol.errors import Transient
-from protocol.frames.frame import digest
 from protocol.tasks.task import Task
 from runtime.storage.files import after_commit, before_commit
 
@@ -51,18 +57,14 @@ _DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
 """Raised when damaged rows are read."""
 
 
-def grid_digest(task: Task) -> str:
-    """Identifies the shape of a task's windows: the same grid and labels (and any context), the same store.
-
-    Keys of the window with default values do not count: a release that adds one keeps devices' stores.
-    """
-    parts = [m.model_dump(include={"name", "channels", "rate_hz", "unit"}) for m in task.modalities]
-    window = task.window.model_dump(exclude={"context_s"}, exclude_defaults=True)
-    return digest(repr((parts, window, task.labels)).encode())[:12]
-
-
 class WindowStore:
     """Windows of one grid. Thread-safe; :meth:`add`, :meth:`snapshot` and ``pending`` do not touch the disk.
+
+    Args:
+        folder: of the file.
+        task: of the windows.
+        budget_bytes: of their values.
+        holdout_of: the device by whose name windows are held back from learning; None: none are.
 
     Raises:
         Misconfigured: this user cannot write its file.
@@ -70,7 +72,7 @@ class WindowStore:
 
     disabled_reason = ""
 
-    def __init__(self, folder: Path, task: Task, budget_bytes: int) -> None:
+    def __init__(self, folder: Path, task: Task, budget_bytes: int, *, holdout_of: str | None = None) -> None:
         self.path = folder / f"windows-{grid_digest(task)}.sqlite3"
         self._task = task
         self._budget = budget_bytes
@@ -86,18 +88,24 @@ class WindowStore:
         """Labels by persons up to this number (``given.seq``) were read by a round: they are not undone."""
         self._closed = False
         self._keys = keys_of(task)
-        self._tally = StoreStatistics(len(task.modalities), len(task.labels), self._keys)
+        self._device = holdout_of
+        self.rule = rule_of(task, holdout_of)
+        """Which windows are held back from learning."""
+        self._tally = self._no_statistics()
         self._db: sqlite3.Connection | None = None
         self._connect()
 
     def use(self, task: Task) -> None:
         """Switch to another task on the same grid: stored windows count for its targets."""
         with self._disk:
-            self._task, keys = task, keys_of(task)
-            if keys != self._keys and not self._closed:
-                self._keys = keys
+            self._task, counted = task, (keys_of(task), rule_of(task, self._device))
+            if counted != (self._keys, self.rule) and not self._closed:
+                self._keys, self.rule = counted
                 self._disconnect()
                 self._connect()  # counts again
+
+    def _no_statistics(self) -> StoreStatistics:
+        return StoreStatistics(len(self._task.modalities), len(self._task.labels), self._keys, self.rule)
 
     @property
     def pending(self) -> int:
@@ -210,7 +218,7 @@ class WindowStore:
             self._report_full(str(full))
 
     def _recount(self, db: sqlite3.Connection) -> None:
-        tally = StoreStatistics(len(self._task.modalities), len(self._task.labels), self._keys)
+        tally = self._no_statistics()
         for row in db.execute(f"SELECT {COUNTED} FROM windows"):  # noqa: S608 - constant text
             tally.add(*row)
         dropped = dict(db.execute("SELECT y, n FROM dropped"))
@@ -249,7 +257,8 @@ class WindowStore:
 
     def _rows(self, limit: int, wanted: Callable[[RowKind], bool]) -> list[WindowRow]:
         def is_wanted(row: WindowRow) -> bool:
-            return wanted(RowKind(row.present, labelled_for(row.y, row.targets, self._keys)))
+            side = self.rule.side(row.start)
+            return wanted(RowKind(row.present, labelled_for(row.y, row.targets, self._keys), side))
 
         # If a window that lacks only a label is not wanted, no window without a label is.
         alone = not wanted(RowKind(b"\1" * len(self._task.modalities), ()))

@@ -8,6 +8,8 @@ from typing import Final
 import structlog
 
 from protocol.errors import LichenError
+from protocol.frames.frame import digest
+from protocol.tasks.task import Task
 from runtime.storage.files import disk_errors, make_folder
 from runtime.storage.sqlite import INDEX_BYTES, sorted_error, sqlite_errors
 from runtime.storage.sqlite_writer import add_columns, closed_on_error, move_aside, open_writer
@@ -32,6 +34,16 @@ _PER_BYTE: Final = 2
 _PER_ROW: Final = 4096
 """Cost of a window in the WAL: its pages, those of a window evicted for it, and those of the index."""
 _WAIT_S: Final = 5.0
+
+
+def grid_digest(task: Task) -> str:
+    """Identifies the shape of a task's windows: the same grid and labels (and any context), the same store.
+
+    Keys of the window with default values do not count: a release that adds one keeps devices' stores.
+    """
+    parts = [m.model_dump(include={"name", "channels", "rate_hz", "unit"}) for m in task.modalities]
+    window = task.window.model_dump(exclude={"context_s"}, exclude_defaults=True)
+    return digest(repr((parts, window, task.labels)).encode())[:12]
 
 
 def evict_above(budget_bytes: int) -> int:

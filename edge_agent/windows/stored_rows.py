@@ -11,7 +11,7 @@ from runtime.storage.sqlite_writer import used_bytes
 
 COLUMNS: Final = "y, present, quality, x, targets, context, start"
 """Of a row, in the order of ``WindowRow``."""
-COUNTED: Final = "y, present, quality, length(x) + coalesce(length(context), 0), targets"
+COUNTED: Final = "y, present, quality, length(x) + coalesce(length(context), 0), targets, start"
 """The arguments of ``StoreStatistics.add``."""
 _SLICE: Final = 16
 

@@ -191,8 +191,9 @@ def _name(row_id: int, row: WindowRow) -> str:
 def _move(db: sqlite3.Connection, tally: StoreStatistics, row_id: int, row: WindowRow, y: int) -> None:
     """Inside a transaction."""
     add = partial(
-        tally.add, present=row.present, quality=row.quality, x_bytes=row.values_bytes, targets=row.targets
-    )
+        tally.add, present=row.present, quality=row.quality, x_bytes=row.values_bytes, targets=row.targets,
+        start=row.start,
+    )  # fmt: skip
     add(row.y, sign=-1)
     add(y)
     db.execute("UPDATE windows SET y = ? WHERE id = ?", (y, row_id))

@@ -1,7 +1,7 @@
 """The workspace of a task on windows: windower, quality meter and store."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,7 +22,7 @@ from edge_agent.windows.observed_profile import (
     training_windows,
 )
 from edge_agent.windows.quality.meter import REASONS, QualityMeter
-from edge_agent.windows.rows import has_label
+from edge_agent.windows.rows import RowKind, has_label, is_for_learning
 from edge_agent.windows.statistics import StoreSnapshot
 from edge_agent.windows.store import WindowStore
 from edge_agent.windows.window_labels import end_undo
@@ -85,14 +85,15 @@ class WindowWorkspace:
 
     def current_profile(self, snapshot: StoreSnapshot) -> tuple[Profile, int]:
         """What the device reads and predicts by its present windows, and how many it can learn from."""
+        kinds = {kind: count for kind, count in snapshot.kinds.items() if is_for_learning(kind)}
         if follows_windows(self.task):
-            profile, useful = observed_profile(self.task, self.allowed, snapshot.kinds)
+            profile, useful = observed_profile(self.task, self.allowed, kinds)
             if self.by is not None and useful:
                 return profile, useful
             return served_profile(self.task, self.allowed, snapshot.kinds), useful
         if self.needs_labels:
-            return Profile(self.modalities), snapshot.labelled
-        return Profile(self.modalities), count_readable(self.task, self.allowed, snapshot.kinds)
+            return Profile(self.modalities), sum(count for kind, count in kinds.items() if has_label(kind))
+        return Profile(self.modalities), count_readable(self.task, self.allowed, kinds)
 
     def reasons(self) -> Mapping[str, tuple[str, ...]]:
         """By modality, the frequent reasons in the recent windows."""
@@ -188,6 +189,11 @@ def material(work: WindowWorkspace, limit: int, *, labelled: bool) -> tuple[Prof
     task, may = work.task, work.allowed
     if not follows_windows(task):
         wanted = has_label if labelled else is_readable(task, may)
-        windows, profile = work.store.recent(limit, wanted=wanted), Profile(may.modalities)
+        windows, profile = work.store.recent(limit, wanted=_to_learn(wanted)), Profile(may.modalities)
         return profile, restrict_to_profile(task, profile, windows)
-    return training_windows(task, may, work.store.recent(limit, wanted=is_useful(task, may)))
+    return training_windows(task, may, work.store.recent(limit, wanted=_to_learn(is_useful(task, may))))
+
+
+def _to_learn(wanted: Callable[[RowKind], bool]) -> Callable[[RowKind], bool]:
+    """The same, of windows that are not held back alone."""
+    return lambda kind: is_for_learning(kind) and wanted(kind)

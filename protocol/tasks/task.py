@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from protocol.base import Label, Name, Share, Wire
 from protocol.tasks.folding import Aggregator, Robust
+from protocol.tasks.holdout import Holdout
 from protocol.tasks.labelling import Labelling
 from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.options import KnowledgeGraphTask
@@ -141,10 +142,7 @@ class Rounds(Wire):
 
 
 class Labelled(Wire):
-    """Labelled windows at the coordinator (``[labelled]``), for guided methods.
-
-    The coordinator reads this and does not announce it.
-    """
+    """Labelled windows at the coordinator (``[labelled]``), for guided methods; they are not announced."""
 
     file: Annotated[str, Field(min_length=1, max_length=1024)]
     """A window set (npz), or a recording with labels (npz, csv, parquet), relative to the task file."""
@@ -175,6 +173,7 @@ class Task(Wire):
     robust: Robust = Robust()
     aggregator: Aggregator = Aggregator()
     labelled: Labelled | None = None
+    holdout: Holdout = Holdout()
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the method, checked by its config model."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -230,6 +229,10 @@ class Task(Wire):
 
     @model_validator(mode="after")
     def _a_window_fits_into_memory(self) -> Self:
+        if trouble := self.holdout.trouble(
+            self.graph is not None, self.window.length_s, self.window.context_s
+        ):
+            raise ValueError(trouble)
         if self.window.context_s is not None and self.window.context_s < self.window.length_s:
             raise ValueError("window.context_s: under window.length_s; leave it out to keep windows alone")
         values = sum(m.channels * self.context_samples(m.name) for m in self.modalities)

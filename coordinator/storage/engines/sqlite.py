@@ -12,6 +12,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.pool import StaticPool
 
 from coordinator.storage import schema
+from coordinator.storage.backup import unsound
 from coordinator.storage.engines.base import Fence, TableEngine
 from coordinator.storage.migrations import TableVersion, keep_copy, require_readable
 from protocol.errors import LichenError, Misconfigured, Transient
@@ -110,7 +111,7 @@ class SqliteEngine(TableEngine):
                 "the coordinator starts"
             )
         if not read_only:
-            if found >= schema.VERSION and (trouble := schema.unsound(connection.exec_driver_sql)):
+            if found >= schema.VERSION and (trouble := unsound(connection.exec_driver_sql)):
                 raise DatabaseDamaged(f"{self.path}: the coordinator's database is damaged: {trouble}")
             self._bring_up_to_date(connection, found)
         connection.commit()

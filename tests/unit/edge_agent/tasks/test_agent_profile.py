@@ -16,7 +16,8 @@ from edge_agent.windows.observed_profile import (
     restrict_to_profile,
 )
 from edge_agent.windows.rows import RowKind, labelled_for, rows_of
-from edge_agent.windows.store import WindowStore, grid_digest
+from edge_agent.windows.store import WindowStore
+from edge_agent.windows.store_file import grid_digest
 from edge_agent.windows.workspace import WindowWorkspace, material
 from models.contract import Profile, WindowSet
 from models.data.labels.targets import key_of

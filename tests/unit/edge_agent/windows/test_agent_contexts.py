@@ -10,7 +10,8 @@ import pytest
 from edge_agent.windows import store as module
 from edge_agent.windows.observed_profile import restrict_to_profile
 from edge_agent.windows.rows import WindowRow, as_set, rows_of, whole_bytes
-from edge_agent.windows.store import WindowStore, grid_digest
+from edge_agent.windows.store import WindowStore
+from edge_agent.windows.store_file import grid_digest
 from models.contract import Context, Profile, WindowSet
 from models.data import window_set
 from models.data.streams import context as contexts

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from edge_agent.windows.store import grid_digest
+from edge_agent.windows.store_file import grid_digest
 from edge_agent.windows.window_sets import windows_of_recording
 from models.data.labels.rules import Labels
 from models.data.streams.batches import LabelBatch

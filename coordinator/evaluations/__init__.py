@@ -1,0 +1,1 @@
+"""Evaluations that devices report: checked, one bounded row each, and sums over the fleet by version."""
