@@ -141,7 +141,9 @@ def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[di
         "collecting": None,
         "devices_known": len(roster),
         "devices_hindered": sum(
-            (device := roster.get(name)) is not None and device.state.hindered is not None
+            (device := roster.get(name)) is not None
+            and device.state.hindered is not None
+            and device.state.hindered.bundle is not None  # without one it runs no model, perhaps on purpose
             for name in roster.online()
             if name not in barred
         ),
