@@ -16,6 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from protocol.errors import Misconfigured
 
 _HEAD_BYTES: Final = 32 * 1024
+HEAD_S: Final = 20.0
+"""A connection on which the head of a request does not come within this time is closed."""
 _KEEP_S: Final = 30
 _CONNECTIONS: Final = 512
 _STOP_S: Final = 1
@@ -25,10 +27,15 @@ _quiet.setLevel(logging.ERROR)
 
 
 class _Protocol(H11Protocol):
-    """Gives a request its peer's certificate: ``request.state.peer_certificate``, DER bytes or None."""
+    """Gives a request its peer's certificate: ``request.state.peer_certificate``, DER bytes or None.
+
+    A connection on which no whole head of a request comes in time is closed: else silent ones would use up
+    all that there are.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._late: asyncio.TimerHandle | None = None
         self.logger = _quiet
         self.access_log = False
 
@@ -37,6 +44,35 @@ class _Protocol(H11Protocol):
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         self.app_state = {**self.app_state, "peer_certificate": certificate}
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._answers():
+            self._stop_waiting()
+        elif self._late is None:
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _answers(self) -> bool:
+        """Whether a whole head came, and its answer is not complete."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _await_head(self) -> None:
+        self._late = asyncio.get_running_loop().call_later(HEAD_S, self._too_late)
+
+    def _too_late(self) -> None:
+        self._late = None
+        if not self._answers():
+            self.transport.close()
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class _Server(Server):
