@@ -17,6 +17,7 @@ from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
+from console.views.device_views import DeviceViews
 from console.views.overview import Overview
 from console.views.rollouts import RolloutPages
 from console.views.rounds import RoundPages
@@ -79,11 +80,13 @@ class RunningConsole:
             certificates=None if tls is None else tls.certificates,
         )
         readings = SharedReadings(self._tables, watch)
+        self._devices = DeviceViews(settings, watch, events)
         parts = [
             Overview(settings, watch, readings, events).part(),
             RoundPages(watch, readings).part(),
             VersionPages(watch, readings, BundleFiles(settings), settings.fleet).part(),
             RolloutPages(settings, watch, readings).part(),
+            *self._devices.parts(),
             session_part(),
             ConsoleActions(settings, watch).part(),
         ]
@@ -91,12 +94,13 @@ class RunningConsole:
         console = Console(access, self.parts, names, given={"fleet": settings.fleet})
         server = PageServer(console.asgi, host, port, None if tls is None else tls.context)
         self.url = f"http{'' if tls is None else 's'}://{f'[{host}]' if ':' in host else host}:{server.port}"
-        self.services = {"tables": watch.run, "pages": server.run}
+        self.services = {"tables": watch.run, "pages": server.run, **self._devices.services()}
         if tls is not None:
             self.services["certificate"] = tls.run
 
     def close(self) -> None:
         """Close what it holds of the tables."""
+        self._devices.close()
         self._tables.close()
         self._accounts.close()
 

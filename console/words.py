@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -64,12 +65,24 @@ def metric(name: str) -> str:
     return f"{target}: {words}" if slash else words[:1].upper() + words[1:]
 
 
+def segment(text: str) -> str:
+    """A text as one segment of a path."""
+    return quote(text, safe="")
+
+
+def share(value: float | None) -> str:
+    """A share of 1 in percent."""
+    return MISSING if value is None else f"{100 * value:.0f} %"
+
+
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "ago": ago,
     "digest": digest,
     "metric": metric,
     "moment": moment,
     "number": number,
+    "segment": segment,
+    "share": share,
     "size": size,
     "span": span,
 }

@@ -86,7 +86,8 @@ class SharedReader(Generic[T]):
         self._events.publish({self._subject: self.reading.revision})
 
     async def run(self) -> None:
-        """Read for ever, while somebody looks."""
+        """Read at the start, so that the first viewer waits less, and then for ever while somebody looks."""
+        await self.again()
         while True:
             if not self._wanted():
                 self._wake.clear()

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from console.words import digest
 from protocol.base import first_fault
 from protocol.errors import Reason, Refused
 
@@ -33,7 +34,11 @@ class ListQuery(BaseModel):
         """The address of the same list with other values; values as they are without a word are left out."""
         fields = type(self).model_fields
         values = {**self.model_dump(), **changes}
-        asked = {name: value for name, value in values.items() if value != fields[name].default}
+        asked = {
+            name: 1 if value is True else value
+            for name, value in values.items()
+            if value != fields[name].default
+        }
         return f"{path}?{urlencode(asked)}" if asked else path
 
 
@@ -84,6 +89,16 @@ class Listing(Generic[T]):
         if self.query.sort == column:
             order = "desc" if self.query.order == "asc" else "asc"
         return self.address(sort=column, order=order, page=1)
+
+
+def replaced_address(request: Request, address: str) -> dict[str, str]:
+    """Headers that give the browser the short address of what a form asked for."""
+    return {"hx-replace-url": address} if request.headers.get("hx-trigger") == "filter" else {}
+
+
+def content_of(request: Request, *values: object) -> str:
+    """A digest of what a page shows to this viewer: others have other buttons."""
+    return digest(request.state.viewer, *values)
 
 
 def unchanged(request: Request, shown: str) -> Response | None:

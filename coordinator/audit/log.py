@@ -141,15 +141,16 @@ def _failure(error: BaseException) -> str:
     return f"failed: {type(error).__name__}"
 
 
-def read_log(where: Location | Path, *, last: int | None = None) -> list[AuditEntry]:
-    """The newest entries, the oldest of them first; at most ``MAX_LISTED``.
+def read_log(where: Location | Path, *, last: int | None = None, after: int = 0) -> list[AuditEntry]:
+    """The newest entries after a row, the oldest of them first; at most ``MAX_LISTED``.
 
     Raises:
         Misconfigured: the log cannot be read.
         Transient: another process holds it, or the server cannot be reached.
     """
     count = MAX_LISTED if last is None else min(last, MAX_LISTED)
-    with _reading(where, "SELECT seq, doc, digest FROM audit ORDER BY seq DESC LIMIT ?", count) as rows:
+    query = "SELECT seq, doc, digest FROM audit WHERE seq > ? ORDER BY seq DESC LIMIT ?"
+    with _reading(where, query, after, count) as rows:
         found = list(rows)
     try:
         return [AuditEntry.model_validate_json(row.doc) for row in reversed(found)]
@@ -158,8 +159,15 @@ def read_log(where: Location | Path, *, last: int | None = None) -> list[AuditEn
         raise Misconfigured(f"{words}; lichen audit verify names the first one") from None
 
 
-def verify_log(where: Location | Path, heads: tuple[AuditHead, ...] = ()) -> ChainCheck:
+def verify_log(
+    where: Location | Path, heads: tuple[AuditHead, ...] = (), *, most: int | None = None
+) -> ChainCheck:
     """Check the whole log against itself, against the recorded head of the state folder, and ``heads``.
+
+    Args:
+        where: the tables; a folder stands for the SQLite files in it.
+        heads: that were recorded elsewhere.
+        most: only so many rows from the first one; None: all.
 
     Raises:
         Misconfigured: the log or the recorded head cannot be read.
@@ -167,8 +175,10 @@ def verify_log(where: Location | Path, heads: tuple[AuditHead, ...] = ()) -> Cha
     """
     folder = Location.at(where).state_dir
     recorded = _recorded(folder / HEAD)  # first: the log may grow meanwhile
-    with _reading(where, "SELECT seq, doc, digest FROM audit ORDER BY seq") as rows:
-        return verify(rows, heads if recorded is None else (*heads, recorded))
+    known = heads if recorded is None else (*heads, recorded)
+    last = 2**31 - 1 if most is None else most
+    with _reading(where, "SELECT seq, doc, digest FROM audit WHERE seq <= ? ORDER BY seq", last) as rows:
+        return verify(rows, [one for one in known if one.seq <= last])
 
 
 def _recorded(file: Path) -> AuditHead | None:

@@ -63,9 +63,16 @@
   setInterval(count, 1000);
   document.addEventListener("htmx:load", count);
 
-  // <figure data-plot='{"x": [...], "series": [{"name", "values"}], "label", "height", "min", "max"}'>: drawn by uPlot
-  // where it is loaded.
+  // <figure data-plot='{"x": [...], "series": [{"name", "values"}], "label", "height", "min", "max", "time"}'>: drawn by
+  // uPlot where it is loaded. time: x is in Unix seconds.
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const two = (number) => String(number).padStart(2, "0");
+  const day = (at) => `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  const hour = (at) => `${two(at.getHours())}:${two(at.getMinutes())}`;
+  const ticks = (_plot, splits) => {
+    const long = splits.length > 1 && splits.at(-1) - splits[0] > 172800;
+    return splits.map((one) => (long ? day : hour)(new Date(one * 1000)));
+  };
   const draw = (figure, again) => {
     if (!window.uPlot || !figure.clientWidth) return;
     const key = `${figure.clientWidth} ${figure.dataset.plot}`;
@@ -75,17 +82,19 @@
     figure.plot?.destroy();
     const shown = (value) => (value == null ? "–" : String(Number(value.toPrecision(4))));
     const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line") } };
+    const at = (_plot, one) => { const when = new Date((one ?? given.x.at(-1)) * 1000); return `${day(when)} ${hour(when)}`; };
     const series = given.series.map((one, i) => ({
       label: one.name, stroke: style(`--plot-${i % 6}`), width: 2, spanGaps: true, dash: one.dashed ? [6, 5] : undefined,
       points: { show: given.x.length < 30 && !one.dashed, size: 5 },
       value: (_, value) => shown(value ?? one.values.findLast((known) => known != null)),
     }));
     const bounds = given.min == null ? {} : { range: (_, low, high) => [Math.min(given.min, low ?? 0), Math.max(given.max, high ?? 1)] };
-    const whole = given.time || given.fraction ? {} : { values: (_, ticks) => ticks.map((one) => (Number.isInteger(one) ? one : "")) };
+    const whole = given.fraction ? {} : { values: (_, splits) => splits.map((one) => (Number.isInteger(one) ? one : "")) };
+    const along = given.time ? { values: ticks, space: 64 } : { ...whole, label: given.label, labelSize: 20 };
     figure.plot = new uPlot({
       width: figure.clientWidth, height: given.height ?? 240, scales: { x: { time: Boolean(given.time) }, y: bounds },
-      axes: [{ ...axis, ...whole, label: given.label, labelSize: 20 }, { ...axis, size: 48 }],
-      series: [{ label: given.label, ...(given.time ? {} : { value: (_, value) => shown(value ?? given.x.at(-1)) }) }, ...series], cursor: { drag: { x: false, y: false } },
+      axes: [{ ...axis, ...along }, { ...axis, size: 48 }],
+      series: [{ label: given.label, value: given.time ? at : (_, value) => shown(value ?? given.x.at(-1)) }, ...series], cursor: { drag: { x: false, y: false } },
     }, [given.x, ...given.series.map((one) => one.values)], figure);
   };
   const drawAll = (root, again) => {
