@@ -11,9 +11,12 @@ from functools import partial
 from typing import Any
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.deployment.events import DeploymentPhase
 from edge_agent.deployment.service import DeploymentService
+from edge_agent.drift.service import DriftService
 from edge_agent.evaluation.service import EvaluationService
 from edge_agent.identity.renewal_service import Renewal
+from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
@@ -73,6 +76,7 @@ class Agent:
     publishing: Publishing | None
     questions: QuestionService | None
     evaluation: EvaluationService
+    drift: DriftService
     local: LocalServer | None
     renewal: Renewal
     report: StatusReport
@@ -98,7 +102,7 @@ class Agent:
             "inference": partial(
                 self.inference.run,
                 publish=None if publishing is None else publishing.offer,
-                observe=executor.observe,
+                observe=self._observe,
             ),
             **({"queries": self.questions.run} if self.questions else {}),
             **({"local": self.local.run} if self.local else {}),
@@ -108,6 +112,7 @@ class Agent:
             "deployment": self.deployment.run,
             "rollout": executor.run,
             "evaluation": self.evaluation.run,
+            "drift": self.drift.run,
             "metrics": self.reporter.run_metrics,
             **({"telemetry": self.telemetry.run} if self.settings.telemetry.every_s else {}),
             "logs": self.logs.run,
@@ -125,6 +130,12 @@ class Agent:
             },
             **self.renewal.services(),
         }
+
+    def _observe(self, seen: BatchObservation) -> None:
+        """A trial watches its model, and after it drift is watched: both see each batch once."""
+        self.deployment.executor.observe(seen)
+        if self.deployment.executor.phase is DeploymentPhase.COMMITTED:
+            self.drift.observe(seen)
 
     async def _on_connect(self) -> None:
         await self.reporter.send_online()

@@ -8,6 +8,7 @@ from pathlib import Path
 from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings
 from edge_agent.deployment.service import DeploymentService
+from edge_agent.drift.service import DriftService
 from edge_agent.evaluation.service import EvaluationService
 from edge_agent.identity.files import folder_of
 from edge_agent.identity.renewal_service import Renewal
@@ -133,6 +134,7 @@ def build(
     labels = LabelService(collector, inference, clock, changed, settings.infer.min_quality)
     publishing = _publishing(settings, publish_link, clock, rng, labels)
     evaluation = EvaluationService(settings, link, collector, inference, clock)
+    drift = DriftService(settings.drift, settings.state_dir, clock)
     local = None if local_socket is None else LocalServer(local_socket, labels, clock, recent)
 
     # Messages from the coordinator, and reports to it.
@@ -143,7 +145,14 @@ def build(
         withdrawn=outbox.confirmed, changed=changed, wanted=state_wanted, metrics=metrics,
     )  # fmt: skip
     telemetry = TelemetryReporter(
-        settings, link, spool=storage.spool, collector=collector, inference=inference, clock=clock, rng=rng
+        settings,
+        link,
+        spool=storage.spool,
+        collector=collector,
+        inference=inference,
+        drift=drift,
+        clock=clock,
+        rng=rng,
     )
     logs = LogSender(settings, link, recent, clock)
     dispatcher = MessageDispatcher(
@@ -155,7 +164,7 @@ def build(
     )
     parts: list[StatusPart | None] = [
         renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models, inference,
-        publishing, questions, labels, evaluation, dispatcher, logs,
+        publishing, questions, labels, evaluation, drift, dispatcher, logs,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(
@@ -163,7 +172,7 @@ def build(
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
         dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, logs=logs, publishing=publishing,
-        questions=questions, evaluation=evaluation, local=local, renewal=renewal, report=report,
+        questions=questions, evaluation=evaluation, drift=drift, local=local, renewal=renewal, report=report,
         progress=progress, first_task=first_task,
     )  # fmt: skip
 

@@ -47,5 +47,8 @@ class Telemetry(Wire):
     latency_p50_s: Seconds | None = None
     """From the end of a window to its prediction, since the last report: an upper bound of the quantile."""
     latency_p95_s: Seconds | None = None
+    drift: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """How far the committed model's answers are from those of its first days on the device, over its limit:
+    above 1 while it drifts."""
     modalities: Annotated[dict[Name, ModalityTelemetry], Field(max_length=16)] = Field(default_factory=dict)
     """Those of the task that the device reads."""

@@ -16,6 +16,7 @@ from runtime.metrics import MetricFamily, gauge
 _BYTES: Final = (1e5, 1e6, 1e7, 3e7, 1e8, 3e8, 1e9, 3e9, 1e10, 1e11)
 _SHARE: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 2.0, 4.0)
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0)
+_DRIFT: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 _RATE: Final = (0.0, 0.001, 0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 OF_DEVICE: Final[Mapping[str, tuple[str, Sequence[float]]]] = {
     "uptime_s": ("Seconds since the agent's start", (60.0, 600.0, 3600.0, 21600.0, 86400.0, 604800.0)),
@@ -34,6 +35,7 @@ OF_DEVICE: Final[Mapping[str, tuple[str, Sequence[float]]]] = {
     "predictions_per_s": ("Predictions in a second", _RATE),
     "latency_p50_s": ("Median latency from the end of a window to its prediction", _SECONDS),
     "latency_p95_s": ("95th percentile of that latency", _SECONDS),
+    "drift": ("Distance of the model's answers from its first days, over its limit", _DRIFT),
 }
 """By field of ``protocol.telemetry.Telemetry``: its help text, and the upper ends of its buckets."""
 OF_MODALITY: Final[Mapping[str, tuple[str, Sequence[float]]]] = {

@@ -168,6 +168,16 @@ class DeploySettings(Section):
     """A model that is still on trial after this many starts of the agent is removed: it may be the cause."""
 
 
+class DriftSettings(Section):
+    """``[drift]``: of the committed model's answers from those of its first days on this device."""
+
+    enabled: bool = True
+    reference_days: Annotated[int, Field(ge=1, le=31)] = 3
+    """The model's first days that later ones are compared with; 7 where weekends differ from other days."""
+    min_windows: Annotated[int, Field(ge=50, le=1_000_000)] = 200
+    """With fewer windows in a day, nothing is compared."""
+
+
 class DownloadSettings(Section):
     """``[download]``: large blobs over HTTPS instead of MQTT, if the coordinator has a bucket."""
 
@@ -219,6 +229,7 @@ class AgentSettings(Section):
     evaluation: HoldoutSettings = HoldoutSettings()
     graph: KnowledgeGraphSettings | None = None
     deploy: DeploySettings = DeploySettings()
+    drift: DriftSettings = DriftSettings()
     download: DownloadSettings = DownloadSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     diagnosis: DiagnosisSettings = DiagnosisSettings()

@@ -42,6 +42,8 @@ class WindowBatch:
         self.count = len(self._some_N)
         self.since = judged.closed
         self.y_B = judged.windows.y_B[self._some_N]
+        self.read_NR: NDArray[np.bool_] | None = self._asked[1][self._some_N]
+        """Which modalities the model reads in each of them."""
 
     async def ask(self, model: Model) -> Answers:
         """Predict for the windows with a modality that the model reads. Raises PredictionFailed."""
@@ -87,6 +89,7 @@ class QuestionBatch:
         self.count = len(asked.questions)
         self.since = asked.at
         self.y_B = _NOTHING
+        self.read_NR: NDArray[np.bool_] | None = None
 
     async def ask(self, model: Model) -> Answers:
         """Rows of the best answers; none if the device has no embeddings. Raises PredictionFailed."""

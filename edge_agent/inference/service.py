@@ -243,7 +243,7 @@ class Inference(StatusPart):
             beside = None if before is None else shadow
             manifest, before_s = (None, None) if beside is None else (beside.manifest, self._shadow_s)
             about = (model.digest, model.manifest, count, latency_s, error, answers or {}, inputs.y_B)
-            observe(BatchObservation(*about, before, before_s, manifest, before_error))
+            observe(BatchObservation(*about, before, before_s, manifest, before_error, inputs.read_NR))
         if model.failures >= MAX_DEATHS and model is self._model:
             self.disabled_reason = f"the model did not answer {model.failures} times in a row: {error}"
             _log.error("inference_stopped", error=self.disabled_reason)

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.drift.service import DriftService
 from edge_agent.inference.latency import Latency
 from edge_agent.inference.service import Inference
 from edge_agent.telemetry.host import HostReading, cpu_seconds, read_host
@@ -46,6 +47,7 @@ class TelemetryReporter:
         spool: counts the updates that wait.
         collector: counts windows.
         inference: counts predictions and their latencies.
+        drift: compares the committed model's answers with those of its first days.
         clock: paces it.
         rng: spreads the reports of a fleet that starts at once; None creates one.
         read: reads the machine; called in a thread.
@@ -59,6 +61,7 @@ class TelemetryReporter:
         spool: Spool,
         collector: Collector,
         inference: Inference,
+        drift: DriftService,
         clock: Clock,
         rng: random.Random | None = None,
         read: Callable[[Path], HostReading] = read_host,
@@ -68,6 +71,7 @@ class TelemetryReporter:
         self._spool = spool
         self._collector = collector
         self._inference = inference
+        self._drift = drift
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 - a delay, no secret
         self._read = read
@@ -106,6 +110,7 @@ class TelemetryReporter:
             "predictions_per_s": (now.predictions - before.predictions) / passed_s,
             "latency_p50_s": latency.quantile_s(0.5),
             "latency_p95_s": latency.quantile_s(0.95),
+            "drift": self._drift.ratio,
         }
         return Telemetry(
             uptime_s=round(now.at - self._started, 1),

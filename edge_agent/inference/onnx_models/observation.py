@@ -34,6 +34,7 @@ class BatchObservation:
         y_B: the true class of the target ``label`` for each window; -1 if unknown.
         before: the shadow's answers to the same; None without a shadow, after its failure, or if there was no
             time.
+        read_NR: which modalities the model read in each window, in the manifest's order; None: no windows.
         before_error: why the shadow gave no answers when it was called.
         before_latency_s: as ``latency_s``, of the shadow.
         before_manifest: of the shadow.
@@ -50,6 +51,7 @@ class BatchObservation:
     before_latency_s: float | None = None
     before_manifest: BundleManifest | None = None
     before_error: str = ""
+    read_NR: NDArray[np.bool_] | None = None
 
 
 def rows(answers: Answers | None) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.drift.service import DriftService
 from edge_agent.inference.latency import Latency
 from edge_agent.telemetry.host import HostReading, cpu_seconds, read_host
 from edge_agent.telemetry.reporter import TelemetryReporter
@@ -57,6 +58,7 @@ def parts(tmp_path):
         spool=spool,
         collector=collector,
         inference=inference,
+        drift=DriftService(settings.drift, tmp_path, clock),
         clock=clock,
         read=lambda _: READING,
     )

@@ -1,0 +1,1 @@
+"""Compares what the committed model says with its own first days on this device."""
