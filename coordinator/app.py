@@ -24,6 +24,7 @@ from runtime import logs
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
 from runtime.process import garbage
+from runtime.tracing.settings import tracer_of
 
 
 def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Link) -> RunningLink:
@@ -107,6 +108,7 @@ async def open_coordinator(
         task = labelled_data.announced(task)  # from here on: the part of the task that devices may see
         cluster = None if jobs is not None else cluster_of(settings, storage)
         jobs = jobs or jobs_of(settings, task, storage, cluster)
+        tracer = tracer_of(settings.tracing, "lichen-coordinator", settings.fleet)
         coordinator = build(
             settings,
             task,
@@ -118,6 +120,7 @@ async def open_coordinator(
             wires=wires or Wires(),
             folds=None if cluster is None else ClusterFolds(cluster, settings.compute),
             lease=lease,
+            tracer=tracer,
         )
         try:
             if cluster is not None:
@@ -126,6 +129,7 @@ async def open_coordinator(
         finally:
             await jobs.close()
             coordinator.close()
+            tracer.close()
 
 
 async def run(settings: CoordinatorSettings, task: Task, server: Server, *, jobs: Jobs | None = None) -> int:

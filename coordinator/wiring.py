@@ -13,8 +13,9 @@ from coordinator.admission.operator_orders import OperatorOrders
 from coordinator.admission.quarantine import Quarantine
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.device_weight_store import DeviceWeightStore
-from coordinator.aggregation.round_fold import FoldRunner
+from coordinator.aggregation.round_fold import FoldRunner, LocalFolds
 from coordinator.aggregation.screen_baseline import ScreenBaseline
+from coordinator.aggregation.traced_folds import TracedFolds
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
 from coordinator.delivery.factory import build_delivery
@@ -59,6 +60,7 @@ from coordinator.status.prometheus import DiskUse
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import BlobOwnership
 from coordinator.telemetry.recorder import TelemetryRecorder
+from coordinator.telemetry.round_tracing import RoundTracing
 from coordinator.trust.signer import pointer_signer_of, resign_periodically
 from coordinator.trust.work_signer import WorkSigner
 from coordinator.wires import Wires
@@ -69,6 +71,7 @@ from protocol.tasks.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
 from runtime.storage import sqlite
+from runtime.tracing.spans import OFF, Tracer
 
 
 def build(
@@ -83,6 +86,7 @@ def build(
     wires: Wires,
     folds: FoldRunner | None = None,
     lease: LeaseKeeper | None = None,
+    tracer: Tracer = OFF,
 ) -> Coordinator:
     """Build a coordinator; nothing runs yet.
 
@@ -97,12 +101,14 @@ def build(
         wires: the signals between parts.
         folds: run the passes over a round's updates; None: in a thread.
         lease: held; other processes accept the updates. None: this process does everything.
+        tracer: takes spans of rounds.
 
     Raises:
         Misconfigured: there is a root of trust, but the online key is missing.
     """
     store, journal, blobs, ledger = storage.store, storage.journal, storage.blobs, storage.ledger
     routed, rollouts, changes, offers = routing(server), storage.rollouts, wires.changes, wires.offers
+    tracing = RoundTracing(tracer, store, settings.fleet, task.name, clock)
     post, voice = Sender(link, settings.fleet), LogRateLimiter(clock.now)
     traffic = Traffic(store, link.counters)
 
@@ -158,13 +164,7 @@ def build(
     rollout = None
     if rollouts is not None:
         rollout = RolloutService(
-            rollouts,
-            delivery,
-            roster=roster,
-            barred=access.denial,
-            link=link,
-            changes=changes,
-            clock=clock,
+            rollouts, delivery, roster=roster, barred=access.denial, link=link, changes=changes, clock=clock
         )
     registry, weighings = ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store)
     model = CurrentModel(task, registry, lambda: driver.state.manifest, settings.max_update_bytes)
@@ -187,33 +187,18 @@ def build(
         pointer_signer=pointer_signer,
         back_up=partial(back_up_databases, storage.root),
         held=encoder_models.held,
-        folds=folds,
+        folds=TracedFolds(folds or LocalFolds(), tracing) if tracing.on else folds,
+        tracing=tracing,
     )
     signer = WorkSigner(pointer_signer, store, clock)
     offering = OfferAnnouncer(
-        post=post,
-        driver=driver,
-        registry=registry,
-        encoder_models=encoder_models,
-        signer=signer,
-        changes=offers,
-        clock=clock,
-        every_s=settings.offer_every_s,
-    )
+        post=post, driver=driver, registry=registry, encoder_models=encoder_models, signer=signer,
+        changes=offers, clock=clock, every_s=settings.offer_every_s,
+    )  # fmt: skip
     announcer = Announcer(
-        post=post,
-        driver=driver,
-        store=store,
-        roster=roster,
-        registry=registry,
-        deployment=delivery,
-        rollouts=rollouts,
-        traffic=traffic,
-        signer=signer,
-        changes=changes,
-        offers=offering,
-        clock=clock,
-    )
+        post=post, driver=driver, store=store, roster=roster, registry=registry, deployment=delivery,
+        rollouts=rollouts, traffic=traffic, signer=signer, changes=changes, offers=offering, clock=clock,
+    )  # fmt: skip
     audit = IntegrityCheck(driver, journal, round_worker, link, clock)
 
     # Receiving messages.
@@ -229,6 +214,7 @@ def build(
         uploads=Uploads(storage.stores.chunks, quota.per_device_bytes, quota.total_bytes, clock.now),
         receipts=receipts,
         access=access,
+        tracing=tracing,
     )
     telemetry, evaluations = (
         TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock),
@@ -266,10 +252,18 @@ def build(
         blobs, post, receipts.enqueue, settings.mqtt.window, clock, budget, voice, may_fetch=owners.may_fetch,
         links=storage.stores.links,
     )  # fmt: skip
-    metrics = MetricReceiver(
-        driver, journal, ledger, roster=roster, telemetry=telemetry, evaluations=evaluations, now=clock.now
+    metrics, device_logs = (
+        MetricReceiver(
+            driver,
+            journal,
+            ledger,
+            roster=roster,
+            telemetry=telemetry,
+            evaluations=evaluations,
+            now=clock.now,
+        ),
+        LogReceiver(settings.location, roster, clock),
     )
-    device_logs = LogReceiver(settings.location, roster, clock)
     dispatcher = Dispatcher(
         fleet=settings.fleet,
         messages=link.messages,
@@ -357,7 +351,7 @@ def build(
         always=services,
         measured=(
             driver, fleet, roster, quarantine, access, admission, traffic, receipts, dispatcher, telemetry,
-            evaluations, blob_server, states, receiver, weighings, announcer, DiskUse(storage.root),
+            evaluations, blob_server, states, receiver, weighings, announcer, DiskUse(storage.root), tracer,
             *filter(None, [rollouts]),
         ),
     )  # fmt: skip

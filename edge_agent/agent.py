@@ -21,6 +21,7 @@ from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.knowledge_graph.watcher import KnowledgeGraphWatcher
 from edge_agent.labels.local_server import LocalServer
+from edge_agent.messaging.device_trace import DeviceTrace
 from edge_agent.messaging.dispatcher import MessageDispatcher
 from edge_agent.messaging.log_sender import LogSender
 from edge_agent.messaging.outbox import Outbox
@@ -44,6 +45,7 @@ from runtime.mqtt.link import Link
 from runtime.process.daemon import Progress
 from runtime.storage import sqlite
 from runtime.storage.blob_fetcher import Fetcher
+from runtime.tracing.spans import Tracer
 
 Service = Callable[[], Awaitable[None]]
 
@@ -81,6 +83,8 @@ class Agent:
     renewal: Renewal
     report: StatusReport
     progress: Progress
+    trace: DeviceTrace
+    tracer: Tracer
     first_task: Task | None = None
 
     async def start(self) -> None:
@@ -101,7 +105,7 @@ class Agent:
             "session": self.reporter.run,
             "inference": partial(
                 self.inference.run,
-                publish=None if publishing is None else publishing.offer,
+                publish=self.trace.publishing(None if publishing is None else publishing.offer),
                 observe=self._observe,
             ),
             **({"queries": self.questions.run} if self.questions else {}),
@@ -153,6 +157,7 @@ class Agent:
         """Close everything, after all services have ended."""
         self.tasks.close()
         self.storage.close()
+        self.tracer.close()
 
     def status(self) -> dict[str, Any]:
         """What the agent does, and what it waits for."""

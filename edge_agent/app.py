@@ -36,6 +36,8 @@ from runtime.mqtt.link import Link
 from runtime.process import daemon
 from runtime.settings.load import LogSettings
 from runtime.storage.files import disk_errors
+from runtime.tracing.settings import tracer_of
+from runtime.tracing.spans import OFF, Tracer
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S: Final = 5.0
@@ -63,7 +65,13 @@ def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSetting
         except Misconfigured as error:
             raise Misconfigured(f"{config}: {key}: {error}") from None
     return settings, open_agent(
-        settings, sources, clock, zygote=zygote, local_socket=settings.cache_dir / SOCKET, recent=recent
+        settings,
+        sources,
+        clock,
+        zygote=zygote,
+        local_socket=settings.cache_dir / SOCKET,
+        recent=recent,
+        tracer=tracer_of(settings.tracing, "lichen-agent", settings.device),
     )
 
 
@@ -80,6 +88,7 @@ def open_agent(
     inference: Inference | None = None,
     local_socket: Path | None = None,
     recent: RecentLines | None = None,
+    tracer: Tracer = OFF,
 ) -> Agent:
     """Open the agent's files, and make its parts; :meth:`Agent.close` closes them.
 
@@ -95,6 +104,7 @@ def open_agent(
         inference: see there.
         local_socket: see there.
         recent: see there.
+        tracer: takes spans; closed with the agent.
 
     Raises:
         Misconfigured: another agent runs on this state_dir, or a folder or file of it is invalid.
@@ -123,6 +133,7 @@ def open_agent(
             inference=inference,
             local_socket=local_socket,
             recent=recent,
+            tracer=tracer,
         )
     except BaseException:
         storage.close()

@@ -20,6 +20,7 @@ from edge_agent.labels.local_server import LocalServer
 from edge_agent.labels.service import LabelService
 from edge_agent.labels.site_labels import SiteLabels
 from edge_agent.messaging.contact import Contact
+from edge_agent.messaging.device_trace import DeviceTrace
 from edge_agent.messaging.dispatcher import Handler, MessageDispatcher, commands
 from edge_agent.messaging.log_sender import LogSender
 from edge_agent.messaging.outbox import Outbox
@@ -49,6 +50,7 @@ from runtime.diagnosis.recent_lines import RecentLines
 from runtime.mqtt.link import Link
 from runtime.process.daemon import Progress
 from runtime.storage.blob_fetcher import Download, Fetcher
+from runtime.tracing.spans import OFF, Tracer
 from runtime.waits import StatusPart, StatusText
 
 
@@ -67,6 +69,7 @@ def build(
     inference: Inference | None = None,
     local_socket: Path | None = None,
     recent: RecentLines | None = None,
+    tracer: Tracer = OFF,
 ) -> Agent:
     """Make every part, after the parts it depends on.
 
@@ -84,6 +87,7 @@ def build(
         inference: runs models; None uses ONNX Runtime as configured.
         local_socket: of the local interface; None: there is none.
         recent: the last log lines; None: none are stored.
+        tracer: takes spans of rounds and models.
 
     Raises:
         Misconfigured: ``trust_file`` is missing, or no root.
@@ -95,6 +99,7 @@ def build(
         Counter[str](),
     )
     zygote = zygote or ZygoteClient(settings.log)
+    trace = DeviceTrace(tracer, settings.fleet, settings.device, clock)
 
     # From sensors or files to the current task's data.
     inference = inference or Inference(settings.infer, clock, storage.private, zygote)
@@ -114,11 +119,11 @@ def build(
     )  # fmt: skip
     outbox = Outbox(
         link, storage.spool, storage.ledger, settings, clock, learning=learning, contact=contact,
-        state_wanted=state_wanted, changed=changed, rng=rng,
+        state_wanted=state_wanted, changed=changed, rng=rng, trace=trace,
     )  # fmt: skip
     learner = Learner(
         settings, tasks, outbox, storage=storage, fetcher=fetcher, clock=clock, learning=learning,
-        metrics=metrics, contact=contact, worker=worker, zygote=zygote,
+        metrics=metrics, contact=contact, worker=worker, zygote=zygote, trace=trace,
     )  # fmt: skip
 
     schedule = OfferSchedule(settings.device, learner, link, clock, learning)
@@ -127,7 +132,7 @@ def build(
     trust = trust_of(settings, fetcher, clock)
     deployment = DeploymentService(
         settings.state_dir / "models", fetcher, inference, tasks, fetch_timeout_s=settings.fetch_timeout_s,
-        changed=changed, clock=clock, trust=trust, settings=settings.deploy,
+        changed=changed, clock=clock, trust=trust, settings=settings.deploy, trace=trace,
     )  # fmt: skip
     models = ModelStatus(settings, tasks, inference, deployment)
     questions = _questions(settings, inference, storage, tasks, clock)
@@ -164,7 +169,7 @@ def build(
     )
     parts: list[StatusPart | None] = [
         renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models, inference,
-        publishing, questions, labels, evaluation, drift, dispatcher, logs,
+        publishing, questions, labels, evaluation, drift, dispatcher, logs, trace,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(
@@ -173,7 +178,7 @@ def build(
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
         dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, logs=logs, publishing=publishing,
         questions=questions, evaluation=evaluation, drift=drift, local=local, renewal=renewal, report=report,
-        progress=progress, first_task=first_task,
+        progress=progress, first_task=first_task, trace=trace, tracer=tracer,
     )  # fmt: skip
 
 

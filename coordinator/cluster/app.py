@@ -36,6 +36,7 @@ from runtime.mqtt.link import Link
 from runtime.process import garbage
 from runtime.process.daemon import Finished, supervise
 from runtime.storage.files import disk_errors
+from runtime.tracing.settings import tracer_of
 
 log = structlog.get_logger(__name__)
 
@@ -209,6 +210,7 @@ async def open_ingest(
         ping_topic=ping_topic(settings.fleet),
     )
     with open_shared_storage(settings, task, clock, keeps_messages=keeps_messages) as storage:
+        tracer = tracer_of(settings.tracing, "lichen-ingest", settings.fleet)
         worker = ingest_worker.build(
             settings,
             labelled_data.announced(task),
@@ -217,6 +219,7 @@ async def open_ingest(
             link=link,
             clock=clock,
             wires=outer.wires,
+            tracer=tracer,
         )
         heartbeat = ProcessHeartbeat(storage.store, holder_name(), clock, worker.threads)
         try:
@@ -225,6 +228,7 @@ async def open_ingest(
         finally:
             heartbeat.forget()
             worker.close()
+            tracer.close()
 
 
 async def _run_all(services: Mapping[str, Callable[[], Awaitable[None]]]) -> None:

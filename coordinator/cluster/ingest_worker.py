@@ -36,6 +36,7 @@ from coordinator.status.prometheus import DiskUse
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import BlobOwnership
 from coordinator.telemetry.recorder import TelemetryRecorder
+from coordinator.telemetry.round_tracing import RoundTracing
 from coordinator.wires import Wires
 from models.contract import Server
 from protocol.tasks.task import Task
@@ -44,6 +45,7 @@ from runtime.clock import Clock
 from runtime.concurrency.threads import Threads
 from runtime.metrics import HasMetrics
 from runtime.storage import sqlite
+from runtime.tracing.spans import OFF, Tracer
 
 
 def client_id(fleet: str) -> str:
@@ -92,6 +94,7 @@ def build(
     link: RunningLink,
     clock: Clock,
     wires: Wires,
+    tracer: Tracer = OFF,
 ) -> IngestWorker:
     """Build a process that accepts updates; nothing runs yet.
 
@@ -103,6 +106,7 @@ def build(
         link: the broker, with the filters of :func:`protocol.topics.ingest_filters`.
         clock: the time.
         wires: the signals between parts.
+        tracer: takes spans of updates.
     """
     store, journal, blobs, ledger = storage.store, storage.journal, storage.blobs, storage.ledger
     post, voice, threads = Sender(link, settings.fleet), LogRateLimiter(clock.now), Threads("journal", 2)
@@ -143,6 +147,7 @@ def build(
         ),
         receipts=receipts,
         access=access,
+        tracing=RoundTracing(tracer, store, settings.fleet, task.name, clock),
     )
     budget, owners = FetchBudget(settings.fetch.device_bytes_a_day, devices), BlobOwnership(task, blobs)
     blob_server = BlobServer(
@@ -212,6 +217,7 @@ def build(
             receiver,
             telemetry,
             DiskUse(storage.root),
+            tracer,
         ),
     )
 

@@ -15,6 +15,7 @@ from models.training.evaluation import Part
 from protocol.base import Name
 from protocol.messages import MAX_BLOB_BYTES
 from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load
+from runtime.tracing.settings import TracingSettings
 
 Positive = Annotated[int, Field(ge=1)]
 Timeout = Annotated[float, Field(gt=0, le=7 * 86400)]
@@ -151,6 +152,7 @@ class CoordinatorSettings(Section):
     rollout: RolloutSettings = RolloutSettings()
     storage: StorageSettings = StorageSettings()
     cluster: ClusterSettings = ClusterSettings()
+    tracing: TracingSettings = TracingSettings()
     history_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
     """Of the database; beyond that the oldest rounds are removed from the history, too."""
     exit_when_done: bool = False

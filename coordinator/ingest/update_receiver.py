@@ -18,6 +18,7 @@ from coordinator.messaging.receipts import ReceiptSender
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import check_acceptable
 from coordinator.storage.update_journal import Journal
+from coordinator.telemetry.round_tracing import RoundTracing
 from models.contract import Server
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import check_seal, digest, is_frame
@@ -52,11 +53,13 @@ class UpdateReceiver:
         uploads: Uploads,
         receipts: ReceiptSender,
         access: AccessControl,
+        tracing: RoundTracing,
     ) -> None:
         self._task = task
         self._driver = driver
         self._model = model
         self._note = note
+        self._tracing = tracing
         self._journal = journal
         self._roster = roster
         self._uploads = uploads
@@ -183,12 +186,17 @@ class UpdateReceiver:
 
     async def _update(self, device: str, payload: bytes, mark: str, *, again: bool = False) -> None:
         """Verify, decode, bound, check, write to the journal; then send the receipt."""
-        offered, judged = self.verifier.offered(device, payload), self._driver.state
+        offered, judged, arrived = (
+            self.verifier.offered(device, payload),
+            self._driver.state,
+            self._tracing.wall(),
+        )
         try:
             if self._is_here(device, mark):
                 return
             self._check_known(device)
             found = await self.verifier.verify(offered)
+            verified = self._tracing.wall()
             self._note(mark, found.norms)
             await self.commits.accept(found.header, mark, payload, found.blobs)
         except Refused as refused:
@@ -197,6 +205,7 @@ class UpdateReceiver:
             elif not await self._again(device, mark):
                 await self._refuse(device, offered.round, mark, refused)
             return
+        self._tracing.accepted(found.header, arrived, verified)
         self._roster.contributed(device)
         self._receipts.send_accepted(device, found.header.round, mark)
 

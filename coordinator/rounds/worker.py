@@ -38,6 +38,7 @@ from coordinator.storage.backup import is_due
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import without_private_blobs
 from coordinator.storage.update_journal import Journal
+from coordinator.telemetry.round_tracing import RoundTracing
 from coordinator.trust.signer import PointerSigner
 from coordinator.workers.jobs import ExportLineage, Jobs
 from models.contract import Blobs, Server
@@ -78,6 +79,7 @@ class RoundWorker:
     pointer_signer: PointerSigner
     back_up: Callable[[], None]
     held: Callable[[], AbstractContextManager[tuple[str, ...]]]
+    tracing: RoundTracing
     folds: FoldRunner | None = None
 
     def __post_init__(self) -> None:
@@ -204,7 +206,9 @@ class RoundWorker:
         return sound(weighted_mean(names, self.journal.told(round_, devices))) if names else {}
 
     async def _aggregate(self, command: Aggregate) -> None:
-        state, round_ = await self.model.whole(), command.round
+        round_ = command.round
+        began = self.tracing.closing(round_, self.driver.state.manifest)
+        state = await self.model.whole()
         entries = await asyncio.to_thread(self.journal.entries, round_, command.devices)
         limits, known = self.model.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self.references.read)
@@ -216,7 +220,10 @@ class RoundWorker:
             await self.lose(round_, unusable)
             return
         step = await asyncio.to_thread(early_end.step, self.driver.task, state, made.state)
+        folded = self.tracing.wall()
         await self._made(round_, made, tuple(entry.device for entry in entries), step)
+        self.tracing.step("version", folded)
+        await self.tracing.closed(began, len(entries))
 
     async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
         """Report accepted updates that cannot be counted as refused (docs/reliability.md)."""
@@ -245,21 +252,26 @@ class RoundWorker:
                 self.journal.mark_void(round_, digest)
 
     async def _export(self, command: Export) -> None:
-        await self._bundle(command.version)
+        began = self.tracing.wall()
+        parent = await self._bundle(command.version)
+        exported = self.tracing.wall()
         await self.driver.post(ExportDone(version=command.version))
         await self.deployment.announce()
+        self.tracing.exported(command.version, parent, began, exported)
 
     async def export_newest(self) -> None:
         """Once all rounds are over: make the missing bundles, and send devices their pointers."""
         await self._bundle(self.driver.state.version)
         await self.deployment.announce()
 
-    async def _bundle(self, version: int) -> None:
+    async def _bundle(self, version: int) -> str | None:
+        """Make the bundles of a version; the manifest of the version before."""
         metrics = await asyncio.to_thread(self.registry.metrics, version)
         row = await asyncio.to_thread(self.registry.row, version)
         parent = None if row is None else row["parent"]
         lineage = ExportLineage(version, parent, self.driver.state.manifest, metrics)
         await self.deployment.export(self.jobs, await self._shared(), lineage)
+        return None if parent is None else str(parent)
 
     def _tidy(self, version: int) -> None:
         """Remove blobs of old versions and headers of old rounds; an error here fails no round."""

@@ -14,6 +14,7 @@ from protocol.tasks.evaluation import MAX_EVALUATED
 from protocol.tasks.options import FeatureName
 from protocol.tasks.task import ModalityName, Task
 from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
+from runtime.tracing.settings import TracingSettings
 
 Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
 DownloadHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
@@ -233,6 +234,7 @@ class AgentSettings(Section):
     download: DownloadSettings = DownloadSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     diagnosis: DiagnosisSettings = DiagnosisSettings()
+    tracing: TracingSettings = TracingSettings()
     labels: Annotated[dict[Name, Label], Field(max_length=16)] = Field(default_factory=dict)
     """The operator's labels of this device, as ``site = "barn"``: a rollout can begin with labelled devices.
     """

@@ -23,6 +23,7 @@ from edge_agent.deployment.ports import Handle, Runner
 from edge_agent.deployment.record import DeploymentRecord, TrialBundle, reported
 from edge_agent.deployment.state_machine import apply
 from edge_agent.inference.onnx_models.observation import BatchObservation
+from edge_agent.messaging.device_trace import NO_TRACE, DeviceTrace
 from protocol.errors import Transient
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
@@ -47,6 +48,7 @@ class DeploymentExecutor:
         clock: of deadlines.
         changed: set when the device has something to report.
         news: set when there is a model to load, or a trial ends.
+        trace: records trials and commits.
     """
 
     bundles: BundleStore
@@ -54,6 +56,7 @@ class DeploymentExecutor:
     clock: Clock
     changed: Signal
     news: Signal
+    trace: DeviceTrace = NO_TRACE
 
     def __post_init__(self) -> None:
         self._status = DeploymentStatus(read_record(self.bundles.folder))
@@ -122,6 +125,8 @@ class DeploymentExecutor:
         """Log and signal a change of phase."""
         self._since = self.clock.wall()
         report = reported(self.record)
+        if self.trace.on:
+            self.trace.phase(self.phase, "" if report is None else report.phase)
         if report is not None:
             said: dict[str, object] = {"why": report.why} if report.why else {}
             said |= report.measures
@@ -178,6 +183,8 @@ class DeploymentExecutor:
                 self._unwritten = True
                 raise
             self._written_at = self.clock.now()
+            if self.trace.on:
+                self.trace.written()
 
     def tidy_soon(self) -> None:
         """Schedule a tidy: a bundle is not needed any more."""

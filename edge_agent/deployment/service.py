@@ -31,6 +31,7 @@ from edge_agent.deployment.ports import Runner
 from edge_agent.deployment.record import DeploymentRecord, installed_bundle, reported
 from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.window_model import read_manifest
+from edge_agent.messaging.device_trace import NO_TRACE, DeviceTrace
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.workspace import TrainingData
 from edge_agent.trust.updater import MetadataUpdater
@@ -65,6 +66,7 @@ class DeploymentService(StatusText):
         clock: Clock | None = None,
         trust: MetadataUpdater | None = None,
         settings: DeploySettings | None = None,
+        trace: DeviceTrace = NO_TRACE,
     ) -> None:
         clock = clock or SystemClock()
         super().__init__(clock, "no model was announced")
@@ -73,12 +75,13 @@ class DeploymentService(StatusText):
         self._inference = inference
         self._tasks = tasks
         self._timeout_s = fetch_timeout_s
+        self._trace = trace
         self._changed = changed
         self._trust = trust
         self._settings = settings or DeploySettings()
         self._announced = AnnouncedPointers()
         self._news = Signal()
-        self.executor = DeploymentExecutor(self._bundles, inference, clock, changed, self._news)
+        self.executor = DeploymentExecutor(self._bundles, inference, clock, changed, self._news, trace)
         self.last_refusal = ""
         self.trouble: tuple[ModelPointer | None, LichenError] | None = None
         """The model that is not here yet, and why (``edge_agent.status.model_status``)."""
@@ -218,7 +221,10 @@ class DeploymentService(StatusText):
     async def _fetch(self, pointer: ModelPointer, work: TrainingData) -> None:
         self.say(f"fetching and checking version {pointer.version}", self._timeout_s)
         async with self.executor.coming:
+            started = self._trace.wall()
             await self._bundles.fetch(pointer, work)
+            if self._trace.on:
+                self._trace.pulled(await self._read_intact(pointer.bundle.digest), started)
             if self._announced.best is not pointer:
                 self.executor.tidy_soon()
                 return  # a later pointer has come, and set the signal

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.messaging.contact import Contact
+from edge_agent.messaging.device_trace import NO_TRACE, DeviceTrace
 from edge_agent.storage.round_ledger import RoundLedger
 from protocol.errors import Refused, Transient
 from protocol.frames.chunks import chunk_at, chunk_count
@@ -65,6 +66,7 @@ class Outbox(StatusPart):
         state_wanted: set if the coordinator must hear that a refusal has come.
         changed: set with it.
         rng: jitter; None creates one.
+        trace: records receipts.
     """
 
     link: Link
@@ -77,6 +79,7 @@ class Outbox(StatusPart):
     state_wanted: Signal
     changed: Signal
     rng: random.Random | None = None
+    trace: DeviceTrace = NO_TRACE
 
     def __post_init__(self) -> None:
         self._fleet, self._device = self.settings.fleet, self.settings.device
@@ -157,6 +160,9 @@ class Outbox(StatusPart):
         if any(entry.digest == receipt.digest for entry in waiting):
             await asyncio.to_thread(self.ledger.settle, receipt)
             self.learning.say(self.ledger.describe(receipt))
+            if self.trace.on and (update := self.ledger.of_digest(receipt.digest)) is not None:
+                since = max(entry.created_wall for entry in waiting if entry.digest == receipt.digest)
+                self.trace.sent(update, since, receipt.status)
         if not await asyncio.to_thread(self.spool.clear, receipt.digest):
             if receipt.status == "refused":
                 await self._on_withdrawn(receipt)

@@ -91,6 +91,10 @@ class RoundLedger:
                 return entry
         return None
 
+    def of_digest(self, digest: str) -> Entry | None:
+        """The entry of an update, if any."""
+        return next((entry for entry in self._entries if entry.digest == digest), None)
+
     def reason_to_skip(self, offer: Offer, *, lost: bool = False) -> str:
         """Why an offer needs no training now; empty if it does. The caller checks the spool.
 

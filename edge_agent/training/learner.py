@@ -18,6 +18,7 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.messaging.contact import Contact
+from edge_agent.messaging.device_trace import NO_TRACE, DeviceTrace
 from edge_agent.messaging.outbox import Outbox, PackedUpdate
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.ports import Trainer
@@ -64,6 +65,7 @@ class Learner(StatusPart):
         contact: knows when the coordinator was last heard.
         worker: trains; None uses a child process as configured.
         zygote: starts encoder processes; None starts one when needed.
+        trace: records the steps of each round.
     """
 
     settings: AgentSettings
@@ -77,6 +79,7 @@ class Learner(StatusPart):
     contact: Contact
     worker: Trainer | None = None
     zygote: ZygoteClient | None = None
+    trace: DeviceTrace = NO_TRACE
 
     def __post_init__(self) -> None:
         self._jobs = self.settings.cache_dir / "jobs"
@@ -231,10 +234,11 @@ class Learner(StatusPart):
         settings, work = self.settings, self.tasks.workspace
         if work is None:
             raise Transient("no task is known")
-        task = work.task
+        task, spans = work.task, self.trace.learning(offer)
         profile, data = await asyncio.to_thread(work.load, settings.learn.max_windows)
         private = await asyncio.to_thread(self.storage.private.read, task.name)
         private = await asyncio.to_thread(self.storage.privacy.with_account, task, private)
+        spans.mark("windows", count=len(data))
         started = self.clock.now()
         if learning_role(settings) == "prototype":
             result = await self._prototypes.make(offer, work, data, private, self._seed(task, offer))
@@ -246,16 +250,19 @@ class Learner(StatusPart):
                 f"fetching version {offer.base[:12]} for round {offer.round}", settings.fetch_timeout_s
             )
             state = await self.blobs.fetch_for_training(offer, job_folder.context(job), data, private)
+            spans.mark("fetch")
             started = self.clock.now()
             result = await self._train(job, data, state, private)
             took = {"train_s": self.clock.now() - started}
         result, account = await asyncio.to_thread(self.storage.privacy.charge, task, result)
+        spans.mark("train")
         metrics = {**result.metrics, **took, _noun(task): float(len(data))}
         carry = await asyncio.to_thread(self.storage.spool.carry, offer.task)
         spooled = self.clock.now()
         who = (settings.device, profile.modalities)
         frame, new_carry = await asyncio.to_thread(encode_update, offer, task, who, data, result, carry=carry)
         metrics |= {"quantize_s": self.clock.now() - spooled, "update_bytes": float(len(frame))}
+        spans.mark("quantize", bytes=len(frame))
         update = PackedUpdate(offer, digest(frame), frame, new_carry)
         try:
             await self.outbox.submit(
@@ -264,6 +271,8 @@ class Learner(StatusPart):
         except asyncio.CancelledError:
             self.metrics.add(offer.round, metrics)  # it is in the spool, and will be sent
             raise
+        spans.mark("spool")
+        spans.end()
         self.trained += 1
         self.learning.say(f"the update for round {offer.round} waits for its receipt")
         _log.info("update_spooled", round=offer.round, bytes=len(frame))
