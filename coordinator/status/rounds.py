@@ -177,7 +177,7 @@ def _steps(
 ) -> list[RoundStep]:
     found = []
     for one in tried:
-        words = f"attempt {one['attempt']}: {count_in(one['selected'])} devices selected"
+        words = f"attempt {one['attempt']}: {count_in(one['selected']):,} devices selected"
         words += f" by {one['policy']}" if one["policy"] else ""
         found.append(RoundStep(kind="opened", wall=one["opened_wall"], words=words, attempt=one["attempt"]))
         if one["closed_wall"] is not None:
@@ -188,10 +188,10 @@ def _steps(
     if arrivals:
         found.append(RoundStep(kind="first", wall=arrivals[0], words="the first update is in the journal"))
     if quorum is not None and len(arrivals) >= quorum:
-        words = f"{quorum} updates are here: the quorum"
+        words = f"{quorum:,} updates are here: the quorum"
         found.append(RoundStep(kind="quorum", wall=arrivals[quorum - 1], words=words))
     if row.version_wall is not None:
-        words = f"version {row.round} is made of {row.folded or len(arrivals)} updates"
+        words = f"version {row.round} is made of {row.folded or len(arrivals):,} updates"
         found.append(RoundStep(kind="folded", wall=row.version_wall, words=words))
     found += _later(store, row.round)
     order = get_args(StepKind)
@@ -218,7 +218,8 @@ def _later(store: Database, version: int) -> list[RoundStep]:
 def _curve(arrivals: Sequence[float], opened: float) -> tuple[tuple[float, int], ...]:
     step = max(1, -(-len(arrivals) // _MAX_CURVE))
     numbers = sorted({*range(0, len(arrivals), step), len(arrivals) - 1}) if arrivals else []
-    return ((0.0, 0), *((round(arrivals[n] - opened, 2), n + 1) for n in numbers))
+    points = {0.0: 0} | {round(arrivals[n] - opened, 2): n + 1 for n in numbers}  # of a moment, all that came
+    return tuple(points.items())
 
 
 def read_updates(store: Database, number: int, devices: Sequence[str]) -> dict[str, DeviceUpdate]:

@@ -93,7 +93,7 @@
     const along = given.time ? { values: ticks, space: 64 } : { ...whole, label: given.label, labelSize: 20 };
     figure.plot = new uPlot({
       width: figure.clientWidth, height: given.height ?? 240, scales: { x: { time: Boolean(given.time) }, y: bounds },
-      axes: [{ ...axis, ...along }, { ...axis, size: 48 }],
+      axes: [{ ...axis, ...along }, { ...axis, size: (_, texts) => 26 + 7 * Math.max(2, ...(texts ?? []).map((one) => String(one).length)) }],
       series: [{ label: given.label, value: given.time ? at : (_, value) => shown(value ?? given.x.at(-1)) }, ...series], cursor: { drag: { x: false, y: false } },
     }, [given.x, ...given.series.map((one) => one.values)], figure);
   };
