@@ -48,7 +48,7 @@ async def test_console_one_device_with_all_that_is_known_of_it(tmp_path: Path) -
             (1, "folded into version 1"),
         ]
         assert found["rounds"][1]["metrics"] == {"loss": 0.25}
-        assert found["rounds"][0]["why"] == "every able device takes part"
+        assert found["rounds"][0]["why"] == "every eligible device takes part"
         assert found["metrics"]["temperature_c"] > 40
         columns = found["history"]
         assert len(columns["at"]) == len(columns["quality/acc"]) > 10
