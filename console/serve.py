@@ -18,6 +18,7 @@ from console.tables.marks import MARKS
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
 from console.views.device_views import DeviceViews
+from console.views.evaluations.device_evaluations import DeviceEvaluationPages
 from console.views.overview import Overview
 from console.views.rollouts import RolloutPages
 from console.views.rounds import RoundPages
@@ -85,6 +86,7 @@ class RunningConsole:
             Overview(settings, watch, readings, events).part(),
             RoundPages(watch, readings).part(),
             VersionPages(watch, readings, BundleFiles(settings), settings.fleet).part(),
+            DeviceEvaluationPages(watch, readings).part(),
             RolloutPages(settings, watch, readings).part(),
             *self._devices.parts(),
             session_part(),

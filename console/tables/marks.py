@@ -41,5 +41,19 @@ def rollouts(store: Database, settings: CoordinatorSettings) -> object:
     return settings.location.mark(ROLLOUTS, store)
 
 
-MARKS: Final[Mapping[str, Mark]] = {"rollouts": rollouts, "rounds": rounds, "versions": versions}
+def evaluations(store: Database, settings: CoordinatorSettings) -> object:
+    """When a device last reported on a version, or was taken out of its sums."""
+    del settings
+    table = schema.evaluation_sums
+    return store.rows(
+        sa.select(sa.func.max(table.c.wall).label("wall"), sa.func.sum(table.c.devices).label("n"))
+    )
+
+
+MARKS: Final[Mapping[str, Mark]] = {
+    "evaluations": evaluations,
+    "rollouts": rollouts,
+    "rounds": rounds,
+    "versions": versions,
+}
 """By the name of their event."""

@@ -106,7 +106,7 @@ def newest(store: Database, task: Task) -> tuple[int, dict[str, Any]] | None:
 
 
 def of_devices(
-    store: Database, task: Task, version: int, *, after: str = "", limit: int | None = ROWS_LISTED
+    store: Database, task: Task, version: int, *, skip: int = 0, limit: int | None = ROWS_LISTED
 ) -> list[dict[str, Any]]:
     """Each device's scores of a version, by name.
 
@@ -114,13 +114,13 @@ def of_devices(
         store: the tables.
         task: of the fleet.
         version: the version.
-        after: only devices after this name: a page.
+        skip: so many devices before: a page.
         limit: how many; None: all.
     """
     table = schema.evaluations
-    query = sa.select(table).where(table.c.version == version, table.c.device > after)
+    query = sa.select(table).where(table.c.version == version)
     found = []
-    for row in store.rows(query.order_by(table.c.device).limit(limit)):
+    for row in store.rows(query.order_by(table.c.device).offset(skip).limit(limit)):
         sums, report = PartSums(), _report(row)
         for part in report.parts:
             sums.add(part, 1)
@@ -130,6 +130,13 @@ def of_devices(
         about = {"device": row["device"], "wall": row["wall"], "windows": report.windows, **short}
         found.append(about | {"targets": scores["targets"]})
     return found
+
+
+def count_rows(store: Database, version: int) -> int:
+    """How many devices have a row of a version."""
+    table = schema.evaluations
+    count = sa.select(sa.func.count().label("n")).where(table.c.version == version)
+    return int(store.rows(count)[0]["n"])
 
 
 def _locked_sums(store: Database, task: Task, version: int) -> tuple[VersionSums, int]:

@@ -14,6 +14,7 @@ from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
+from console.views.evaluations.device_evaluations import DeviceEvaluationPages
 from console.views.overview import Overview
 from console.views.rollouts import RolloutPages
 from console.views.rounds import RoundPages
@@ -44,6 +45,7 @@ class Served:
             Overview(settings, self.watch, readings, self.events).part(),
             RoundPages(self.watch, readings).part(),
             VersionPages(self.watch, readings, BundleFiles(settings), settings.fleet).part(),
+            DeviceEvaluationPages(self.watch, readings).part(),
             RolloutPages(settings, self.watch, readings).part(),
             *more,
         ]

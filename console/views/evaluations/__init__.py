@@ -1,0 +1,1 @@
+"""Pages of what devices found about versions."""
