@@ -86,8 +86,12 @@ def save_recordings(layout: Layout, recordings: Mapping[str, spar.Recording]) ->
 
 
 def write_configurations(stage: StageT, others: Mapping[str, Mapping[str, Any]]) -> StageT:
-    """Write the task and all configurations (``others``: by name); returns the stage."""
-    stage.layout.write_task(stage.task)
+    """Write the task and all configurations (``others``: by name); returns the stage.
+
+    The demo waits for the version of its last round: the coordinator does not end the rounds early.
+    """
+    every_round = stage.task.rounds.model_copy(update={"patience": 0})
+    stage.layout.write_task(stage.task.model_copy(update={"rounds": every_round}))
     for name, table in {**{name: stage.agent(name) for name in stage.people}, **others}.items():
         write_toml(stage.layout.config(name), table)
     return stage

@@ -101,6 +101,16 @@ def test_an_earlier_demo_is_only_cleared_by_one_that_can_run(
     assert (tmp_path / "report.html").exists()
 
 
+def test_the_coordinator_of_a_demo_runs_all_rounds(tmp_path: Path) -> None:
+    """The demo waits for the version of the last one."""
+    task = spar_fleet.task(40)
+    assert task.rounds.patience < 40, "else this shows nothing"
+    stage = scenario.PreparedDemo(Layout(tmp_path, 1884), task, None, {}, lambda _: {}, {})
+    prepare.write_configurations(stage, {})
+    written = load_toml(Task, stage.layout.config("task"))
+    assert (written.rounds.patience, written.rounds.count) == (0, 40)
+
+
 def test_margins_are_paired_by_seed() -> None:
     lines = [
         SeedLine(1, FEDERATED, 0.80, 1.0),
