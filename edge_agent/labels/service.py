@@ -188,7 +188,7 @@ class LabelService(StatusPart):
 
         def chosen() -> list[dict[str, Any]]:
             signal_BF = proposals.signal_features(windows.x, windows.present_BM)
-            features_BF = signal_BF if p_BK is None else proposals.model_features(p_BK)
+            features_BF = proposals.features(p_BK, signal_BF)
             new_p_BK = None if p_BK is None else p_BK[:count_new]
             found = proposals.choose(new_p_BK, features_BF[:count_new], features_BF[count_new:], count)
             entries = []

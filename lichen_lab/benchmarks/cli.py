@@ -88,6 +88,7 @@ _STUDIES = {
     "named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when "
     "named.",
+    "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",
 }
 """Benchmark with parts -> list of parts."""
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from lichen_lab.benchmarks import cli, registry
 from lichen_lab.benchmarks.study.part import Part, PartResults
 from lichen_lab.benchmarks.study.study import Study, StudyRequest
-from tests.support.lab import disentafl_study, mmfed3_study, qqr_study, tactfl_study
+from tests.support.lab import disentafl_study, labels_study, mmfed3_study, qqr_study, tactfl_study
 
 SEEDS = (0, 1, 2)
 MADE_UP: dict[str, Callable[[Any], Any]] = {
@@ -20,6 +20,7 @@ MADE_UP: dict[str, Callable[[Any], Any]] = {
     "disentafl": disentafl_study.made_up,
     "tactfl": tactfl_study.made_up,
     "mmfed3_hide": mmfed3_study.made_up,
+    "labels": labels_study.made_up,
 }
 TUNING = frozenset({"tune", "options"})
 """Parts by which options are chosen."""

@@ -1,0 +1,1 @@
+"""Parts of the study, each in a module."""
