@@ -201,7 +201,7 @@ async def test_a_model_too_slow_for_its_windows_is_compared_all_the_same(tmp_pat
 class Asked:
     """A question about a graph; models answer with the rows that they are made of."""
 
-    count, since, y_B = 1, 0.0, np.zeros(0, np.int64)
+    count, since, y_B, read_NR = 1, 0.0, np.zeros(0, np.int64), None
 
     async def ask(self, model):
         return {TAILS: np.zeros((model.rows, 2), np.int64)}
