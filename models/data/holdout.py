@@ -3,7 +3,7 @@
 Time is cut into stretches of ``holdout.stretch_s``, and a keyed hash of a stretch's number decides: so a
 window is on the same side in every round and after a restart, and nothing needs to be stored. Overlapping
 windows, and windows of the same minute, are too alike to be on different sides: a window that touches
-stretches of both sides is used for neither (docs/adr/0047-holdout-by-time.md).
+stretches of both sides is used for neither (docs/adr/0048-holdout-by-time.md).
 """
 
 import hashlib

@@ -247,3 +247,13 @@ def test_arch_every_page_is_reached_from_the_readme() -> None:
             file for target in found for file in ([target] if target.is_file() else target.rglob("*.md"))
         ]
     assert [str(page.relative_to(ROOT)) for page in PAGES if page not in seen] == []
+
+
+def test_arch_every_decision_has_a_number_of_its_own() -> None:
+    for page in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        number = int(page.name[:4])
+        assert re.match(rf"# (ADR )?{number}[.:] ", page.read_text()), (
+            f"{page.name}: its heading has another number"
+        )
+    numbers = [page.name[:4] for page in (ROOT / "docs" / "adr").glob("*.md")]
+    assert len(set(numbers)) == len(numbers), "two decisions have one number"
