@@ -162,7 +162,8 @@ class OperatorOrders:
             found = [(str(r["device"]), str(r["command"])) for r in tables.execute("SELECT * FROM requests")]
             if found:
                 tables.execute("DELETE FROM requests")
-            self._mark = self._tables.mark()  # before the commit: later writes of others are news
+            mark = self._tables.mark()  # before the commit: later writes of others are news
+        self._mark = mark  # after it: what a full disk undid is read again
         return found
 
     async def run(

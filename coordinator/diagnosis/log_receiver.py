@@ -48,16 +48,18 @@ class LogReceiver:
             Refused: too large, malformed, or another device's.
             Transient: the disk is full; the answer is lost, and the operator asks again.
         """
-        device, now = route.device or "", self._clock.now()
+        device = route.device or ""
         if len(message.payload) > MAX_LOG_BYTES:
             words = f"log lines of {len(message.payload)} bytes, at most {MAX_LOG_BYTES}"
             raise Refused(Reason.TOO_LARGE, words)
         if device not in self._roster:
             return False
         async with self._one:
-            if now - self._looked_at >= _LOOK_S:
-                self._asked = await asyncio.to_thread(self._look)
-                self._looked_at = self._clock.now()
+            if self._clock.now() - self._looked_at >= _LOOK_S:
+                try:
+                    self._asked = await asyncio.to_thread(self._look)
+                finally:  # also where the tables are away: each look may wait for them
+                    self._looked_at = self._clock.now()
             if device not in self._asked:
                 return False
             answer = decode(message.payload, LogLines)

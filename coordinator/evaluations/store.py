@@ -102,7 +102,8 @@ def newest(store: Database, task: Task) -> tuple[int, dict[str, Any]] | None:
     table = schema.evaluation_sums
     found = store.rows(sa.select(sa.func.max(table.c.version).label("v")).where(table.c.devices > 0))
     version = found[0]["v"]
-    return None if version is None else (version, read(store, task, [version])[version])
+    scores = None if version is None else read(store, task, [version]).get(version)
+    return None if scores is None else (version, scores)  # None, too, if its last device has just gone
 
 
 def of_devices(

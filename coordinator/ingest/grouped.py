@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from protocol.errors import LichenError, Transient
+from protocol.errors import Transient
 
 MOST: Final = 64
 MOST_BYTES: Final = 1024 * 1024
@@ -31,7 +31,7 @@ class Grouped(Generic[Item, Result]):
     """For use from one event loop.
 
     Args:
-        work: for one item; runs in a thread. A :class:`LichenError` is the answer to this item alone.
+        work: for one item; runs in a thread. What it raises is the answer to this item alone.
         turns: groups that are worked on at a time.
     """
 
@@ -93,12 +93,12 @@ class Grouped(Generic[Item, Result]):
             for one in group:
                 _answer(one.answer, None, cut)
 
-    def _all(self, items: Sequence[Item]) -> "list[tuple[Result | None, LichenError | None]]":
-        found: list[tuple[Result | None, LichenError | None]] = []
+    def _all(self, items: Sequence[Item]) -> "list[tuple[Result | None, Exception | None]]":
+        found: list[tuple[Result | None, Exception | None]] = []
         for item in items:
             try:
                 found.append((self._work(item), None))
-            except LichenError as error:
+            except Exception as error:  # noqa: BLE001 - of this item: the others of its group are checked
                 found.append((None, error))
         return found
 

@@ -138,7 +138,7 @@ class SiteLabels:
     async def _label(self, payload: bytes) -> None:
         try:
             wanted = json.loads(payload)
-        except ValueError:
+        except (ValueError, RecursionError):  # nested too deeply
             wanted = None
         if not isinstance(wanted, dict):
             example = '{"window": "34-c02bd231711c0353", "label": "walking"}'

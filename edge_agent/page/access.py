@@ -6,8 +6,8 @@ nobody looks: a cookie has its end and a MAC by a key in the folder.
 
 import hashlib
 import hmac
-import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -93,13 +93,14 @@ def _name(token: str) -> str:
 def _key_of(path: Path) -> bytes:
     """The key; made once, also if two processes start at the same moment."""
     with disk_errors(path):
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:
-            pass
-        else:
-            with os.fdopen(handle, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
+        if not path.exists():
+            part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+            try:
+                write_unsynced(part, secrets.token_bytes(_KEY_BYTES))
+                with suppress(FileExistsError):
+                    path.hardlink_to(part)  # whole, or not at all; the first one stays
+            finally:
+                part.unlink(missing_ok=True)
         key = path.read_bytes()
     if len(key) != _KEY_BYTES:
         raise Misconfigured(f"{path}: not a key of {_KEY_BYTES} bytes: remove it, and open a new link")

@@ -172,6 +172,7 @@ async def test_messages_that_are_wrong_are_refused_in_words_and_nothing_is_label
         await refused(SET, json.dumps({"label": "odd", "window": window}).encode(), "is no class of task")
         await refused(SET, json.dumps({"label": "fast", "window": "9-00"}).encode(), "is no name of a window")
         await refused(SET, b"[" * (MAX_PAYLOAD + 1), "at most 1024")
+        await refused(SET, b"[" * MAX_PAYLOAD, "a label is a JSON object")  # deeper than Python reads
         await refused(PRESS, b"format \x1b[2J disk", "is no button; they are undo, skip, newest")
         right = json.dumps({"label": "fast", "window": window}).encode()
         await site.link.publish(SET, right, retain=True)

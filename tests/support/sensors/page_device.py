@@ -1,5 +1,6 @@
 """A device of processes: a running agent on a replayed recording, and its page."""
 
+import json
 import os
 import socket
 import subprocess
@@ -64,19 +65,19 @@ class PageDevice:
         return process
 
     def start_agent(self) -> subprocess.Popen[bytes]:
-        """The agent, with some windows stored."""
+        """The agent, with some windows to be labelled."""
         agent = self.start("run")
         end = time.monotonic() + _WAIT_S
-        while self.stored() < 4:
+        while self.asked() < 4:
             assert agent.poll() is None, (self._folder / "run.log").read_text()
             assert time.monotonic() < end, (self._folder / "run.log").read_text()
             time.sleep(0.2)
         return agent
 
-    def stored(self) -> int:
-        """Windows without a label that can be asked for."""
-        shown = self.run("label", "list", "--newest", "--count", "20")
-        return shown.stdout.count("-") if shown.returncode == 0 else 0
+    def asked(self) -> int:
+        """Windows that are proposed: the recording labels those that lie between two changes of its label."""
+        shown = self.run("label", "list", "--count", "4", "--format", "json")
+        return len(json.loads(shown.stdout)["windows"]) if shown.returncode == 0 else 0
 
     def link(self, port: int) -> str:
         """A link to the page."""

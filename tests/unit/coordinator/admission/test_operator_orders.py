@@ -3,15 +3,18 @@
 import pytest
 
 from coordinator.actions import devices, rounds
-from coordinator.admission.operator_orders import read_order
+from coordinator.admission.operator_orders import SEND_STATE, OperatorOrders, read_order, request
 from coordinator.audit.chain import Person
-from coordinator.audit.log import read_log, verify_log
+from coordinator.audit.log import AuditLog, read_log, verify_log
 from coordinator.config.coordinator import load_settings
+from coordinator.storage.location import Location
 from protocol.errors import Refused, Transient
 from protocol.messages import Command
 from protocol.topics import Kind
+from runtime.clock import SystemClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import frame, header, settings_for, tiny_task
+from tests.support.services import beside, until
 
 pytestmark = pytest.mark.both_engines
 
@@ -103,6 +106,31 @@ async def test_a_device_is_asked_for_its_state_by_the_running_coordinator(tmp_pa
     rows = read_log(settings.location)
     assert [one.action for one in rows] == ["device.ask_state"] * 8
     assert verify_log(settings.location).row is None
+
+
+async def test_a_request_that_was_taken_in_vain_is_taken_again(tmp_path, monkeypatch):
+    """Its removal is not on disk: a full disk, a server that went away."""
+    location = settings_for(tmp_path, 1).location
+    location.state_dir.mkdir(exist_ok=True)
+    with AuditLog(location) as log:
+        request(log, "a", SEND_STATE)
+    shared = Location.shared
+    failures = iter([Transient("no space left on the disk")])
+
+    def commits(_: object) -> None:
+        for error in failures:
+            raise error
+
+    monkeypatch.setattr(Location, "shared", lambda self, design: shared(self, design, fence=commits))
+    sent: list[str] = []
+    orders = OperatorOrders(location, SystemClock())
+
+    async def end(_: str) -> None:
+        raise AssertionError("nobody ended the rounds")
+
+    async with beside(lambda: orders.run(end, lambda device, *_: sent.append(device)), forever=True):
+        await until(lambda: sent == ["a"])
+    orders.close()
 
 
 def test_no_coordinator_ever_ran_here(tmp_path):

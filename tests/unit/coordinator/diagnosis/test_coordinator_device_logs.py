@@ -8,10 +8,15 @@ from coordinator.actions import devices
 from coordinator.audit.chain import Person
 from coordinator.audit.log import read_log
 from coordinator.diagnosis import device_logs
+from coordinator.diagnosis.log_receiver import LogReceiver
+from coordinator.storage.engines.shared_tables import Design, SharedTables
+from coordinator.storage.location import Location
 from protocol.errors import Refused, Transient
 from protocol.log_lines import MAX_LOG_BYTES, LogLine, LogLines
 from protocol.messages import Command, encode
-from protocol.topics import Kind
+from protocol.topics import Kind, Route
+from runtime.mqtt.link import Message
+from tests.support.clock import ManualClock
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.cluster import accepting, leading
 from tests.support.coordinator.fake import settings_for
@@ -91,6 +96,29 @@ async def test_a_process_of_a_cluster_stores_what_the_leader_asked_for(tmp_path)
         await leader.until(lambda: commands(leader, "a") == ["send_logs"])
         await worker.give("a", Kind.LOG, encode(said("a", "through another process")))
         assert devices.last_logs(settings, "a", time.time()).lines == said("a", "through another process")
+
+
+async def test_where_the_tables_are_away_not_every_message_waits_for_them(tmp_path, monkeypatch):
+    """Lanes of all devices wait for one another here: a look at tables that are away takes seconds."""
+    monkeypatch.setattr("coordinator.diagnosis.log_receiver._LOOK_S", 0.5)
+    looks = []
+
+    def away(_: Location, design: Design) -> SharedTables:
+        looks.append(design.file)
+        raise Transient("the tables are away")
+
+    monkeypatch.setattr(Location, "has", lambda *_: True)
+    monkeypatch.setattr(Location, "shared", away)
+    clock = ManualClock()
+    receiver = LogReceiver(settings_for(tmp_path, 1).location, {"a"}, clock)
+    route, message = Route("test", Kind.LOG, "a"), Message("test", encode(said("a", "nobody asked")))
+    for _ in range(2):
+        with pytest.raises(Transient, match="are away"):
+            await receiver.on_log(route, message)
+        for _ in range(5):
+            assert not await receiver.on_log(route, message)
+        await clock.advance(1.0)
+    assert len(looks) == 2
 
 
 def test_answers_are_bounded_in_number_and_age(tmp_path):

@@ -239,3 +239,22 @@ async def test_old_versions_keep_their_sums_and_take_no_report_twice(tmp_path):
         found = tables.read(store, task, range(12))
         assert (found[3]["devices"], found[5]["devices"]) == (6, 1)
         assert 11 not in found, "its only device is gone"
+
+
+async def test_a_device_that_another_process_forgets_between_two_reads_ends_no_service(tmp_path):
+    task = tiny_task()
+    async with bench(tmp_path, task) as made:
+        store = made.app.storage.store
+        assert tables.write(store, task, {(0, "d"): (1.0, toy())}, 100) == 1
+        assert tables.newest(store, task)[0] == 0
+
+        class OtherProcess:
+            """Forgets the device after the first read."""
+
+            @staticmethod
+            def rows(query):
+                found = store.rows(query)
+                tables.remove(store, task, "d")
+                return found
+
+        assert tables.newest(OtherProcess(), task) is None

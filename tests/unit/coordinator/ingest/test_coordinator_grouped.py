@@ -75,6 +75,14 @@ async def test_who_gives_up_waiting_is_not_worked_on_and_a_fault_ends_in_an_answ
     assert await broken.do(2, 1) == 0.5
 
 
+async def test_a_fault_that_no_code_declares_is_the_answer_to_its_item_alone() -> None:
+    work: Grouped[int, float] = Grouped(lambda item: 1 / item, 1)
+    found = await asyncio.gather(*(work.do(item, 1) for item in (4, 0, 2)), return_exceptions=True)
+    assert work.groups == 1
+    assert isinstance(found[1], ZeroDivisionError)
+    assert found[::2] == [0.25, 0.5]
+
+
 async def test_the_receipts_of_a_whole_fleet_have_room_and_a_flood_of_answers_has_not(monkeypatch) -> None:
     assert receipts.MOST_BYTES // receipts._ANSWER_BYTES > 50_000
     monkeypatch.setattr(receipts, "MOST_BYTES", 6_000 * receipts._ANSWER_BYTES)

@@ -1,5 +1,6 @@
 """Links that work once, and sessions that outlive the page's process."""
 
+import errno
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.page.access import LINK_S, SESSION_S, PageAccess
-from protocol.errors import Misconfigured
+from protocol.errors import Misconfigured, Transient
 from tests.support.clock import ManualClock
 
 
@@ -87,6 +88,29 @@ def test_links_are_few_and_readable_by_their_user_alone(tmp_path: Path) -> None:
     for path in (*links, tmp_path / "page" / "key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "page").stat().st_mode) == 0o700
+
+
+def test_processes_that_start_at_once_have_one_key(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with ThreadPoolExecutor(16) as pool:
+        made = [*pool.map(lambda _: access(tmp_path, clock), range(16))]
+    assert len({one.csrf("session") for one in made}) == 1
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"key", "links"}
+
+
+def test_a_key_that_cannot_be_written_leaves_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file stayed after a full disk, and no page could be opened until somebody removed it."""
+
+    def full(_count: int) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("edge_agent.page.access.secrets.token_bytes", full)
+        with pytest.raises(Transient):
+            access(tmp_path)
+    assert access(tmp_path).new_token()
 
 
 def test_a_torn_key_is_named(tmp_path: Path) -> None:
