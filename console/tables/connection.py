@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -49,6 +49,13 @@ class TablesConnection:
                 if isinstance(error, LichenError):
                     raise
                 raise Transient(f"{self._location.where}: cannot be read now: {error}"[:500]) from None
+
+    def mark(self, store: Database) -> Hashable:
+        """A mark that changes with each write to any of the tables, and with the connection.
+
+        It is made by a function that :meth:`read` calls; what that reads afterwards is as new or newer.
+        """
+        return self._opened, self._location.change_mark(store)
 
     def close(self) -> None:
         """Close the connection; the next read opens another."""

@@ -1,8 +1,9 @@
 """The fleet as the tables have it, in memory, sorted once for all viewers."""
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -134,7 +135,7 @@ class FleetPicture:
 
 
 class FleetSource:
-    """Reads the picture; :meth:`read` in one thread at a time.
+    """Reads the picture, if something was written; :meth:`read` in one thread at a time.
 
     Args:
         location: of the tables.
@@ -151,13 +152,23 @@ class FleetSource:
         self._count = 0
         self._began = time.time()
         self._picture: FleetPicture | None = None
+        self._mark: Hashable = None
+        self._until = -math.inf
 
     def read(self) -> tuple[FleetPicture, str]:
         """The picture, and a text that changes with it; raises as :meth:`TablesConnection.read`."""
+        mark, now = self._tables.read(self._tables.mark), time.time()
+        if self._picture is not None and mark == self._mark and now < self._until:
+            return self._picture, self._revision()
         identities = read_identities(self._location)
-        return self._tables.read(lambda store: self._of(store, identities, time.time()))
+        picture = self._tables.read(lambda store: self._of(store, identities, now))
+        self._mark, self._until = mark, _ends(picture)
+        return picture, self._revision()
 
-    def _of(self, store: Database, identities: Identities, now: float) -> tuple[FleetPicture, str]:
+    def _revision(self) -> str:
+        return digest(self._began, self._count)
+
+    def _of(self, store: Database, identities: Identities, now: float) -> FleetPicture:
         self._reports.read(store)
         self._updates.read(store)
         refusals = _refusals(store)
@@ -179,7 +190,7 @@ class FleetSource:
             self._picture = FleetPicture(
                 members, identities, refusals, quarantine, refused_updates=self._updates.newest, task=task
             )
-        return self._picture, digest(self._began, self._count)
+        return self._picture
 
     def _members(
         self,
@@ -204,6 +215,12 @@ class FleetSource:
         changed = changed or len(made) != len(self._made)
         self._made = made
         return [one for _, one in made.values()], changed
+
+
+def _ends(picture: FleetPicture) -> float:
+    """When the picture changes without a write, Unix seconds: a quarantine or an invite ends."""
+    invites = (one.expires_wall for one in picture.identities.invites)
+    return min((*invites, *(one.until for one in picture.quarantine.values())), default=math.inf)
 
 
 def _standing(row: DeviceRow | None, *, quarantined: bool) -> str:

@@ -1,10 +1,11 @@
 """Reads the tables again and again, once for all viewers, and says what has changed."""
 
 import asyncio
+import math
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
@@ -28,7 +29,8 @@ _MARKED_S: Final = 1.0
 """Marks are compared so often: a page is not made anew more often."""
 _COUNTING: Final = re.compile(r"\d+(?:\.\d+)?(?= (?:s|min|h|d)\b)")
 _COUNTED_S: Final = 5.0
-"""Words that count seconds are news so often."""
+"""Words that count seconds are news so often. So often the status is read though nothing was written: some of
+it changes with time alone, or with files."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,19 @@ class Picture:
     status: Mapping[str, Any] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
     revisions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The last reading of something: the mark of the tables before it, and when, monotonic seconds."""
+
+    mark: Hashable = None
+    at: float = -math.inf
+
+    def is_due(self, mark: Hashable, least_s: float, most_s: float = math.inf) -> bool:
+        """Whether to read again: something was written, but not within ``least_s``; or ``most_s`` ago."""
+        age_s = time.monotonic() - self.at
+        return age_s >= most_s or (mark != self.mark and age_s >= least_s)
 
 
 class TableWatch:
@@ -72,7 +87,7 @@ class TableWatch:
         self._tables = tables
         self._events = events
         self._marks = marks
-        self._marked = -_MARKED_S
+        self._status_read = self._marks_read = _Reading()
         self.picture = Picture(time.time(), "the tables have not been read yet")
 
     async def run(self) -> None:
@@ -84,7 +99,7 @@ class TableWatch:
             await asyncio.sleep(max(PERIOD_S, _SHARE * took))
 
     async def read(self, *, marked: bool = False) -> None:
-        """Read once; ``marked``: also the marks, whenever they were read last."""
+        """Read what may have changed; ``marked``: all, whenever it was read last."""
         before = self.picture
         picture = await asyncio.to_thread(self._look, marked=marked)
         if picture.trouble and picture.trouble != before.trouble:
@@ -94,19 +109,32 @@ class TableWatch:
 
     def _look(self, *, marked: bool) -> Picture:
         now, old = time.time(), self.picture
-        due = marked or bool(old.trouble) or time.monotonic() - self._marked >= _MARKED_S
+        whole = marked or bool(old.trouble)
+        status_read, marks_read = self._status_read, self._marks_read
 
-        def query(store: Database) -> tuple[tuple[dict[str, Any], list[Wait]], dict[str, str]]:
-            marks = {name: digest(mark(store, self._settings)) for name, mark in self._marks.items() if due}
+        def query(store: Database) -> tuple[tuple[dict[str, Any], list[Wait]] | None, dict[str, str]]:
+            nonlocal status_read, marks_read
+            # Before all else: what is written meanwhile is news at the next reading.
+            mark, began = self._tables.mark(store), time.monotonic()
+            marks = {}
+            if whole or marks_read.is_due(mark, _MARKED_S):
+                marks = {name: digest(one(store, self._settings)) for name, one in self._marks.items()}
+                marks_read = _Reading(mark, began)
+            seen = mark, store.is_served()
+            if not whole and not status_read.is_due(seen, 0.0, _COUNTED_S):
+                return None, marks
+            status_read = _Reading(seen, began)
             return look(store, self._settings, now), marks
 
         try:
-            (status, waits), marks = self._tables.read(query)
+            found, marks = self._tables.read(query)
         except LichenError as error:
             revisions = dict.fromkeys(("status", *self._marks), digest(str(error)))
             return Picture(now, str(error), old.status, old.waits, revisions)
-        if due:
-            self._marked = time.monotonic()
+        self._status_read, self._marks_read = status_read, marks_read
+        if found is None:
+            return replace(old, wall=now, revisions={**old.revisions, **marks})
+        status, waits = found
         revisions = {**old.revisions, **marks, "status": _revision(status, waits, now)}
         return Picture(now, "", status, tuple(waits), revisions)
 

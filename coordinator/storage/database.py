@@ -7,7 +7,7 @@ between SQLite and PostgreSQL is in :mod:`coordinator.storage.engines`.
 import json
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
@@ -113,6 +113,14 @@ class Database:
         with self._lock, self.transaction() as connection:
             self.engine.see_one_moment()
             yield connection
+
+    def change_mark(self) -> Hashable:
+        """A mark that changes with each write of others to the tables, in constant time.
+
+        It belongs to this connection. What is read after it, in the same transaction, is as new or newer.
+        """
+        with self.transaction():
+            return self.engine.change_mark()
 
     def require_there(self) -> None:
         """Check that what is written can be found again after a restart; does not wait for other threads.

@@ -4,7 +4,7 @@ The folder always holds what belongs to one machine: keys, jobs, the broker's fi
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +90,24 @@ class Location:
         file = self.state_dir / design.file
         found = [_stamp(one) for one in (file, file.with_name(f"{file.name}-wal"))]
         return tuple(number for stamp in found for number in stamp)
+
+    def change_mark(self, store: Database) -> Hashable:
+        """A mark that changes with each write to any tables of this place, in constant time.
+
+        Args:
+            store: the coordinator's own tables, open: the mark belongs to their connection. What is read
+                after the mark is as new or newer.
+
+        Raises:
+            Transient: the server cannot be reached.
+        """
+        own = store.change_mark()
+        if self.schema is not None:
+            return own
+        files = [*self.state_dir.glob("*.sqlite3"), *self.state_dir.glob("*.sqlite3-wal")]
+        others = sorted((one.name, _stamp(one)) for one in files if not one.name.startswith(DATABASE))
+        # Readers make empty logs, too.
+        return own, tuple((name, stamp) for name, stamp in others if stamp and stamp[1])
 
     def shared(self, design: Design, fence: SharedFence | None = None) -> SharedTables:
         """Open tables that several processes write; they are made if they are missing."""

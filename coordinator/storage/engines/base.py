@@ -1,7 +1,7 @@
 """What :class:`coordinator.storage.database.Database` needs of an engine."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 
 import sqlalchemy as sa
@@ -72,6 +72,13 @@ class TableEngine(ABC):
     @abstractmethod
     def see_one_moment(self) -> None:
         """Let the open transaction, which has read nothing yet, see everything as of one moment."""
+
+    @abstractmethod
+    def change_mark(self) -> Hashable:
+        """A mark of this connection that changes with each write of others to the tables.
+
+        Inside a transaction, whose later reads are as new as the mark, or newer.
+        """
 
     @abstractmethod
     def count_on(self, connection: sa.Connection) -> None:

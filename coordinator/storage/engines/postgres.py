@@ -7,7 +7,7 @@ whose row is not where it left it knows a state that the database does not have,
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -275,6 +275,10 @@ class PostgresEngine(TableEngine):
     def see_one_moment(self) -> None:
         """See the base class."""
         self.connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+    def change_mark(self) -> Hashable:
+        """See the base class: snapshots with the same transactions see the same rows."""
+        return str(self.connection.exec_driver_sql("SELECT txid_current_snapshot()::text").scalar_one())
 
     def count_on(self, connection: sa.Connection) -> None:
         """See the base class."""

@@ -1,7 +1,7 @@
 """SQLite: one file in the state folder, in WAL mode, each commit synced."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -158,6 +158,10 @@ class SqliteEngine(TableEngine):
 
     def see_one_moment(self) -> None:
         """A transaction of SQLite sees no more than its first read."""
+
+    def change_mark(self) -> Hashable:
+        """See the base class."""
+        return int(self.connection.exec_driver_sql("PRAGMA data_version").scalar_one())
 
     def count_on(self, connection: sa.Connection) -> None:
         """SQLite numbers a row after the largest number."""
