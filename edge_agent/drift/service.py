@@ -75,10 +75,10 @@ class DriftService(StatusPart):
             while True:
                 await self._clock.sleep(_TICK_S)
                 self._judge()
-                if self._unwritten and self._clock.now() - self._written_at >= _WRITE_EVERY_S:
-                    await asyncio.to_thread(self._write)
+                if self._clock.now() - self._written_at >= _WRITE_EVERY_S and (text := self._news()):
+                    await asyncio.to_thread(self._write, text)
         finally:
-            self._write()
+            self._write(self._news())
 
     def status(self) -> dict[str, Any]:
         """The last comparison, and why there is none."""
@@ -126,16 +126,22 @@ class DriftService(StatusPart):
         if self._monitor is None and len(stored.reference) <= self._settings.reference_days:
             self._monitor = DriftMonitor.of(stored, self._settings.reference_days, self._settings.min_windows)
 
-    def _write(self) -> None:
+    def _news(self) -> bytes:
+        """What is to be written; empty: nothing new. On the event loop: batches change the monitor there."""
         if self._monitor is None or not self._unwritten:
+            return b""
+        self._unwritten = False
+        return self._monitor.stored().model_dump_json(exclude_none=True).encode()
+
+    def _write(self, text: bytes) -> None:
+        self._written_at = self._clock.now()
+        if not text:
             return
         try:
-            write_atomic(self._path, self._monitor.stored().model_dump_json(exclude_none=True).encode())
+            write_atomic(self._path, text)
         except Transient as error:
+            self._unwritten = True
             _log.warning("drift_not_written", why=str(error))
-        else:
-            self._unwritten = False
-        self._written_at = self._clock.now()
 
 
 def _why_none(settings: DriftSettings, target: Target | None) -> str:

@@ -26,8 +26,9 @@ from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Target
+from runtime.storage.files import write_atomic
 from tests.support.clock import ManualClock
-from tests.support.services import beside
+from tests.support.services import beside, until
 
 BEGAN = 1_700_000_000.0
 NAMES = ("acc", "gyr")
@@ -261,3 +262,26 @@ async def test_the_service_says_why_and_a_new_model_begins_again(tmp_path):
     async with beside(damaged.run(), forever=True):
         await asyncio.sleep(0.05)
         assert damaged.ratio is None
+
+
+async def test_windows_that_come_while_the_disk_writes_are_in_the_file_after_an_orderly_end(
+    tmp_path, monkeypatch
+):
+    clock, rng = ManualClock(), np.random.default_rng(7)
+    service = DriftService(DriftSettings(reference_days=1), tmp_path, clock)
+    writes = []
+
+    def slow(path, data):
+        if not writes:
+            service.observe(batch(sure(rng, 40)))
+        writes.append(data)
+        write_atomic(path, data)
+
+    monkeypatch.setattr("edge_agent.drift.service.write_atomic", slow)
+    async with beside(service.run(), forever=True):
+        await asyncio.sleep(0.05)
+        service.observe(batch(sure(rng, 40)))
+        await clock.advance(3600.0, turns=1)
+        await until(lambda: writes)
+    stored = StoredDrift.model_validate_json((tmp_path / DRIFT_FILE).read_bytes())
+    assert sum(sum(counts[:BINS]) for day in stored.reference for counts in day.values()) == 80
