@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Final
 
 from coordinator.config.coordinator import CoordinatorSettings
@@ -63,17 +64,20 @@ class BundleFiles:
             Refused: it is not stored any more; FULL: too many are downloaded now.
             Transient: the place cannot be read now, or has other bytes.
         """
-        if self._running >= _AT_ONCE:
-            raise Refused(Reason.FULL, f"{_AT_ONCE} bundles are being downloaded now; try again")
         found = await asyncio.to_thread(self._find, digest)
         if found is None:
             raise Refused(Reason.UNKNOWN_TASK, f"bundle {digest[:12]} is not stored any more")
         store, key, there = found
         if there != size or size > MAX_BUNDLE_BYTES:
             raise Transient(f"bundle {digest[:12]} has {there} bytes where it is stored, not {size}")
-        return self._parts(store, key, digest, size)
+        parts = self._parts(store, key, digest, size)
+        return _from_first(await anext(parts, b""), parts)  # it takes its place now, and not when it is sent
 
-    async def _parts(self, store: ObjectStore, key: str, digest: str, size: int) -> AsyncIterator[bytes]:
+    async def _parts(
+        self, store: ObjectStore, key: str, digest: str, size: int
+    ) -> AsyncGenerator[bytes, None]:
+        if self._running >= _AT_ONCE:
+            raise Refused(Reason.FULL, f"{_AT_ONCE} bundles are being downloaded now; try again")
         mark = hashlib.sha256()
         self._running += 1
         try:
@@ -101,3 +105,10 @@ class BundleFiles:
             if found is not None:
                 return store, key, found.size
         return None
+
+
+async def _from_first(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for part in rest:
+            yield part
