@@ -93,13 +93,20 @@ class AuditLog:
             Transient: the disk is full, or the server cannot be reached.
         """
         with self._tables.change() as tables:
-            found = tables.execute("SELECT seq, digest FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
-            last = None if found is None else AuditHead(int(found["seq"]), str(found["digest"]))
             row = next_row(
-                last, person, action=action, target=target, outcome=outcome, wall=self._wall(), of=of
+                _newest(tables),
+                person,
+                action=action,
+                target=target,
+                outcome=outcome,
+                wall=self._wall(),
+                of=of,
             )
             tables.execute("INSERT INTO audit VALUES (?, ?, ?)", (row.seq, row.doc, row.digest))
-        write_atomic(self._head, str(AuditHead(row.seq, row.digest)).encode())
+        mine = AuditHead(row.seq, row.digest)
+        with self._tables.change() as tables:  # one process at a time: none writes an older head over a newer
+            newest = _newest(tables) or mine
+            write_atomic(self._head, str(max(mine, newest, key=lambda one: one.seq)).encode())
         return row.seq
 
     @contextmanager
@@ -131,6 +138,11 @@ class AuditLog:
             if not quiet:  # else the failure of the action is reported
                 words = f"{action}: done ({outcome}), but the audit log does not say so: {error}"
                 raise Transient(words) from None
+
+
+def _newest(tables: Statements) -> AuditHead | None:
+    found = tables.execute("SELECT seq, digest FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
+    return None if found is None else AuditHead(int(found["seq"]), str(found["digest"]))
 
 
 def _failure(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from coordinator.audit.log import HEAD, AuditLog, account, read_log, verify_log
 from coordinator.audit.tables import OPERATORS
 from coordinator.storage.location import Location
 from protocol.errors import Misconfigured, Reason, Refused, Transient
+from runtime.storage.files import write_atomic
 
 pytestmark = pytest.mark.both_engines
 
@@ -55,6 +56,25 @@ def test_an_action_is_a_row_before_it_and_one_after_it(tmp_path):
     assert (first.action, first.target, first.wall) == ("device.approve", "pi", 12.5)
     assert [one.seq for one in read_log(tmp_path, last=2)] == [5, 6]
     assert verify_log(tmp_path).row is None
+
+
+def test_of_two_who_act_at_once_the_newest_row_is_the_recorded_head(tmp_path, monkeypatch):
+    """The slower one wrote the number of its own, older row last: rows after it could be cut off unseen."""
+    with AuditLog(tmp_path) as slow, AuditLog(tmp_path) as fast:
+        other = threading.Thread(target=fast.append, args=(ANN, "device.approve", "pi-2", "done"))
+
+        def hindered(path, data):
+            if not other.ident:
+                other.start()
+                other.join(0.5)
+            write_atomic(path, data)
+
+        monkeypatch.setattr("coordinator.audit.log.write_atomic", hindered)
+        slow.append(ANN, "device.approve", "pi-1", "done")
+        other.join()
+    assert AuditHead.read((tmp_path / HEAD).read_text(), HEAD).seq == 2
+    change(tmp_path, "DELETE FROM audit WHERE seq = 2")
+    assert verify_log(tmp_path).row == 2
 
 
 def test_nobody_has_acted_yet(tmp_path):
