@@ -21,9 +21,11 @@ class PageDevice:
 
     Args:
         folder: of its configuration and state.
+        fleet: its fleet.
+        port: of its broker; at the default there is none.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fleet: str = "f", port: int = 1) -> None:
         self.config = folder / "agent.toml"
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []
@@ -37,8 +39,9 @@ class PageDevice:
         window = f"[window]\nlength_s = {task.window.length_s}\nstride_s = {task.window.stride_s}\n"
         (folder / "task.toml").write_text(f'name = "toy"\nlabels = [{labels}]\n{window}{modalities}')
         self.config.write_text(
-            f'fleet = "f"\ndevice = "barn"\nstate_dir = "{folder}/state"\ncache_dir = "{folder}/cache"\n'
-            'task_file = "task.toml"\n[mqtt]\nport = 1\n'
+            f'fleet = "{fleet}"\ndevice = "barn"\n'
+            f'state_dir = "{folder}/state"\ncache_dir = "{folder}/cache"\n'
+            f'task_file = "task.toml"\n[mqtt]\nport = {port}\n'
             '[[source]]\nkind = "replay"\nfile = "toy.npz"\nspeed = 10\nloop = true\n'
         )
 
