@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+DRIFT: Final = "Drift of the model's answers"
 _MB: Final = 1e6
 _MOST_LINES: Final = 16
 _CHARTS: Final[Sequence[tuple[str, str, Sequence[tuple[str, str]], float]]] = (
@@ -13,6 +14,7 @@ _CHARTS: Final[Sequence[tuple[str, str, Sequence[tuple[str, str]], float]]] = (
     ("Disk", "MB", (("disk_free_bytes", "free"), ("spool_bytes", "spool")), _MB),
     ("Temperature", "degrees Celsius", (("temperature_c", "hottest zone"),), 1.0),
     ("Updates in the spool", "", (("spool_updates", "updates"),), 1.0),
+    (DRIFT, "", (("drift", "distance over its limit"),), 1.0),
     ("Lost connections since the start", "", (("reconnects", "reconnects"),), 1.0),
 )
 """Title, unit, metrics with their words, and what a value is divided by."""
@@ -40,7 +42,11 @@ def charts_of(history: Columns) -> list[dict[str, Any]]:
         found.append(_chart(title, "", lines, history, 1.0))
         if metric == "quality":
             found[-1]["plot"] |= {"min": 0, "max": 1}
-    found += [_chart(title, unit, lines, history, by) for title, unit, lines, by in _CHARTS]
+    for title, unit, lines, by in _CHARTS:
+        found.append(_chart(title, unit, lines, history, by))
+        if title == DRIFT and found[-1]["plot"]["series"]:
+            limit = {"name": "limit", "values": [1.0] * len(at), "dashed": True}
+            found[-1]["plot"]["series"].append(limit)
     return [chart for chart in found if chart["plot"]["series"]]
 
 

@@ -12,10 +12,13 @@ import sqlalchemy as sa
 
 from console.app import Console
 from console.open_access import LoopbackViewers
+from console.ports import ConsolePart
 from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
+from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
 from console.views.device_views import DeviceViews
+from console.views.rounds import RoundPages
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.storage import schema
@@ -112,9 +115,9 @@ class ConsoleBench:
         self.tables = TablesConnection(settings.location)
         self.watch = TableWatch(settings, self.tables, self.events, MARKS)
         self.views = DeviceViews(settings, self.watch, self.events)
-        self.console = Console(
-            LoopbackViewers(), self.views.parts(), ["console"], given={"fleet": settings.fleet}
-        )
+        rounds = RoundPages(self.watch, SharedReadings(self.tables, self.watch)).part()
+        parts = [*self.views.parts(), rounds, ConsolePart(assets=["console"])]
+        self.console = Console(LoopbackViewers(), parts, ["console"], given={"fleet": settings.fleet})
         transport = httpx2.ASGITransport(
             app=self.console.asgi, client=("127.0.0.1", 1), raise_app_exceptions=False
         )

@@ -14,6 +14,8 @@ from console.tables.device_detail import read_detail
 from coordinator.audit.log import AuditLog
 from coordinator.identity.store import IdentityStore
 from coordinator.storage import schema
+from coordinator.telemetry.history import added, flat
+from protocol.telemetry import Telemetry
 from tests.support.console.fleet_tables import (
     ConsoleBench,
     console_of,
@@ -68,6 +70,32 @@ async def test_console_one_device_with_all_that_is_known_of_it(tmp_path: Path) -
         assert plots[0]["series"][0]["name"] == "acc"
         assert len(plots[0]["x"]) == len(plots[0]["series"][0]["values"])
         assert len(plots) >= 8
+        assert 'href="/rounds/3"' in page
+
+
+@pytest.mark.both_engines
+async def test_console_a_model_that_drifts_is_shown_with_its_limit(tmp_path: Path) -> None:
+    settings = made_settings(tmp_path)
+    store_fleet(settings, [state_of(1, "still"), state_of(2, "moved")])
+    with settings.location.database() as store:
+        for device, drift in (("still", [0.4, None, 1.0]), ("moved", [0.4, None, 2.5])):
+            history: dict[str, object] = {}
+            for number, value in enumerate(drift):
+                report = Telemetry(uptime_s=1.0, drift=value)
+                values = flat(report, frozenset())
+                history = added(history, 1.7e9 + 60 * number, values)
+            store.put(schema.telemetry, device=device, wall=1.7e9, report=values)
+            store.put(schema.telemetry_history, device=device, history=history)
+    async with console_of(settings) as console:
+        for device, drifts in (("still", False), ("moved", True)):
+            page = (await console.get(f"/devices/{device}")).text
+            plots = [
+                json.loads(one.replace("&#34;", '"')) for one in re.findall(r"data-plot='([^']*)'", page)
+            ]
+            (drift_plot,) = [one for one in plots if one["series"][0]["name"] == "distance over its limit"]
+            assert drift_plot["series"][0]["values"] == [0.4, None, 2.5 if drifts else 1.0]
+            assert drift_plot["series"][1]["values"] == [1.0] * 3, "the limit"
+            assert ("Its model drifts" in page) == drifts
 
 
 @pytest.mark.both_engines
