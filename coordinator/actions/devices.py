@@ -125,7 +125,8 @@ def revoke(
         try:
             published = desk.publish(force=True)
         except (Transient, Misconfigured) as error:
-            raise type(error)(f"{name} is revoked, and the coordinator refuses it; but {error}") from None
+            kind = Transient if isinstance(error, Transient) else Misconfigured
+            raise kind(f"{name} is revoked, and the coordinator refuses it; but {error}") from None
         action.outcome = f"done: {taken} certificates revoked"
         return RevokedDevice(taken, published.reloaded, desk.places.broker.folder)
 
