@@ -61,7 +61,7 @@ def require(tables: Statements, name: str) -> PersonRow:
 
 
 def add(tables: Statements, name: str, role: Role, now: float) -> None:
-    """Check that a person can be added: a new name, or one that was revoked. ``role`` and ``now``: see keep.
+    """Add a person: a new name, or one that was revoked. Sessions and links of that name get the role, too.
 
     Raises:
         Refused: DUPLICATE: there is such a person; FULL.
@@ -82,6 +82,7 @@ def add(tables: Statements, name: str, role: Role, now: float) -> None:
         " revoked_wall = NULL",
         values,
     )
+    _give_role(tables, name, role)
 
 
 def certify(tables: Statements, name: str, serial: str, not_after: float) -> None:
@@ -104,9 +105,14 @@ def set_role(tables: Statements, name: str, role: Role, seen: Role | None) -> Pe
     if before.role == role:
         raise Refused(Reason.DUPLICATE, f"{name} has the role {role} already")
     tables.execute("UPDATE people SET role = ? WHERE name = ?", (role, name))
+    _give_role(tables, name, role)
+    return before
+
+
+def _give_role(tables: Statements, name: str, role: Role) -> None:
+    """To the sessions and unused links of a name."""
     tables.execute("UPDATE sessions SET role = ? WHERE name = ?", (role, name))
     tables.execute("UPDATE links SET role = ? WHERE name = ? AND used_wall IS NULL", (role, name))
-    return before
 
 
 def revoke(tables: Statements, name: str, now: float) -> int:

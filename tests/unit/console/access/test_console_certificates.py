@@ -138,6 +138,18 @@ def test_console_a_revoked_or_renewed_certificate_counts_no_more(settings):
         assert enter(browser(settings, console, again.pem)).status == 303
 
 
+def test_console_who_gets_a_certificate_has_its_role_in_earlier_sessions_and_links_too(settings):
+    tokens = [people.link(settings, ADMIN, "ann", "admin")[0] for _ in range(2)]
+    with running(settings, **TLS) as console:
+        before, after = browser(settings, console), browser(settings, console)
+        assert before.form("/sign-in", {"token": tokens[0]}).status == 303
+        assert before.get("/api/v1/session").json["role"] == "admin"
+        people.add(settings, ADMIN, "ann", "viewer", 30.0)
+        assert after.form("/sign-in", {"token": tokens[1]}).status == 303
+        roles = [one.get("/api/v1/session").json["role"] for one in (before, after)]
+        assert roles == ["viewer", "viewer"]
+
+
 def test_console_a_session_ends_with_the_certificate(settings):
     made = people.add(settings, ADMIN, "ann", "operator", 0.1)
     with running(settings, **TLS) as console:
