@@ -61,6 +61,8 @@ class Accounts:
         """
         if not 0 < len(token) <= MAX_TOKEN:
             return None
+        if self._log is None and not self._location.has(OPERATORS):
+            return None  # a stranger's cookie makes no tables
         digest, now = TokenDigest.of(token), self.wall()
 
         def look(log: AuditLog) -> ConsoleSession | None:

@@ -8,6 +8,7 @@ from console.access.sign_in import own_path
 from coordinator.accounts import links, sessions
 from coordinator.actions import people
 from coordinator.audit.log import AuditLog, read_log, verify_log
+from coordinator.audit.tables import OPERATORS
 from tests.support.console.consoles import ADMIN, Client, running, signed_in, with_tables
 
 pytestmark = pytest.mark.both_engines
@@ -49,6 +50,15 @@ def test_console_a_link_signs_in_once(settings):
     found = [(one.who, one.role, one.how, one.action, one.target) for one in rows if one.of is not None]
     assert found[-1] == ("ann", "operator", "one-time link", "session.begin", "127.0.0.1")
     assert verify_log(settings.location).row is None
+
+
+def test_console_a_strangers_cookie_makes_no_tables(settings):
+    assert not settings.location.has(OPERATORS)
+    with running(settings) as console:
+        stranger = Client(console.url)
+        stranger.jar["lichen_console"] = "made-up"
+        assert stranger.get("/api/v1/session").status in {200, 401}
+    assert not settings.location.has(OPERATORS)
 
 
 @pytest.mark.parametrize("token", ["", "x", "%00" * 200, "ä" * 100, "a" * 5000])
