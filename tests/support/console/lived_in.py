@@ -64,6 +64,7 @@ async def lived_in(folder: Path, **changes: Any) -> CoordinatorSettings:
         await made.phase("collecting")
         await _round(made, 2, refused=())
         await made.until(lambda: made.app.driver.state.round == 3)
+        await made.phase("collecting")
         for _ in range(3):
             made.app.quarantine.refused("barn-7", Refused(Reason.NON_FINITE, MARKUP))
         made.app.receipts.send_refused("barn-7", 3, None, Refused(Reason.NON_FINITE, f"tensor {MARKUP}"))
@@ -86,6 +87,8 @@ async def _round(made: Bench, number: int, refused: tuple[str, ...]) -> None:
             header(name, number, base, metrics={"loss": 0.5 / number}), size=65 if name in refused else 64
         )
         await made.give(name, Kind.UPDATE, update)
+        if name in refused:  # before the others close the round
+            await made.until(lambda name=name: any(device == name for device, _reason in made.refusals()))
     await made.until(lambda: made.app.driver.state.round > number)
 
 

@@ -30,15 +30,16 @@ def test_console_people_act_by_keyboard(tmp_path, width):
         book.play(Create(release=release(2), plan=plan()), time.time())
     token, _ = people.link(settings, ADMIN, "ann", "operator")
     with running(settings, closed=True) as console, sync_playwright() as playwright:
+        url = console.url
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 800})
         broken: list[str] = []
         page.on("pageerror", lambda error: broken.append(str(error)))
-        page.goto(f"{console.url + '/sign-in?token='}{token}")
+        page.goto(f"{url}/sign-in?token={token}")
         page.keyboard.press("Enter")
-        page.wait_for_url(console.url + "/")
+        page.wait_for_url(url + "/")
 
-        page.goto(console.url + "/rounds")
+        page.goto(url + "/rounds")
         button(page, "Hold").focus()
         page.keyboard.press("Enter")
         page.locator(OPEN).wait_for()
@@ -56,7 +57,7 @@ def test_console_people_act_by_keyboard(tmp_path, width):
         assert read_order(settings.location).words == "ann holds the rounds: the barn is cleaned"
         button(page, "Resume").wait_for()  # without a reload by hand
 
-        page.goto(console.url + "/rollouts/1")
+        page.goto(url + "/rollouts/1")
         button(page, "Abort").click()
         rollouts.pause(settings, ADMIN)  # somebody acts while the form is open
         page.locator(f"{OPEN} button").first.click()

@@ -170,7 +170,7 @@ def test_the_example_of_the_docs_runs(
         "lichen.client.predictions", lambda where: said if where.startswith("mqtt://") else []
     )
     exec(compile(example, "predictions.md", "exec"), {})  # noqa: S102 - our own page
-    assert capsys.readouterr().out == "lichen/barn-1 walks, seen without ()\n"
+    assert capsys.readouterr().out == "lichen/barn-1 walks; missing modalities: ()\n"
 
 
 def test_the_client_imports_nothing_heavy() -> None:
