@@ -94,7 +94,8 @@ class EvaluationRecorder:
                 self._newest = await asyncio.to_thread(tables.newest, self._store, self._task)
             except (LichenError, OSError) as error:
                 log.warning("evaluations_not_written", reports=len(batch), why=str(error))
-                self._waiting, self._forgotten = batch | self._waiting, gone | self._forgotten
+                left = {key: one for key, one in batch.items() if key[1] not in self._forgotten}
+                self._waiting, self._forgotten = left | self._waiting, gone | self._forgotten
                 self._news.set()
                 wrote = False
             for then in done:

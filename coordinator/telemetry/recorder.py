@@ -79,10 +79,12 @@ class TelemetryRecorder:
                 batch = {name: self._waiting.pop(name) for name in list(self._waiting)[:_AT_ONCE]}
                 try:
                     waits = await asyncio.to_thread(self._write, batch)
-                    self._due |= {device: self._clock.now() + wait for device, wait in waits.items()}
+                    now = self._clock.now()
+                    self._due |= {device: now + wait for device, wait in waits.items() if device in self._due}
                 except (LichenError, OSError) as error:
                     log.warning("telemetry_not_written", devices=len(batch), why=str(error))
-                    self._waiting = batch | self._waiting
+                    known = {name: point for name, point in batch.items() if name in self._due}
+                    self._waiting = known | self._waiting  # without devices that were removed meanwhile
                     break
 
     async def _open(self) -> None:

@@ -1,5 +1,6 @@
 """Devices' evaluations at the coordinator: checked, replaced, summed, bounded, shown."""
 
+import asyncio
 import random
 
 import numpy as np
@@ -16,7 +17,7 @@ from coordinator.status.history_table import evaluated_by_devices
 from coordinator.storage import schema
 from models.training.evaluation import judge
 from protocol import messages
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.messages import Metric
 from protocol.tasks.evaluation import MAX_EVALUATED, DeviceEvaluation
 from protocol.tasks.task import Modality, Target, Task
@@ -258,3 +259,30 @@ async def test_a_device_that_another_process_forgets_between_two_reads_ends_no_s
                 return found
 
         assert tables.newest(OtherProcess(), task) is None
+
+
+async def test_a_report_of_a_device_that_is_forgotten_while_the_disk_is_full_is_not_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("coordinator.evaluations.recorder._RETRY_S", 0.1)
+    async with bench(tmp_path, tiny_task()) as made:
+        await made.online("a", "b")
+        write, first, loop = tables.write, [True], asyncio.get_running_loop()
+
+        async def forget():
+            made.app.forgetting.forget(["a"])
+
+        def full(*given):
+            if not first:
+                return write(*given)
+            asyncio.run_coroutine_threadsafe(forget(), loop).result(30)
+            first.clear()
+            raise Transient("no space left on the disk")
+
+        monkeypatch.setattr(tables, "write", full)
+        await made.give("a", Kind.METRIC, payload("a", toy()))
+        await made.until(lambda: not first)
+        await made.give("b", Kind.METRIC, payload("b", toy()))
+        await made.until(lambda: tables.count_rows(made.app.storage.store, 0))
+        rows = made.app.storage.store.rows(sa.select(schema.evaluations.c.device))
+        assert [row["device"] for row in rows] == ["b"]

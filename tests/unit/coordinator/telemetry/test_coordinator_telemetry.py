@@ -219,6 +219,36 @@ async def test_a_forgotten_device_leaves_nothing(tmp_path):
         assert "lichen_telemetry_devices 0.0" in series(telemetry)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_device_that_is_forgotten_during_a_write_leaves_its_place_to_another(
+    tmp_path, monkeypatch, fails
+):
+    async with bench(tmp_path, tiny_task(min_devices=3), devices={"histories": 1}) as made:
+        await made.online("a", "b")
+        put_all, first, loop = made.app.storage.store.put_all, [True], asyncio.get_running_loop()
+
+        async def forget():
+            made.app.forgetting.forget(["a"])
+
+        def forgetting(table, rows):
+            if table is not schema.telemetry_history or not first:
+                put_all(table, rows)
+                return
+            asyncio.run_coroutine_threadsafe(forget(), loop).result(30)
+            first.clear()
+            if fails:
+                raise Transient("no space left on the disk")
+            put_all(table, rows)
+
+        monkeypatch.setattr(made.app.storage.store, "put_all", forgetting)
+        await tell(made, "a", report())
+        await made.until(lambda: not first)
+        await asyncio.sleep(0.1)
+        await tell(made, "b", report())
+        await made.until(lambda: "b" in stored(made, schema.telemetry_history))
+        assert stored(made, schema.telemetry_history).keys() == {"b"}
+
+
 async def test_10000_devices_make_at_most_2000_series(tmp_path):
     async with bench(tmp_path, tiny_task(min_devices=100_000), devices={"most": 20_000}) as made:
         telemetry = next(part for part in made.app.measured if hasattr(part, "record"))
