@@ -1,5 +1,6 @@
 """Text for people, from names and from text of others. Pure."""
 
+import ipaddress
 from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final
@@ -20,3 +21,16 @@ def first_few(
     """The first names, and how many more there are: ``a, b and 3 more``."""
     more = len(names) - limit
     return separator.join(islice(names, limit)) + (f" and {more} more" if more > 0 else "")
+
+
+def peer_of(host: str) -> str:
+    """An address as one peer: IPv4 as it is, of IPv6 the /64 that one customer has."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host[:64]
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return str(address)

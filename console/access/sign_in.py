@@ -16,9 +16,10 @@ from console.open_access import LoopbackViewers
 from console.ports import Role, Viewer, render
 from coordinator.accounts.people import PersonRow
 from coordinator.accounts.sessions import SESSION_S, ConsoleSession
-from coordinator.identity.http_api.rate_limit import Throttle, peer_of
+from coordinator.identity.http_api.rate_limit import Throttle
 from coordinator.identity.person_certificates import PersonCertificates
 from protocol.errors import Refused
+from runtime.text import peer_of
 from runtime.web.security import read_form
 
 log = structlog.get_logger(__name__)

@@ -42,8 +42,8 @@ def charts_of(history: Columns) -> list[dict[str, Any]]:
         found.append(_chart(title, "", lines, history, 1.0))
         if metric == "quality":
             found[-1]["plot"] |= {"min": 0, "max": 1}
-    for title, unit, lines, by in _CHARTS:
-        found.append(_chart(title, unit, lines, history, by))
+    for title, unit, drawn, by in _CHARTS:
+        found.append(_chart(title, unit, drawn, history, by))
         if title == DRIFT and found[-1]["plot"]["series"]:
             limit = {"name": "limit", "values": [1.0] * len(at), "dashed": True}
             found[-1]["plot"]["series"].append(limit)

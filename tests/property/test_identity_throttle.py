@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.identity.http_api.rate_limit import MAX_PEERS, Throttle, peer_of
+from coordinator.identity.http_api.rate_limit import MAX_PEERS, Throttle
+from runtime.text import peer_of
 
 KNOCKS = st.lists(st.tuples(st.integers(0, 3), st.floats(0, 5)), max_size=80)
 

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from coordinator.identity.enrolment import EnrolmentAuthority
-from coordinator.identity.http_api.rate_limit import Throttle, peer_of
+from coordinator.identity.http_api.rate_limit import Throttle
 from protocol.base import Wire
 from protocol.enrolment import (
     CA_PATH,
@@ -35,6 +35,7 @@ from protocol.enrolment import (
     RenewRequest,
 )
 from protocol.errors import LichenError, Reason, Refused
+from runtime.text import peer_of
 
 if TYPE_CHECKING:
     from starlette.types import ExceptionHandler

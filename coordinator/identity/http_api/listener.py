@@ -20,8 +20,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from coordinator.identity.http_api.rate_limit import Throttle, peer_of
+from coordinator.identity.http_api.rate_limit import Throttle
 from protocol.errors import Misconfigured
+from runtime.text import peer_of
 
 log = structlog.get_logger(__name__)
 _quiet: Final = logging.getLogger("coordinator.identity.http_api")

@@ -1,6 +1,5 @@
 """Rate limit of attempts: a token bucket for each address and one for all of them. Pure."""
 
-import ipaddress
 from collections import OrderedDict
 from typing import Final
 
@@ -27,7 +26,7 @@ class Throttle:
         """0.0 if the attempt is allowed (and counted), else seconds until the next one is.
 
         Args:
-            peer: from :func:`peer_of`.
+            peer: from :func:`runtime.text.peer_of`.
             now: monotonic seconds.
         """
         left, since = self._peers.pop(peer, (self._burst, now))
@@ -42,16 +41,3 @@ class Throttle:
         while len(self._peers) > MAX_PEERS:  # forgetting the oldest peers only helps them
             self._peers.popitem(last=False)
         return wait
-
-
-def peer_of(host: str) -> str:
-    """An address as one peer: IPv4 as it is, of IPv6 the /64 that one customer has."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host[:64]
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
-    return str(address)
