@@ -37,7 +37,7 @@ def page_of(browser: Browser, width: int = SCREEN, scheme: str = "light") -> Ite
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     try:
         yield page
-        assert errors == []
+        assert errors == [], errors
     finally:
         context.close()
 
