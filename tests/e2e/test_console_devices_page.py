@@ -73,13 +73,16 @@ def test_the_list_of_many_devices_is_live_and_keeps_filter_order_focus_and_place
 def test_every_page_is_whole_on_a_phone_and_a_screen_and_axe_finds_nothing(tmp_path: Path) -> None:
     settings = asyncio.run(lived_in(tmp_path))
     with running(settings) as served, chromium() as browser:
-        for width, scheme in ((SCREEN, "light"), (PHONE, "dark")):
+        for width, scheme in ((SCREEN, "light"), (PHONE, "dark"), (SCREEN, "dark"), (PHONE, "light")):
             with page_of(browser, width, scheme) as page:
                 for path in PAGES:
                     page.goto(f"{served.url}{path}")
                     expect(page.locator("[data-connection=live]")).to_be_visible()
                     assert hidden_width(page) <= 0, (path, width)
                     assert violations(page) == [], (path, width, scheme)
+                page.goto(f"{served.url}/sign-in")
+                assert hidden_width(page) <= 0, width
+                assert violations(page) == [], (width, scheme)
                 page.goto(f"{served.url}/devices/barn-1")
                 expect(page.locator("figure canvas").first).to_be_visible()
                 assert page.locator("figure canvas").count() >= 8
