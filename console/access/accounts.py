@@ -24,8 +24,6 @@ from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transie
 T = TypeVar("T")
 _NOTED_S: Final = 60.0
 """A session's last use is written at most so often."""
-_KNOWN_S: Final = 2.0
-"""Whether there are people at all is read again after so long."""
 
 
 class Accounts:
@@ -42,7 +40,7 @@ class Accounts:
         self._lock = threading.Lock()
         self._log: AuditLog | None = None
         self._file: tuple[int, int] | None = None
-        self._people: tuple[float, bool] | None = None
+        self._people = False
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -177,24 +175,24 @@ class Accounts:
         self._use(end)
 
     def has_people(self) -> bool:
-        """Whether anybody was admitted by a certificate and not revoked; read without making tables.
+        """Whether anybody was ever admitted by a certificate, also if revoked since.
+
+        Read without making tables. Once true it stays so: nothing removes a person.
 
         Raises:
             Misconfigured, Transient: the tables cannot be read.
         """
         with self._lock:
-            if self._people is not None and time.monotonic() - self._people[0] < _KNOWN_S:
-                return self._people[1]
-            try:
-                with self._location.reader(OPERATORS) as tables:
-                    query = "SELECT 1 FROM people WHERE revoked_wall IS NULL LIMIT 1"
-                    found = tables is not None and tables.execute(query).fetchone() is not None
-            except (sqlite3.Error, SQLAlchemyError) as error:
-                raise Misconfigured(
-                    f"{self._location.where}: the people cannot be read: {error}"[:500]
-                ) from None
-            self._people = (time.monotonic(), found)
-            return found
+            if not self._people:
+                try:
+                    with self._location.reader(OPERATORS) as tables:
+                        query = "SELECT 1 FROM people LIMIT 1"
+                        self._people = tables is not None and tables.execute(query).fetchone() is not None
+                except (sqlite3.Error, SQLAlchemyError) as error:
+                    raise Misconfigured(
+                        f"{self._location.where}: the people cannot be read: {error}"[:500]
+                    ) from None
+            return self._people
 
     def _use(self, act: Callable[[AuditLog], T]) -> T:
         with self._lock:

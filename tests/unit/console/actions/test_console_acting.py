@@ -159,6 +159,8 @@ def test_console_a_role_and_a_revocation_count_at_once(settings):
         assert bob.form("/sign-in", {"token": waiting}).status == 403, "unused links end with the person"
         refused = admin.post("/api/v1/links", {"name": "bob"})
         assert (refused.status, "bob was revoked" in refused.json["error"]) == (403, True)
+    with running(settings) as another:
+        assert Client(another.url).get("/").status == 303, "the last person's revocation opens it to nobody"
 
 
 def test_console_a_full_disk_refuses_an_action_in_words(settings, monkeypatch):
