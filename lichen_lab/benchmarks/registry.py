@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     "bytes": "suite.training_bytes",
     "calls": "suite.call_counts",
+    "console": "suite.console",
     "device": "suite.device_cost",
     "disentafl": "studies.disentafl",
     "fanin": "suite.coordinator.fan_in",
@@ -43,6 +44,7 @@ _MODULES: Final = {
 WORDS: Final = {
     "bytes": "Bytes of a whole training, both ways, beside float32 everywhere and the raw samples; accuracy.",
     "calls": "Functions and files that one update enters, from sample to receipt, from fold to prediction.",
+    "console": "The console for 10,000 devices: paint, bytes, sorting, delay of news, what 20 viewers cost.",
     "device": "CPU of a device for a round beyond training: real processes, a 223,622-parameter network.",
     "disentafl": "The study of DisentAFL: different sensors and targets, baselines, the worth of each piece.",
     "fanin": "A thousand devices' updates through Mosquitto into one coordinator, each to its receipt.",

@@ -5,13 +5,14 @@ A real coordinator and a real Mosquitto; the devices share a few MQTT connection
 measurement, so its fold is not in the figures. Broker, coordinator and devices share this machine's cores.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from statistics import fmean
 from typing import IO, Any, Final
 
@@ -37,15 +38,27 @@ _KNOWN: Final = 100_000
 _ROUNDS: Final = 3
 _LIMIT_S: Final = 300.0
 _POLL_S: Final = 0.05
-_CPU: Final = "coordinator CPU ms an update"
-_RATE: Final = "updates/s acknowledged and durable"
+CPU: Final = "coordinator CPU ms an update"
+RATE: Final = "updates/s acknowledged and durable"
 _RSS: Final = "coordinator RSS, MB"
 _STALL: Final = "longest loop stall, ms"
 _START: Final = "start, s"
 
 
-def measure(devices: int, rounds: int, say: Say) -> list[dict[str, Any]]:
+Beside = Callable[[ProcessFleet], AbstractContextManager[object]]
+"""What runs beside the storms; it is entered when the coordinator has started."""
+
+
+def measure(
+    devices: int, rounds: int, say: Say, beside: Beside = contextlib.nullcontext
+) -> list[dict[str, Any]]:
     """Play rounds of so many devices; one report a round: the crowd's figures and the coordinator's.
+
+    Args:
+        devices: that send an update in each round.
+        rounds: how many.
+        say: takes a line about each round.
+        beside: what runs at the same time.
 
     Raises:
         Transient: updates were refused, or have no receipt in time.
@@ -57,7 +70,7 @@ def measure(devices: int, rounds: int, say: Say) -> list[dict[str, Any]]:
         files, process = templates(task, fleet.root), psutil.Process(fleet.pid(COORDINATOR))
         args = {"fleet": FLEET, "port": fleet.port, "devices": devices + 1, "frames": files, "rounds": rounds}
         reports: list[dict[str, Any]] = []
-        with _crowd(fleet, args | {"limit_s": _LIMIT_S}) as (lines, answers):
+        with beside(fleet), _crowd(fleet, args | {"limit_s": _LIMIT_S}) as (lines, answers):
             before: dict[str, float] = {}
             for line in lines:
                 if "ready" in line:
@@ -149,8 +162,8 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
     costs: dict[int, float] = {}
     for devices in _QUICK if quick else _SIZES:
         reports = measure(devices, 1 if quick else _ROUNDS, say)
-        figures = _figures(devices, reports)
-        costs[devices] = fmean(figures[_CPU])
+        figures = storm_figures(devices, reports)
+        costs[devices] = fmean(figures[CPU])
         rows += [_result(f"{devices:,} devices", name, values, begun) for name, values in figures.items()]
     first, *_, last = sorted(costs)
     ratio = "CPU an update, most devices over fewest"
@@ -166,10 +179,11 @@ def _result(setting: str, metric: str, values: list[float], begun: float) -> Res
     return row("prototypes", "qqr", setting, metric, values, seconds=time.perf_counter() - begun)
 
 
-def _figures(devices: int, reports: list[dict[str, Any]]) -> dict[str, list[float]]:
+def storm_figures(devices: int, reports: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Metric -> its value in each round, from the reports of :func:`measure`."""
     return {
-        _RATE: [devices / report["seconds"] for report in reports],
-        _CPU: [1e3 * report["used"]["cpu_s"] / devices for report in reports],
+        RATE: [devices / report["seconds"] for report in reports],
+        CPU: [1e3 * report["used"]["cpu_s"] / devices for report in reports],
         "publish to receipt, 99 %, s": [float(np.quantile(report["took_s"], 0.99)) for report in reports],
         "updates in a transaction": [devices / report["used"]["update_groups"] for report in reports],
         _RSS: [report["rss"] / 1e6 for report in reports],
@@ -182,8 +196,8 @@ BENCH: Final = Bench(
     name="scale",
     run=run,
     goals=(
-        Goal(_RATE, 1_000, above=True, setting="10,000 devices"),
-        Goal(_CPU, 0.8, setting="10,000 devices"),
+        Goal(RATE, 1_000, above=True, setting="10,000 devices"),
+        Goal(CPU, 0.8, setting="10,000 devices"),
         Goal(_RSS, 200, setting="10,000 devices"),
         Goal(_STALL, 100, setting="10,000 devices"),
         Goal("CPU an update, most devices over fewest", 1.3),
