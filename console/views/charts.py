@@ -38,8 +38,8 @@ def charts_of(history: Columns) -> list[dict[str, Any]]:
     found = []
     for title, metric in _BY_MODALITY:
         names = sorted(name for name in history if name.startswith(f"{metric}/"))[:_MOST_LINES]
-        lines = [(name, name.partition("/")[2]) for name in names]
-        found.append(_chart(title, "", lines, history, 1.0))
+        named = [(name, name.partition("/")[2]) for name in names]
+        found.append(_chart(title, "", named, history, 1.0))
         if metric == "quality":
             found[-1]["plot"] |= {"min": 0, "max": 1}
     for title, unit, drawn, by in _CHARTS:

@@ -67,7 +67,7 @@ TABLE: Final[dict[str, tuple[Cell, ...]]] = {
         _ABSENT,
     ),
     "lichen rollout status": (_FULL, _DONE, _DONE, Cell(0, "each export, at once")),
-    "lichen rollout pause": (_FULL, _HELD, _READ_ONLY, Cell(65, "there was no rollout yet")),
+    "lichen rollout pause": (_FULL, _HELD, _READ_ONLY, Cell(65, _ABSENT.says)),
     "lichen device ls": (_FULL, _DONE, _READ_ONLY, Cell(0, "No device yet")),
     "lichen device invite": (_FULL, _HELD, _READ_ONLY, Cell(78, "authority is not there")),
     "lichen agent status --why": (_IDLE, _IDLE, _IDLE, Cell(69, "is not there; has this agent ever run?")),
