@@ -25,6 +25,6 @@ def test_the_stored_pictures_are_those_and_documents_show_them() -> None:
         NAMES, False
     )
     shown = set()
-    for page in (ROOT / "README.md", ROOT / "docs" / "console.md"):
+    for page in (ROOT / "README.md", ROOT / "docs/console.md"):
         shown |= set(re.findall(r"pictures/(console-[a-z-]+\.png)", page.read_text()))
     assert shown == NAMES
