@@ -22,10 +22,11 @@ from runtime.web.events import EventStream
 
 log = structlog.get_logger(__name__)
 
-PERIOD_S: Final = 0.4
+PERIOD_S: Final = 0.25
 _SHARE: Final = 4
-"""A reading is followed by a pause of at least so many times its length: a large fleet is read less often."""
-_MARKED_S: Final = 1.0
+"""The status is read again after a pause of at least so many times the last reading's length: that of a large
+fleet less often. Marks are a few rows, and do not wait for it."""
+_MARKED_S: Final = 0.5
 """Marks are compared so often: a page is not made anew more often."""
 _COUNTING: Final = re.compile(r"\d+(?:\.\d+)?(?= (?:s|min|h|d)\b)")
 _COUNTED_S: Final = 5.0
@@ -55,10 +56,11 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The last reading of something: the mark of the tables before it, and when, monotonic seconds."""
+    """The last reading: the mark of the tables before it, when it began and its length, monotonic seconds."""
 
     mark: Hashable = None
     at: float = -math.inf
+    took: float = 0.0
 
     def is_due(self, mark: Hashable, least_s: float, most_s: float = math.inf) -> bool:
         """Whether to read again: something was written, but not within ``least_s``; or ``most_s`` ago."""
@@ -93,10 +95,8 @@ class TableWatch:
     async def run(self) -> None:
         """Read for ever."""
         while True:
-            began = time.monotonic()
             await self.read()
-            took = time.monotonic() - began
-            await asyncio.sleep(max(PERIOD_S, _SHARE * took))
+            await asyncio.sleep(PERIOD_S)
 
     async def read(self, *, marked: bool = False) -> None:
         """Read what may have changed; ``marked``: all, whenever it was read last."""
@@ -121,10 +121,11 @@ class TableWatch:
                 marks = {name: digest(one(store, self._settings)) for name, one in self._marks.items()}
                 marks_read = _Reading(mark, began)
             seen = mark, store.is_served()
-            if not whole and not status_read.is_due(seen, 0.0, _COUNTED_S):
+            if not whole and not status_read.is_due(seen, (1 + _SHARE) * status_read.took, _COUNTED_S):
                 return None, marks
-            status_read = _Reading(seen, began)
-            return look(store, self._settings, now), marks
+            found = look(store, self._settings, now)
+            status_read = _Reading(seen, began, time.monotonic() - began)
+            return found, marks
 
         try:
             found, marks = self._tables.read(query)

@@ -35,11 +35,31 @@ async def asked(one: Served) -> int:
     return one.statements - before
 
 
+async def test_console_a_long_reading_of_the_status_delays_no_other_subject(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "_MARKED_S", 0.0)
+    monkeypatch.setattr(watch_module, "_COUNTED_S", 1e9)
+    monkeypatch.setattr(watch_module, "_SHARE", 1e9)
+    settings = settings_in(tmp_path)
+    with History(settings) as history:
+        history.stands(RoundPhase.WAITING, 1, 0)
+        async with served(settings) as one:
+            await one.watch.read()
+            first = one.watch.picture
+            history.opens(1, ["a", "b"])
+            history.stands(RoundPhase.COLLECTING, 1, 0, selected=("a", "b"))
+            await one.watch.read()
+            assert one.watch.picture.revisions["rounds"] != first.revisions["rounds"]
+            assert one.watch.picture.status["phase"] == first.status["phase"], "read again after a pause"
+
+
 async def test_console_status_is_read_when_something_was_written_and_not_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_module, "_MARKED_S", 0.0)
     monkeypatch.setattr(watch_module, "_COUNTED_S", 1e9)
+    monkeypatch.setattr(watch_module, "_SHARE", -1.0)
     settings = settings_in(tmp_path)
     with History(settings) as history:
         history.stands(RoundPhase.WAITING, 1, 0)
