@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.console.browser import (
@@ -70,6 +71,7 @@ def test_the_list_of_many_devices_is_live_and_keeps_filter_order_focus_and_place
 
 
 @needs_browser
+@pytest.mark.long
 def test_every_page_is_whole_on_a_phone_and_a_screen_and_axe_finds_nothing(tmp_path: Path) -> None:
     settings = asyncio.run(lived_in(tmp_path))
     with running(settings) as served, chromium() as browser:

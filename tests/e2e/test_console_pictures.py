@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support.console.browser import needs_browser
 from tests.support.console.pictures import LOOKS, PAGES, make
 
@@ -13,6 +15,7 @@ NAMES = {f"console-{page}-{scheme}.png" for page in PAGES for scheme in LOOKS}
 
 
 @needs_browser
+@pytest.mark.long
 def test_every_picture_is_made_of_a_page_that_is_whole_and_accessible(tmp_path: Path) -> None:
     assert make(tmp_path) == [], "page, CSS pixels that are cut off, findings of axe-core"
     assert {one.name: one.stat().st_size > MOST_BYTES for one in tmp_path.iterdir()} == dict.fromkeys(

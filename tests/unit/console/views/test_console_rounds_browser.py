@@ -86,6 +86,7 @@ def chromium(url: str) -> Iterator[Browser]:
         driver.quit()
 
 
+@pytest.mark.long
 def test_console_rounds_versions_and_rollouts_are_readable_at_every_width_and_live(tmp_path) -> None:
     settings = settings_in(tmp_path, rollout={"mode": "manual"})
     with History(settings) as history:
