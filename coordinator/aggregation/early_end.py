@@ -9,7 +9,8 @@ import numpy as np
 from models.contract import Blobs
 from models.registry import methods
 from models.tensors import flatten
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 
 CHANGE: Final = "change"
 """Metric of a version that is not evaluated: length of its step, relative to that of its values."""

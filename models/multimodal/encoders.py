@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from protocol.errors import Misconfigured
 from protocol.tasks.task import Encoder
 
 _KERNEL: Final = 5
@@ -183,4 +184,6 @@ def make_encoder(encoder: Encoder, channels: int, samples: int, feature_dim: int
     """The encoder of a task's modality, with torch's own initial values (set the seed before)."""
     if encoder.kind == "cnn1d":
         return Cnn1d(channels, samples, encoder.width, encoder.depth, feature_dim)
-    return Lstm(channels, encoder.width, encoder.depth, feature_dim)
+    if encoder.kind == "lstm":
+        return Lstm(channels, encoder.width, encoder.depth, feature_dim)
+    raise Misconfigured(f"encoder {encoder.kind!r}: this release has no such network")

@@ -25,6 +25,16 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "label_rule:center": "0.1.0",
         "encoder:cnn1d": "0.1.0",
         "encoder:lstm": "0.1.0",
+        "encoder:tcn": "0.1.0",
+        "encoder:transformer1d": "0.1.0",
+        "encoder:mel": "0.1.0",
+        "encoder:cnn2d": "0.1.0",
+        "encoder:mlp": "0.1.0",
+        "encoder:text": "0.1.0",
+        "modality:sound": "0.1.0",
+        "modality:image": "0.1.0",
+        "modality:vector": "0.1.0",
+        "modality:text": "0.1.0",
         "target:classification": "0.1.0",
         "target:regression": "0.1.0",
         "target:generation": "0.1.0",
@@ -48,6 +58,8 @@ def needed(task: Task) -> tuple[str, ...]:
         names.add("context")
     for modality in task.modalities:
         names.add(f"encoder:{task.encoder(modality.name).kind}" if modality.input else "no_input")
+        if modality.kind != "stream":
+            names.add(f"modality:{modality.kind}")
     return tuple(sorted(names))
 
 

@@ -8,12 +8,14 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from protocol.base import Label, Name, Share, Wire
+from protocol.base import Label, Name, Wire
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.holdout import Holdout
+from protocol.tasks.kinds import KINDS, EncoderKind, ModalityKind, with_encoder_kinds
 from protocol.tasks.labelling import Labelling
 from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.options import KnowledgeGraphTask
+from protocol.tasks.rounds import Rounds
 
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Also a part of tensor names and the name of an ONNX input: no dot."""
@@ -28,11 +30,20 @@ RESERVED: Final = frozenset({LABEL, "target", "present", "probabilities", "logit
 
 
 class Modality(Wire):
-    """One sensor stream. ``low``/``high`` bound a physically possible value, in ``unit``."""
+    """What one sensor delivers. ``low``/``high`` bound a physically possible value, in ``unit``."""
 
     name: ModalityName
-    channels: Annotated[int, Field(ge=1, le=64)]
-    rate_hz: Annotated[float, Field(ge=1e-6, le=20_000)]
+    kind: ModalityKind = "stream"
+    """Streams and sound are samples on a grid; of images, vectors and texts a window holds the newest one."""
+    channels: Annotated[int, Field(ge=1, le=4096)]
+    """Of one sample or pixel; the size of a vector; the number of buckets that n-grams of a text are counted
+    in."""
+    height: Annotated[int, Field(ge=1, le=2048)] | None = None
+    """Rows of an image."""
+    width: Annotated[int, Field(ge=1, le=2048)] | None = None
+    """Columns of an image."""
+    rate_hz: Annotated[float, Field(ge=1e-6, le=48_000)]
+    """Of the grid that samples are interpolated onto: the sensor's own, or near it; or frames in a second."""
     unit: Label = "1"
     low: float | None = None
     high: float | None = None
@@ -42,6 +53,22 @@ class Modality(Wire):
     """Divided by before the network, in ``unit``; part of the exported model."""
     input: bool = True
     """False: no device reads it to predict; it is only generated (``Target.modality``)."""
+
+    @property
+    def framed(self) -> bool:
+        """Whether a window holds one frame, not samples on a grid."""
+        return KINDS[self.kind].framed
+
+    @property
+    def points(self) -> int:
+        """Of a framed modality: pixels of a frame, row by row; 1 of a vector or a text."""
+        return (self.height or 1) * (self.width or 1)
+
+    @model_validator(mode="after")
+    def _says_what_its_kind_needs(self) -> Self:
+        if trouble := KINDS[self.kind].trouble(self.channels, self.rate_hz, (self.height, self.width)):
+            raise ValueError(f"modality {self.name!r} of kind {self.kind!r}: {trouble}")
+        return self
 
 
 class Target(Wire):
@@ -88,11 +115,16 @@ class Window(Labelling):
 class Encoder(Wire):
     """The network of one modality."""
 
-    kind: Literal["cnn1d", "lstm"] = "cnn1d"
+    kind: EncoderKind | None = None
+    """None: ``cnn1d`` for a stream, ``mel`` for sound, ``cnn2d`` for images, ``mlp`` for vectors."""
     width: Annotated[int, Field(ge=4, le=1024)] = 32
-    """Channels of the first convolution, or hidden units of the LSTM."""
+    """Channels of the first convolution, hidden units of the LSTM or of a layer, or the size of a token."""
     depth: Annotated[int, Field(ge=1, le=8)] = 5
-    """Convolutions, or stacked LSTM layers."""
+    """Convolutions, or stacked layers or blocks."""
+    residual: bool = False
+    """``cnn2d``, ``mel``: convolutions in pairs, with a connection around each pair."""
+    bands: Annotated[int, Field(ge=8, le=128)] = 64
+    """``mel``: bands of the spectrogram."""
 
 
 class Network(Wire):
@@ -101,44 +133,6 @@ class Network(Wire):
     encoders: dict[Name, Encoder] = Field(default_factory=dict)
     feature_dim: Annotated[int, Field(ge=4, le=1024)] = 128
     hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
-
-
-class Bandit(Wire):
-    """Selection by a discounted upper confidence bound: ``coordinator.selection.policies.bandit``."""
-
-    discount: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Discount of earlier observations, by round."""
-    explore: Annotated[float, Field(ge=0, le=1000)] = 1.0
-    """Weight of the exploration term for rarely seen devices and experts; 1 in the paper."""
-
-
-class Rounds(Wire):
-    """When a round opens and closes. Quorum is over the *set* of selected devices that have delivered."""
-
-    count: Annotated[int, Field(ge=1, le=100_000)] = 10
-    deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 120.0
-    devices_per_round: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """None selects every eligible device that is online."""
-    selection: Name = "coverage"
-    """Selection policy if there are more: a module of ``coordinator.selection.policies``."""
-    bandit: Bandit = Bandit()
-    """Options of ``selection = "bandit"``."""
-    quorum: Share = 1.0
-    """The round closes early after this share of the selected devices has delivered."""
-    min_devices: Annotated[int, Field(ge=1, le=100_000)] = 1
-    """With fewer at the deadline the round is abandoned and opened again."""
-    patience: Annotated[int, Field(ge=0, le=100_000)] = 10
-    """The rounds end after this many versions in a row without a gain; 0: never. Gains are in the metric of
-    ``[evaluation]`` at the coordinator, whose windows then are validation data; without one, versions gain
-    while they still move."""
-    gain: Share = 0.002
-    """An improvement of accuracy (or mrr) that counts as a gain."""
-    min_windows: Annotated[int, Field(ge=1, le=10_000_000)] = 32
-    """An eligible device has at least this many windows to learn from: labelled ones if the method needs
-    labels on devices."""
-    answer_within_s: Annotated[float, Field(ge=0, le=7 * 86400)] | None = None
-    """The selected devices begin within this time after a round opens, each at its own moment; at most half
-    of ``deadline_s``. None: 5 ms a device."""
 
 
 class Labelled(Wire):
@@ -178,6 +172,12 @@ class Task(Wire):
     """Options of the method, checked by its config model."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_encoders(cls, task: object) -> object:
+        """Write the kinds of encoders whose table has none, so that equal tasks are announced alike."""
+        return with_encoder_kinds(task)
+
     @model_validator(mode="after")
     def _require_one_material(self) -> Self:
         if self.graph is None:
@@ -211,6 +211,13 @@ class Task(Wire):
         if stray:
             known = ", ".join(names)
             raise ValueError(f"network.encoders: unknown modalities: {', '.join(stray)} (known: {known})")
+        for one in self.modalities:
+            chosen, fitting = self.encoder(one.name).kind, KINDS[one.kind].encoders
+            if chosen not in fitting:
+                raise ValueError(
+                    f"network.encoders.{one.name}: {chosen!r} does not take a modality of kind {one.kind!r} "
+                    f"(fitting: {', '.join(fitting)})"
+                )
         return self
 
     @model_validator(mode="after")
@@ -295,14 +302,22 @@ class Task(Wire):
         return len(self.labels) if self.graph is None else 1
 
     def samples(self, name: str) -> int:
-        """Grid points of a window of that modality (the T of ``x_BCT``)."""
-        return max(1, round(self.window.length_s * self.modality(name).rate_hz))
+        """Grid points of a window of that modality, or those of its frame (the T of ``x_BCT``)."""
+        modality = self.modality(name)
+        return modality.points if modality.framed else max(1, round(self.window.length_s * modality.rate_hz))
 
     def context_samples(self, name: str) -> int:
-        """Grid points of a window's context of that modality (the L of ``x_BCL``); at least a window's."""
+        """Grid points of a window's context of that modality (the L of ``x_BCL``); at least a window's.
+
+        Frames have no context but the window.
+        """
+        if self.modality(name).framed:
+            return self.samples(name)
         seconds = self.window.context_s or self.window.length_s
         return max(self.samples(name), round(seconds * self.modality(name).rate_hz))
 
     def encoder(self, name: str) -> Encoder:
-        """The encoder chosen for that modality."""
-        return self.network.encoders.get(name, Encoder())
+        """The encoder chosen for that modality, with its kind."""
+        encoder = self.network.encoders.get(name, Encoder())
+        default = KINDS[self.modality(name).kind].encoders[0]
+        return encoder if encoder.kind is not None else encoder.model_copy(update={"kind": default})

@@ -20,7 +20,8 @@ from protocol.frames.tensors import Codec, encode
 from protocol.tasks.links import Uplink
 from protocol.tasks.options import Features as Modality
 from protocol.tasks.options import KnowledgeGraphTask
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 from runtime.storage.blob_store import BlobStore
 from tests.support.network.brokers import embedded, mosquitto_path, mosquitto_process
 from tests.support.network.tap import Tap

@@ -20,7 +20,8 @@ from models.contract import WindowSet
 from models.data.streams.recording import read
 from protocol.bundle import unpack
 from protocol.errors import LichenError
-from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 from runtime.storage.blob_store import BlobStore
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.app import run
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 from tests.e2e.test_agent_e2e import DEVICE, ROOT, TASK, agent_of, write_config
 from tests.support.agent.bundle import bundle, tiny_onnx
 from tests.support.agent.fake_coordinator import FLEET

@@ -17,7 +17,8 @@ from models.registry import method
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import Manifest, UpdateHeader
 from protocol.messages import BlobRef, State
-from protocol.tasks.task import Modality, Rounds, Target, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Modality, Target, Task, Window
 from runtime.clock import SystemClock
 from runtime.settings.load import MqttSettings
 from tests.e2e.test_agent_e2e import coordinator

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Final
 
 from coordinator.selection.policies.base import NEEDED, PastRound, Policy, Selection, SelectionInput, everyone
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 
 _NEGLIGIBLE: Final = 1e-3
 """A round with a smaller weight is ignored."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.cohort import MAX_MEMBERS, PLACE_BITS
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 
 Counts = Mapping[str, Sequence[int]]
 """Per modality, windows per class; one number where devices learn without labels."""

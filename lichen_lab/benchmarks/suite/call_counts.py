@@ -23,7 +23,7 @@ from lichen_lab.benchmarks.result import Bench, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from protocol.errors import Transient
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 
 _HOOK: Final = Path(__file__).parents[1] / "support" / "call_hook"
 _CHECKOUT: Final = Path(__file__).resolve().parents[3]

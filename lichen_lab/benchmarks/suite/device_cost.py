@@ -16,7 +16,8 @@ from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_row
 from lichen_lab.benchmarks.support import timed_worker
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, cpu_seconds, noise_recording
 from models.multimodal.network import two_branch_task
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 
 _WINDOWS: Final = 500
 _AGENTS: Final = 3

@@ -15,7 +15,7 @@ from edge_agent.status.status_file import STATUS_FILE
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 
 _HOUR_S: Final = 3600.0
 _MB: Final = 1e6

@@ -15,7 +15,7 @@ from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_row
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.tcp_proxy import Proxy
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 
 _DAY_S: Final = 86400.0
 _KB: Final = 1000.0

@@ -20,7 +20,7 @@ from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.environment import Environment, environment, memory_mb, memory_of_tree
 from protocol.errors import Transient
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 
 _MB: Final = 1e6
 _MEMORY: Final = "PSS of all its processes, predicting, MB"

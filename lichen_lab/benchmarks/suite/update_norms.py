@@ -22,7 +22,8 @@ from models.contract import Update, WindowSet
 from models.data.window_set import select
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Robust
-from protocol.tasks.task import Encoder, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Network, Task, Window
 
 _POOL: Final = 800
 _PURPOSE: Final = 7

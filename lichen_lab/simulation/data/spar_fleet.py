@@ -18,7 +18,8 @@ from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.links import Uplink
-from protocol.tasks.task import Encoder, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Network, Task, Window
 
 ROUNDS: Final = 20
 OBSERVER: Final = "physcia"

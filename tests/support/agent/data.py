@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from models.data.streams.recording import Recording, Stream, write_npz
-from protocol.tasks.task import Modality, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Modality, Task, Window
 
 
 def toy_task(**changes: object) -> Task:

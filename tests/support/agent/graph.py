@@ -7,7 +7,8 @@ from edge_agent.config.agent import AgentSettings, read
 from edge_agent.identity import fleet_secret as secrets
 from models.knowledge_graph.data.files import Triple, write_features
 from protocol.tasks.options import Features, KnowledgeGraphTask
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 from tests.support.methods.graph_cases import HOUSE, named
 
 TEXT = {"boiler": [1.0, 0.0], "pump": [0.0, 1.0], "well": [1.0, 1.0]}

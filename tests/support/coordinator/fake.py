@@ -20,7 +20,8 @@ from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobPointer, BlobRef, ModalityState, Offer, Receipt, State, Want
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.task import Modality, Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Modality, Task
 from protocol.topics import Kind, broadcast_topic, device_filters, device_topic, parse
 from runtime.mqtt.link import Link
 from runtime.settings.load import MqttSettings

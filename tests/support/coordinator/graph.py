@@ -17,7 +17,8 @@ from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.messages import ModalityState
 from protocol.tasks.options import Features, KnowledgeGraphTask
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 from protocol.topics import Kind
 from tests.support.coordinator.bench import Bench, bench
 from tests.support.coordinator.fake import TinyJobs

@@ -14,7 +14,8 @@ from coordinator.app import open_coordinator
 from coordinator.messaging.receipts import ReceiptSender
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToyJobs, server_half, toy_task
 from protocol.tasks.links import Uplink
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 from runtime import logs
 from runtime.clock import SystemClock
 from runtime.process.daemon import run

@@ -19,7 +19,8 @@ from lichen_lab.simulation.processes.process import ONE_THREAD
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, Testbed
 from models.data import window_set
 from models.data.streams.recording import Recording, Stream, write_npz
-from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 
 FLEET: Final = "trial"
 TASK_NAME: Final = "small"

@@ -22,7 +22,8 @@ from models.contract import WindowSet
 from models.data.streams.recording import Recording, Stream
 from models.data.window_set import concat, select
 from protocol.tasks.links import Uplink
-from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 
 _STRIDE: Final = 64
 _EARLY: Final = 0.7

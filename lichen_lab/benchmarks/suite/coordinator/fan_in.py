@@ -33,7 +33,8 @@ from models import registry
 from models.contract import ClientContext
 from protocol.errors import Transient
 from protocol.frames.frame import digest
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 
 _MANY: Final = 1000
 _FEW: Final = 100

@@ -26,7 +26,7 @@ from lichen_lab.simulation.processes import mosquitto
 from lichen_lab.simulation.processes.embedded_broker import HOST
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, lichen
 from protocol.messages import ModalityState, State, encode
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 from protocol.topics import Kind, broadcast_topic, device_topic
 from runtime.storage.sqlite import open_reader
 

@@ -24,7 +24,8 @@ from models.data import window_set
 from models.data.streams.recording import read
 from models.multimodal.network import two_branch_task
 from protocol.tasks.links import Uplink
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 
 _WINDOWS: Final = 500
 _DEVICES: Final = 3

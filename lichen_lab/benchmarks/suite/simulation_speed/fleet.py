@@ -9,7 +9,8 @@ import numpy as np
 
 from models.contract import WindowSet
 from models.multimodal.network import two_branch_task
-from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 
 SMALL: Final = "small"
 REFERENCE: Final = "reference"

@@ -11,7 +11,8 @@ from lichen_lab.demo.core.scenario import Layout, Options, agent_config, observe
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
 from protocol.tasks.links import Uplink
-from protocol.tasks.task import LABEL, Rounds, Target, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import LABEL, Target, Task, Window
 
 TASK_NAME: Final = "spar-watches"
 ARM: Final = "arm"

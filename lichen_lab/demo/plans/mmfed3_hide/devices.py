@@ -13,7 +13,8 @@ from lichen_lab.demo.core.scenario import Layout
 from lichen_lab.simulation.data.sets import small_graphs
 from protocol.tasks.links import Uplink
 from protocol.tasks.options import Features, KnowledgeGraphTask
-from protocol.tasks.task import Rounds, Task
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
 
 TASK_NAME: Final = "umls-sites"
 TEXT: Final = small_graphs.TEXT

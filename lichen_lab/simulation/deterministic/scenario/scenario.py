@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from protocol.tasks.links import CodecName, Uplink
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 
 COORDINATOR: Final = "coordinator"
 BROKER: Final = "broker"

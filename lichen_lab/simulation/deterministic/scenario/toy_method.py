@@ -26,7 +26,8 @@ from models.worker import job_folder
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits
 from protocol.tasks.links import Uplink
-from protocol.tasks.task import Modality, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Modality, Network, Task, Window
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 

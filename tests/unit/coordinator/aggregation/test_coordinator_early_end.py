@@ -14,7 +14,7 @@ from coordinator.round_machine.events import (
     Rules,
     VersionMade,
 )
-from protocol.tasks.task import Rounds
+from protocol.tasks.rounds import Rounds
 from tests.support.agent.data import toy_task
 
 PATIENT = Rounds(count=100, patience=3, gain=0.01)

@@ -128,7 +128,7 @@ def test_augmentation_turns_three_axis_modalities_together_and_keeps_missing_at_
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
 def test_blocks_of_a_step_are_reused_by_the_next_one():
-    # 100 MB: larger than glibc reuses by itself. Its aligned blocks settle in places of their own over the first steps.
+    # 100 MB: larger than glibc reuses by itself. Aligned blocks find their places over the first steps.
     script = (
         "import resource, torch; from models.training import local; local.start_deterministic(0)\n"
         "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"

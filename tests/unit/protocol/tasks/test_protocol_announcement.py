@@ -16,10 +16,12 @@ from protocol.messages import State, decode, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.features import FEATURES, needed
 from protocol.tasks.folding import Aggregator, Robust
+from protocol.tasks.kinds import KINDS
 from protocol.tasks.labelling import LabelRule
 from protocol.tasks.links import CodecName, Uplink
 from protocol.tasks.options import KnowledgeGraphTask
-from protocol.tasks.task import Encoder, Modality, Network, Rounds, Target, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Modality, Network, Target, Task, Window
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
 from runtime.settings.load import load_toml
@@ -27,6 +29,12 @@ from tests.support.agent.data import toy_task, write_toy
 
 TOPIC = "lichen/v1/f/b/task"
 ACC = Modality(name="acc", channels=3, rate_hz=50)
+OTHER_KINDS = (
+    Modality(name="mic", kind="sound", channels=1, rate_hz=16_000),
+    Modality(name="camera", kind="image", channels=3, height=96, width=96, rate_hz=5),
+    Modality(name="embedding", kind="vector", channels=384, rate_hz=1),
+    Modality(name="remark", kind="text", channels=1024, rate_hz=1),
+)
 
 
 def make(folder: Path) -> Agent:
@@ -80,16 +88,17 @@ def test_every_feature_that_a_task_can_need_has_a_row_and_every_row_is_needed_by
             Task(
                 name="t",
                 labels=("a", "b"),
-                modalities=(ACC, gone),
+                modalities=(modality, gone),
                 window=Window(context_s=60),
-                network=Network(encoders={"acc": Encoder(kind=kind)}),
+                network=Network(encoders={modality.name: Encoder(kind=encoder)}),
                 targets=(
                     Target(name="one", labels=("c", "d")),
                     Target(name="two", kind="regression"),
                     Target(name="three", kind="generation", modality="gone"),
                 ),
             )
-            for kind in get_args(Encoder.model_fields["kind"].annotation)
+            for modality in (ACC, *OTHER_KINDS)
+            for encoder in KINDS[modality.kind].encoders
         ),
     ]
     assert {name for task in tasks for name in needed(task)} == set(FEATURES)

@@ -17,7 +17,8 @@ from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, Targe
 from lichen_lab.simulation.data.access.split import complete
 from models.contract import FloatArray, Profile, WindowSet
 from models.data.window_set import select
-from protocol.tasks.task import LABEL, Modality, Rounds, Target, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import LABEL, Modality, Target, Task, Window
 
 NAME: Final = "made"
 CLASSES: Final = 3

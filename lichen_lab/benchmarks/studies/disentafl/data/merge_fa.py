@@ -30,7 +30,8 @@ from lichen_lab.simulation.data.access.split import Part, complete
 from lichen_lab.simulation.data.sets import av_mnist, fsdd
 from lichen_lab.simulation.data.sets.fsdd import Sounds
 from models.contract import FloatArray, Profile, WindowSet
-from protocol.tasks.task import LABEL, Modality, Rounds, Target, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import LABEL, Modality, Target, Task, Window
 
 NAME: Final = "merge-fa"
 EACH: Final = 3

@@ -21,7 +21,8 @@ from lichen_lab.simulation.data.sets import uci_har
 from models.contract import FloatArray, Profile
 from models.data.window_set import concat, select
 from protocol.errors import Misconfigured
-from protocol.tasks.task import LABEL, Modality, Rounds, Target, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import LABEL, Modality, Target, Task, Window
 
 NAME: Final = "uci-har-xm"
 EACH: Final = 3

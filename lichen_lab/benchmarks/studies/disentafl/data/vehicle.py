@@ -15,7 +15,8 @@ from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.sets import vehicle
 from models.contract import Profile
 from models.data.window_set import select
-from protocol.tasks.task import Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task, Window
 
 NAME: Final = "vehicle-xm"
 KINDS: Final = (

@@ -20,7 +20,8 @@ from lichen_lab.simulation.data.sets import uci_har
 from lichen_lab.simulation.data.streams import masked
 from models.contract import FloatArray, WindowSet
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task, Window
 
 Fault = Callable[[FloatArray, np.random.Generator], FloatArray]
 """Replaces the windows ``x_BCT`` of one modality by those of a broken sensor."""

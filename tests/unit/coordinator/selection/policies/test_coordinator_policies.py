@@ -18,7 +18,7 @@ from coordinator.storage.database import Database
 from coordinator.task import load_task
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState
-from protocol.tasks.task import Bandit, Rounds
+from protocol.tasks.rounds import Bandit, Rounds
 from protocol.topics import Kind
 from tests.support.coordinator.bench import bench
 from tests.support.coordinator.fake import TinyServer, frame, header, tiny_task

@@ -9,7 +9,8 @@ from lichen_lab.simulation.training.runner import History, alone, each_alone, si
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.links import Downlink, Uplink
-from protocol.tasks.task import Encoder, Modality, Network, Rounds, Task, Window
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Encoder, Modality, Network, Task, Window
 
 MODALITIES = (
     Modality(name="a", channels=2, rate_hz=16.0),
