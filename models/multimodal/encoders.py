@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Encoder
+from protocol.tasks.network import Encoder
 
 _KERNEL: Final = 5
 _MOMENTUM: Final = 0.3

@@ -11,7 +11,8 @@ from models.contract import Blobs
 from models.multimodal.encoders import Cnn1d, Lstm, in_parts, make_encoder, measure_norms
 from models.multimodal.fusion import Head
 from protocol.errors import Reason, Refused
-from protocol.tasks.task import Encoder, Modality, Network, Task
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task
 
 
 class MultimodalNetwork(nn.Module):

@@ -11,9 +11,10 @@ from pydantic import Field, JsonValue, model_validator
 from protocol.base import Label, Name, Wire
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.holdout import Holdout
-from protocol.tasks.kinds import KINDS, EncoderKind, ModalityKind, with_encoder_kinds
+from protocol.tasks.kinds import KINDS, ModalityKind, with_encoder_kinds
 from protocol.tasks.labelling import Labelling
 from protocol.tasks.links import Downlink, Uplink
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.rounds import Rounds
 
@@ -110,29 +111,6 @@ class Window(Labelling):
     context_s: Annotated[float, Field(gt=0, le=3600)] | None = None
     """Seconds of stream that are stored with each window, up to its end, for methods that learn from context
     (``WindowSet.context``); at least ``length_s``. None: the window alone."""
-
-
-class Encoder(Wire):
-    """The network of one modality."""
-
-    kind: EncoderKind | None = None
-    """None: ``cnn1d`` for a stream, ``mel`` for sound, ``cnn2d`` for images, ``mlp`` for vectors."""
-    width: Annotated[int, Field(ge=4, le=1024)] = 32
-    """Channels of the first convolution, hidden units of the LSTM or of a layer, or the size of a token."""
-    depth: Annotated[int, Field(ge=1, le=8)] = 5
-    """Convolutions, or stacked layers or blocks."""
-    residual: bool = False
-    """``cnn2d``, ``mel``: convolutions in pairs, with a connection around each pair."""
-    bands: Annotated[int, Field(ge=8, le=128)] = 64
-    """``mel``: bands of the spectrogram."""
-
-
-class Network(Wire):
-    """Encoders by modality name (absent: the default encoder), one feature size for all, one head."""
-
-    encoders: dict[Name, Encoder] = Field(default_factory=dict)
-    feature_dim: Annotated[int, Field(ge=4, le=1024)] = 128
-    hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
 
 
 class Labelled(Wire):

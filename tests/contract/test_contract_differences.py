@@ -13,7 +13,7 @@ from models.tensors import flatten
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.headers import BlobIndex
 from protocol.frames.tensors import Codec
-from protocol.tasks.task import Encoder, Network
+from protocol.tasks.network import Encoder, Network
 from runtime.storage.blob_store import BlobStore
 from tests.support.methods.contract_cases import as_bytes, begun, task_of
 

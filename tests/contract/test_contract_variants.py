@@ -11,7 +11,8 @@ from models.contract import Blobs, Profile, WindowSet
 from models.registry import methods
 from models.spec import MethodSpec
 from protocol.bundle import unpack
-from protocol.tasks.task import Encoder, Task
+from protocol.tasks.network import Encoder
+from protocol.tasks.task import Task
 from tests.support.methods.contract_cases import (
     begun,
     learnt,

@@ -18,8 +18,9 @@ from protocol.frames.frame import decode_frame, digest, encode_frame
 from protocol.frames.headers import BlobHeader, Manifest
 from protocol.frames.tensors import Codec, encode
 from protocol.messages import BlobRef, Command, Offer
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task
+from protocol.tasks.task import Modality, Task
 from protocol.topics import Kind, parse
 from runtime.storage.blob_fetcher import Fetcher
 from runtime.storage.blob_store import BlobStore

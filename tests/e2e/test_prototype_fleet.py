@@ -20,8 +20,9 @@ from models.contract import WindowSet
 from models.data.streams.recording import read
 from protocol.bundle import unpack
 from protocol.errors import LichenError
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 from runtime.storage.blob_store import BlobStore
 
 ROOT = Path(__file__).resolve().parents[2]

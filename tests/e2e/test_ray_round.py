@@ -11,8 +11,9 @@ from lichen_lab.simulation.processes.fleet_files import write_toml
 from lichen_lab.simulation.processes.process import ONE_THREAD
 from lichen_lab.simulation.processes.testbed import COORDINATOR, lichen
 from protocol.errors import LichenError
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 from tests.support.ray_head import RayHead
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")

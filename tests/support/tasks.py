@@ -5,7 +5,8 @@ from typing import Any
 
 from lichen_lab.simulation.processes.fleet_files import toml
 from protocol.frames.headers import UpdateHeader
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 
 
 def sensors(**shapes: tuple[int, float]) -> tuple[Modality, ...]:

@@ -21,7 +21,8 @@ from lichen_lab.simulation.training.runner import simulate
 from models.contract import Blobs, WindowSet
 from models.data.window_set import concat, select
 from protocol.errors import Misconfigured
-from protocol.tasks.task import LABEL, Encoder, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import LABEL, Task, Window
 
 _BYTES: Final = "int8 bytes, % of float32"
 _AGREE: Final = "says what float32 says, % of windows"

@@ -22,8 +22,9 @@ from models.contract import Update, WindowSet
 from models.data.window_set import select
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Robust
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Network, Task, Window
+from protocol.tasks.task import Task, Window
 
 _POOL: Final = 800
 _PURPOSE: Final = 7

@@ -12,8 +12,9 @@ from lichen_lab.simulation.data.access.split import DataSplit, Part
 from lichen_lab.simulation.data.online_fleet import OnlineSetting
 from lichen_lab.simulation.data.sets import av_mnist, spar_windows, uci_har
 from protocol.errors import Misconfigured
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 
 _AV_MNIST_LIMIT: Final[Mapping[Part, int]] = {"train": 12_000, "test": 2_000}
 """Pairs of a part: all of them would take 0.7 GB."""

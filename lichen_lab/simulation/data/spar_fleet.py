@@ -18,8 +18,9 @@ from lichen_lab.simulation.data.sets import spar
 from models.contract import WindowSet
 from models.data.streams.recording import Recording, Stream
 from protocol.tasks.links import Uplink
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Network, Task, Window
+from protocol.tasks.task import Task, Window
 
 ROUNDS: Final = 20
 OBSERVER: Final = "physcia"

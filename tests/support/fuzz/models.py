@@ -65,7 +65,7 @@ def _exported() -> Iterator[tuple[str, bytes]]:
     from export.overridable_inputs import paths_of  # noqa: PLC0415 - as above
     from models.knowledge_graph.networks.completion import Completer  # noqa: PLC0415 - as above
     from models.knowledge_graph.networks.triple_scores import SCORES  # noqa: PLC0415 - as above
-    from protocol.tasks.task import Encoder  # noqa: PLC0415 - as above
+    from protocol.tasks.network import Encoder  # noqa: PLC0415 - as above
     from tests.support.methods.qqr_cases import task  # noqa: PLC0415 - as above
     from tests.support.methods.several_targets import TASK, Several  # noqa: PLC0415 - as above
 

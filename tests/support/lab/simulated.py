@@ -8,7 +8,8 @@ import numpy as np
 
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 
 MODALITIES = (
     Modality(name="a", channels=2, rate_hz=16.0),

@@ -16,7 +16,8 @@ from models.tensors import flatten
 from protocol.frames.frame import decode_frame, encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 from tests.support.methods import contract_graphs
 from tests.support.tasks import update_header
 

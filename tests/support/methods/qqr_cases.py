@@ -7,7 +7,8 @@ import numpy as np
 from models.contract import ClientContext, WindowSet
 from models.methods.qqr.client import make_client
 from models.methods.qqr.prototypes import rounds_name, values_name
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 
 SMALL = Encoder(width=4, depth=1)
 

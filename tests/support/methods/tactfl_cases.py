@@ -6,7 +6,8 @@ import numpy as np
 
 from models.contract import Blobs, ClientContext, Context, LocalResult, Tensors, WindowSet
 from models.methods.tactfl.client import make_client
-from protocol.tasks.task import Encoder, Labelled, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Labelled, Modality, Task, Window
 
 SMALL = Encoder(width=4, depth=2)
 

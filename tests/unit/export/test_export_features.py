@@ -13,7 +13,8 @@ from export.job import FeaturesJob, do
 from models.multimodal.network import build, to_blobs
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
-from protocol.tasks.task import Encoder, Modality
+from protocol.tasks.network import Encoder
+from protocol.tasks.task import Modality
 from tests.support.tasks import sensors, small_network, small_task
 
 TASK = small_task(

@@ -11,7 +11,8 @@ from export.onnx_graph import OPSET, to_onnx
 from export.parity.gate import check, session
 from models.multimodal.inference import InferenceModel
 from models.multimodal.network import build, two_branch_task
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 
 
 def lstm_task(samples: int, *, depth: int = 1) -> Task:

@@ -14,7 +14,8 @@ from models.multimodal.network import build
 from models.registry import method
 from protocol.bundle import unpack
 from protocol.errors import Reason, Refused
-from protocol.tasks.task import Encoder, Modality
+from protocol.tasks.network import Encoder
+from protocol.tasks.task import Modality
 from tests.support.tasks import sensors, small_network, small_task
 
 pytestmark = pytest.mark.long

@@ -9,7 +9,8 @@ from protocol import messages
 from protocol.base import MAX_NAME
 from protocol.errors import Reason, Refused
 from protocol.messages import BlobPointer, BlobRef, Fetch, Metric, Offer, Receipt, State, Want, decode, encode
-from protocol.tasks.task import Modality, Network, Task
+from protocol.tasks.network import Network
+from protocol.tasks.task import Modality, Task
 from protocol.topics import (
     MAX_SLASHES,
     MAX_TOPIC_BYTES,

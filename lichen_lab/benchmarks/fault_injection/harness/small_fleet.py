@@ -19,8 +19,9 @@ from lichen_lab.simulation.processes.process import ONE_THREAD
 from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR, Testbed
 from models.data import window_set
 from models.data.streams.recording import Recording, Stream, write_npz
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 
 FLEET: Final = "trial"
 TASK_NAME: Final = "small"

@@ -22,8 +22,9 @@ from models.contract import WindowSet
 from models.data.streams.recording import Recording, Stream
 from models.data.window_set import concat, select
 from protocol.tasks.links import Uplink
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 
 _STRIDE: Final = 64
 _EARLY: Final = 0.7

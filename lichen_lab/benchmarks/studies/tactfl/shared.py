@@ -31,7 +31,8 @@ from models.methods.tactfl.coordinator_training.head_training import HeadRecipe
 from models.multimodal.network import build, load_blobs, to_blobs
 from models.registry import method
 from models.seeds import derive_seed
-from protocol.tasks.task import Encoder, Network, Task
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Task
 
 LOOK_EVERY: Final = 5
 """Rounds between two evaluations."""

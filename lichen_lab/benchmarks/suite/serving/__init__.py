@@ -21,7 +21,8 @@ from lichen_lab.simulation.processes.environment import environment
 from protocol.bundle import unpack
 from protocol.errors import Transient
 from protocol.frames.frame import digest
-from protocol.tasks.task import Encoder, Network, Task
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Task
 
 _ADDED: Final = "added to session.run, %"
 _GROWTH: Final = "growth of PSS over the swaps, %"

@@ -9,8 +9,9 @@ import numpy as np
 
 from models.contract import WindowSet
 from models.multimodal.network import two_branch_task
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 
 SMALL: Final = "small"
 REFERENCE: Final = "reference"

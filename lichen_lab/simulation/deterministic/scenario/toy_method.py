@@ -26,8 +26,9 @@ from models.worker import job_folder
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits
 from protocol.tasks.links import Uplink
+from protocol.tasks.network import Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 

@@ -18,8 +18,9 @@ from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Network, Task, Window
+from protocol.tasks.task import Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent.data import toy_recording, toy_task
 from tests.support.agent.parts import learner_of

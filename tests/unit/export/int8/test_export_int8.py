@@ -25,7 +25,8 @@ from models.data import window_set
 from models.registry import method
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.tasks.task import Encoder, Task
+from protocol.tasks.network import Encoder
+from protocol.tasks.task import Task
 from tests.support.methods.contract_cases import learnt, next_state, task_of, windows_of
 from tests.support.methods.several_targets import TASK as SEVERAL
 from tests.support.methods.several_targets import Several

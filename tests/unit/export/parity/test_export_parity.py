@@ -13,7 +13,8 @@ from export.parity.gate import check, session
 from models.multimodal.inference import InferenceModel
 from models.multimodal.network import build
 from protocol.errors import Reason, Refused
-from protocol.tasks.task import Encoder, Modality
+from protocol.tasks.network import Encoder
+from protocol.tasks.task import Modality
 from tests.support.tasks import sensors, small_network, small_task
 
 TASK = small_task(

@@ -20,7 +20,8 @@ from models.multimodal.network import (
 )
 from models.training import local
 from protocol.errors import Refused
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 
 
 def small_task(samples: int = 16) -> Task:

@@ -12,7 +12,7 @@ from export.parity.gate import check
 from models.multimodal.inference import InferenceModel
 from models.multimodal.network import MultimodalNetwork, build
 from models.multimodal.prototypes import normalise, with_novel
-from protocol.tasks.task import Encoder
+from protocol.tasks.network import Encoder
 from tests.support.tasks import sensors, small_network, small_task
 
 D, K, NOVEL = 8, 4, 3

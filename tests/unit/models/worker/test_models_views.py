@@ -12,7 +12,8 @@ from models.worker import __main__, job_folder, update_views
 from models.worker.update_views import FrameAt
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import Limits, digest
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 from tests.support.coordinator.fake import frame, header, tiny_task
 
 TASK = tiny_task()

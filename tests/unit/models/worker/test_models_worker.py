@@ -16,7 +16,8 @@ from models.tensors import flatten
 from models.worker import __main__, job_folder
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.tensors import Codec
-from protocol.tasks.task import Encoder, Window
+from protocol.tasks.network import Encoder
+from protocol.tasks.task import Window
 from tests.support.methods import contract_graphs
 from tests.support.python import python
 from tests.support.tasks import sensors, small_network, small_task

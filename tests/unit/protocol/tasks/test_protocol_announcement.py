@@ -19,9 +19,10 @@ from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.kinds import KINDS
 from protocol.tasks.labelling import LabelRule
 from protocol.tasks.links import CodecName, Uplink
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Target, Task, Window
+from protocol.tasks.task import Modality, Target, Task, Window
 from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
 from runtime.settings.load import load_toml

@@ -24,7 +24,8 @@ from models.registry import method
 from models.tensors import flatten, unflatten
 from protocol.bundle import BundleManifest, pack, unpack
 from protocol.errors import Refused
-from protocol.tasks.task import Encoder, Task
+from protocol.tasks.network import Encoder
+from protocol.tasks.task import Task
 from runtime.clock import SystemClock
 from tests.support.agent.data import write_toy
 from tests.support.agent.predicting import predicting

@@ -27,7 +27,8 @@ from models.data.streams.recording import read
 from models.registry import method
 from models.worker import job_folder
 from protocol.errors import Transient
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Modality, Task, Window
 from runtime.mqtt.packet_limit import publish_bytes
 from tests.support.python import python
 

@@ -9,8 +9,9 @@ from lichen_lab.simulation.training.runner import History, alone, each_alone, si
 from models.contract import WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.links import Downlink, Uplink
+from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder, Modality, Network, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 
 MODALITIES = (
     Modality(name="a", channels=2, rate_hz=16.0),

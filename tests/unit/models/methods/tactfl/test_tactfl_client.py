@@ -21,7 +21,7 @@ from models.tensors import apply, flatten, unflatten
 from models.training import local
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured, Reason, Refused, Transient
-from protocol.tasks.task import Encoder
+from protocol.tasks.network import Encoder
 from tests.support.methods.tactfl_cases import task, train, windows, with_context, without
 
 LINEAGE = Lineage(3, 3, "0" * 64, None, {})

@@ -15,8 +15,8 @@ from models.methods.tactfl.trainer import make_trainer
 from models.tensors import apply, flatten, unflatten
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.headers import UpdateHeader
+from protocol.tasks.network import Encoder
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Encoder
 from tests.support.methods.tactfl_cases import task as task_of
 from tests.support.methods.tactfl_cases import windows as windows_of
 from tests.support.methods.tactfl_cases import without

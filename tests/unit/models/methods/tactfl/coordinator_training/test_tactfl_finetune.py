@@ -24,7 +24,7 @@ from models.methods.tactfl.coordinator_training.standardization import Standard
 from models.multimodal.network import build, load_blobs
 from models.tensors import flatten
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Encoder
+from protocol.tasks.network import Encoder
 from tests.support.methods.tactfl_cases import task as task_of
 from tests.support.methods.tactfl_cases import windows as windows_of
 from tests.support.methods.tactfl_cases import without
