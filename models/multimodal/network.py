@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from models.contract import Blobs
-from models.multimodal.encoders import Cnn1d, Lstm, in_parts, make_encoder, measure_norms
+from models.multimodal.encoders.registry import make_encoder
+from models.multimodal.encoders.steps import Stepped, in_parts, measure_norms, windows_at_once
 from models.multimodal.fusion import Head
 from protocol.errors import Reason, Refused
 from protocol.tasks.network import Encoder, Network
@@ -31,7 +32,7 @@ class MultimodalNetwork(nn.Module):
         dim = task.network.feature_dim
         self.encoders = nn.ModuleDict(
             {
-                m.name: make_encoder(task.encoder(m.name), m.channels, task.samples(m.name), dim)
+                m.name: make_encoder(task.encoder(m.name), m, task.samples(m.name), dim)
                 for m in task.modalities
             }
         )
@@ -65,14 +66,17 @@ class MultimodalNetwork(nn.Module):
     def measure_norms(self, name: str, x_BCT: Tensor) -> Tensor:
         """Measure a modality's BatchNorm statistics on windows in its raw unit; returns their ``z_BD``.
 
-        See :func:`models.multimodal.encoders.measure_norms`.
+        See :func:`models.multimodal.encoders.steps.measure_norms`.
         """
-        return measure_norms(cast("Cnn1d | Lstm", self.encoders[name]), self._in_range(name, x_BCT))
+        return measure_norms(self._stepped(name), self._in_range(name, x_BCT))
 
     def features(self, name: str, x_BCT: Tensor) -> Tensor:
         """``z_BD`` as at inference, by BatchNorm's running statistics, without gradient."""
         self.eval()
-        return in_parts(partial(self.encode, name), x_BCT)
+        return in_parts(partial(self.encode, name), x_BCT, windows_at_once(self._stepped(name), x_BCT))
+
+    def _stepped(self, name: str) -> Stepped:
+        return cast("Stepped", self.encoders[name])
 
     def _in_range(self, name: str, x_BCT: Tensor) -> Tensor:
         offset, scale = self.affine[name]

@@ -2,15 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.multimodal.encoders import (
-    BatchNorm,
-    Cnn1d,
-    Lstm,
-    make_encoder,
-    measure_norms,
-    poolings_of,
-    widths_of,
-)
+from models.multimodal.encoders.convolutions1d import Cnn1d, poolings_of, widths_of
+from models.multimodal.encoders.recurrent import Lstm
+from models.multimodal.encoders.registry import make_encoder
+from models.multimodal.encoders.steps import BatchNorm, measure_norms
 from models.multimodal.network import (
     MultimodalNetwork,
     build,
@@ -39,6 +34,11 @@ def small_task(samples: int = 16) -> Task:
     )
 
 
+def made(kind: str, samples: int) -> torch.nn.Module:
+    encoder = Encoder.model_validate({"kind": kind, "width": 4, "depth": 3})
+    return make_encoder(encoder, Modality(name="acc", channels=2, rate_hz=10), samples, 7)
+
+
 def test_reference_network_has_exactly_the_published_number_of_parameters() -> None:
     assert sum(p.numel() for p in build(two_branch_task()).parameters()) == 223_622
 
@@ -52,13 +52,13 @@ def test_channel_growth_and_pooling_follow_the_written_rules() -> None:
 @pytest.mark.parametrize("kind", ["cnn1d", "lstm"])
 @pytest.mark.parametrize("samples", [1, 16, 100, 1024])
 def test_encoders_take_every_window_length(kind: str, samples: int) -> None:
-    encoder = make_encoder(Encoder.model_validate({"kind": kind, "width": 4, "depth": 3}), 2, samples, 7)
+    encoder = made(kind, samples)
     z = encoder(torch.randn(3, 2, samples))
     assert z.shape == (3, 7)
     assert z.isfinite().all()
 
 
-@pytest.mark.parametrize("encoder", [Cnn1d(2, 1, 4, 2, 5), Lstm(2, 4, 1, 5)], ids=["cnn1d", "lstm"])
+@pytest.mark.parametrize("encoder", [Cnn1d(2, 1, 4, 2, 5), Lstm(2, 8, 4, 1, 5)], ids=["cnn1d", "lstm"])
 def test_a_batch_of_one_window_trains(encoder: torch.nn.Module) -> None:
     z = encoder.train()(torch.randn(1, 2, 1))
     z.sum().backward()
@@ -105,7 +105,7 @@ def test_a_network_is_read_and_written_where_an_optimizer_has_moved_its_paramete
 
 
 def test_four_batches_of_one_round_move_the_statistics_most_of_the_way() -> None:
-    encoder = Lstm(2, 4, 1, 5).train()
+    encoder = Lstm(2, 8, 4, 1, 5).train()
     for _ in range(4):
         encoder(10 + torch.randn(64, 2, 8))
     assert encoder.norm_in.running_mean.min() > 7
@@ -115,7 +115,7 @@ def test_four_batches_of_one_round_move_the_statistics_most_of_the_way() -> None
 @pytest.mark.parametrize("count", [2, 300, 1500])
 def test_measured_statistics_are_those_of_what_reaches_each_norm_at_inference(kind: str, count: int) -> None:
     torch.manual_seed(0)
-    encoder = make_encoder(Encoder.model_validate({"kind": kind, "width": 4, "depth": 3}), 2, 16, 7).train()
+    encoder = made(kind, 16).train()
     x = torch.randn(count, 2, 16) * 3 + torch.linspace(0, 9, count)[:, None, None]
     z = measure_norms(encoder, x)
     reached = {}
@@ -132,7 +132,7 @@ def test_measured_statistics_are_those_of_what_reaches_each_norm_at_inference(ki
 
 
 def test_a_single_value_has_no_statistics_to_measure() -> None:
-    encoder = Lstm(2, 4, 1, 5)
+    encoder = Lstm(2, 8, 4, 1, 5)
     before = encoder.norm_out.running_var.clone()
     measure_norms(encoder, torch.randn(1, 2, 8))
     assert torch.equal(encoder.norm_out.running_var, before)
@@ -145,7 +145,7 @@ def test_plain_sgd_at_the_papers_rate_leaves_chance() -> None:
     phase, t = 6.3 * torch.rand(64, 2, 1), torch.arange(32.0)
     y = torch.arange(64) % 2
     x = torch.sin(t * (0.5 + 0.8 * y)[:, None, None] + phase)
-    for encoder in (Cnn1d(2, 32, 8, 3, 2), Lstm(2, 16, 1, 2)):
+    for encoder in (Cnn1d(2, 32, 8, 3, 2), Lstm(2, 32, 16, 1, 2)):
         for _ in range(60):
             loss = torch.nn.functional.cross_entropy(encoder(x), y)
             encoder.zero_grad()
