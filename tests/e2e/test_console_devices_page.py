@@ -23,6 +23,7 @@ PAGES = ("/devices", "/devices/barn-1", "/devices/barn-7", "/enrolment", "/refus
 ROW = "tbody tr"
 
 
+@pytest.mark.long
 @needs_browser
 def test_the_list_of_many_devices_is_live_and_keeps_filter_order_focus_and_place(tmp_path: Path) -> None:
     settings = made_settings(tmp_path)

@@ -84,6 +84,7 @@ def test_open_pages_follow_devices_rounds_and_what_operators_do(
     assert tabs.hosts() == {fleet.url}, "no page asks another host"
 
 
+@pytest.mark.long
 @needs_browser
 def test_open_pages_say_that_coordinator_or_console_was_killed_and_come_back(
     fleet: LiveFleet, tabs: Tabs

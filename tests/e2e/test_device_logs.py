@@ -8,6 +8,8 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from coordinator.app import open_coordinator
 from protocol.messages import ModalityState, State, encode
 from protocol.topics import Kind, device_filters, device_topic
@@ -66,6 +68,7 @@ async def logs(config: Path, *args: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.long
 async def test_an_operator_reads_the_last_lines_of_a_device_that_permits_it(broker, tmp_path):
     settings = settings_for(tmp_path, broker.port)
     config = tmp_path / "coordinator.toml"

@@ -49,6 +49,7 @@ def labels(device: PageDevice) -> dict[str, str | None]:
     return {one["window"]: one["label"] for one in json.loads(said.stdout)["windows"]}
 
 
+@pytest.mark.long
 def test_the_command_line_labels_and_undoes_and_a_killed_agent_keeps_the_label(device: PageDevice) -> None:
     agent = device.start_agent()
     asked = json.loads(device.run("label", "list", "--format", "json").stdout)["windows"]
@@ -75,6 +76,7 @@ def test_the_command_line_labels_and_undoes_and_a_killed_agent_keeps_the_label(d
         assert device.run("label", *words).returncode == status, words
 
 
+@pytest.mark.long
 def test_systemds_socket_starts_the_page_and_it_ends_when_nobody_looks(
     device: PageDevice, listener: socket.socket
 ) -> None:

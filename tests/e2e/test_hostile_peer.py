@@ -5,6 +5,8 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from coordinator.status.history import read
 from coordinator.storage.run_id import FILE
 from protocol.errors import Reason
@@ -50,6 +52,7 @@ async def trained(folder: Path, port: int, *, hostile: bool) -> dict:
     return read(folder / "coordinator")
 
 
+@pytest.mark.long
 async def test_a_malicious_client_changes_no_bit_and_is_quarantined(tmp_path, mosquitto) -> None:
     for name in ("with", "without"):  # the same training run, so that equal models have equal digests
         (tmp_path / name / "coordinator").mkdir(parents=True)

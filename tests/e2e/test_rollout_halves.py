@@ -48,6 +48,7 @@ async def over(folder: Path, number: int) -> dict:
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.long
 async def test_a_bad_version_ends_at_the_canary_and_a_good_one_reaches_all(tmp_path, broker):
     (tmp_path / "task.toml").write_text("")
     (tmp_path / "coordinator.toml").write_text(

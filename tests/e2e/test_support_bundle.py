@@ -119,6 +119,7 @@ def support(config: Path, name: str) -> dict[str, bytes]:
     return parts_of(file)
 
 
+@pytest.mark.long
 async def test_of_an_agent_that_runs_and_then_is_stopped_and_damaged(broker, tmp_path):
     config = agent_folder(tmp_path, broker.port)
     process = await asyncio.create_subprocess_exec(
@@ -224,6 +225,7 @@ def private_lines(file: Path) -> list[str]:
     return rest.partition("-----END")[0].split() if begin else []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("url", [f"postgresql://ann:{HIDDEN}@127.0.0.1:1/lichen"])
 def test_of_a_coordinator_whose_database_cannot_be_reached(tmp_path, url):
     config = coordinator_folder(tmp_path, f'url = "{url}"\nconnect_timeout_s = 2\n')

@@ -134,6 +134,7 @@ async def test_killed_in_mid_round_it_keeps_what_it_acknowledged(tmp_path, broke
     assert len(read(tmp_path / "coordinator")["rounds"][0]["attempts"]) == 1
 
 
+@pytest.mark.long
 async def test_killed_at_random_moments_every_update_still_counts_once(tmp_path, broker) -> None:  # noqa: F811
     moments = random.Random(5)
     async with fleet(tmp_path, broker.port, tiny_task(count=6, min_devices=3)) as (child, _):

@@ -73,6 +73,7 @@ async def restart_as_designed(child: Child, devices: list[FakeDevice]) -> None:
         await device.hello()
 
 
+@pytest.mark.long
 async def test_a_crash_of_the_server_in_mid_storm_loses_no_receipt_and_counts_none_twice(
     tmp_path: Path,
     broker: BrokerProcess,  # noqa: F811

@@ -48,6 +48,7 @@ def test_world_no_promise_is_broken_in_many_seeds(seed: int) -> None:
     assert not outcome.violation, "\n".join([outcome.violation, *outcome.trace])
 
 
+@pytest.mark.long
 def test_world_a_seed_replays_to_the_letter_in_another_process() -> None:
     outcome = run_seed(7)
     code = "from lichen_lab.simulation.deterministic.world import run_seed; print(run_seed(7).mark)"

@@ -76,6 +76,7 @@ def test_one_graph_serves_every_version(graphs: dict[str, bytes]) -> None:
         assert np.allclose(graph.run(x, to_blobs(net)["encoder/deep"]), want, atol=1e-5)
 
 
+@pytest.mark.long
 def test_the_same_task_gives_the_same_bytes_whatever_torch_s_generator(graphs: dict[str, bytes]) -> None:
     torch.manual_seed(77)
     before = torch.random.get_rng_state()

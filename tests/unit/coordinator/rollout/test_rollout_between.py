@@ -102,7 +102,7 @@ async def test_an_abort_and_a_new_rollout_between_two_looks_leave_no_old_pointer
         devices = Devices(made)
         for name in "ab":
             await devices.say(name)
-        await deliver(made, "a")
+        await deliver(made, "ab")
         await made.phase("done")
         await brought(made, tmp_path / "one.bundle", "a")
         await made.until(lambda: devices.own("a"))
@@ -120,7 +120,7 @@ async def test_who_is_revoked_while_it_is_in_a_stage_neither_holds_nor_ends_it(t
         devices = Devices(made)
         for name in "abc":
             await devices.say(name)
-        await deliver(made, "ab")
+        await deliver(made, "abc")
         await made.until(lambda: devices.own("a") and devices.own("b"))
         no = Refused(Reason.QUARANTINED, "revoked")
         barred = made.app.access._barred

@@ -333,7 +333,7 @@ async def test_the_operator_rolls_a_file_out_pauses_resumes_and_aborts(tmp_path)
         devices = Devices(made)
         for name in ("a", "b"):
             await devices.say(name)
-        await deliver(made, "a")
+        await deliver(made, "ab")
         await made.phase("done")
         made_by = asked("create", "-c", file, "--canary", "share:1", "--min-agreement", "0.5")
         assert (made_by["version"], made_by["plan"]["trial"]["min_agreement"]) == (1, 0.5)

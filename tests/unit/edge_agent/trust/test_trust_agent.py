@@ -229,6 +229,7 @@ async def test_a_device_with_a_root_runs_what_is_signed_and_nothing_else(tmp_pat
         await passed(deployment, 2)
 
 
+@pytest.mark.long
 async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
     first = TrustedMetadata.begin(root())
     async with device(tmp_path, first=first, trust_clock=ManualClock(wall=NOW)) as deployment:

@@ -133,6 +133,7 @@ def test_own_last_layers_are_blended_target_by_target(tmp_path, model: LoadedMod
     assert not same(asked(model, [0, 1]), in_torch(state, [0, 1]))
 
 
+@pytest.mark.long
 def test_where_weights_never_travel_the_device_s_own_are_all_that_is_used(tmp_path) -> None:
     """And a route that has no part of one kind (here: no domains) can be its own all the same."""
     task = TASK.model_copy(update={"config": {**TASK.config, "aggregate": "kd", "families": ["mote"]}})

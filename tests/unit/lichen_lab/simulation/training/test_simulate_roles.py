@@ -57,6 +57,7 @@ def test_simulate_a_prototype_device_sends_nothing_else(taught: History) -> None
     assert both["prototypes/a"] > only["prototypes/a"]
 
 
+@pytest.mark.long
 def test_simulate_prototype_devices_in_workers_give_the_same_bytes(taught: History) -> None:
     there = simulate(
         task(), fleet(), windows(150, 50), 3, rounds=6, evaluate_every=6, roles=TEACHERS, workers=2
@@ -113,6 +114,7 @@ def test_simulate_what_a_device_keeps_outlives_rounds_without_an_update() -> Non
     assert kept == [1.0, 1.0, 1.0, 2.0]
 
 
+@pytest.mark.long
 def test_simulate_gives_private_tensors_back_where_asked_also_from_workers() -> None:
     config = {"epochs": 1, "batch": 16, "personal": "head"}
     some = {f"d{i}": windows(40, i) for i in range(3)}

@@ -178,6 +178,7 @@ def test_simulate_refuses_nonsense() -> None:
         simulate(task(config={"impute": "guess"}), fleet(), None, 0)
 
 
+@pytest.mark.long
 def test_rounds_end_when_versions_no_longer_move() -> None:
     learned = task(rounds=Rounds(count=12, patience=2), config={"epochs": 4, "batch": 4, "lr": 0.3})
     devices = {name: windows(60, i) for i, name in enumerate(("d0", "d1"))}

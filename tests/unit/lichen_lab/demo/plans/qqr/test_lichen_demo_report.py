@@ -56,6 +56,7 @@ def test_the_page_is_whole_and_fetches_nothing(results: QqrResults) -> None:
     assert page.count('<div class="desk"><svg') == 7
 
 
+@pytest.mark.long
 @needs_chromium
 def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(
     results: QqrResults, tmp_path: Path
