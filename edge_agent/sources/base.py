@@ -29,7 +29,8 @@ class Source(Protocol):
 
     name: str
     channels: dict[str, int]
-    """Number of channels by task modality."""
+    """Values of a sample by task modality: channels; of images and vectors all values of a frame (C * T), of
+    texts the buckets."""
 
     def samples(self) -> AsyncIterator[Batch]:
         """Yield batches until the stream ends.

@@ -3,15 +3,16 @@
 from collections.abc import Iterable
 
 from edge_agent.sources.base import ChecksTask, Source
+from models.data.streams.frame_sizes import size_mismatch
 from protocol.tasks.task import Task
 
 
 def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
-    """The task's modalities that the sources deliver with the right channels, in the task's order."""
+    """The task's modalities that the sources deliver with the right size, in the task's order."""
     have: dict[str, int] = {}
     for source in sources:
         have |= source.channels
-    return tuple(m.name for m in task.modalities if have.get(m.name) == m.channels)
+    return tuple(m.name for m in task.modalities if have.get(m.name) == m.sample_values)
 
 
 def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
@@ -24,11 +25,8 @@ def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
                 words.append(
                     f"{source.name}: modality {name!r} is not in task {task.name!r} (it has {known})"
                 )
-            elif channels != task.modality(name).channels:
-                wanted = task.modality(name).channels
-                words.append(
-                    f"{source.name}: modality {name!r} has {channels} channels, the task says {wanted}"
-                )
+            elif channels != (modality := task.modality(name)).sample_values:
+                words.append(f"{source.name}: {size_mismatch(modality, channels)}")
     return words
 
 

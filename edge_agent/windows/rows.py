@@ -1,9 +1,10 @@
 """Converts windows to rows of the store's file and back. Pure.
 
-``x`` holds the values of the present modalities. ``context`` holds the samples before the window, if the task
-has contexts: M counts of points (uint32), then the values of each modality, as in ``x``; None if no sample is
-known, as in every file of a release without contexts. So the stored windows stay valid if a task changes the
-length of its contexts.
+``x`` holds the values of the present modalities: of streams float32; of other kinds in the narrowest type
+that loses nothing, which a byte before them names (``models.data.narrow_values``). ``context`` holds the
+samples before the window, if the task has contexts: M counts of points (uint32), then the values of each
+modality as float32; None if no sample is known, as in every file of a release without contexts. So the stored
+windows stay valid if a task changes the length of its contexts.
 
 ``y`` is the class of ``label``; -1: the window has no label at all; -2: it has none, but labels of further
 targets. ``targets`` holds those as JSON, by :func:`key_of`; None if there are none, as in every file of a
@@ -21,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import Context, WindowSet
-from models.data import window_set
+from models.data import narrow_values, window_set
 from models.data.holdout import WindowUse
 from models.data.labels.targets import keys_of
-from protocol.tasks.task import LABEL, Task
+from protocol.tasks.task import LABEL, Modality, Task
 
 UNLABELLED: Final = -1
 ONLY_OTHERS: Final = -2
@@ -73,8 +74,12 @@ class WindowRow:
 
 
 def whole_bytes(task: Task) -> int:
-    """Bytes of a window of this task in memory, with all modalities and contexts complete."""
-    return 4 * sum(m.channels * task.context_samples(m.name) for m in task.modalities)
+    """Bytes of a window of this task in memory, with all modalities and contexts complete.
+
+    On disk a window takes this much at most.
+    """
+    values = sum(m.channels * task.context_samples(m.name) for m in task.modalities)
+    return 4 * values + sum(m.kind != "stream" for m in task.modalities)
 
 
 def labelled_for(y: int, targets: str | None, keys: Mapping[str, str]) -> tuple[str, ...]:
@@ -102,8 +107,8 @@ def rows_of(task: Task, windows: WindowSet, start_B: NDArray[np.float64] | None 
         present = np.ascontiguousarray(windows.present_BM[b])
         quality = np.where(present, windows.quality_BM[b], np.float32(1)).astype(np.float32)
         x = b"".join(
-            windows.x[name][b].astype("<f4").tobytes()
-            for m, name in enumerate(task.modality_names)
+            _values_bytes(modality, windows.x[modality.name][b])
+            for m, modality in enumerate(task.modalities)
             if present[m]
         )
         labels = {keys[name]: float(y_B[b]) for name, y_B in windows.targets.items() if name in keys}
@@ -114,6 +119,10 @@ def rows_of(task: Task, windows: WindowSet, start_B: NDArray[np.float64] | None 
         start = None if start_B is None else float(start_B[b])
         rows.append(WindowRow(y, present.tobytes(), quality.tobytes(), x, targets, context, start))
     return rows
+
+
+def _values_bytes(modality: Modality, x_CT: NDArray[np.float32]) -> bytes:
+    return x_CT.astype("<f4").tobytes() if modality.kind == "stream" else narrow_values.encode(x_CT)
 
 
 def _context_bytes(task: Task, windows: WindowSet, b: int) -> bytes | None:
@@ -137,17 +146,21 @@ def as_set(task: Task, rows: Sequence[WindowRow]) -> WindowSet:
     """
     if not rows:
         return window_set.empty(task)
-    shapes = [(m.name, m.channels, task.samples(m.name)) for m in task.modalities]
-    x = {name: np.zeros((len(rows), c, t), np.float32) for name, c, t in shapes}
+    shapes = [(m, m.channels, task.samples(m.name)) for m in task.modalities]
+    x = {modality.name: np.zeros((len(rows), c, t), np.float32) for modality, c, t in shapes}
     present_BM = np.stack([np.frombuffer(row.present, np.bool_) for row in rows])
     keys = keys_of(task)
     targets = {name: np.full(len(rows), np.nan, np.float32) for name in keys.values()}
     for b, row in enumerate(rows):
         offset = 0
-        for m, (name, c, t) in enumerate(shapes):
-            if present_BM[b, m]:
-                x[name][b] = np.frombuffer(row.x, "<f4", c * t, offset).reshape(c, t)
-                offset += 4 * c * t
+        for m, (modality, c, t) in enumerate(shapes):
+            if not present_BM[b, m]:
+                continue
+            if modality.kind == "stream":
+                values, offset = np.frombuffer(row.x, "<f4", c * t, offset), offset + 4 * c * t
+            else:
+                values, offset = narrow_values.decode(row.x, offset, c * t)
+            x[modality.name][b] = values.reshape(c, t)
         if keys and row.targets is not None:
             for name, value in _read(row.targets, keys).items():
                 targets[name][b] = value

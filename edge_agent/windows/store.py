@@ -51,7 +51,7 @@ MAX_PENDING: Final = 2048
 MAX_PENDING_BYTES: Final = 128 * 1024 * 1024
 """The same limit in bytes, for large windows, each counted as complete."""
 MAX_READ_BYTES: Final = 512 * 1024 * 1024
-"""Windows with contexts, in one round: the worker reads a file of at most four times as much."""
+"""Windows of one round in memory: the worker reads a file of at most four times as much."""
 COMMIT_WINDOWS: Final = 256  # a batch of this size is committed at once
 _DAMAGE: Final = (sqlite3.DatabaseError, ValueError, IndexError)
 """Raised when damaged rows are read."""
@@ -231,8 +231,7 @@ class WindowStore:
         """The newest windows, oldest first, including those that wait for a commit.
 
         Args:
-            limit: maximal number of windows; with contexts also limited by the budget and
-                :data:`MAX_READ_BYTES`.
+            limit: maximal number; bounded by :data:`MAX_READ_BYTES` too, with contexts by the budget.
             labelled: only windows with a class of ``label``; ignored if ``wanted`` is given.
             wanted: whether to take a window of that kind.
 
@@ -244,8 +243,9 @@ class WindowStore:
                 raise Transient("the window store is closed: the task has changed")
             self.commit()
             wanted = wanted or (has_label if labelled else anything)
-            if self._task.window.context_s is not None:  # complete in memory, also without samples
-                limit = min(limit, max(1, min(self._budget, MAX_READ_BYTES) // whole_bytes(self._task)))
+            # complete in memory: values that take a byte on disk, and contexts without samples
+            most = MAX_READ_BYTES if self._task.window.context_s is None else self._budget
+            limit = min(limit, max(1, min(most, MAX_READ_BYTES) // whole_bytes(self._task)))
             try:
                 windows = as_set(self._task, self._rows(limit, wanted))
             except sqlite3.OperationalError as error:

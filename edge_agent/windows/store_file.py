@@ -39,9 +39,12 @@ _WAIT_S: Final = 5.0
 def grid_digest(task: Task) -> str:
     """Identifies the shape of a task's windows: the same grid and labels (and any context), the same store.
 
-    Keys of the window with default values do not count: a release that adds one keeps devices' stores.
+    Keys of the window with default values do not count: a release that adds one keeps devices' stores. The
+    kind and size of a modality count for other kinds than streams, which all stores of older releases hold.
     """
-    parts = [m.model_dump(include={"name", "channels", "rate_hz", "unit"}) for m in task.modalities]
+    shape = {"name", "channels", "rate_hz", "unit"}
+    other = {*shape, "kind", "height", "width"}
+    parts = [m.model_dump(include=shape if m.kind == "stream" else other) for m in task.modalities]
     window = task.window.model_dump(exclude={"context_s"}, exclude_defaults=True)
     return digest(repr((parts, window, task.labels)).encode())[:12]
 

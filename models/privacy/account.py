@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import FloatArray, Tensors
-from models.data.streams.track import Track
+from models.data.streams.tracks.track import Track
 from protocol.tasks.task import Task
 
 PREFIX: Final = "privacy/"
@@ -57,15 +57,16 @@ def rho_within(epsilon: float, delta: float) -> float:
 def span_of(task: Task) -> float:
     """Seconds of stream whose samples are in one window's content; 0 for a task without windows.
 
-    A point of the grid takes its value from the samples around it (``models/data/streams/track.py``), which
+    A point of the grid takes its value from the samples around it (``models.data.streams.tracks``), which
     may lie beside the window: as far as a gap is bridged, or, if the window has no sample at its edge, as far
-    as ``min_coverage`` leaves points that hold the nearest sample.
+    as ``min_coverage`` leaves points that hold the nearest sample. A frame of a window lies in it.
     """
     if task.graph is not None:
         return 0.0
     window = task.window
-    bridged = max(Track(one, window.max_gap_s).gap_s - 0.5 / one.rate_hz for one in task.modalities)
-    beside_s = max(bridged, (1.0 - window.min_coverage) * window.length_s)
+    sampled = [one for one in task.modalities if not one.framed]
+    bridged = max((Track(one, window.max_gap_s).gap_s - 0.5 / one.rate_hz for one in sampled), default=0.0)
+    beside_s = max(bridged, (1.0 - window.min_coverage) * window.length_s) if sampled else 0.0
     return max(window.length_s, window.context_s or 0.0) + 2.0 * beside_s
 
 

@@ -62,8 +62,13 @@ class Modality(Wire):
 
     @property
     def points(self) -> int:
-        """Of a framed modality: pixels of a frame, row by row; 1 of a vector or a text."""
+        """Of an image: pixels of a frame, row by row; else 1."""
         return (self.height or 1) * (self.width or 1)
+
+    @property
+    def sample_values(self) -> int:
+        """Values of one sample: the channels; of a framed modality all values of a frame, channel first."""
+        return self.channels * self.points
 
     @model_validator(mode="after")
     def _says_what_its_kind_needs(self) -> Self:

@@ -10,7 +10,7 @@ from models.contract import WindowSet
 from models.data import window_set
 from models.data.streams.batches import SampleBatch
 from models.data.streams.grid import before_s
-from models.data.streams.track import Track
+from models.data.streams.tracks.track import Track
 from models.data.streams.windows import Windower, Windows
 from protocol.tasks.task import Modality, Task, Window
 

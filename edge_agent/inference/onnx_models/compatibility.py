@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from models.data.streams.frame_sizes import size_of
 from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused
-from protocol.tasks.task import Target, Task
+from protocol.tasks.task import Modality, Target, Task
 
 MODEL_FILE = "model.onnx"
 ONNX_SUFFIX = ".onnx"
@@ -49,7 +50,7 @@ def require_compatible(manifest: BundleManifest, task: Task, modalities: Sequenc
             f"the model reads {', '.join(names)}; this device has {', '.join(modalities) or 'none'} of them",
         )
     for theirs in manifest.modalities:
-        _require_same_input(manifest, task, theirs.name, theirs.channels)
+        _require_same_input(manifest, task, theirs)
     if manifest.labels != task.labels:
         raise Refused(
             Reason.WRONG_TENSORS, f"the model's labels {manifest.labels} are not the task's {task.labels}"
@@ -57,7 +58,7 @@ def require_compatible(manifest: BundleManifest, task: Task, modalities: Sequenc
     for target in manifest.predicted:
         _require_same_target(target, task)
     for made in manifest.generated or ():
-        _require_same_input(manifest, task, made.name, made.channels)
+        _require_same_input(manifest, task, made)
 
 
 def _require_variants(manifest: BundleManifest) -> None:
@@ -104,15 +105,22 @@ def _require_same_target(theirs: Target, task: Task) -> None:
             )
 
 
-def _require_same_input(manifest: BundleManifest, task: Task, name: str, channels: int) -> None:
+def _require_same_input(manifest: BundleManifest, task: Task, theirs: Modality) -> None:
+    name = theirs.name
     if name not in task.modality_names:
         raise Refused(
             Reason.WRONG_MODALITY, f"the model makes {name!r}, which task {task.name!r} does not have"
         )
     ours = task.modality(name)
-    if (channels, manifest.samples.get(name)) != (ours.channels, task.samples(name)):
+    if (theirs.kind, theirs.height, theirs.width) != (ours.kind, ours.height, ours.width):
         raise Refused(
             Reason.WRONG_TENSORS,
-            f"the model's windows of {name!r} have {channels} channels and {manifest.samples.get(name)} "
-            f"samples, the device's {ours.channels} and {task.samples(name)}",
+            f"the model's {name!r} is of kind {theirs.kind!r} ({size_of(theirs)}), the device's of kind "
+            f"{ours.kind!r} ({size_of(ours)})",
+        )
+    if (theirs.channels, manifest.samples.get(name)) != (ours.channels, task.samples(name)):
+        raise Refused(
+            Reason.WRONG_TENSORS,
+            f"the model's windows of {name!r} have {theirs.channels} channels and "
+            f"{manifest.samples.get(name)} samples, the device's {ours.channels} and {task.samples(name)}",
         )

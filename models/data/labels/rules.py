@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.data.labels.labels import changed, is_class
 from models.data.streams.batches import LabelBatch
-from models.data.streams.track import ABSURD, increases
+from models.data.streams.tracks.track import ABSURD, increases
 from protocol.tasks.labelling import Labelling, LabelRule
 
 MAX_CHANGES: Final = 65_536

@@ -10,7 +10,10 @@ from protocol.tasks.task import LABEL
 
 @dataclass(frozen=True, slots=True)
 class SampleBatch:
-    """Samples of one modality: times ``t`` (n,) in seconds, ``values`` (n, C) in the modality's unit."""
+    """Samples of one modality: times ``t`` (n,) in seconds, ``values`` (n, V) in the modality's unit.
+
+    V: the channels; of images, vectors and texts all values of a frame, channel first (C * T).
+    """
 
     modality: str
     t: NDArray[np.float64]

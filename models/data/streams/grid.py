@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import Context
-from models.data.streams.track import Track
+from models.data.streams.tracks.frames import FrameTrack
+from models.data.streams.tracks.track import Track
 from protocol.tasks.task import Modality, Task
 
 
@@ -24,7 +25,7 @@ class Values:
     context: Context
 
 
-def values_at(task: Task, tracks: Mapping[str, Track], start_B: NDArray[np.float64]) -> Values:
+def values_at(task: Task, tracks: Mapping[str, Track | FrameTrack], start_B: NDArray[np.float64]) -> Values:
     """The windows that begin at these stream seconds; a modality without a track is missing."""
     x, covered, whole, present, points = {}, {}, {}, [], []
     for modality in task.modalities:
@@ -65,11 +66,13 @@ def before_s(task: Task, name: str) -> float:
 
 
 def _resampled(
-    task: Task, modality: Modality, track: Track | None, start_B: NDArray[np.float64]
+    task: Task, modality: Modality, track: Track | FrameTrack | None, start_B: NDArray[np.float64]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """``x_BCL`` and ``covered_BL``; the grid of the window continues into its past."""
+    """``x_BCL`` and ``covered_BL``; the grid of a stream's window continues into its past."""
     length, samples = task.context_samples(modality.name), task.samples(modality.name)
     if track is None:
         shape = (len(start_B), modality.channels, length)
         return np.zeros(shape, np.float32), np.zeros((len(start_B), length), np.bool_)
+    if isinstance(track, FrameTrack):
+        return track.newest(start_B)
     return track.resample(start_B[:, None] + np.arange(samples - length, samples) / modality.rate_hz)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.data.streams.recording import Stream
-from models.data.streams.track import ABSURD, Track
+from models.data.streams.tracks.track import ABSURD, Track
 from protocol.tasks.task import Modality, Task
 
 ERROR: Final = "error"

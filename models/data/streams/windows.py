@@ -3,7 +3,8 @@
 Window k spans [k * stride, k * stride + length) of stream time. A modality's values are interpolated linearly
 onto its grid, between neighbours that are at most ``max_gap_s`` apart (1.5 periods if the sensor is slower
 than that); other grid points are *not covered* and hold the nearest value. A modality is present in a window
-if ``min_coverage`` of its points are covered, else it is masked and its values are zero.
+if ``min_coverage`` of its points are covered, else it is masked and its values are zero. Of images, vectors
+and texts a window holds the newest frame in it, as it came; it is present if there is one.
 
 A window closes when every modality that still delivers has passed its end. A modality that has delivered
 nothing for ``lateness_s`` of real time is not awaited: a dead sensor gives masks and blocks nothing.
@@ -27,7 +28,8 @@ from models.data.labels.targets import keys_of
 from models.data.streams import context as contexts
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from models.data.streams.grid import before_s, values_at
-from models.data.streams.track import ABSURD, Track
+from models.data.streams.tracks.frames import FrameTrack
+from models.data.streams.tracks.track import ABSURD, Track
 from protocol.tasks.task import LABEL, Task
 
 MAX_WINDOWS: Final = 256
@@ -75,7 +77,7 @@ class WindowCounters:
     not_finite: int = 0
     """Or absurdly large, like uninitialised memory."""
     ignored: int = 0
-    """Samples with a modality or channels that the task lacks; or labels of such a target."""
+    """Samples with a modality, channels or size that the task lacks; or labels of such a target."""
     clock_steps: int = 0
     empty_windows: int = 0
 
@@ -88,7 +90,8 @@ class Windower:
         task: the grid.
         modalities: those that this device has; others are never awaited.
         lateness_s: real seconds after which a silent modality is no longer awaited.
-        max_skew_s: stream seconds that one modality may run ahead of another; bounds the memory.
+        max_skew_s: stream seconds that one modality may run ahead of another; bounds the memory. Less with
+            large frames (:attr:`models.data.streams.tracks.frames.FrameTrack.patience_s`).
         step_s: a batch this far behind its own stream means that the clock was set back: a new epoch begins.
     """
 
@@ -107,9 +110,11 @@ class Windower:
         self._began: float | None = None
         self._rescued: list[Windows] = []
 
-    def _new_tracks(self) -> dict[str, Track]:
+    def _new_tracks(self) -> dict[str, Track | FrameTrack]:
+        window = self.task.window
         names = tuple(self.modalities) or self.task.modality_names
-        return {name: Track(self.task.modality(name), self.task.window.max_gap_s) for name in names}
+        every = (self.task.modality(name) for name in names)
+        return {m.name: FrameTrack(m, window) if m.framed else Track(m, window.max_gap_s) for m in every}
 
     def _new_labels(self) -> dict[str, Labels]:
         takes = (target for target in self.task.objectives if target.kind != "generation")
@@ -137,7 +142,7 @@ class Windower:
             self._feed_labels(batch)
             return
         track = self._tracks.get(batch.modality)
-        if track is None or batch.values.ndim != 2 or batch.values.shape[1] != track.channels:  # noqa: PLR2004 - (n, C)
+        if track is None or batch.values.ndim != 2 or batch.values.shape[1] != track.columns:  # noqa: PLR2004 - (n, V)
             self.counters.ignored += len(batch.t)
             return
         t, values = self._finite(batch)
@@ -181,7 +186,9 @@ class Windower:
         began = now if self._began is None else self._began
         head = max(track.reach for track in self._tracks.values())
         awaited = [t.reach for t in self._tracks.values() if t.is_awaited(now, began, self.lateness_s)]
-        return self._close_until(max(min(awaited, default=head), head - self.max_skew_s))
+        frames = (t.patience_s for t in self._tracks.values() if isinstance(t, FrameTrack))
+        skew_s = min([self.max_skew_s, *frames])
+        return self._close_until(max(min(awaited, default=head), head - skew_s))
 
     def flush(self) -> Windows | None:
         """Close the remaining windows at the end of a stream, also partly covered ones. Call until None."""
@@ -255,7 +262,7 @@ class Windower:
         stride, most = self.task.window.stride_s, self._at_once
         back = int(np.ceil(self.task.window.length_s / stride))
         tracks = self._tracks.values()
-        found = [_starts(track.arrays()[0], first - 1, stride, most + back + 1) for track in tracks]
+        found = [_starts(track.times(), first - 1, stride, most + back + 1) for track in tracks]
         starts = np.unique(np.concatenate(found))
         index = np.unique((starts[:, None] - np.arange(back + 1)).ravel())
         return index[(index >= first) & (index <= last)][:most]

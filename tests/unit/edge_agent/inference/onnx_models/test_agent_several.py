@@ -250,6 +250,11 @@ def test_a_model_that_does_not_predict_label_says_so_and_nothing_else_changes() 
             "WRONG_TENSORS",
             "'cam' have 3 channels",
         ),
+        (
+            {"generated": [{"name": "cam", "kind": "vector", "channels": 1, "rate_hz": 4}]},
+            "WRONG_TENSORS",
+            "'cam' is of kind 'vector' .vectors of 1 values., the device's of kind 'stream' .1 channel.",
+        ),
         ({"generated": [{"name": "eye", "channels": 3, "rate_hz": 4}]}, "WRONG_MODALITY", "makes 'eye'"),
         ({"modalities": [{"name": "cam", "channels": 1, "rate_hz": 4}]}, "WRONG_MODALITY", "reads cam"),
     ],

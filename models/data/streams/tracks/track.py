@@ -9,47 +9,36 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from models.data.streams.tracks.sample_arrivals import SampleArrivals
 from protocol.tasks.task import Modality
 
 _PERIODS: Final = 1.5
-_PATIENCE: Final = 3.0
-"""A slow sensor is awaited for this many of its periods, if that is longer than the lateness."""
 ABSURD: Final = 1e18
 """No sensor reads more; its square would overflow in the network, and one such window would damage a round.
 """
 
 
-class Track:
+class Track(SampleArrivals):
     """Samples of one modality since the oldest open window."""
 
     def __init__(self, modality: Modality, max_gap_s: float) -> None:
-        self.channels = modality.channels
-        self.period_s = 1.0 / modality.rate_hz
+        super().__init__(modality.channels, 1.0 / modality.rate_hz)
         self.gap_s = max(max_gap_s, _PERIODS * self.period_s)
-        self.clear()
 
     def clear(self) -> None:
         """Drop everything."""
+        super().clear()
         self._t: list[NDArray[np.float64]] = []
         self._values: list[NDArray[np.float32]] = []
-        self.mark = -math.inf
-        """The newest time seen."""
-        self._arrived: float | None = None
 
     @property
     def reach(self) -> float:
         """Stream time up to which grid points can be filled."""
         return self.mark + self.period_s
 
-    def is_awaited(self, now: float, began: float, lateness_s: float) -> bool:
-        """Whether it delivered recently (real seconds); before its first sample: since ``began``."""
-        since = began if self._arrived is None else self._arrived
-        return now - since <= max(lateness_s, _PATIENCE * self.period_s)
-
     def add(self, t: NDArray[np.float64], values: NDArray[np.float32], newest: float, now: float) -> None:
         """Add samples; ``newest`` counts as received even if its sample came too late to be stored."""
-        self.mark = max(self.mark, newest)
-        self._arrived = now
+        self._arrive(newest, now)
         if len(t):
             self._t.append(t)
             self._values.append(values)
@@ -57,7 +46,7 @@ class Track:
     def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """All samples in the order of time; of samples with the same time the first that arrived."""
         if not self._t:
-            return np.empty(0, np.float64), np.empty((0, self.channels), np.float32)
+            return np.empty(0, np.float64), np.empty((0, self.columns), np.float32)
         if len(self._t) > 1 or not increases(self._t[0]):
             t, values = np.concatenate(self._t), np.concatenate(self._values)
             if not increases(t):
@@ -67,6 +56,10 @@ class Track:
                 t, values = t[first], values[first]
             self._t, self._values = [t], [values]
         return self._t[0], self._values[0]
+
+    def times(self) -> NDArray[np.float64]:
+        """The times of all samples, in their order."""
+        return self.arrays()[0]
 
     def forget(self, before: float) -> None:
         """Drop samples that no window from ``before`` on needs; one left neighbour is kept."""
@@ -84,7 +77,7 @@ class Track:
         """
         t, values = self.arrays()
         if not len(t):
-            shape = (grid_BT.shape[0], self.channels, grid_BT.shape[1])
+            shape = (grid_BT.shape[0], self.columns, grid_BT.shape[1])
             return np.zeros(shape, np.float32), np.zeros(grid_BT.shape, np.bool_)
         right = np.searchsorted(t, grid_BT)
         left = np.maximum(right - 1, 0)

@@ -1,0 +1,1 @@
+"""The samples and frames that the windower still needs. NumPy."""
