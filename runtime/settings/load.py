@@ -169,7 +169,9 @@ def load_toml(model: type[S], file: Path, *, named_by: str = "") -> S:
     return _validate(model, _read(file, hint), file, Origins(str(file)), "forbid")
 
 
-def check_table(model: type[S], values: Mapping[str, Any], where: str, folder: Path) -> S:
+def check_table(
+    model: type[S], values: Mapping[str, Any], where: str, folder: Path, extra: _Extra = None
+) -> S:
     """Check a table that is already read.
 
     Args:
@@ -177,11 +179,12 @@ def check_table(model: type[S], values: Mapping[str, Any], where: str, folder: P
         values: the table.
         where: file and path of the table, for messages, such as ``agent.toml: source[0]``.
         folder: the start of its relative paths.
+        extra: how to treat unknown keys; None: as the model says.
 
     Raises:
         Misconfigured: as :func:`load`, a line for every wrong key.
     """
-    return _checked(model, values, folder, Origins(where), joint=".")
+    return _checked(model, values, folder, Origins(where), joint=".", extra=extra)
 
 
 def _validate(

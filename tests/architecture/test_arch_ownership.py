@@ -35,6 +35,7 @@ NOT_MODULES = {
     "export.max_routes",
     "lichen.commands",
     "lichen.gone",
+    "lichen.simulators",
     "lichen.sources",
     "models.landlock",
     "models.methods.fifth",

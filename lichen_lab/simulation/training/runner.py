@@ -44,6 +44,7 @@ class History:
         private: each device's private tensors; empty if they were not asked for.
         extra: by device, the method's own message of its last accepted update.
         ended: why the rounds ended before the task's number; empty: they did not.
+        lineage: digests of the last version's manifest and of the one before.
     """
 
     rounds: tuple[RoundRecord, ...]
@@ -53,6 +54,7 @@ class History:
     private: Mapping[str, Tensors] = field(default_factory=dict)
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ended: str = ""
+    lineage: tuple[str, str | None] = ("", None)
 
     def curve(self, metric: str = "accuracy") -> list[float]:
         """One metric over the evaluated rounds."""
@@ -138,20 +140,14 @@ def simulate(
     if workers is not None and workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
     site, guide = _site(task, seed, fleet), Guide.of(task, labelled, seed)
-    engine = Engine(
-        task,
-        spec.server(),
-        tamper or {},
-        watch,
-        down=Versions(task),
-        choice=_choice(task, seed, fleet),
-        guide=guide,
-    )
+    down = Versions(task)
+    choice = _choice(task, seed, fleet)
+    engine = Engine(task, spec.server(), tamper or {}, watch, down=down, choice=choice, guide=guide)
     ends = EarlyEnd(task, validation) if ends_early and task.rounds.patience else None
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private, ends)
     crew = _crew(site, fleet, workers, ray)
     try:
-        return _run(engine, crew, site, asked)
+        return replace(_run(engine, crew, site, asked), lineage=down.lineage)
     finally:
         crew.close()
 

@@ -7,6 +7,7 @@ the devices' order, whichever process is first, so the bytes do not depend on th
 
 import multiprocessing
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Collection, Iterator, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import ModuleType
 from typing import Any, Final, Protocol
 
 from lichen_lab.simulation.training.device import TRAIN, DeviceResult, Site, VirtualDevice
@@ -116,7 +118,7 @@ class Workers:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs,), name=f"simulate {place}", daemon=True)
-        with _without_interrupts():
+        with _without_interrupts(), _without_main():
             process.start()
             self._hands.append(_Hand(process, ours, place, [device.name for device in share]))
         theirs.close()
@@ -223,6 +225,20 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """A process started in here does not run the caller's script again: it needs nothing of it.
+
+    So a script that calls ``lichen.simulate`` needs no ``if __name__ == "__main__"``.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 class _Closed(Exception):  # noqa: N818 - says what happened

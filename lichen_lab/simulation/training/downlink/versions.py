@@ -96,6 +96,12 @@ class Versions:
         self._blobs.collect({digest} | written.digests(manifest, number))
         return model_of(held)
 
+    @property
+    def lineage(self) -> tuple[str, str | None]:
+        """Digests of the newest version's manifest and of the one before."""
+        digest, _, manifest = self._manifests[-1]
+        return digest, manifest.parent
+
     def of(self, device: str, route: Iterable[str], state: Blobs) -> int:
         """Bytes that a device fetches of the newest version for its route; it has them from now on."""
         del state  # it is the newest version

@@ -31,7 +31,7 @@ def scored(task: Task, module: Any, windows: WindowSet) -> Evaluation:
     """
     surface = surface_of(module, task)
     columns = [task.modality_names.index(name) for name in surface.names]
-    made = _predicted(module, surface.names, surface.outputs, windows, columns)
+    made = predicted(module, surface.names, surface.outputs, windows, columns)
     truths = {t.name: truth_of(windows, t.name) for t in surface.targets if t.labels}
     known = [t for t in surface.targets if t.labels and not np.isnan(truths[t.name]).all()]
     if not known:
@@ -46,10 +46,18 @@ def scored(task: Task, module: Any, windows: WindowSet) -> Evaluation:
     return evaluation
 
 
-def _predicted(
+def predicted(
     module: Any, names: tuple[str, ...], outputs: tuple[str, ...], windows: WindowSet, columns: list[int]
 ) -> dict[str, FloatArray]:
-    """All outputs of all windows, in batches."""
+    """All outputs of all windows, in batches.
+
+    Args:
+        module: an inference module.
+        names: modalities that it reads.
+        outputs: names of its outputs.
+        windows: any number.
+        columns: of these modalities in ``present_BM``.
+    """
     present_BM = torch.from_numpy(windows.present_BM[:, columns].astype(np.float32))
     x = [torch.from_numpy(windows.x[name]) for name in names]
     with torch.inference_mode():

@@ -1,0 +1,1 @@
+"""What programs and notebooks call: a simulated fleet (docs/python.md)."""
