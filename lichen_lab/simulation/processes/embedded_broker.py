@@ -7,8 +7,10 @@ a restart: for production use Mosquitto.
 """
 
 import argparse
+import contextlib
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -18,9 +20,13 @@ import time
 from pathlib import Path
 from typing import Final
 
+from protocol.errors import Transient
+
 HOST: Final = "127.0.0.1"
 READY: Final = "broker ready"
 _START_S: Final = 10.0
+_PORTS: Final = range(20_000, 32_768)
+_TRIES: Final = 100
 _HEAD: Final = """id = 0
 
 [router]
@@ -68,10 +74,20 @@ def command(port: int) -> list[str]:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return int(sock.getsockname()[1])
+    """A TCP port of 127.0.0.1 that nobody listens on now, for a program that will.
+
+    It is below the ports that Linux gives to outgoing connections: one of those could take it before the
+    program listens, or while it restarts.
+
+    Raises:
+        Transient: none was free in many tries.
+    """
+    for _ in range(_TRIES):
+        port = secrets.choice(_PORTS)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind((HOST, port))
+            return port
+    raise Transient(f"no free TCP port on {HOST} in {_TRIES} tries of {_PORTS.start} to {_PORTS.stop - 1}")
 
 
 def _listening(port: int) -> bool:

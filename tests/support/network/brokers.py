@@ -10,14 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from lichen_lab.simulation.processes.embedded_broker import free_port
+
 HOST = "127.0.0.1"
 START_S = 15.0
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return int(sock.getsockname()[1])
 
 
 class BrokerProcess:

@@ -128,7 +128,7 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
         reports: list[dict[str, Any]] = []
         with swarm_process(fleet, args) as lines:
             before: dict[str, float] = {}
-            for line in lines:
+            for line in _while_running(fleet, lines):
                 if "ready" in line:
                     before = usage(coordinator, metrics)
                     continue
@@ -140,6 +140,14 @@ def measure(devices: int, storms: int, say: Say) -> list[dict[str, Any]]:
                 say(f"round {line['round']}: {devices} receipts in {line['seconds']:.2f} s ({speed:.0f}/s)")
     _check(reports)
     return reports
+
+
+def _while_running(fleet: ProcessFleet, lines: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What the devices print; if they wait in vain, the reason may be in the coordinator's log."""
+    try:
+        yield from lines
+    except Transient as error:
+        raise Transient(f"{error}; the coordinator's log ends: {fleet.said(COORDINATOR)[-1500:]}") from None
 
 
 def usage(process: psutil.Process, port: int) -> dict[str, float]:
