@@ -134,6 +134,20 @@ class QualitySettings(Section):
     """Windows of the sensor's own past that define its normal noise."""
     min_history: int = Field(default=16, ge=4)
     """Noise is judged from this many windows."""
+    sound_clip_share: Share = 0.01
+    silent_level: Share = 0.0003
+    """Of full scale: -70 dB."""
+    dropout_s: Positive = 0.01
+    """Sound that does not change for this long has a dropout."""
+    dropout_share: Share = 0.05
+    dark_level: Share = 0.1
+    bright_share: Share = 0.5
+    constant_range: Share = 0.02
+    blur_limit: float = Field(default=0.05, ge=0)
+    """Sharp images of 96 pixels have 0.2 or more; blurred over 2 % of their width, with a camera's noise,
+    0.02 to 0.04. 0: blur is no fault."""
+    frozen_s: Positive = 5.0
+    frozen_vector_s: Positive = 60.0
 
 
 class KnowledgeGraphSettings(Section):

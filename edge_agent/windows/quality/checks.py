@@ -21,6 +21,12 @@ _MIN_LEVELS: Final = 16
 _MAX_LEVELS: Final = 1024
 
 
+def found(share_B: Floats, limit: float) -> Floats:
+    """Penalty 0 below the limit, rising from FOUND at the limit to 1 at a share of 1."""
+    rest = max(1e-9, 1.0 - limit)
+    return np.where((share_B >= limit) & (share_B > 0), FOUND + (1 - FOUND) * (share_B - limit) / rest, 0.0)
+
+
 def gaps(covered_BT: Bools, bad: float) -> Floats:
     """Grows with the share that is not covered; reported from a share of ``bad``."""
     gap_B: Floats = 1.0 - np.asarray(covered_BT.mean(axis=1), np.float64)
@@ -40,7 +46,7 @@ def stuck(x_BCT: Values, covered_BT: Bools, share: float, channel_share: float) 
     channel_B = np.zeros(len(x_BCT))
     for b in np.flatnonzero(enough_B):
         channel_B[b] = longest_run(equal_BCT[b]).max() / (points - 1)
-    return np.maximum(_found(all_B, share), _found(channel_B, channel_share))
+    return np.maximum(found(all_B, share), found(channel_B, channel_share))
 
 
 def clipped(x_BCT: Values, covered_BT: Bools, share: float) -> Floats:
@@ -62,7 +68,7 @@ def clipped(x_BCT: Values, covered_BT: Bools, share: float) -> Floats:
         beside_BCT[:, :, 1:] = pair_BCT
         beside_BCT[:, :, :-1] |= pair_BCT
         share_BC += beside_BCT.mean(axis=2)
-    return _found(np.where(moving_BC, share_BC, 0.0).max(axis=1), share)
+    return found(np.where(moving_BC, share_BC, 0.0).max(axis=1), share)
 
 
 def out_of_range(
@@ -76,13 +82,7 @@ def out_of_range(
         outside_BCT |= x_BCT < low
     if high is not None:
         outside_BCT |= x_BCT > high
-    return _found((outside_BCT.any(axis=1) & covered_BT).mean(axis=1), share)
-
-
-def _found(share_B: Floats, limit: float) -> Floats:
-    """Penalty 0 below the limit, rising from FOUND at the limit to 1 at a share of 1."""
-    rest = max(1e-9, 1.0 - limit)
-    return np.where((share_B >= limit) & (share_B > 0), FOUND + (1 - FOUND) * (share_B - limit) / rest, 0.0)
+    return found((outside_BCT.any(axis=1) & covered_BT).mean(axis=1), share)
 
 
 def longest_run(true_BT: Bools) -> NDArray[np.int64]:

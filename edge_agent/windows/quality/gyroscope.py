@@ -37,12 +37,17 @@ _MOST_TRUST: Final = 8
 
 def partner(task: Task, gyroscope: Modality) -> Modality | None:
     """The accelerometer on the same grid that a gyroscope can be compared with."""
-    if gyroscope.channels != _AXES or gyroscope.unit.strip().lower() not in TURNING:
+    if (
+        gyroscope.kind != "stream"
+        or gyroscope.channels != _AXES
+        or gyroscope.unit.strip().lower() not in TURNING
+    ):
         return None
     fits = (
         m
         for m in task.modalities
-        if m.channels == _AXES and m.unit.strip().lower() in GRAVITY and m.rate_hz == gyroscope.rate_hz
+        if (m.kind, m.channels, m.rate_hz) == ("stream", _AXES, gyroscope.rate_hz)
+        and m.unit.strip().lower() in GRAVITY
     )
     return next(fits, None)
 

@@ -18,6 +18,22 @@ gain     an accelerometer (three channels; unit g, mg or m/s2) no longer measure
          dps) on the same grid as an accelerometer does not turn as gravity does
          (:mod:`edge_agent.windows.quality.gyroscope`).
 
+These are of streams. Sound has gaps, stuck and range, clipped from ``sound_clip_share``, and
+
+silent   the standard deviation is under ``silent_level`` of full scale (``low``, ``high``; else 1).
+dropouts  share of samples in stretches of ``dropout_s`` or more without any change; from ``dropout_share``.
+
+Images have range, and (0 to 255, or ``low`` to ``high``, is the range)
+
+dark     99 % of the values are under ``dark_level`` of the range.
+overexposed  share of saturated values; reported from ``bright_share``.
+constant  no value differs from another by more than ``constant_range`` of the range.
+blurred  variance of the Laplacian over the variance of the image (at most 128 pixels a side) under
+         ``blur_limit``; not of images that are dark or constant.
+frozen   equal frames for ``frozen_s``; they are reported once two frames must have been equal.
+
+Vectors have range, and frozen from ``frozen_vector_s``; texts are *empty* without any n-gram.
+
 ``lichen bench quality`` measures detections and false alarms of each (docs/benchmarks/quality.md).
 """
 
@@ -28,15 +44,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.config.agent import QualitySettings
-from edge_agent.windows.quality import checks
-from edge_agent.windows.quality.accelerometer import AccelerometerGain
 from edge_agent.windows.quality.checks import FOUND, Bools, Floats
 from edge_agent.windows.quality.gyroscope import GyroscopeGain, partner
-from edge_agent.windows.quality.noise import NoiseHistory, excesses
+from edge_agent.windows.quality.sensor_checks import sensor_checks
 from models.data.streams.windows import Windows
-from protocol.tasks.task import Modality, Task
+from protocol.tasks.task import Task
 
-REASONS: Final = ("gaps", "stuck", "clipped", "out of range", "noisy", "wrong gain")
+REASONS: Final = (
+    "gaps", "stuck", "clipped", "out of range", "noisy", "wrong gain",
+    "silent", "dropouts",
+    "dark", "overexposed", "constant", "blurred", "frozen",
+    "empty",
+)  # fmt: skip
 _GAIN: Final = REASONS.index("wrong gain")
 
 
@@ -51,34 +70,6 @@ class Quality:
     def words(self, window: int, column: int) -> list[str]:
         """The reasons of one modality in one window."""
         return [word for word, found in zip(REASONS, self.found_BMR[window, column], strict=True) if found]
-
-
-class _Sensor:
-    """The history of one modality."""
-
-    def __init__(self, modality: Modality, settings: QualitySettings) -> None:
-        self._modality, self._settings = modality, settings
-        self._noise = NoiseHistory(settings.history, settings.min_history)
-        self._gravity = AccelerometerGain(modality.unit, modality.channels, settings.min_history)
-
-    def penalties(self, x_BCT: NDArray[np.float32], covered_BT: Bools) -> Floats:
-        """``penalty_RB``, in the order of :data:`REASONS`."""
-        s, m = self._settings, self._modality
-        gaps_B = checks.gaps(covered_BT, s.gap_bad)
-        stuck_B = checks.stuck(x_BCT, covered_BT, s.stuck_share, s.stuck_channel_share)
-        clipped_B = checks.clipped(x_BCT, covered_BT, s.clip_share)
-        sound_B = (gaps_B == 0) & (stuck_B < FOUND) & (clipped_B < FOUND)
-        excess_B = excesses(self._noise, x_BCT, sound_B, s.noise_white, s.noise_excess)
-        return np.stack(
-            [
-                gaps_B,
-                stuck_B,
-                clipped_B,
-                checks.out_of_range(x_BCT, covered_BT, m.low, m.high, s.range_share),
-                _noise_penalty(excess_B, s.noise_excess),
-                self._gravity.penalty(x_BCT, covered_BT, s.gain_tolerance, s.gain_allowance),
-            ]
-        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +89,7 @@ class QualityMeter:
         self._names = task.modality_names
         used = settings or QualitySettings()
         self._settings = used
-        self._sensors = {m.name: _Sensor(m, used) for m in task.modalities}
+        self._sensors = {m.name: sensor_checks(m, used, task.window.length_s) for m in task.modalities}
         self._turns = {m.name: (p.name, GyroscopeGain(m)) for m in task.modalities if (p := partner(task, m))}
 
     def judge(self, windows: Windows) -> Quality:
@@ -109,7 +100,9 @@ class QualityMeter:
             present_B = windows.present_BM[:, column]
             if present_B.any():
                 x_BCT, covered_BT = windows.x[name][present_B], windows.covered[name][present_B]
-                penalty_BMR[present_B, column] = self._sensors[name].penalties(x_BCT, covered_BT).T
+                checked = self._sensors[name].penalties(x_BCT, covered_BT, windows.start_B[present_B])
+                for reason, penalty_B in checked.items():
+                    penalty_BMR[present_B, column, REASONS.index(reason)] = penalty_B
         self._compare(windows, penalty_BMR)
         quality_BM = np.prod(1.0 - penalty_BMR, axis=2)
         return Quality(quality_BM.astype(np.float32), penalty_BMR >= FOUND)
@@ -125,8 +118,3 @@ class QualityMeter:
                 sound_B &= windows.covered[modality].all(axis=1)
             penalty_B = rotation.penalty(windows.x[beside], windows.x[name], sound_B, low, high)
             penalty_BMR[:, column, _GAIN] = np.where(windows.present_BM[:, column], penalty_B, 0.0)
-
-
-def _noise_penalty(excess_B: Floats, limit: float) -> Floats:
-    over_B = np.maximum(excess_B / limit, 1e-9)
-    return np.where(over_B >= 1, np.minimum(1.0, FOUND + (1 - FOUND) * np.log10(over_B)), 0.0)

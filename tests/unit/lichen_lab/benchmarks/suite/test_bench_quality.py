@@ -30,7 +30,7 @@ def test_a_count_says_recall_precision_and_false_alarms() -> None:
     count = truth.TruthCount()
     hurt_B, sound_B = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0], bool), np.array([0] * 4 + [1] * 4 + [0], bool)
     found_B = np.array([1, 1, 1, 0, 1, 0, 0, 0, 1], bool)
-    reason_BR = np.zeros((9, 6), bool)
+    reason_BR = np.zeros((9, len(truth.REASONS)), bool)
     reason_BR[4, 0] = reason_BR[0, 0] = True
     count.add(hurt_B, sound_B, found_B, reason_BR)
     assert (count.recall, count.precision, count.false_alarms) == (75, 75, 25)
