@@ -1,4 +1,4 @@
-"""lichen from Python: ``lichen.simulate`` (docs/python.md). Also the ``lichen`` command.
+"""lichen from Python: ``lichen.simulate``, ``lichen.Fleet`` (docs/python.md). Also the ``lichen`` command.
 
 Imports the packages below lazily: daemons and small programs load this file, too.
 """
@@ -11,6 +11,7 @@ from typing import Any, Final
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _PLACES: Final = {
+    "Fleet": "lichen.api.fleet",
     "LichenError": "protocol.errors",
     "Misconfigured": "protocol.errors",
     "Refused": "protocol.errors",

@@ -1,3 +1,4 @@
+from lichen.api.fleet import Fleet as Fleet
 from lichen.api.rows import Rows as Rows
 from lichen.api.simulation import Simulation as Simulation
 from lichen.api.simulation import simulate as simulate

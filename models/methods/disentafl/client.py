@@ -18,7 +18,7 @@ from models.contract import (
     Tensors,
     WindowSet,
 )
-from models.methods.disentafl.distillation import Fleet, Rows, own_features
+from models.methods.disentafl.distillation import FleetTeacher, Rows, own_features
 from models.methods.disentafl.evaluation import evaluated
 from models.methods.disentafl.local_training import LocalTraining, accuracy, agreement, seen_by
 from models.methods.disentafl.messages import DisentMessage
@@ -76,7 +76,7 @@ class DisentAflClient:
         everything = SupernetBatch.of(context.task, net, work.windows)
         judges_B = torch.from_numpy(work.judges_B)
         batch = everything.at(~judges_B)
-        fleet = Fleet.of(context.task, net, state) if work.config.aggregate == "kd" else None
+        fleet = FleetTeacher.of(context.task, net, state) if work.config.aggregate == "kd" else None
         judged = agreement(net, everything) if work.judges_before else {}
         steps = LocalTraining(net, work.config, fleet, generator, private)
         metrics = steps.run(batch, context.round)

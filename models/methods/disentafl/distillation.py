@@ -39,7 +39,7 @@ def _class(target: Target, truth: Truth) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class FleetTeacher:
     """The fleet's mean features.
 
     Attributes:
@@ -51,7 +51,7 @@ class Fleet:
     tables: Mapping[str, tuple[Tensor, Tensor]]
 
     @classmethod
-    def of(cls, task: Task, net: Subnet, state: Blobs) -> "Fleet":
+    def of(cls, task: Task, net: Subnet, state: Blobs) -> "FleetTeacher":
         """From the blobs ``features/...`` of a route."""
         tables = {}
         for o, target in enumerate(net.targets):

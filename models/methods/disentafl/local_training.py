@@ -12,7 +12,7 @@ from torch import Tensor
 
 from models.contract import FloatArray, Tensors
 from models.methods.disentafl import DisentAflConfig, losses, moments
-from models.methods.disentafl.distillation import Fleet
+from models.methods.disentafl.distillation import FleetTeacher
 from models.methods.disentafl.network.batch import SupernetBatch, Truth
 from models.methods.disentafl.network.supernet import Subnet, SupernetView
 from models.training import local
@@ -43,7 +43,7 @@ class LocalTraining:
         self,
         net: Subnet,
         config: DisentAflConfig,
-        fleet: Fleet | None,
+        fleet: FleetTeacher | None,
         generator: torch.Generator,
         private: Mapping[str, FloatArray],
     ) -> None:

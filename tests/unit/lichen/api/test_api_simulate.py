@@ -103,7 +103,7 @@ def test_api_a_wrong_task_is_refused_by_its_key(tmp_path: Path) -> None:
 
 
 def test_api_importing_lichen_loads_no_library() -> None:
-    code = "import sys, lichen; lichen.Rows; print(sorted(set(sys.modules) & set(sys.argv[1:])))"
+    code = "import sys, lichen; lichen.Fleet; print(sorted(set(sys.modules) & set(sys.argv[1:])))"
     heavy = ("torch", "numpy", "pandas", "pydantic", "httpx", "starlette", "sqlalchemy", "lichen_lab")
     assert python("-c", code, *heavy).stdout.strip() == "[]"
     assert "simulate" in dir(lichen)
