@@ -67,6 +67,7 @@ def jobs_of(
         storage.labelled,
         int8=settings.export.int8,
         by=test.by,
+        packages=settings.packages.allow,
         elsewhere=cluster,
     )
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.selection.policies import policy
+from models import packages
 from models.data import window_set
 from models.registry import method
 from models.spec import MethodSpec
@@ -31,6 +32,7 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     wrong = problems(task)
     if wrong:
         raise Misconfigured("\n".join(f"{settings.task}: {words}" for words in wrong))
+    packages.require(task, settings.packages.allow)
     _check_evaluation(settings.evaluation.data, task)
     spec = method(task.method)
     return spec.completed(task), spec

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from pydantic import ValidationError
 
 from export.job import require_parts
+from models import packages
 from models.contract import Blobs, Profile, RoutedServer, WindowSet
 from models.registry import method
 from protocol.bundle import BundleManifest
@@ -32,12 +33,14 @@ class ExportChoice:
         version: its manifest.
         base: the manifest's digest.
         blobs: the store's folder.
+        packages: names of those that the task may use.
     """
 
     task: Task
     version: Manifest
     base: str
     blobs: Path
+    packages: tuple[str, ...] = ()
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
@@ -151,6 +154,8 @@ def make(
         NotWritten: the file cannot be written.
     """
     task, version = chosen.task, chosen.version
+    packages.permit(chosen.packages)
+    packages.require(task, chosen.packages)
     route = route_of(task, inputs, targets)
     state = read_state(version, chosen.blobs, for_all(task, version) if route is None else route)
     require_parts()

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
+from models import packages
 from models.contract import WindowSet
 from models.data import window_set
 from models.worker.job_folder import load_state
@@ -43,6 +44,8 @@ class ExportJob(Wire):
     calibrate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """A window set (npz) for the int8 variant."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
+    packages: tuple[str, ...] = ()
+    """Those that the coordinator's configuration allows a task to use."""
 
 
 class FeaturesJob(Wire):
@@ -50,6 +53,7 @@ class FeaturesJob(Wire):
 
     kind: Literal["features"]
     task: Task
+    packages: tuple[str, ...] = ()
     threads: Annotated[int, Field(ge=1, le=256)] = 1
 
 
@@ -100,6 +104,8 @@ def do(job_dir: Path) -> None:
     for path in (job_dir / RESULT, job_dir / BUNDLE, *job_dir.glob("*.onnx")):
         path.unlink(missing_ok=True)
     require_parts()
+    packages.permit(job.packages)
+    packages.require(job.task, job.packages)
     import torch  # noqa: PLC0415 - a wrong job is answered before the second that torch takes to load
 
     torch.set_num_threads(job.threads)

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
 from models.guided import ServerTrainer
 from models.materials import KINDS, MaterialKind, MaterialName
+from models.packages import wanted
 from protocol.frames.tensors import Codec
 from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.task import Task
@@ -97,6 +98,8 @@ class MethodSpec(Generic[C]):
     """Of a task whose file has no table ``[downlink]``."""
     robust_folds: bool = True
     """Whether ``task.robust.fold`` may be other than ``mean``."""
+    own_parts: tuple[str, ...] = ()
+    """Groups of entry points (:mod:`models.packages`) whose parts its network may have."""
     reported: tuple[str, ...] = ()
     """Metrics of updates whose mean over devices, weighted by samples, is a version's metric if the
     coordinator cannot evaluate versions."""
@@ -139,6 +142,12 @@ class MethodSpec(Generic[C]):
             raise Misconfigured(
                 f"task {task.name!r}, method {self.name!r}: targets, and modalities with input = false, are "
                 "for methods that predict several things; this one predicts label"
+            )
+        if trouble := next((key for key, group, _ in wanted(task) if group not in self.own_parts), ""):
+            known = ", ".join(self.own_parts) or "none"
+            raise Misconfigured(
+                f"task {task.name!r}, method {self.name!r}: {trouble}: it has no place for such a part of a "
+                f"package (entry points that it takes: {known})"
             )
         try:
             config: C = _validated(self.config, json.dumps(task.config))

@@ -15,6 +15,7 @@ from models.training.evaluation import Part
 from protocol.base import Name
 from protocol.messages import MAX_BLOB_BYTES
 from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load
+from runtime.settings.packages import PackagesSettings
 from runtime.tracing.settings import TracingSettings
 
 Positive = Annotated[int, Field(ge=1)]
@@ -141,6 +142,7 @@ class CoordinatorSettings(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     export: ExportSettings = ExportSettings()
     worker: WorkerSettings = WorkerSettings()
+    packages: PackagesSettings = PackagesSettings()
     compute: ComputeSettings = ComputeSettings()
     metrics: MetricsSettings = MetricsSettings()
     uploads: UploadSettings = UploadSettings()

@@ -125,6 +125,7 @@ class WorkerJobs:
             (:func:`coordinator.workers.labelled_data.keep`).
         int8: exports get an int8 variant, calibrated on ``windows``, else on ``labelled``.
         by: parts of ``windows`` that are evaluated besides.
+        packages: names of those that a task may use.
         elsewhere: runs all jobs; None: child processes of this one.
     """
 
@@ -135,6 +136,7 @@ class WorkerJobs:
     labelled: Path | None = None
     int8: bool = True
     by: tuple[Part, ...] = ()
+    packages: tuple[str, ...] = ()
     elsewhere: JobRunner | None = None
 
     def __post_init__(self) -> None:
@@ -154,7 +156,9 @@ class WorkerJobs:
     async def initial(self) -> Blobs:
         """Run an init job."""
         with self._folder("init") as folder:
-            job = job_folder.InitJob(self._task, seed=self._task.seed, threads=self.settings.threads)
+            job = job_folder.InitJob(
+                self._task, self._task.seed, self.settings.threads, packages=self.packages
+            )
             await asyncio.to_thread(job_folder.write_init, folder, job)
             await self._learn.run(folder, self.settings.timeout_s)
             return await asyncio.to_thread(job_folder.read_state, folder)
@@ -168,7 +172,9 @@ class WorkerJobs:
         if self.windows is None:
             raise Transient("there are no labelled windows for the evaluation: set evaluation.data")
         with self._folder("evaluate") as folder:
-            job = job_folder.EvaluateJob(self._task, threads=self.settings.threads, by=self.by)
+            job = job_folder.EvaluateJob(
+                self._task, self.settings.threads, by=self.by, packages=self.packages
+            )
             await self._open_to_child(self.windows)
             await asyncio.to_thread(job_folder.write_evaluate, folder, job, self.windows, state)
             await self._learn.run(folder, self.settings.timeout_s)
@@ -195,6 +201,7 @@ class WorkerJobs:
             "parent": lineage.parent,
             "manifest_digest": lineage.manifest,
             "metrics": lineage.metrics,
+            "packages": self.packages,
         }
         if self._real is not None:  # an int8 variant is calibrated on them
             job["calibrate"] = str(self._real.resolve())
@@ -204,7 +211,7 @@ class WorkerJobs:
         """Run a job that makes the encoder models."""
         with self._folder("features") as folder:
             job = {"kind": "features", "task": self._task.model_dump(mode="json")}
-            text = json.dumps(job | {"threads": self.settings.threads})
+            text = json.dumps(job | {"threads": self.settings.threads, "packages": self.packages})
             await asyncio.to_thread((folder / "job.json").write_text, text, encoding="utf-8")
             await self._export.run(folder, self.settings.timeout_s)
             return await asyncio.to_thread(_read_graphs, folder, self._task)
@@ -216,7 +223,12 @@ class WorkerJobs:
         frames = tuple(entry.frame for entry in entries)
         with self._folder("view") as folder:
             job = job_folder.ViewJob(
-                self._task, frames, limits, self._windows_of_own(), self.settings.threads
+                self._task,
+                frames,
+                limits,
+                self._windows_of_own(),
+                self.settings.threads,
+                packages=self.packages,
             )
             await self._guide(folder, job, state)
             return await asyncio.to_thread(job_folder.read_views, folder)
@@ -225,7 +237,9 @@ class WorkerJobs:
         """Run a finish job."""
         with self._folder("finish") as folder:
             own = self._windows_of_own()
-            job = job_folder.FinishJob(self._task, round_, seed, own, threads=self.settings.threads)
+            job = job_folder.FinishJob(
+                self._task, round_, seed, own, self.settings.threads, packages=self.packages
+            )
             await self._guide(folder, job, state)
             return await asyncio.to_thread(job_folder.read_finished, folder)
 

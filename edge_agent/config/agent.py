@@ -14,6 +14,7 @@ from protocol.tasks.evaluation import MAX_EVALUATED
 from protocol.tasks.options import FeatureName
 from protocol.tasks.task import ModalityName, Task
 from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
+from runtime.settings.packages import PackagesSettings
 from runtime.tracing.settings import TracingSettings
 
 Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
@@ -240,6 +241,7 @@ class AgentSettings(Section):
     store: StoreSettings = StoreSettings()
     outbox: OutboxSettings = OutboxSettings()
     learn: LearnSettings = LearnSettings()
+    packages: PackagesSettings = PackagesSettings()
     infer: InferSettings = InferSettings()
     evaluation: HoldoutSettings = HoldoutSettings()
     graph: KnowledgeGraphSettings | None = None

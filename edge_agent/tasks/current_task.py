@@ -13,7 +13,7 @@ from edge_agent.sources.task_match import doubts
 from edge_agent.tasks.config_warnings import warnings
 from edge_agent.tasks.profile import unknown_modalities
 from edge_agent.tasks.roles import learn_settings
-from edge_agent.tasks.task_store import TASK_FILE, check_task, unused
+from edge_agent.tasks.task_store import TASK_FILE, check_task, require_packages, unused
 from edge_agent.tasks.workspace import Readiness, TrainingData
 from models.contract import Profile
 from protocol.errors import Misconfigured, Reason, Refused, Transient
@@ -94,6 +94,7 @@ class CurrentTask(StatusPart):
                     self.refuse("")
                 return None
             check_task(task, self.sources, learn_settings(settings), settings.graph)
+            await asyncio.to_thread(require_packages, task, settings)
         except (Refused, Misconfigured) as error:
             if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
                 raise

@@ -245,7 +245,10 @@ class Learner(StatusPart):
             took = {"prototypes_s": self.clock.now() - started}
         else:
             seed, threads = self._seed(task, offer), settings.learn.threads
-            job = job_folder.TrainJob(task, settings.device, offer.round, seed, threads, profile)
+            allowed = settings.packages.allow
+            job = job_folder.TrainJob(
+                task, settings.device, offer.round, seed, threads, profile, packages=allowed
+            )
             self.learning.say(
                 f"fetching version {offer.base[:12]} for round {offer.round}", settings.fetch_timeout_s
             )

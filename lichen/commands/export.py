@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
@@ -57,6 +58,14 @@ def export(  # noqa: PLR0917 - options, given by name
             help="Real windows for an int8 variant: a window set (npz) or a recording (npz, csv, parquet)."
         ),
     ] = None,
+    allow_package: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-package",
+            help="A package that the task may use, besides those of --config ([packages]). May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     format_: Annotated[
         Literal["text", "json"], typer.Option("--format", help="Format of the report.")
     ] = "text",
@@ -76,6 +85,7 @@ def export(  # noqa: PLR0917 - options, given by name
 
         with TemporaryDirectory(prefix="lichen-export-") as scratch:
             chosen = version_of(config, version, Path(scratch))
+            chosen = replace(chosen, packages=(*chosen.packages, *(allow_package or ())))
             _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
         return
     if blobs is None or manifest is None or task is None:
@@ -83,7 +93,7 @@ def export(  # noqa: PLR0917 - options, given by name
         raise typer.BadParameter(f"{lacking} is missing; or name a coordinator's settings with --config")
     if version is not None:
         raise typer.BadParameter("--version goes with --config; a manifest is of one version")
-    chosen = _at_hand(blobs, manifest, task)
+    chosen = replace(_at_hand(blobs, manifest, task), packages=tuple(allow_package or ()))
     _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
 
 

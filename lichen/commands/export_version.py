@@ -59,7 +59,8 @@ def version_of(config: Path, number: int | None, scratch: Path) -> ExportChoice:
     if bucket is not None:
         for ref in manifest.blobs.values():
             _bring(bucket, ref.digest, blobs)
-    return ExportChoice(Task.model_validate_json(task_json), manifest, base, blobs)
+    task = Task.model_validate_json(task_json)
+    return ExportChoice(task, manifest, base, blobs, settings.packages.allow)
 
 
 def _bring(bucket: ObjectStore, digest: str, folder: Path) -> None:

@@ -72,6 +72,31 @@ def init(
     )
 
 
+@app.command()
+def package(
+    name: Annotated[str, typer.Argument(help="name of an installed package, as pip shows it")],
+    output_format: FormatOption = Format.TABLE,
+) -> None:
+    """Print the table [[packages]] of an installed package, for a task that uses parts of it.
+
+    Its files are read, and nothing of it is imported. On every device that trains the same wheel must be
+    installed, and the name be in packages.allow.
+    """
+    from models import packages  # noqa: PLC0415 - the other commands do not need it
+
+    found = packages.installed(name)
+    about = found.package.model_dump()
+    if output_format is Format.JSON:
+        offers = [{"group": group, "name": kind} for group, kind in sorted(found.offers)]
+        typer.echo(json.dumps({**about, "offers": offers}))
+        return
+    typer.echo("[[packages]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in about.items()))
+    for group, kind in sorted(found.offers):
+        typer.echo(f"# offers {packages.where_to_name(group, kind)}")
+    if not found.offers:
+        typer.echo(f"# offers nothing: no entry point of {', '.join(packages.GROUPS)}", err=True)
+
+
 def _finish(report: dict[str, Any], lines: list[str], output_format: Format) -> NoReturn:
     if output_format is Format.JSON:
         typer.echo(json.dumps(report, allow_nan=False))
@@ -86,10 +111,15 @@ def _finish(report: dict[str, Any], lines: list[str], output_format: Format) -> 
 def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     """The whole report, as JSON values."""
     from coordinator.task import problems  # noqa: PLC0415 - the help works without it
+    from models import packages  # noqa: PLC0415 - as above
     from models.registry import methods  # noqa: PLC0415 - as above
 
     wrong = [f"{file}: {words}" for words in problems(task)]
     warnings: list[str] = []
+    try:
+        packages.require(task, [one.name for one in task.packages])
+    except Misconfigured as error:
+        wrong.append(f"{file}: {error}")
     spec = methods().get(task.method)
     yield "file", str(file)
     yield "task", task.name
@@ -99,6 +129,7 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "graph", task.graph and task.graph.model_dump(mode="json")
     yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
     yield "aggregator", task.aggregator.kind
+    yield "packages", [f"{one.name} {one.version}" for one in task.packages]
     labelled = None
     if task.labelled is not None:
         try:
@@ -185,6 +216,9 @@ def _lines(report: dict[str, Any]) -> list[str]:
         f"rounds      {report['rounds']['count']}, devices chosen by {report['rounds']['selection']}"
     )
     lines.append(f"aggregator  {report['aggregator']}")
+    if report["packages"]:
+        allowed = "as task and files name them; allow them with [packages] where they train"
+        lines.append(f"packages    {', '.join(report['packages'])}, {allowed}")
     for name, value in method.get("options", {}).items():
         lines.append(f"option      {name} = {json.dumps(value)}")
     if report["labelled"] is not None:

@@ -68,6 +68,10 @@ Known = Annotated[
     Path | None,
     _option("--labelled", "Guided methods: the coordinator's labelled windows, instead of the task's."),
 ]
+Allowed = Annotated[
+    list[str] | None,
+    _option("--allow-package", "A package that the task may use ([[packages]]). May be repeated."),
+]
 Profiles = Annotated[
     list[str] | None,
     _option(
@@ -157,6 +161,7 @@ def simulate(
     method: Method = None,
     option: Options = None,
     labelled: Known = None,
+    allow_package: Allowed = None,
     profiles: Profiles = None,
     every: Every = 1,
     by: By = None,
@@ -228,6 +233,9 @@ def simulate(
     if threads > 1 and (ray or (workers or 1) > 1):
         raise typer.BadParameter("--threads goes with one worker here: each of several has one thread")
     from lichen_lab.simulation.training import inputs as files  # noqa: PLC0415 - as above
+    from models import packages  # noqa: PLC0415 - as above
+
+    packages.permit(allow_package or ())
 
     options = files.options_of(option or [])
     if dataset is not None:

@@ -40,9 +40,6 @@ class InferenceModel(nn.Module):
             (:func:`models.multimodal.prototypes.with_novel`). None: all are trained.
     """
 
-    any_length: Final = True
-    """Both encoders take the mean over time: the ONNX model need not fix T."""
-
     def __init__(
         self,
         net: MultimodalNetwork,
@@ -58,7 +55,9 @@ class InferenceModel(nn.Module):
         self.normalise = normalise
         self.feature_scale = feature_scale
         self.impute: Impute = impute
-        shape = (net.head.fc2.out_features, net.head.fc1.in_features // len(net.names))
+        self.any_length = all(getattr(encoder, "any_length", False) for encoder in net.encoders.values())
+        """Whether the ONNX model need not fix T."""
+        shape = net.shape
         for m, name in enumerate(net.names):
             values, rounds = prototypes.get(name, (torch.zeros(shape), torch.zeros(shape[0])))
             self.register_buffer(f"values_{m}", _float(values).reshape(shape))

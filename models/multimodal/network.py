@@ -11,8 +11,9 @@ from models.contract import Blobs
 from models.multimodal.encoders.registry import make_encoder
 from models.multimodal.encoders.steps import Stepped, in_parts, measure_norms, windows_at_once
 from models.multimodal.fusion import Head
-from protocol.errors import Reason, Refused
-from protocol.tasks.network import Encoder, Network
+from models.multimodal.own_parts import own_encoder, own_network
+from protocol.errors import Misconfigured, Reason, Refused
+from protocol.tasks.network import Encoder, Network, is_own
 from protocol.tasks.task import Modality, Task
 
 
@@ -22,21 +23,34 @@ class MultimodalNetwork(nn.Module):
     Attributes:
         names: modality names in the task's order.
         encoders: name -> encoder.
-        head: see :class:`models.multimodal.fusion.Head`.
+        head: see :class:`models.multimodal.fusion.Head`; or that of a package.
+        shape: K classes and D of a feature.
     """
 
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.names = task.modality_names
         self.affine = {m.name: (m.offset, m.scale) for m in task.modalities}
-        dim = task.network.feature_dim
-        self.encoders = nn.ModuleDict(
-            {
-                m.name: make_encoder(task.encoder(m.name), m, task.samples(m.name), dim)
-                for m in task.modalities
-            }
-        )
-        self.head = Head(len(self.names), dim, task.network.hidden_dim, len(task.labels))
+        dim, hidden = task.network.feature_dim, task.network.hidden_dim
+        self.shape = len(task.labels), dim
+        self.head: nn.Module
+        if is_own(task.network.kind):
+            made, self.head = own_network(task)
+            self.encoders = nn.ModuleDict(made)
+        else:
+            self.encoders = nn.ModuleDict({m.name: _encoder(task, m) for m in task.modalities})
+            self.head = Head(len(self.names), dim, hidden, len(task.labels))
+
+    @property
+    def two_layers(self) -> Head:
+        """The head, for methods that train it layer by layer.
+
+        Raises:
+            Misconfigured: it is that of a package.
+        """
+        if not isinstance(self.head, Head):
+            raise Misconfigured("network.kind: the head of a package has no layers that are known here")
+        return self.head
 
     @cached_property
     def sent(self) -> dict[str, Tensor]:
@@ -92,6 +106,13 @@ class MultimodalNetwork(nn.Module):
         return self.classify(
             {name: self.encode(name, x_BCT) for name, x_BCT in zip(self.names, x, strict=True)}
         )
+
+
+def _encoder(task: Task, modality: Modality) -> nn.Module:
+    chosen = task.encoder(modality.name)
+    if is_own(chosen.kind):
+        return own_encoder(task, modality)
+    return make_encoder(chosen, modality, task.samples(modality.name), task.network.feature_dim)
 
 
 def build(task: Task) -> MultimodalNetwork:

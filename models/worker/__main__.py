@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from models import packages
 from models.contract import Client, WindowSet
 from models.data import window_set
 from models.materials import Material
@@ -44,6 +45,8 @@ def do(job_dir: Path) -> None:
         Transient: the job cannot be done with this material, for instance no window is labelled.
     """
     job = job_folder.read_job(job_dir)
+    packages.permit(job.packages)
+    packages.require(job.task, job.packages)
     spec = method(job.task.method)
     spec.configure(job.task)
     _prepare(job.threads)

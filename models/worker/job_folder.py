@@ -8,7 +8,7 @@ A folder holds ``job.json`` and, by kind, the material (:mod:`models.materials`)
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -35,8 +35,19 @@ RESULT: Final = "result.json"
 RESULT_TENSORS: Final = "result.npz"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Permits:
+    """Of every job.
+
+    Attributes:
+        packages: those that this machine's configuration allows a task to use.
+    """
+
+    packages: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
-class InitJob:
+class InitJob(_Permits):
     """Make a fresh global state."""
 
     task: Task
@@ -46,7 +57,7 @@ class InitJob:
 
 
 @dataclass(frozen=True)
-class TrainJob:
+class TrainJob(_Permits):
     """Train one device in one round."""
 
     task: Task
@@ -59,7 +70,7 @@ class TrainJob:
 
 
 @dataclass(frozen=True)
-class EvaluateJob:
+class EvaluateJob(_Permits):
     """Evaluate a global state on the labelled windows at ``windows_path`` (set by :func:`write_evaluate`)."""
 
     task: Task
@@ -71,7 +82,7 @@ class EvaluateJob:
 
 
 @dataclass(frozen=True)
-class ViewJob:
+class ViewJob(_Permits):
     """Compute the views of a round's updates on the labelled windows at ``windows_path``."""
 
     task: Task
@@ -83,7 +94,7 @@ class ViewJob:
 
 
 @dataclass(frozen=True)
-class FinishJob:
+class FinishJob(_Permits):
     """Train a fold's result on the labelled windows at ``windows_path``."""
 
     task: Task
@@ -168,7 +179,7 @@ def write_evaluate(job_dir: Path, job: EvaluateJob, windows_path: Path, state: B
     """Request an evaluation; read it with :func:`read_evaluation`. The windows are not copied."""
     folder = Path(job_dir)
     write_state(folder / STATE, state)
-    _write_job(folder, EvaluateJob(job.task, job.threads, str(Path(windows_path).resolve()), job.by))
+    _write_job(folder, replace(job, windows_path=str(Path(windows_path).resolve())))
 
 
 def write_guided(job_dir: Path, job: ViewJob | FinishJob, state: Blobs) -> None:

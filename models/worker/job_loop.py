@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from models.packages import ImportedBefore
 from protocol.errors import Misconfigured, Refused, Transient
 
 Do = Callable[[Path], None]
@@ -67,9 +68,15 @@ def die_with_the_parent() -> None:
 
 
 def answer(do: Do, job_dir: Path) -> dict[str, Any]:
-    """Do a job; return its outcome as a JSON object."""
+    """Do a job; return its outcome as a JSON object.
+
+    Raises:
+        SystemExit: this process has imported other files of a package; the parent starts a new one.
+    """
     try:
         do(job_dir)
+    except ImportedBefore as error:  # the next process imports what is installed now
+        raise SystemExit(str(error)) from error
     except Refused as error:
         return {"ok": False, "kind": "Refused", "reason": error.reason.value, "error": error.detail}
     except (Misconfigured, Transient) as error:

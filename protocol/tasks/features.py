@@ -11,7 +11,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from protocol.tasks.task import Task
+from protocol.tasks.network import is_own
+from protocol.tasks.task import Modality, Task
 
 FeatureName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.:-]{0,63}$")]
 FEATURES: Final[Mapping[str, str]] = MappingProxyType(
@@ -31,6 +32,7 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "encoder:cnn2d": "0.1.0",
         "encoder:mlp": "0.1.0",
         "encoder:text": "0.1.0",
+        "packages": "0.1.0",
         "modality:sound": "0.1.0",
         "modality:image": "0.1.0",
         "modality:vector": "0.1.0",
@@ -56,11 +58,18 @@ def needed(task: Task) -> tuple[str, ...]:
     names.add("graph" if task.graph is not None else f"label_rule:{task.window.label_rule}")
     if task.window.context_s is not None:
         names.add("context")
+    if task.packages:
+        names.add("packages")
     for modality in task.modalities:
-        names.add(f"encoder:{task.encoder(modality.name).kind}" if modality.input else "no_input")
+        names.add(_encoder(task, modality) if modality.input else "no_input")
         if modality.kind != "stream":
             names.add(f"modality:{modality.kind}")
     return tuple(sorted(names))
+
+
+def _encoder(task: Task, modality: Modality) -> str:
+    kind = task.encoder(modality.name).kind
+    return "packages" if is_own(task.network.kind) or is_own(kind) else f"encoder:{kind}"
 
 
 def unknown(needs: Iterable[str]) -> tuple[str, ...]:

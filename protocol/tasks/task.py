@@ -14,7 +14,7 @@ from protocol.tasks.holdout import Holdout
 from protocol.tasks.kinds import KINDS, ModalityKind, with_encoder_kinds
 from protocol.tasks.labelling import Labelling
 from protocol.tasks.links import Downlink, Uplink
-from protocol.tasks.network import Encoder, Network
+from protocol.tasks.network import Encoder, Network, Package, is_own, trouble_with_packages
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.rounds import Rounds
 
@@ -144,6 +144,8 @@ class Task(Wire):
     """Further targets besides ``labels``; a device learns those that it has labels for."""
     window: Window = Window()
     network: Network = Network()
+    packages: Annotated[tuple[Package, ...], Field(max_length=4)] = ()
+    """Python packages that parts of the network, or the method, come from."""
     rounds: Rounds = Rounds()
     uplink: Uplink = Uplink()
     downlink: Downlink = Downlink()
@@ -196,11 +198,13 @@ class Task(Wire):
             raise ValueError(f"network.encoders: unknown modalities: {', '.join(stray)} (known: {known})")
         for one in self.modalities:
             chosen, fitting = self.encoder(one.name).kind, KINDS[one.kind].encoders
-            if chosen not in fitting:
+            if chosen not in fitting and not is_own(chosen):
                 raise ValueError(
                     f"network.encoders.{one.name}: {chosen!r} does not take a modality of kind {one.kind!r} "
                     f"(fitting: {', '.join(fitting)})"
                 )
+        if trouble := trouble_with_packages(self.network, self.packages):
+            raise ValueError(trouble)
         return self
 
     @model_validator(mode="after")

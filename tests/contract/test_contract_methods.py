@@ -22,6 +22,7 @@ from protocol.tasks.task import Robust, Task
 from tests.support.methods.contract_cases import (
     OPTIONAL,
     OPTIONS,
+    PACKAGED,
     UNJUDGED,
     as_bytes,
     begun,
@@ -42,18 +43,29 @@ from tests.support.methods.contract_cases import (
     windows_of,
     without_second,
 )
+from tests.support.own_package import permitted_example
 from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
 EACH = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
 """For tests that need no fleet: whatever the options."""
-CASES = [(name, options) for name in methods() for options in ("defaults", *OPTIONS.get(name, {}))]
+CASES = [
+    *((name, options) for name in methods() for options in ("defaults", *OPTIONS.get(name, {}))),
+    *PACKAGED.items(),
+]
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def case(request) -> tuple[str, str]:
     """A method, and with which options."""
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def permitted(request) -> None:
+    """Other tests take the permission back."""
+    if "case" in request.fixturenames:
+        permitted_example()
 
 
 @pytest.fixture

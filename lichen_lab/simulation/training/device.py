@@ -11,7 +11,7 @@ from edge_agent.training.prototype_maker import features_of
 from edge_agent.training.update_encoding import encode_update
 from edge_agent.windows.observed_profile import follows_windows, training_windows
 from lichen_lab.simulation.data.streams import RoundStream
-from models import registry
+from models import packages, registry
 from models.contract import (
     Blobs,
     Client,
@@ -183,15 +183,18 @@ class Site:
         seed: of the simulation.
         graphs: by modality, the encoder's serialized graph (``export.encoder_models``); for prototype
             devices.
+        packages: those that the process which began the simulation may import.
     """
 
     task: Task
     seed: int
     graphs: Mapping[str, bytes] = field(default_factory=dict)
+    packages: tuple[str, ...] = field(default_factory=packages.permitted)
 
     @cached_property
     def client(self) -> Client:
         """The method's client; imports torch."""
+        packages.permit(self.packages)  # in a worker process, too
         return registry.method(self.task.method).client()
 
     @cached_property

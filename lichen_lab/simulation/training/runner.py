@@ -21,7 +21,7 @@ from lichen_lab.simulation.training.guided import Guide
 from lichen_lab.simulation.training.ray_workers import RayWorkers
 from lichen_lab.simulation.training.selection import Choice
 from lichen_lab.simulation.training.workers import Crew, LocalWorker, Workers
-from models import registry
+from models import packages, registry
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
@@ -136,6 +136,7 @@ def simulate(
     task = _of_rounds(task, rounds)
     spec = registry.method(task.method)
     spec.configure(task)
+    packages.require(task, packages.permitted())
     fleet = _fleet(devices, roles or {}, profiles or {})
     if workers is not None and workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from models.packages import ENCODERS, NETWORKS
 from models.spec import MethodSpec
 from protocol.base import Frozen, Share
 from protocol.frames.tensors import Codec
@@ -166,6 +167,7 @@ METHOD = MethodSpec(
     noise=lambda config: config.dp_noise,
     codecs={"rounds": Codec.FLOAT32},  # counts
     rounded=("encoder", "head", "prototypes"),
+    own_parts=(ENCODERS, NETWORKS),
     fine=("prototypes",),  # a class each row, and in the first rounds no small change
     uplink=Uplink(codec="steps", coarseness=2.5),
     downlink=Downlink(coarseness=2.0),

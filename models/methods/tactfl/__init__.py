@@ -21,6 +21,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from models.packages import ENCODERS
 from models.spec import MethodSpec
 from protocol.base import Frozen, Share
 
@@ -129,6 +130,7 @@ METHOD = MethodSpec(
     needs_labels=False,
     guided=True,
     optimised=("encoder",),
+    own_parts=(ENCODERS,),  # the head is standardised and trained layer by layer
     tunable=("head_", "finetune_", "weighting", "rule", "sharpness", "centre", "floor"),
     symbols={
         "K": "devices",

@@ -62,6 +62,14 @@ class Stepped(Protocol):
         """Evaluation mode."""
 
 
+@runtime_checkable
+class Measures(Protocol):
+    """A step with BatchNorm inside."""
+
+    def measured(self, x: Tensor) -> Tensor:
+        """The step's result, with the statistics of each BatchNorm inside measured on what reaches it."""
+
+
 class BatchNorm(nn.BatchNorm1d):
     """BatchNorm for federated rounds of few batches, of ``x`` with any number of axes after the channels.
 
@@ -141,7 +149,7 @@ def measure_norms(encoder: Stepped, x_BCT: Tensor) -> Tensor:
 
 def _measured(steps: Sequence[Step], z: Tensor) -> Tensor:
     for step in steps:
-        if isinstance(step, Residual):
+        if isinstance(step, Measures):
             z = step.measured(z)
             continue
         if isinstance(step, BatchNorm):

@@ -19,6 +19,7 @@ from protocol.frames.tensors import Codec, encode
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.task import Modality, Task, Window
 from tests.support.methods import contract_graphs
+from tests.support.own_package import permitted_example, with_own
 from tests.support.tasks import update_header
 
 OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
@@ -50,6 +51,8 @@ OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
     },
 }
 """By method, options of the suite's fleets besides the method's defaults."""
+PACKAGED = {"qqr": "encoders of a package"}
+"""By method, the fleet whose encoders are the example's (``examples/own_network``)."""
 UNJUDGED = {
     ("disentafl", "kd"): "devices share no weights: the coordinator has nothing to evaluate",
     ("disentafl", "private last layer"): "the coordinator has no last layer to evaluate with",
@@ -67,8 +70,9 @@ def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
     config = OPTIONS.get(spec.name, {}).get(options, {})
     if spec.material == "graph":
         return contract_graphs.task_of(spec, config)
-    small = Encoder(width=4, depth=2)
-    return Task(
+    packaged = options == PACKAGED.get(spec.name)
+    small = Encoder(width=8 if packaged else 4, depth=2)
+    task = Task(
         name="contract",
         method=spec.name,
         labels=("rest", "slow", "fast"),
@@ -80,6 +84,7 @@ def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
         network=Network(encoders={"accelerometer": small, "microphone": small}, feature_dim=8, hidden_dim=8),
         config=config,
     )
+    return with_own(task, permitted_example(), kernel=9) if packaged else task
 
 
 def material_of(task: Task, seed: int, missing: float = 0.0) -> Material:

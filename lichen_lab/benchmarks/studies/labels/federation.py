@@ -227,7 +227,7 @@ def _view(model: InferenceModel, windows: WindowSet) -> tuple[NDArray[np.float32
     x = tuple(torch.from_numpy(windows.x[name]) for name in model.net.names)
     with torch.inference_mode():
         z = model.features(present_PM, x)
-        inner_PD = torch.relu(model.net.head.fc1(torch.cat(z, dim=1))).numpy().astype(np.float64)
+        inner_PD = torch.relu(model.net.two_layers.fc1(torch.cat(z, dim=1))).numpy().astype(np.float64)
     return probabilities(model, windows), inner_PD
 
 

@@ -66,9 +66,9 @@ def head_trained(
         z_BF = standard(frozen_BF[index_B] * keep_BM.repeat_interleave(wide, dim=1))
         return functional.cross_entropy(net.head([z_BF]), batch.y_B[index_B])
 
-    standard.enter(net.head.fc1)
+    standard.enter(net.two_layers.fc1)
     loss = _descended(list(net.head.parameters()), step, len(batch), recipe, generator)
-    standard.leave(net.head.fc1)
+    standard.leave(net.two_layers.fc1)
     return {**state, "head": to_blobs(net)["head"]}, {"head_loss": loss}
 
 
@@ -170,7 +170,7 @@ def features(net: MultimodalNetwork, batch: FinetuneBatch, recipe: HeadRecipe) -
     z = {}
     for m, name in enumerate(net.names):
         here_B = batch.present_BM[:, m]
-        z_BD = torch.zeros(len(batch), net.head.fc1.in_features // len(net.names))
+        z_BD = torch.zeros(len(batch), net.shape[1])
         if bool(here_B.any()):
             z_BD[here_B] = recipe.scaled(encoded(net, name, batch.x[name][here_B]))
         z[name] = z_BD

@@ -12,10 +12,12 @@ from models.data import labelled_windows
 from models.data.window_set import save
 from models.registry import methods
 from tests.support.methods.labelled_files import cells, task_of, write_csv
+from tests.support.own_package import NAME, importable, install_example
 from tests.support.tasks import stream, task_toml
 
 GUIDED = next(name for name, spec in methods().items() if spec.guided)
 PLAIN = next(name for name, spec in methods().items() if not spec.guided and spec.material == "windows")
+TAKES_PARTS = next(name for name, spec in methods().items() if spec.own_parts and not spec.guided)
 ON_GRAPHS = next(name for name, spec in methods().items() if spec.material == "graph")
 TASK = task_toml(
     ("slow", "middle", "fast"),
@@ -60,6 +62,43 @@ def test_a_sound_task_is_shown_with_its_windows_by_class_and_modality(
     assert (code, err) == (0, "")
     assert "own.csv (1 recording): 27 windows, 12 more without a label" in out
     assert out.splitlines()[-1] == "a coordinator can start on it"
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        cli.main(list(words))
+    told = capsys.readouterr()
+    return int(left.value.code or 0), told.out, told.err
+
+
+def test_the_table_of_a_package_is_printed_fits_into_a_task_and_is_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    part = '[network.encoders.acc]\nkind = "own:separable"\noptions = { kernel = 3 }\n'
+    file = tmp_path / "task.toml"
+    with importable(tmp_path / "site") as site:
+        install_example(site)
+        code, table, _ = run(capsys, "task", "package", "lichen-example-net")
+        assert code == 0
+        assert 'kind = "own:separable"' in table
+        file.write_text(TASK.format(method=TAKES_PARTS) + table + part)
+        code, out, err = check(capsys, file)
+        assert (code, err) == (0, "")
+        assert "packages    lichen-example-net 1.2.0" in out
+        with (site / "lichen_example_net.py").open("a") as code_file:
+            code_file.write("\n")
+        code, _, err = check(capsys, file)
+        assert code == 78
+        assert "another build, or were changed" in err
+        assert json.loads(run(capsys, "task", "package", NAME, "--format", "json")[1])["offers"] == [
+            {"group": "lichen.encoders", "name": "separable"}
+        ]
+    code, _, err = check(capsys, file)
+    assert code == 78
+    assert "is not installed for this Python" in err
+    code, _, err = run(capsys, "task", "package", NAME)
+    assert code == 78
+    assert "is not installed" in err
 
 
 def test_what_is_missing_is_a_warning_and_no_error(capsys: pytest.CaptureFixture[str], file: Path) -> None:

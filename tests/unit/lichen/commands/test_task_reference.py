@@ -18,7 +18,7 @@ def test_the_page_is_that_of_the_models() -> None:
 def test_every_key_has_a_row_with_words(key: str) -> None:
     table, _, name = key.rpartition(".")
     marks = {"": "## The file", "network.encoders": "## `[network.encoders.<modality>]`"}
-    lists = {"modalities", "targets", "graph.features"}
+    lists = {"modalities", "targets", "graph.features", "packages"}
     head = marks.get(table) or (f"## `[[{table}]]`" if table in lists else f"## `[{table}]`")
     part = page().split(head + "\n")[1].split("\n## ")[0]
     (row,) = [line for line in part.splitlines() if line.startswith(f"| `{name}` |")]

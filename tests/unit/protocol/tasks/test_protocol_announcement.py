@@ -19,7 +19,7 @@ from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.kinds import KINDS
 from protocol.tasks.labelling import LabelRule
 from protocol.tasks.links import CodecName, Uplink
-from protocol.tasks.network import Encoder, Network
+from protocol.tasks.network import Encoder, Network, Package
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Modality, Target, Task, Window
@@ -83,6 +83,7 @@ def test_every_feature_that_a_task_can_need_has_a_row_and_every_row_is_needed_by
     gone = Modality(name="gone", channels=1, rate_hz=5, input=False)
     tasks = [
         Task(name="t", graph=KnowledgeGraphTask()),
+        toy_task(packages=(Package(name="radar", version="1", sha256="0" * 64),)),
         *(toy_task(uplink=Uplink(codec=codec)) for codec in get_args(CodecName)),
         *(toy_task(window=Window(label_rule=rule)) for rule in get_args(LabelRule)),
         *(
