@@ -22,13 +22,14 @@ from pydantic import BaseModel
 from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, SourceKind
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from protocol.errors import LichenError, Misconfigured, Transient
-from protocol.tasks.task import Task
+from protocol.tasks.task import MAX_WINDOW_VALUES, Task
 from runtime.clock import Clock
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 GROUP: Final = "lichen.sources"
-_MAX_CHANNELS: Final = 64
+_MAX_CHANNELS: Final = MAX_WINDOW_VALUES
+"""Values of a sample: a frame has as many as a window."""
 
 
 def entry_points_by_kind() -> dict[str, EntryPoint]:

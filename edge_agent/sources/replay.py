@@ -10,10 +10,11 @@ from pydantic import Field
 from edge_agent.sources.base import REGISTRY, SourceKind
 from models.data.labels.class_names import of_task
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
+from models.data.streams.recorded_stream import columns_of, rows_of
 from models.data.streams.recording import Recording, Stream, label_tracks, read
 from models.data.streams.recording_findings import of_recording
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Task
+from protocol.tasks.task import Modality, Task
 from runtime.clock import Clock
 from runtime.settings.load import ConfigPath, Section
 
@@ -52,15 +53,19 @@ class Replay:
         """All streams of the file, without samples, if ``modalities`` is not set; for :meth:`doubts`."""
         self._doubts: tuple[Task, tuple[str, ...]] | None = None
         self.name = f"replay {settings.file.name}"
-        self.channels = {name: s.values.shape[1] for name, s in self.recording.streams.items()}
+        self.channels = {name: columns_of(None, s) for name, s in self.recording.streams.items()}
+        self._modalities: dict[str, Modality] = {}
         self._tracks = label_tracks(self.recording)
         self._first, self._last = self.recording.span()
         self._position = self._first + settings.start_s
         self._offset = 0.0
 
     def follow(self, task: Task) -> None:
-        """Classes that the file names are the task's from now on."""
+        """Classes that the file names, and the buckets of texts, are the task's from now on."""
         self._tracks = label_tracks(of_task(task, self.recording))
+        self._modalities = {m.name: m for m in task.modalities}
+        streams = self.recording.streams.items()
+        self.channels = {name: columns_of(self._modalities.get(name), stream) for name, stream in streams}
 
     @property
     def state(self) -> str:
@@ -140,8 +145,10 @@ class Replay:
                 batches.append(LabelBatch(t[part] + self._offset, label[part], name))
         for name, stream in self.recording.streams.items():
             part = slice(*np.searchsorted(stream.t, (begin, end)))
-            if part.stop > part.start:
-                batches.append(SampleBatch(name, stream.t[part] + self._offset, stream.values[part]))
+            modality = self._modalities.get(name)
+            if part.stop > part.start and not (stream.texts and modality is None):
+                rows = rows_of(modality, stream, part)
+                batches.append(SampleBatch(name, stream.t[part] + self._offset, rows))
         return batches
 
 

@@ -9,22 +9,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.contract import WindowSet
 from models.data import window_set
 from models.data.labels.tables import by_recording
 from models.data.streams import tables
 from models.data.streams.cutting import cut
-from models.data.streams.recording import Recording, opened, read
+from models.data.streams.recording import Recording, Stream, opened, read
 from models.data.streams.recording_findings import ERROR, WARNING, StreamFinding, of_recording
 from models.data.streams.stream_findings import factor_of
 from protocol.errors import Misconfigured
-from protocol.tasks.task import LABEL, Task
+from protocol.tasks.task import LABEL, Modality, Task
 
 SUFFIXES: Final = (".npz", *tables.SUFFIXES)
 _SPREAD: Final = 5.0
 """A channel that moves so many times as much as in the other files is reported."""
 _FEW: Final = 8
+_FRAMES: Final = 32
+"""Frames of a file that the spread is computed from."""
 
 
 @dataclass(frozen=True)
@@ -160,14 +163,20 @@ def _covered_s(
 def _spread_of(task: Task, recordings: Sequence[Recording]) -> dict[str, float]:
     found = {}
     for name in task.modality_names:
-        parts = [one.streams[name].values for one in recordings if name in one.streams]
+        modality = task.modality(name)
+        parts = [_some(modality, one.streams[name]) for one in recordings if name in one.streams]
         if parts and len({part.shape[1] for part in parts}) == 1:
             with np.errstate(invalid="ignore", over="ignore"):
                 values = np.concatenate(parts).astype(np.float64)
                 values = values[np.isfinite(values).all(axis=1)]
-            if len(values):
+            if values.size:
                 found[name] = float(np.median(values.std(axis=0)))
     return found
+
+
+def _some(modality: Modality, stream: Stream) -> NDArray[np.float32] | NDArray[np.uint8]:
+    """The values that a spread is computed from: of frames a few; a text has none."""
+    return stream.values[:: max(1, len(stream.t) // _FRAMES)] if modality.framed else stream.values
 
 
 def _of_set(task: Task, file: Path, windows: WindowSet) -> Checked:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.data.streams import tables
-from models.data.streams.recording import Recording, of_columns
+from models.data.streams.recording import Recording, of_columns, text_columns
 from models.data.streams.tables import Table
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Labelled, Task
@@ -33,8 +33,10 @@ def by_recording(task: Task, named: Labelled, path: Path) -> dict[str, Recording
             back within a recording; the message names file, line and column.
         OSError: the file cannot be read.
     """
+    texts = text_columns(tables.header(path))
     # an operator's notes in further columns are no samples
-    table = tables.read(path, _words_of(named), lambda name: name == "t" or "." in name)
+    words = {column: column for column in texts} | _words_of(named)
+    table = tables.read(path, words, lambda name: name == "t" or "." in name)
     columns = dict(table.numbers)
     columns[LABEL] = _classes(task, named.label_column, table)
     found = {}
@@ -42,7 +44,8 @@ def by_recording(task: Task, named: Labelled, path: Path) -> dict[str, Recording
         own = {column: values[rows] for column, values in columns.items()}
         if "t" in own:
             _refuse_disorder(table, own["t"], rows, named.recording_column)
-        found[name] = of_columns(path, own)
+        of_rows = {column: [table.words[column][row] for row in rows.tolist()] for column in texts}
+        found[name] = of_columns(path, own, texts=of_rows)
     return found
 
 

@@ -19,8 +19,10 @@ def size_of(modality: Modality) -> str:
 
 def size_mismatch(modality: Modality, values: int) -> str:
     """Samples of another number of values than the task's, as text."""
-    if modality.kind == "image":
-        found = f"{values} values a frame, not {modality.sample_values}"
-    else:
-        found = f"{values} {'values' if modality.framed else 'channels'}"
-    return f"modality {modality.name!r} has {found}, the task says {size_of(modality)}"
+    name = f"modality {modality.name!r}"
+    if not modality.framed:
+        return f"{name} has {values} channels, the task says {modality.channels}"
+    found = (
+        f"{values} values a frame, not {modality.sample_values}" if modality.height else f"{values} values"
+    )
+    return f"{name} has {found}, the task says {size_of(modality)}"

@@ -1,9 +1,11 @@
 """Recordings on disk: npz, csv and parquet.
 
 npz: ``<modality>/t`` (n,) seconds, ``<modality>/values`` (n, C), optional ``label/t`` and ``label/values``
-(n,), and by further target ``target/<name>/t`` and ``target/<name>/values`` (n,). csv and parquet: a column
-``t``, columns ``<modality>.<channel>``, optional columns ``label`` and ``target.<name>``. In tables an empty
-cell is a missing sample: each modality keeps the rows in which all its cells are filled.
+(n,), and by further target ``target/<name>/t`` and ``target/<name>/values`` (n,). Images are
+``<modality>/values`` (n, C, H, W), or (n, C * H * W) with ``<modality>/shape`` (C, H, W); texts are
+``<modality>/text`` (n,) in place of values. csv and parquet: a column ``t``, columns ``<modality>.<channel>``
+(``<modality>.text`` of texts), optional columns ``label`` and ``target.<name>``. In tables an empty cell is a
+missing sample: each modality keeps the rows in which all its cells are filled.
 
 Labels hold until the next one. ``label`` is a class index, -1 for none; a further target's is a class index
 or a number in its unit, NaN (an empty cell) for none. Labels may be class names instead of indices
@@ -11,7 +13,7 @@ or a number in its unit, NaN (an empty cell) for none. Labels may be class names
 """
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -31,24 +33,19 @@ from models.data.labels.labels import (
     target,
 )
 from models.data.streams import tables
+from models.data.streams.recorded_stream import Stream, of_arrays, of_texts
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL
 
+__all__ = ["MAX_BYTES", "Recording", "Stream", "label_tracks", "of_columns", "opened", "read", "write_npz"]
 MAX_BYTES: Final = 2 * 1024**3
 """A recording is held in memory while it is replayed; a larger file is refused."""
 
 NO_NAMES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+NO_TEXTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
+TEXT: Final = "text"
+"""Of a table ``<modality>.text``, of an npz ``<modality>/text``."""
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Samples of one modality in the order of time: ``t`` (n,) float64 s, ``values`` (n, C) float32."""
-
-    t: NDArray[np.float64]
-    values: NDArray[np.float32]
-    moved: int = 0
-    """Samples whose time, in the file, is before that of the previous sample."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,12 @@ def write_npz(path: Path, recording: Recording) -> None:
     """Write a recording as npz."""
     arrays: dict[str, NDArray[Any]] = {}
     for name, stream in recording.streams.items():
-        arrays[f"{name}/t"], arrays[f"{name}/values"] = stream.t, stream.values
+        arrays[f"{name}/t"] = stream.t
+        if stream.texts:
+            arrays[f"{name}/{TEXT}"] = np.array(stream.texts, np.str_)
+        else:
+            shape = (len(stream.t), *stream.size) if stream.size else stream.values.shape
+            arrays[f"{name}/values"] = stream.values.reshape(shape)
     for name, t, values in label_tracks(recording):
         key = LABEL if name == LABEL else f"{PREFIX}/{name}"
         arrays[f"{key}/t"], arrays[f"{key}/values"] = t, _named(values, recording.names.get(name, ()))
@@ -140,7 +142,7 @@ def _read_npz(path: Path) -> Recording:
     if not names:
         found = ", ".join(sorted(arrays)[:8]) or "nothing"
         raise Misconfigured(f"recording {path}: no key '<modality>/t' in it (found {found})")
-    streams = {name: _stream(path, name, *_pair(path, name, arrays)) for name in names}
+    streams = {name: _stream(path, name, arrays) for name in names}
     targets, named = {}, {}
     for track in sorted(tracks):
         name = track.partition("/")[2]
@@ -179,43 +181,47 @@ def _pair(
     return arrays[f"{name}/t"], arrays[f"{name}/values"]
 
 
-def _stream(path: Path, name: str, t: NDArray[np.generic], values: NDArray[np.generic]) -> Stream:
-    """Check and sort one stream by time."""
-    if t.dtype.kind not in "fiu" or values.dtype.kind not in "fiu":
-        raise Misconfigured(f"recording {path}: '{name}' holds {t.dtype}/{values.dtype}, not numbers")
-    if values.ndim == 1:
-        values = values[:, None]
-    if t.ndim != 1 or values.ndim != 2 or len(t) != len(values):  # noqa: PLR2004 - (n, C)
+def _stream(path: Path, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Stream:
+    texts, shape = arrays.get(f"{name}/{TEXT}"), arrays.get(f"{name}/shape")
+    if texts is None:
+        size = () if shape is None or shape.dtype.kind not in "iu" else tuple(shape.ravel().tolist())
+        return of_arrays(path, name, *_pair(path, name, arrays), size)
+    if f"{name}/values" in arrays or f"{name}/t" not in arrays:
+        raise Misconfigured(f"recording {path}: '{name}/{TEXT}' comes with '{name}/t' and without values")
+    if texts.dtype.kind != "U" or texts.ndim != 1:
         raise Misconfigured(
-            f"recording {path}: '{name}/t' {t.shape} and '{name}/values' {values.shape} "
-            "should be (n,) and (n, C)"
+            f"recording {path}: '{name}/{TEXT}' holds {texts.dtype} {texts.shape}, not text (n,)"
         )
-    times = t.astype(np.float64)
-    if not np.isfinite(times).all():
-        raise Misconfigured(f"recording {path}: '{name}/t' holds a time that is not finite")
-    order, moved = np.argsort(times, kind="stable"), int((np.diff(times) < 0).sum())
-    with np.errstate(
-        over="ignore"
-    ):  # beyond float32 is infinite, and no sensor reports that: quality finds it
-        return Stream(times[order], np.ascontiguousarray(values[order], np.float32), moved)
+    return of_texts(path, name, arrays[f"{name}/t"], texts.tolist())
 
 
 def _read_table(path: Path) -> Recording:
-    """Label columns may hold names, all others numbers."""
-    of_labels = {name: name for name in tables.header(path) if name == LABEL or name.startswith(f"{PREFIX}.")}
-    table = tables.read(path, of_labels)
+    """Label columns may hold names, columns of texts hold texts, all others numbers."""
+    header = tables.header(path)
+    of_labels = [name for name in header if name == LABEL or name.startswith(f"{PREFIX}.")]
+    table = tables.read(path, {name: name for name in (*of_labels, *text_columns(header))})
     columns, named = dict(table.numbers), {}
-    for column, words in table.words.items():
+    for column in of_labels:
+        words = table.words[column]
         columns[column], named[column.removeprefix(f"{PREFIX}.")] = from_words(path, column, words)
-    return of_columns(path, columns, _some(named))
+    texts = {column: table.words[column] for column in text_columns(header)}
+    return of_columns(path, columns, _some(named), texts)
+
+
+def text_columns(header: Iterable[str]) -> list[str]:
+    """The columns of a table that hold the texts of a modality."""
+    return [name for name in header if name.endswith(f".{TEXT}") and not name.startswith(f"{PREFIX}.")]
 
 
 def of_columns(
-    path: Path, columns: Mapping[str, NDArray[np.float64]], names: Mapping[str, tuple[str, ...]] = NO_NAMES
+    path: Path,
+    columns: Mapping[str, NDArray[np.float64]],
+    names: Mapping[str, tuple[str, ...]] = NO_NAMES,
+    texts: Mapping[str, Sequence[str]] = NO_TEXTS,
 ) -> Recording:
     """A recording from the columns of a table, each (n,), NaN for an empty cell.
 
-    ``names``: as in :class:`Recording`.
+    ``names``: as in :class:`Recording`. ``texts``: by column ``<modality>.text``, "" for an empty cell.
 
     Raises:
         Misconfigured: there is no time or no modality among them, or they hold an invalid value; names
@@ -233,13 +239,17 @@ def of_columns(
         name = column.partition(".")[2]
         require_name(path, name)
         targets[name] = changes(target(path, name, t, columns[column]))
-    if not groups:
+    if not groups and not texts:
         raise Misconfigured(f"recording {path}: no column '<modality>.<channel>'")
-    streams = {}
+    streams = {name.partition(".")[0]: of_texts(path, name, t, words) for name, words in texts.items()}
     for modality, channels in groups.items():
+        if modality in streams:
+            raise Misconfigured(
+                f"recording {path}: modality {modality!r} has a column of texts and {channels[0]!r}"
+            )
         values = np.stack([columns[n] for n in channels], axis=1)
         filled = np.isfinite(values).all(axis=1)
-        streams[modality] = _stream(path, modality, t[filled], values[filled])
+        streams[modality] = of_arrays(path, modality, t[filled], values[filled])
     if LABEL not in columns:
         return Recording(streams, targets=targets, names=names)
     times, label = classes_of(path, t, columns[LABEL])

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.data.streams.recording import Stream
+from models.data.streams.recorded_stream import Stream, misfit_of
 from models.data.streams.tracks.track import ABSURD, Track
 from protocol.tasks.task import Modality, Task
 
@@ -31,6 +31,8 @@ _NEAR: Final = 1.25
 _SOME: Final = 0.01
 _MOST: Final = 0.5
 _AXES: Final = 3
+_AT_ONCE: Final = 1 << 20
+"""Values of frames that are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,12 @@ class StreamFinding:
 def of_stream(task: Task, name: str, stream: Stream) -> tuple[StreamFinding, ...]:
     """All findings in a stream of that modality of the task."""
     modality = task.modality(name)
-    channels = stream.values.shape[1]
-    if channels != modality.channels:
-        words = f"modality {name!r} has {channels} channels, the task says {modality.channels}"
+    if words := misfit_of(modality, stream):
         return (StreamFinding("channels", ERROR, words, name),)
     if not len(stream.t):
         return (StreamFinding("empty", WARNING, f"modality {name!r} has no sample", name),)
+    if stream.texts:
+        return tuple(_of_order(modality, stream))
     return (*_of_times(task, modality, stream), *_of_values(modality, stream))
 
 
@@ -87,14 +89,19 @@ def has_odd_times(task: Task, streams: Mapping[str, Stream]) -> bool:
     return any(clock_of(task.modality(n), s) for n, s in streams.items() if n in task.modality_names)
 
 
-def _of_times(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
-    name, rate, total = f"modality {modality.name!r}", rate_of(stream), len(stream.t)
+def _of_order(modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
+    name, total = f"modality {modality.name!r}", len(stream.t)
     if stream.moved:
         words = f"{name}: {stream.moved} of {total} times are before the previous one; they were sorted"
         yield StreamFinding("disorder", WARNING, words, modality.name)
     if twice := int((np.diff(stream.t) == 0).sum()):
         words = f"{name}: {twice} of {total} samples have the time of the one before; the first counts"
         yield StreamFinding("same-times", WARNING, words, modality.name)
+
+
+def _of_times(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
+    yield from _of_order(modality, stream)
+    name, rate = f"modality {modality.name!r}", rate_of(stream)
     if rate is None:
         return
     off = f"{name} was recorded at {rate:.4g} Hz, the task's rate_hz is {modality.rate_hz:g}"
@@ -108,11 +115,14 @@ def _of_times(task: Task, modality: Modality, stream: Stream) -> Iterator[Stream
 
 
 def _of_gaps(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
-    steps, most = np.diff(stream.t), Track(modality, task.window.max_gap_s).gap_s
+    steps, key = np.diff(stream.t), "window.max_gap_s"
+    most = Track(modality, task.window.max_gap_s).gap_s
+    if modality.framed:  # a window needs one of them
+        most, key = max(most, task.window.length_s), "window.length_s"
     gaps, span = steps[steps > most], float(stream.t[-1] - stream.t[0])
     if gaps.sum() > _SOME * span:
         words = (
-            f"modality {modality.name!r}: {len(gaps)} gaps over {most:g} s (window.max_gap_s), together "
+            f"modality {modality.name!r}: {len(gaps)} gaps over {most:g} s ({key}), together "
             f"{gaps.sum():.4g} of {span:.4g} s: no data there"
         )
         yield StreamFinding("gaps", WARNING, words, modality.name)
@@ -120,13 +130,16 @@ def _of_gaps(task: Task, modality: Modality, stream: Stream) -> Iterator[StreamF
 
 def _of_values(modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
     name = f"modality {modality.name!r}"
+    if modality.framed:
+        yield from _of_frames(modality, stream)
+        return
     good_n: NDArray[np.bool_] = np.all(np.abs(stream.values) < ABSURD, axis=1)
     if lost := int((~good_n).sum()):
         words = f"{name}: {lost} of {len(good_n)} samples ({lost / len(good_n):.1%}) hold NaN or no number"
         yield StreamFinding(
             "not-a-number", WARNING if good_n.any() else ERROR, f"{words}: each is a gap", modality.name
         )
-    values = stream.values[good_n]
+    values = np.asarray(stream.values[good_n], np.float32)
     if not len(values):
         return
     flat = np.flatnonzero(np.ptp(values, axis=0) == 0)
@@ -135,6 +148,29 @@ def _of_values(modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
         words = f"{name}: channel {listed} never changes: is the sensor dead?"
         yield StreamFinding("constant", WARNING, words, modality.name)
     yield from _of_bounds(modality, values)
+
+
+def _of_frames(modality: Modality, stream: Stream) -> Iterator[StreamFinding]:
+    """As :func:`_of_values` of many wide rows, a few at a time."""
+    name, total, wide = f"modality {modality.name!r}", len(stream.t), modality.sample_values
+    lost, out, alike = 0, 0, True
+    low = -np.inf if modality.low is None else modality.low
+    high = np.inf if modality.high is None else modality.high
+    for begin in range(0, total, max(1, _AT_ONCE // wide)):
+        values_nV = np.asarray(stream.values[begin : begin + max(1, _AT_ONCE // wide)], np.float32)
+        lost += int((~(np.abs(values_nV) < ABSURD).all(axis=1)).sum())
+        out += int(((values_nV < low) | (values_nV > high)).any(axis=1).sum())
+        alike = alike and bool((values_nV == stream.values[0]).all())
+    if lost:
+        words = f"{name}: {lost} of {total} samples ({lost / total:.1%}) hold NaN or no number"
+        severity = WARNING if lost < total else ERROR
+        yield StreamFinding("not-a-number", severity, f"{words}: none is in a window", modality.name)
+    if alike and total > 1:
+        words = f"{name}: all {total} samples are equal: is the source dead?"
+        yield StreamFinding("constant", WARNING, words, modality.name)
+    if out:
+        words = f"{name}: {out / total:.1%} of its samples go beyond {low:g} to {high:g} {modality.unit}"
+        yield StreamFinding("bounds", WARNING, f"{words} (low, high)", modality.name)
 
 
 def _of_bounds(modality: Modality, values: NDArray[np.float32]) -> Iterator[StreamFinding]:

@@ -38,6 +38,8 @@ MAX_VALUES: Final = 1 << 24
 """Limit of values with their contexts of one call (64 MB), or one window."""
 MAX_STRANGE: Final = 64
 """Limit of targets, unknown to the task, whose label in force is stored."""
+_PERIODS: Final = 1.5
+"""After the last sample of a stream, a grid point is covered for less than this many periods."""
 _FOREVER_S: Final = 1e11
 """Three thousand years: float64 still resolves microseconds; a time beyond it comes from a broken clock."""
 
@@ -90,8 +92,7 @@ class Windower:
         task: the grid.
         modalities: those that this device has; others are never awaited.
         lateness_s: real seconds after which a silent modality is no longer awaited.
-        max_skew_s: stream seconds that one modality may run ahead of another; bounds the memory. Less with
-            large frames (:attr:`models.data.streams.tracks.frames.FrameTrack.patience_s`).
+        max_skew_s: stream seconds that one modality may run ahead of another (large frames: less).
         step_s: a batch this far behind its own stream means that the clock was set back: a new epoch begins.
     """
 
@@ -232,8 +233,14 @@ class Windower:
     def _flush_open(self) -> Windows | None:
         if self._next is None:
             return None
-        head = max(track.reach for track in self._tracks.values())
-        return self._close_until(head + self.task.window.length_s)
+        tracks, length_s = self._tracks.values(), self.task.window.length_s
+        head = max(track.reach for track in tracks)
+        heard = [track for track in tracks if np.isfinite(track.mark)]
+        if len({type(track) for track in heard}) > 1:
+            # an image may be in a window that has hardly begun, in which streams cannot be present
+            end = max(track.mark + _PERIODS * track.period_s for track in heard if isinstance(track, Track))
+            head = max(end, *(track.mark for track in heard)) - self.task.window.min_coverage * length_s
+        return self._close_until(head + length_s)
 
     def _close_until(self, limit: float) -> Windows | None:
         """Close windows that end by ``limit`` (stream seconds); skip those in which nothing is present."""

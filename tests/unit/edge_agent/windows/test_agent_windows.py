@@ -205,5 +205,5 @@ def test_a_slow_sensor_is_covered_between_its_own_samples():
 def test_the_helper_names_what_does_not_fit():
     with pytest.raises(Misconfigured, match="magnetometer"):
         windows_of_recording(toy_task(), Recording({"magnetometer": motion(5, 50, 3)}))
-    with pytest.raises(Misconfigured, match="'acc': 2 channels"):
+    with pytest.raises(Misconfigured, match="'acc' has 2 channels"):
         windows_of_recording(toy_task(), Recording({"acc": motion(5, 50, 2)}))

@@ -177,7 +177,7 @@ WRONG: dict[str, tuple[Cells, dict[str, str], str]] = {
     "no time": (broken(t=[None, *AGAIN[1:]]), {}, "line 2, column 't': no time"),
     "no t": (without("t"), {}, "no column 't'"),
     "not a number": (broken(**{"acc.x": ["low"] * 200}), {}, "line 2, column 'acc.x': 'low' is not a number"),
-    "channels": (without("acc.y"), {}, r"own\.csv: modality 'acc': 1 channels, the task says 2"),
+    "channels": (without("acc.y"), {}, r"own\.csv: modality 'acc' has 1 channels, the task says 2"),
     "foreign": (
         without("acc.x", "acc.y", "gyr.z") | {"mag.x": [0.0] * 200},
         {},

@@ -73,6 +73,23 @@ def test_a_window_holds_the_newest_frame_in_it_as_it_came():
     assert found[0].covered["camera"].all()
 
 
+def test_no_window_at_the_end_of_a_recording_has_an_image_alone_because_it_has_hardly_begun():
+    modality = camera()
+    windower = Windower(task(modality, IMU))
+    windower.feed(motion(0, 8), 0.0)
+    windower.feed(frames(modality, np.arange(40) / 5), 0.0)
+    found = flushed(windower)
+    assert [s for w in found for s in w.start_B] == [float(s) for s in range(7)]
+    assert all(w.present_BM.all() for w in found)
+
+
+def test_images_one_a_window_are_all_in_a_window():
+    modality = camera(rate_hz=1)
+    windower = Windower(task(modality, length_s=1.0, stride_s=1.0))
+    windower.feed(frames(modality, np.arange(20.0)), 0.0)
+    assert by_start(flushed(windower)) == {float(k): float(k) for k in range(20)}
+
+
 def test_frames_in_any_order_and_in_parts_give_the_same_windows():
     modality = camera()
     rng = np.random.default_rng(3)
