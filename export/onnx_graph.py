@@ -1,8 +1,8 @@
 """An inference module as an ONNX model.
 
 Uses torch's exporter (``torch.export`` and onnxscript), but replaces an ``nn.LSTM`` by the ONNX operator
-before (ADR 4). The batch axis is dynamic. The time axes are dynamic if the module takes windows of any length
-(``any_length``, ADR 26), and fixed to the task's length otherwise.
+before (ADR 4). The batch axis is dynamic. A time axis is dynamic if the module takes windows of any length of
+that modality (``any_length``, ADR 26), and fixed to the task's length otherwise.
 """
 
 import copy
@@ -16,6 +16,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from export.computed_constants import compute_tables
 from export.overridable_inputs import Open, Paths, values_of, with_defaults
 from export.signature import Surface, surface_of
 from models.contract import Tensors
@@ -130,6 +131,17 @@ def strip(model: onnx.ModelProto) -> None:
     del graph.value_info[:]
 
 
+def _rename_inner(graph: Any, taken: set[str]) -> None:
+    """Rename inner values that torch named after an operation and that are called as an input or output is.
+
+    A modality may be called ``log`` or ``mean``.
+    """
+    for node in graph:
+        for value in node.outputs:
+            if value.name in taken and not value.is_graph_output():
+                value.name = f"inner/{value.name}"
+
+
 def serialized(
     model: nn.Module,
     arguments: tuple[Tensor, ...],
@@ -163,7 +175,9 @@ def serialized(
         )
     if program is None:
         raise RuntimeError("torch.onnx.export gave no program")
+    _rename_inner(program.model.graph, {*names, *outputs})
     proto = program.model_proto
+    compute_tables(proto)
     with_defaults(proto, defaults or {})
     strip(proto)
     onnx.checker.check_model(proto, full_check=True)
@@ -189,8 +203,7 @@ def to_onnx(model: nn.Module, task: Task, own: Paths | None = None) -> bytes:
     batch, auto = torch.export.Dim("batch"), torch.export.Dim.AUTO
     # AUTO: torch.export wrongly fixes a named time axis at the first pooling. If AUTO ever fixes one, the
     # gate refuses, because it tests other lengths.
-    window = {0: auto, 2: auto} if surface.any_length else {0: auto}
-    windows = tuple(dict(window) for _ in surface.modalities)
+    windows = tuple({0: auto, 2: auto} if name in surface.any_length else {0: auto} for name in surface.names)
     closed = without_lstm(model, OnnxLstm)
     if not own:
         dynamic: tuple[Any, ...] = ({0: batch}, windows)

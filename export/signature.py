@@ -19,14 +19,14 @@ class Surface:
         targets: predicted targets, in the order of the outputs.
         samples: T of a window, by modality that is read or generated.
         generated: modalities of the generations among ``targets``, by the target's name.
-        any_length: the time axes of the inputs are dynamic.
+        any_length: names of the inputs whose time axis is dynamic.
     """
 
     modalities: tuple[Modality, ...]
     targets: tuple[Target, ...]
     samples: Mapping[str, int]
     generated: Mapping[str, Modality]
-    any_length: bool = False
+    any_length: frozenset[str] = frozenset()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def surface_of(module: Any, task: Task) -> Surface:
 
     Args:
         module: its attributes ``modalities`` (names) and ``targets``; by default all of the task's inputs and
-            ``label``. ``any_length``: it takes windows of any length; by default T is fixed.
+            ``label``. ``any_length``: names of those whose windows may have any length; by default none.
         task: of the module.
     """
     names = getattr(module, "modalities", task.input_names)
@@ -66,5 +66,5 @@ def surface_of(module: Any, task: Task) -> Surface:
         targets=targets,
         samples={m.name: task.samples(m.name) for m in (*read, *generated.values())},
         generated=generated,
-        any_length=bool(getattr(module, "any_length", False)),
+        any_length=frozenset(names).intersection(getattr(module, "any_length", ())),
     )

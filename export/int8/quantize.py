@@ -4,7 +4,8 @@ Convolutions, and matrix products with a large constant, get weights of 7 bits (
 channel) and inputs of 8, whose ranges come from real windows. Written as QuantizeLinear and DequantizeLinear
 around float operators of standard ONNX: any ONNX Runtime runs the model, and fuses what its processor
 supports. LSTMs and small matrices stay in float32, and so do tensors that a device may replace
-(``export.overridable_inputs``).
+(``export.overridable_inputs``), and a spectrogram, whose small powers 8 bits would lose: its table is no
+constant (``export.computed_constants``).
 """
 
 import logging

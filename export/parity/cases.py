@@ -32,10 +32,13 @@ def masks_of(modalities: int) -> list[tuple[bool, ...]]:
 
 
 def lengths_of(surface: Surface) -> list[dict[str, int]]:
-    """The time lengths to test, by modality: T, and others if the model takes any length."""
+    """The time lengths to test, by modality: T, and others of those that the model takes at any length."""
     lengths = [{name: surface.samples[name] for name in surface.names}]
-    for a, b, c in LENGTHS if surface.any_length else ():
-        other = {name: max(1, t * a // b + c) for name, t in lengths[0].items()}
+    for a, b, c in LENGTHS:
+        other = {
+            name: max(1, t * a // b + c) if name in surface.any_length else t
+            for name, t in lengths[0].items()
+        }
         if other not in lengths:
             lengths.append(other)
     return lengths

@@ -42,7 +42,7 @@ class Parity:
     Attributes:
         cases: combinations of batch size, mask, time length and a device's own tensors, compared in all
             elements of all outputs.
-        samples: time lengths by modality, the task's first; the only one if the time axis is fixed.
+        samples: time lengths by modality, the task's first; the only one where the time axis is fixed.
         replaced: tested sets of a device's own tensors; 0 if it cannot have any.
         max_difference: of a probability.
         max_logit_difference: of a score, relative to ``1 + |logit|``, or of a value or window, in the measure
@@ -84,10 +84,10 @@ class Parity:
 
     def words(self) -> str:
         """For people."""
-        first = next(iter(self.samples.values()))
-        lengths = f"windows of {', '.join(map(str, first))} samples"
-        if len(first) == 1:
-            lengths = f"windows of {first[0]} samples alone: the network's time axis is fixed"
+        most = max(self.samples.values(), key=len)
+        lengths = f"windows of {', '.join(map(str, most))} samples"
+        if len(most) == 1:
+            lengths = f"windows of {most[0]} samples alone: the network's time axis is fixed"
         return (
             f"{self.cases} cases ({self.masks} masks, batches of {', '.join(map(str, self.batches))}, "
             f"{lengths}), largest difference of a probability {self.max_difference:.1e}, of a score or value "
@@ -199,7 +199,7 @@ def check(model: bytes, reference: nn.Module, task: Task, own: Paths | None = No
         cases=len(differences),
         batches=BATCHES,
         masks=len(masks_of(len(surface.modalities))),
-        samples={name: tuple(length[name] for length in tried) for name in surface.names},
+        samples={name: tuple(dict.fromkeys(length[name] for length in tried)) for name in surface.names},
         replaced=len(sets),
         tolerance=TOLERANCE,
         max_difference=worst(measured, by_output, absolute=True),

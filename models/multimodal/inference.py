@@ -1,7 +1,7 @@
 """The network for inference: any set of modalities present, no label."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ Array = NDArray[Any] | Tensor
 Table = tuple[Array, Array]
 """``values_KD`` and ``rounds_K``: in how many rounds the prototype of a class was updated, 0 if it has none.
 """
-_BATCH: Final = 256
 
 
 class InferenceModel(nn.Module):
@@ -55,8 +54,6 @@ class InferenceModel(nn.Module):
         self.normalise = normalise
         self.feature_scale = feature_scale
         self.impute: Impute = impute
-        self.any_length = all(getattr(encoder, "any_length", False) for encoder in net.encoders.values())
-        """Whether the ONNX model need not fix T."""
         shape = net.shape
         for m, name in enumerate(net.names):
             values, rounds = prototypes.get(name, (torch.zeros(shape), torch.zeros(shape[0])))
@@ -68,6 +65,11 @@ class InferenceModel(nn.Module):
         """Whether some class is untrained: fixed at creation, so that an ONNX model without one saves the
         work."""
         self.eval()
+
+    @property
+    def any_length(self) -> frozenset[str]:
+        """The modalities whose windows may have another length: the ONNX model need not fix their T."""
+        return self.net.any_length
 
     def _scaled(self, z: Tensor) -> Tensor:
         return pt.normalise(z, self.feature_scale) if self.normalise else z
@@ -146,9 +148,10 @@ def probabilities(model: InferenceModel, windows: WindowSet) -> FloatArray:
     x = [torch.from_numpy(windows.x[name]) for name in model.net.names]
     present_BM = torch.from_numpy(windows.present_BM.astype(np.float32))
     parts = [np.zeros((0, len(model.get_buffer("untrained"))), np.float32)]
+    count = model.net.windows_at_once
     with torch.inference_mode():
-        for start in range(0, len(windows), _BATCH):
-            at = slice(start, start + _BATCH)
+        for start in range(0, len(windows), count):
+            at = slice(start, start + count)
             parts.append(model(present_BM[at], *(x_BCT[at] for x_BCT in x))[0].numpy())
     return np.concatenate(parts)
 

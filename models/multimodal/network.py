@@ -25,6 +25,7 @@ class MultimodalNetwork(nn.Module):
         encoders: name -> encoder.
         head: see :class:`models.multimodal.fusion.Head`; or that of a package.
         shape: K classes and D of a feature.
+        windows_at_once: that may go through the network at a time, without a gradient.
     """
 
     def __init__(self, task: Task) -> None:
@@ -40,6 +41,9 @@ class MultimodalNetwork(nn.Module):
         else:
             self.encoders = nn.ModuleDict({m.name: _encoder(task, m) for m in task.modalities})
             self.head = Head(len(self.names), dim, hidden, len(task.labels))
+        self.windows_at_once = min(
+            windows_at_once(self._stepped(m.name), m.channels * task.samples(m.name)) for m in task.modalities
+        )
 
     @property
     def two_layers(self) -> Head:
@@ -77,6 +81,13 @@ class MultimodalNetwork(nn.Module):
         z: Tensor = self.encoders[name](self._in_range(name, x_BCT))
         return z
 
+    @property
+    def any_length(self) -> frozenset[str]:
+        """The modalities whose windows may have another length than the task's."""
+        return frozenset(
+            name for name, encoder in self.encoders.items() if getattr(encoder, "any_length", False)
+        )
+
     def measure_norms(self, name: str, x_BCT: Tensor) -> Tensor:
         """Measure a modality's BatchNorm statistics on windows in its raw unit; returns their ``z_BD``.
 
@@ -87,7 +98,8 @@ class MultimodalNetwork(nn.Module):
     def features(self, name: str, x_BCT: Tensor) -> Tensor:
         """``z_BD`` as at inference, by BatchNorm's running statistics, without gradient."""
         self.eval()
-        return in_parts(partial(self.encode, name), x_BCT, windows_at_once(self._stepped(name), x_BCT))
+        count = windows_at_once(self._stepped(name), x_BCT[:1].numel())
+        return in_parts(partial(self.encode, name), x_BCT, count)
 
     def _stepped(self, name: str) -> Stepped:
         return cast("Stepped", self.encoders[name])

@@ -3,6 +3,7 @@
 Shapes: B windows, C channels, T samples, D features.
 """
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,9 @@ OUTPUT: Final = "feature"
 MAX_MODEL_BYTES: Final = 1024 * 1024
 """An ONNX model of sixteen convolutions has some 30 KB: it holds no weights."""
 BATCH: Final = 64
-"""Windows of one call: bounds the memory of a pass for any number of windows."""
+"""Windows of one call at most: bounds the memory of a pass for any number of windows."""
+_CALL_VALUES: Final = 1 << 19
+"""Values of their inputs at most: between two operators an image has ten times as many, or more."""
 
 
 class EncoderModel:
@@ -47,6 +50,9 @@ class EncoderModel:
 
         dim = given[0].shape[-1] if given[0].shape else 0
         self._dim = dim if isinstance(dim, int) else 0
+        values = math.prod(n if isinstance(n, int) else 1 for n in self._shapes[INPUT][1:])
+        self.at_once = max(1, min(BATCH, _CALL_VALUES // max(1, values)))
+        """Windows of one call."""
 
     @property
     def dim(self) -> int:
@@ -54,7 +60,7 @@ class EncoderModel:
         return self._dim
 
     def run(self, x_BCT: FloatArray, encoder: Tensors) -> FloatArray:
-        """The features ``z_BD`` of all windows, before normalisation, in batches of :data:`BATCH`.
+        """The features ``z_BD`` of all windows, before normalisation, in batches of :attr:`at_once`.
 
         Args:
             x_BCT: float32, in the modality's unit.
@@ -65,7 +71,8 @@ class EncoderModel:
                 finite windows is not finite.
         """
         self._require(x_BCT, encoder)
-        parts = [self._batch(x_BCT[at : at + BATCH], encoder) for at in range(0, len(x_BCT), BATCH)]
+        count = self.at_once
+        parts = [self._batch(x_BCT[at : at + count], encoder) for at in range(0, len(x_BCT), count)]
         z_BD: FloatArray = np.concatenate([np.zeros((0, self._dim), np.float32), *parts])
         if not np.isfinite(z_BD).all():
             raise Refused(Reason.NON_FINITE, "the encoder model gave features that are not finite")
@@ -78,7 +85,7 @@ class EncoderModel:
             Refused: as :meth:`run`.
         """
         ones = {name: np.ones(shape, np.float32) for name, shape in self._shapes.items() if name != INPUT}
-        self.run(np.zeros((BATCH, *self._shapes[INPUT][1:]), np.float32), ones)
+        self.run(np.zeros((self.at_once, *self._shapes[INPUT][1:]), np.float32), ones)
 
     def _require(self, x_BCT: FloatArray, encoder: Tensors) -> None:
         wanted = self._shapes.keys() - {INPUT}

@@ -7,7 +7,12 @@ from typing import Final
 from torch import nn
 
 from models.multimodal.encoders.convolutions1d import Cnn1d
+from models.multimodal.encoders.convolutions2d import Cnn2d
+from models.multimodal.encoders.dense import Mlp, Text
+from models.multimodal.encoders.mel import Mel
 from models.multimodal.encoders.recurrent import Lstm
+from models.multimodal.encoders.tcn import Tcn
+from models.multimodal.encoders.transformer import Transformer1d
 from protocol.errors import Misconfigured
 from protocol.tasks.network import Encoder
 from protocol.tasks.task import Modality
@@ -21,15 +26,56 @@ and takes ``x_BCT``; it may have ``any_length`` and ``window_values``
 """
 
 
-def _cnn1d(encoder: Encoder, modality: Modality, samples: int, feature_dim: int) -> nn.Module:
-    return Cnn1d(modality.channels, samples, encoder.width, encoder.depth, feature_dim)
+def _over_time(family: type[Cnn1d] | type[Lstm] | type[Tcn] | type[Transformer1d]) -> Factory:
+    def made(encoder: Encoder, modality: Modality, samples: int, feature_dim: int) -> nn.Module:
+        return family(modality.channels, samples, encoder.width, encoder.depth, feature_dim)
+
+    return made
 
 
-def _lstm(encoder: Encoder, modality: Modality, samples: int, feature_dim: int) -> nn.Module:
-    return Lstm(modality.channels, samples, encoder.width, encoder.depth, feature_dim)
+def _over_values(family: type[Mlp] | type[Text]) -> Factory:
+    def made(encoder: Encoder, modality: Modality, samples: int, feature_dim: int) -> nn.Module:
+        return family(modality.channels * samples, encoder.width, encoder.depth, feature_dim)
+
+    return made
 
 
-ENCODERS: Final[Mapping[str, Factory]] = MappingProxyType({"cnn1d": _cnn1d, "lstm": _lstm})
+def _cnn2d(encoder: Encoder, modality: Modality, _samples: int, feature_dim: int) -> nn.Module:
+    return Cnn2d(
+        modality.channels,
+        (modality.height or 1, modality.width or 1),
+        encoder.width,
+        encoder.depth,
+        feature_dim,
+        residual=encoder.residual,
+    )
+
+
+def _mel(encoder: Encoder, modality: Modality, samples: int, feature_dim: int) -> nn.Module:
+    return Mel(
+        modality.channels,
+        modality.rate_hz,
+        samples,
+        feature_dim,
+        bands=encoder.bands,
+        width=encoder.width,
+        depth=encoder.depth,
+        residual=encoder.residual,
+    )
+
+
+ENCODERS: Final[Mapping[str, Factory]] = MappingProxyType(
+    {
+        "cnn1d": _over_time(Cnn1d),
+        "lstm": _over_time(Lstm),
+        "tcn": _over_time(Tcn),
+        "transformer1d": _over_time(Transformer1d),
+        "mel": _mel,
+        "cnn2d": _cnn2d,
+        "mlp": _over_values(Mlp),
+        "text": _over_values(Text),
+    }
+)
 """By ``Encoder.kind``."""
 
 

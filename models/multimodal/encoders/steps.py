@@ -141,10 +141,11 @@ def measure_norms(encoder: Stepped, x_BCT: Tensor) -> Tensor:
     """
     if encoder.training:
         encoder.eval()
-    fitting = max(1, min(_TOGETHER, _TOGETHER_VALUES // window_values(encoder, x_BCT)))
+    each = x_BCT[:1].numel()
+    fitting = max(1, min(_TOGETHER, _TOGETHER_VALUES // window_values(encoder, each)))
     with torch.no_grad():
         z = _measured(encoder.steps(), x_BCT[:: max(1, math.ceil(len(x_BCT) / fitting))])
-    return z if len(z) == len(x_BCT) else in_parts(encoder, x_BCT, windows_at_once(encoder, x_BCT))
+    return z if len(z) == len(x_BCT) else in_parts(encoder, x_BCT, windows_at_once(encoder, each))
 
 
 def _measured(steps: Sequence[Step], z: Tensor) -> Tensor:
@@ -158,15 +159,15 @@ def _measured(steps: Sequence[Step], z: Tensor) -> Tensor:
     return z
 
 
-def window_values(encoder: Stepped, x_BCT: Tensor) -> int:
-    """Values that a window has between two steps of an encoder, at most; at least 1."""
+def window_values(encoder: Stepped, values: int) -> int:
+    """Values that a window of so many values has between two steps of an encoder, at most; at least 1."""
     stated = int(getattr(encoder, "window_values", 0))
-    return max(1, stated or _UNSTATED * x_BCT[:1].numel())
+    return max(1, stated or _UNSTATED * values)
 
 
-def windows_at_once(encoder: Stepped, x_BCT: Tensor) -> int:
-    """How many windows may go through an encoder at a time, without a gradient."""
-    return max(1, min(_PART, _PART_VALUES // window_values(encoder, x_BCT)))
+def windows_at_once(encoder: Stepped, values: int) -> int:
+    """How many windows of so many values may go through an encoder at a time, without a gradient."""
+    return max(1, min(_PART, _PART_VALUES // window_values(encoder, values)))
 
 
 def in_parts(step: Step, x: Tensor, count: int = _PART) -> Tensor:

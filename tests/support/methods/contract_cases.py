@@ -71,7 +71,7 @@ def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
     if spec.material == "graph":
         return contract_graphs.task_of(spec, config)
     packaged = options == PACKAGED.get(spec.name)
-    small = Encoder(width=8 if packaged else 4, depth=2)
+    small = Encoder(kind="cnn1d", width=8 if packaged else 4, depth=2)
     task = Task(
         name="contract",
         method=spec.name,
