@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.access.forgery import SAFE, foreign, require_header
 from console.openapi import PREFIX, Trouble, document
-from console.ports import Access, ConsolePart, Endpoint, Viewer, status_of, viewer_of
+from console.ports import Access, ConsolePart, Endpoint, Viewer, asks_for_region, status_of, viewer_of
 from console.words import FILTERS
 from protocol.errors import LichenError, Refused
 from runtime.web import assets as static
@@ -90,7 +90,13 @@ class Console:
             found = (one.controls(request, place, subject) for one in self._parts if one.controls is not None)
             return Markup("" if viewer is None else "".join(found))  # noqa: S704 - each part escapes its own
 
-        shown = {"path": request.url.path, "viewer": viewer, "navigation": links, "controls": controls}
+        shown = {
+            "path": request.url.path,
+            "viewer": viewer,
+            "navigation": links,
+            "controls": controls,
+            "region": asks_for_region(request),
+        }
         return self._pages.answer(template, status, **shown, **values)
 
     async def _openapi(self, request: Request) -> Response:  # noqa: ARG002 - a route is called with its request

@@ -148,6 +148,11 @@ def viewer_of(request: HTTPConnection, least: Role = Role.VIEWER) -> Viewer:
     return viewer
 
 
+def asks_for_region(request: HTTPConnection) -> bool:
+    """Whether a page asks for its live region alone, and not for what is around it."""
+    return request.headers.get("hx-target") == "live"
+
+
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page of the console from a template that extends ``console.html``."""
     answer: Callable[..., Response] = request.state.render

@@ -26,6 +26,7 @@ from console.views.versions import VersionPages
 from coordinator.config.coordinator import CoordinatorSettings
 from runtime import logs
 from runtime.process.daemon import supervise
+from runtime.process.garbage import collect_seldom
 from runtime.web.events import EventStream
 from runtime.web.server import PageServer, address, is_loopback
 
@@ -70,8 +71,10 @@ class RunningConsole:
         tls = None
         if options.tls or options.files is not None or not is_loopback(host):
             tls = ConsoleTls(settings, host, options.hosts, options.files)
-        self._tables, events = TablesConnection(settings.location), EventStream()
-        self.watch = watch = TableWatch(settings, self._tables, events, MARKS)
+        events = EventStream()
+        # Of the watch alone: no page waits until the status is read.
+        self._watched, self._tables = TablesConnection(settings.location), TablesConnection(settings.location)
+        self.watch = watch = TableWatch(settings, self._watched, events, MARKS)
         names = [*_LOCAL, host, socket.gethostname(), *options.hosts, *(() if tls is None else tls.hosts)]
         self._accounts = Accounts(settings.location)
         access = SessionAccess(
@@ -103,6 +106,7 @@ class RunningConsole:
     def close(self) -> None:
         """Close what it holds of the tables."""
         self._devices.close()
+        self._watched.close()
         self._tables.close()
         self._accounts.close()
 
@@ -110,6 +114,7 @@ class RunningConsole:
 async def serve(settings: CoordinatorSettings, options: ServeOptions) -> int:
     """Serve the pages of a coordinator until a signal; the exit status. Raises as :class:`RunningConsole`."""
     logs.configure(settings.log)
+    collect_seldom()
     running = RunningConsole(settings, options)
     log.info("console_listens", address=f"{running.url}/", fleet=settings.fleet)
     try:

@@ -13,16 +13,39 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from console.words import digest
 from protocol.errors import LichenError
+from runtime.pacing import TokenBucket
 from runtime.web.events import EventStream
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_SHARE: Final = 9
-"""A reading is followed by a pause of at least so many times its length."""
+_SHARE: Final = 0.1
+"""Of one core: a reader takes more only for ``_AT_ONCE_S`` seconds of CPU in all."""
+_AT_ONCE_S: Final = 0.2
 _IDLE_S: Final = 30.0
 """Without a look for so long, and without a viewer of events, nothing is read."""
 _POLL_S: Final = 1.0
+_NEWS_AT_ONCE: Final = 4
+_NEWS_A_SECOND: Final = 1.0
+"""News of one reader: so many at once, then so many a second. Each makes every open page fetch itself."""
+
+
+class ReadingPace:
+    """When one reader may read again."""
+
+    def __init__(self) -> None:
+        self._seconds = TokenBucket(_AT_ONCE_S, _SHARE)
+        self._news = TokenBucket(_NEWS_AT_ONCE, _NEWS_A_SECOND)
+
+    def spend(self, cpu_s: float, *, is_news: bool) -> None:
+        """After a reading: its CPU time, and whether pages will fetch themselves."""
+        self._seconds.spend(cpu_s)
+        if is_news:
+            self._news.spend()
+
+    def wait_s(self, now: float) -> float:
+        """The least pause, from ``now`` (monotonic seconds)."""
+        return max(self._seconds.wait_s(now, 0.0), self._news.wait_s(now))
 
 
 @dataclass(frozen=True)
@@ -63,6 +86,7 @@ class SharedReader(Generic[T]):
         self._began = -math.inf
         self._one = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._pace = ReadingPace()
         self.reading: SharedReading[T] = SharedReading(time.time())
 
     async def newest(self) -> SharedReading[T]:
@@ -80,9 +104,10 @@ class SharedReader(Generic[T]):
         async with self._one:
             if self._began > asked - fresh_s:
                 return
-            began = time.monotonic()
-            self.reading = await asyncio.to_thread(self._look, self.reading)
+            began, before = time.monotonic(), self.reading.revision
+            self.reading, cpu_s = await asyncio.to_thread(self._timed, self.reading)
             self._began = began
+            self._pace.spend(cpu_s, is_news=self.reading.revision != before)
         self._events.publish({self._subject: self.reading.revision})
 
     async def run(self) -> None:
@@ -95,13 +120,15 @@ class SharedReader(Generic[T]):
                     await asyncio.wait_for(self._wake.wait(), _POLL_S)
                 except TimeoutError:
                     continue
-            began = time.monotonic()
             await self.again()
-            took = time.monotonic() - began
-            await asyncio.sleep(max(self._period_s, _SHARE * took))
+            await asyncio.sleep(max(self._period_s, self._pace.wait_s(time.monotonic())))
 
     def _wanted(self) -> bool:
         return self._events.viewers > 0 or time.monotonic() - self._looked < _IDLE_S
+
+    def _timed(self, before: SharedReading[T]) -> tuple[SharedReading[T], float]:
+        began = time.thread_time()
+        return self._look(before), time.thread_time() - began
 
     def _look(self, before: SharedReading[T]) -> SharedReading[T]:
         try:

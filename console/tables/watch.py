@@ -11,7 +11,9 @@ from typing import Any, Final
 import structlog
 
 from console.tables.connection import TablesConnection
+from console.tables.device_reports import FollowedRegistry
 from console.tables.marks import Mark
+from console.tables.reader import ReadingPace
 from console.words import digest
 from coordinator.cli.status import look
 from coordinator.config.coordinator import CoordinatorSettings
@@ -23,11 +25,11 @@ from runtime.web.events import EventStream
 log = structlog.get_logger(__name__)
 
 PERIOD_S: Final = 0.25
-_SHARE: Final = 4
-"""The status is read again after a pause of at least so many times the last reading's length: that of a large
-fleet less often. Marks are a few rows, and do not wait for it."""
-_MARKED_S: Final = 0.5
-"""Marks are compared so often: a page is not made anew more often."""
+_STATUS_S: Final = 0.5
+"""The status is not read more often. That of a large fleet is read less often (``console.tables.reader``);
+marks are a few rows, and do not wait for it."""
+_MARKED_S: Final = 0.25
+"""Marks are not compared more often."""
 _COUNTING: Final = re.compile(r"\d+(?:\.\d+)?(?= (?:s|min|h|d)\b)")
 _COUNTED_S: Final = 5.0
 """Words that count seconds are news so often. So often the status is read though nothing was written: some of
@@ -44,7 +46,8 @@ class Picture:
         status: as ``lichen coordinator status`` prints it, without its waits.
         waits: what the coordinator waits for.
         revisions: by subject; each changes with what the subject's pages show, or with ``trouble``. That of
-            ``status`` changes with everything else but ``wall``.
+            ``status`` changes with everything else but ``wall``, that of ``coordinator`` only when the
+            coordinator starts or stops, or its tables cannot be read.
     """
 
     wall: float
@@ -56,11 +59,10 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The last reading: the mark of the tables before it, when it began and its length, monotonic seconds."""
+    """The last reading: the mark of the tables before it, and when it began, monotonic seconds."""
 
     mark: Hashable = None
     at: float = -math.inf
-    took: float = 0.0
 
     def is_due(self, mark: Hashable, least_s: float, most_s: float = math.inf) -> bool:
         """Whether to read again: something was written, but not within ``least_s``; or ``most_s`` ago."""
@@ -90,6 +92,8 @@ class TableWatch:
         self._events = events
         self._marks = marks
         self._status_read = self._marks_read = _Reading()
+        self._status_pace, self._marks_pace = ReadingPace(), ReadingPace()
+        self._registry = FollowedRegistry()
         self.picture = Picture(time.time(), "the tables have not been read yet")
 
     async def run(self) -> None:
@@ -104,6 +108,7 @@ class TableWatch:
         picture = await asyncio.to_thread(self._look, marked=marked)
         if picture.trouble and picture.trouble != before.trouble:
             log.warning("tables_not_read", why=picture.trouble)
+        self._spend(before.revisions, picture.revisions)
         self.picture = picture
         self._events.publish(picture.revisions)
 
@@ -117,27 +122,47 @@ class TableWatch:
             # Before all else: what is written meanwhile is news at the next reading.
             mark, began = self._tables.mark(store), time.monotonic()
             marks = {}
-            if whole or marks_read.is_due(mark, _MARKED_S):
+            if whole or marks_read.is_due(mark, _least_s(_MARKED_S, self._marks_pace, began)):
                 marks = {name: digest(one(store, self._settings)) for name, one in self._marks.items()}
                 marks_read = _Reading(mark, began)
             seen = mark, store.is_served()
-            if not whole and not status_read.is_due(seen, (1 + _SHARE) * status_read.took, _COUNTED_S):
+            least_s = _least_s(_STATUS_S, self._status_pace, began)
+            if not whole and not status_read.is_due(seen, least_s, _COUNTED_S):
                 return None, marks
-            found = look(store, self._settings, now)
-            status_read = _Reading(seen, began, time.monotonic() - began)
+            cpu_s = time.thread_time()
+            found = look(store, self._settings, now, self._registry)
+            self._status_pace.spend(time.thread_time() - cpu_s, is_news=False)
+            status_read = _Reading(seen, began)
             return found, marks
 
         try:
             found, marks = self._tables.read(query)
         except LichenError as error:
-            revisions = dict.fromkeys(("status", *self._marks), digest(str(error)))
+            self._registry = FollowedRegistry()
+            revisions = dict.fromkeys(("coordinator", "status", *self._marks), digest(str(error)))
             return Picture(now, str(error), old.status, old.waits, revisions)
         self._status_read, self._marks_read = status_read, marks_read
         if found is None:
             return replace(old, wall=now, revisions={**old.revisions, **marks})
         status, waits = found
-        revisions = {**old.revisions, **marks, "status": _revision(status, waits, now)}
+        stands = digest(status["running"], status["coordinator"])
+        revisions = {
+            **old.revisions,
+            **marks,
+            "coordinator": stands,
+            "status": _revision(status, waits, now),
+        }
         return Picture(now, "", status, tuple(waits), revisions)
+
+    def _spend(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        changed = {subject for subject, revision in now.items() if before.get(subject) != revision}
+        self._marks_pace.spend(0.0, is_news=bool(changed & self._marks.keys()))
+        self._status_pace.spend(0.0, is_news=bool(changed - self._marks.keys()))
+
+
+def _least_s(usual_s: float, pace: ReadingPace, now: float) -> float:
+    """From the begin of one reading to that of the next, seconds; without end while it must wait."""
+    return math.inf if pace.wait_s(now) else usual_s
 
 
 def _revision(status: Mapping[str, Any], waits: list[Wait], now: float) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 from console.ports import ConsolePart
 from console.tables.audit import AuditRows, check
 from console.tables.connection import TablesConnection
-from console.tables.fleet import FleetSource
+from console.tables.fleet_source import FleetSource
 from console.tables.reader import SharedReader
 from console.tables.watch import TableWatch
 from console.views.audit import AuditView
@@ -17,6 +17,7 @@ from console.views.refusals import RefusalsView
 from coordinator.config.coordinator import CoordinatorSettings
 from runtime.web.events import EventStream
 
+_FLEET_S: Final = 0.25
 _CHECK_S: Final = 3600.0
 """The chain of the audit log is checked so often while somebody looks."""
 
@@ -35,7 +36,7 @@ class DeviceViews:
         self._settings = settings
         self._watch = watch
         self.whole, self._single = TablesConnection(location), TablesConnection(location)
-        self.fleet = SharedReader("fleet", FleetSource(location, self.whole).read, events)
+        self.fleet = SharedReader("fleet", FleetSource(location, self.whole).read, events, period_s=_FLEET_S)
         self.audit = SharedReader("audit", AuditRows(location).read, events, period_s=2.0)
         self.checks = SharedReader("audit-check", lambda: check(location), events, period_s=_CHECK_S)
 

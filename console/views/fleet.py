@@ -12,7 +12,17 @@ from console.ports import ConsolePart, Endpoint, NavigationLink, render
 from console.tables.fleet import FleetMember, FleetPicture
 from console.tables.reader import SharedReader
 from console.tables.watch import TableWatch
-from console.views.paging import Listing, ListQuery, Text, content_of, query_of, replaced_address, unchanged
+from console.views.paging import (
+    LastUsed,
+    Listing,
+    ListQuery,
+    SharedRegions,
+    Text,
+    query_of,
+    replaced_address,
+    unchanged,
+)
+from console.words import digest
 
 PATH: Final = "/devices"
 Column = Literal[
@@ -140,6 +150,8 @@ class FleetDevices:
     def __init__(self, watch: TableWatch, fleet: SharedReader[FleetPicture]) -> None:
         self._watch = watch
         self._fleet = fleet
+        self._found = LastUsed[tuple[Listing[FleetMember], str]]()
+        self._regions = SharedRegions()
 
     def part(self) -> ConsolePart:
         """For the application."""
@@ -153,21 +165,30 @@ class FleetDevices:
     async def _page(self, request: Request) -> Response:
         query = query_of(request, DevicesQuery)
         reading, status = await self._fleet.newest(), self._watch.picture
-        found = Listing(PATH, query, matching(reading.value, query))
-        state = (status.trouble, status.status.get("running"), reading.trouble, _totals(reading.value))
-        shown = content_of(request, query, found.total, found.rows, state)
+        state = (status.trouble, status.status.get("running"))
+
+        def look() -> tuple[Listing[FleetMember], str]:
+            found = Listing(PATH, query, matching(reading.value, query))
+            totals = _totals(reading.value)
+            return found, digest(query, found.total, found.rows, state, reading.trouble, totals)
+
+        found, shown = self._found.get((query, reading.revision, state), look)
         if (same := unchanged(request, shown)) is not None:
             return same
-        page = render(
-            request,
-            "devices.html",
-            picture=status,
-            reading=reading,
-            list=found,
-            columns=COLUMNS,
-            choices=_choices(reading.value),
-            shown=shown,
-        )
+
+        def whole() -> Response:
+            return render(
+                request,
+                "devices.html",
+                picture=status,
+                reading=reading,
+                list=found,
+                columns=COLUMNS,
+                choices=_choices(reading.value),
+                shown=shown,
+            )
+
+        page = self._regions.answer(request, shown, whole)
         page.headers.update(replaced_address(request, found.address()))
         return page
 
@@ -191,9 +212,12 @@ def matching(picture: FleetPicture | None, query: DevicesQuery) -> Sequence[Flee
     if picture is None:
         return ()
     words, label = query.q.lower(), query.label.lower()
+    ordered = picture.in_order(query.sort, descending=query.order == "desc")
+    if not (words or label or query.status or query.role or query.modality or query.attention):
+        return ordered
     return [
         one
-        for one in picture.in_order(query.sort, descending=query.order == "desc")
+        for one in ordered
         if (not words or words in one.text)
         and (not query.status or query.status in {one.report.status, one.standing})
         and (not query.role or query.role in one.report.roles)

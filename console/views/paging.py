@@ -1,18 +1,21 @@
 """Lists that are sorted, filtered and paged on the server, with an address that can be shared."""
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
+from console.ports import asks_for_region
 from console.words import digest
 from protocol.base import first_fault
 from protocol.errors import Reason, Refused
 
 PAGE_ROWS: Final = 100
+_HELD: Final = 64
 SHOWN: Final = "x-lichen-shown"
 """Header in which the live region says which content it has, see the macro ``live``."""
 T = TypeVar("T")
@@ -89,6 +92,41 @@ class Listing(Generic[T]):
         if self.query.sort == column:
             order = "desc" if self.query.order == "asc" else "asc"
         return self.address(sort=column, order=order, page=1)
+
+
+class LastUsed(Generic[T]):
+    """What was made for a key, once for all viewers; the last used ones."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[Hashable, T] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` gives, or gave for the same key."""
+        if key not in self._made:
+            self._made[key] = make()
+            while len(self._made) > _HELD:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        return self._made[key]
+
+
+class SharedRegions:
+    """Live regions that are the same for all viewers, rendered once for each content."""
+
+    def __init__(self) -> None:
+        self._bodies = LastUsed[bytes]()
+
+    def answer(self, request: Request, shown: str, page: Callable[[], Response]) -> Response:
+        """The answer to a request of a page, or of its live region alone.
+
+        Args:
+            request: of either.
+            shown: digest of the content of the region, and of nothing that only one viewer sees.
+            page: renders what the request asks for.
+        """
+        if not asks_for_region(request):
+            return page()
+        return HTMLResponse(self._bodies.get(shown, lambda: bytes(page().body)))
 
 
 def replaced_address(request: Request, address: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from console.ports import ConsolePart, Endpoint, NavigationLink, render
 from console.tables.bundle_files import BundleFiles
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
-from console.views.paging import Listing, ListQuery, query_of, unchanged
+from console.views.paging import Listing, ListQuery, SharedRegions, query_of, unchanged
 from console.words import digest, metric, size
 from coordinator.status.versions import (
     BundleRow,
@@ -87,6 +87,7 @@ class VersionPages:
         self._readings = readings
         self._files = files
         self._fleet = fleet
+        self._regions = SharedRegions()
 
     def part(self) -> ConsolePart:
         """For the application."""
@@ -126,10 +127,14 @@ class VersionPages:
         shown = digest(seen, query, reading.trouble)
         if (same := unchanged(request, shown)) is not None:
             return same
-        values: dict[str, Any] = {"found": reading.value, "trouble": reading.trouble}
-        if reading.value is not None:
-            values["plots"] = plots(reading.value[2])
-        return render(request, "versions.html", picture=picture, shown=shown, **values)
+
+        def page() -> Response:
+            values: dict[str, Any] = {"found": reading.value, "trouble": reading.trouble}
+            if reading.value is not None:
+                values["plots"] = plots(reading.value[2])
+            return render(request, "versions.html", picture=picture, shown=shown, **values)
+
+        return self._regions.answer(request, shown, page)
 
     async def _list(self, request: Request) -> VersionsAnswer:
         query = query_of(request, ListQuery)

@@ -1,6 +1,7 @@
 """``lichen coordinator status``: its state and its waits, from its state folder alone."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,8 @@ _SILENT_S: Final = 90.0
 _QUARANTINES: Final = 20
 NAMED_IN_STATUS: Final = 20
 _HEARD: Final = OffenceRecord()
+RegistryReader = Callable[[Database, Callable[[], float]], DeviceRegistry]
+"""Reads the devices; ``DeviceRegistry`` itself reads all of them at each call."""
 
 
 def status(
@@ -88,16 +91,19 @@ def _print_lost(error: Transient, settings: CoordinatorSettings, now: float, fmt
     print_result(fmt, found | {"waits": [wait.as_json(now)]}, told)
 
 
-def look(store: Database, settings: CoordinatorSettings, now: float) -> tuple[dict[str, Any], list[Wait]]:
+def look(
+    store: Database, settings: CoordinatorSettings, now: float, registry: RegistryReader = DeviceRegistry
+) -> tuple[dict[str, Any], list[Wait]]:
     """State and waits.
 
     Args:
         store: of the coordinator, which may be running.
         settings: its own.
         now: Unix seconds.
+        registry: reads the devices; the clock that it is given is the coordinator's.
     """
     state, rules = replay(store.journal())
-    roster, known = DeviceRegistry(store, lambda: now), store.get_meta("task")
+    roster, known = registry(store, lambda: now), store.get_meta("task")
     task = None if known is None else Task.model_validate_json(known)
     said_at = float(store.get_meta("why_wall") or 0.0) or None
     # If we may not read the lock: a daemon that wrote its sentence lately runs.

@@ -144,6 +144,23 @@ class DeviceRegistry:
             self.prototypers.discard(state.device)
         return state.status == "online" and (before is None or not before.online)
 
+    def follow(self, rows: Iterable[dict[str, Any]], gone: Iterable[str]) -> None:
+        """Take over what another process wrote, without bounds: for a process that only reads.
+
+        Args:
+            rows: of ``schema.devices``, new or changed; a damaged one is as one that is gone.
+            gone: devices whose rows were removed.
+        """
+        found = [(row["device"], read_device(row)) for row in rows]
+        for name in (*gone, *(name for name, device in found if device is None)):
+            self.forget(name)
+        for name, device in found:
+            if device is not None:
+                self._put(device.state, device.wall)
+                self.prototypers.discard(name)
+                if sends_prototypes_alone(device.state):
+                    self.prototypers.add(name)
+
     def _put(self, state: State, wall: float) -> None:
         self._devices[state.device] = Device(state, wall)
         self.sets.put(state)

@@ -52,16 +52,15 @@
     return `${Math.round(s / 86400)} d`;
   };
   // <time data-at="UNIX" data-rel>: how long ago, or in how long; the server's text stays without JavaScript.
-  const count = () => {
-    const now = Date.now() / 1000;
-    for (const one of document.querySelectorAll("time[data-rel]")) {
+  const count = (root, now = Date.now() / 1000) => {
+    for (const one of root.querySelectorAll("time[data-rel]")) {
       const at = Number(one.dataset.at);
       const text = at > now ? `in ${span(at - now)}` : `${span(now - at)} ago`;
       if (one.textContent !== text) one.textContent = text;
     }
   };
-  setInterval(count, 1000);
-  document.addEventListener("htmx:load", count);
+  setInterval(() => count(document), 1000);
+  document.addEventListener("htmx:load", () => count(document));
 
   // <figure data-plot='{"x": [...], "series": [{"name", "values"}], "label", "height", "min", "max", "time"}'>: drawn by
   // uPlot where it is loaded. time: x is in Unix seconds.
@@ -101,6 +100,57 @@
     for (const one of root.querySelectorAll?.("figure[data-plot]") ?? []) draw(one, again);
   };
   document.addEventListener("htmx:load", (event) => drawAll(event.detail.elt.parentElement ?? document));
+
+  // hx-swap="live": what is the same in the new content of a region stays as it is, with its focus and its plots.
+  // htmx's own swap sends two events for each element that goes, which takes most of the time of a long table.
+  const ASKS = "[hx-get], [hx-post], [hx-trigger]";
+  const WHOLE = `tr, ${ASKS}`;  // replaced as one if anything in it is another one
+  const alike = (a, b) => a.nodeType === 1 && a.nodeName === b.nodeName && a.id === b.id && !a.matches(WHOLE);
+  const adapt = (old, now, fresh) => {
+    for (const { name } of [...old.attributes]) if (!now.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    const before = [...old.childNodes], after = [...now.childNodes];
+    const stays = (a, b) => {
+      if (a.isEqualNode(b)) return true;
+      if (!alike(a, b)) return false;
+      adapt(a, b, fresh);
+      return true;
+    };
+    let first = 0, last = before.length, end = after.length;
+    while (first < last && first < end && stays(before[first], after[first])) first += 1;
+    while (last > first && end > first && stays(before[last - 1], after[end - 1])) { last -= 1; end -= 1; }
+    const next = before[last] ?? null, added = after.slice(first, end);
+    for (const one of before.slice(first, last)) one.remove();
+    for (const one of added) {
+      old.insertBefore(one, next);
+      if (one.nodeType === 1) fresh.push(one);
+    }
+  };
+  const REGION = ["hx-trigger", "hx-get", "hx-swap", "hx-select"];
+  htmx.defineExtension("live-region", {
+    handleSwap: (style, target, fragment, settling) => {
+      const now = fragment.firstElementChild;
+      if (style !== "live") return false;
+      if (!now) return [];
+      const seconds = Date.now() / 1000;  // else each row with a time that counts would be another one
+      count(target, seconds);
+      count(fragment, seconds);
+      if (now.id !== target.id || REGION.some((name) => now.getAttribute(name) !== target.getAttribute(name))) {
+        target.replaceWith(now);
+        settling.elts.push(now);
+        return [now];
+      }
+      const fresh = [];
+      adapt(target, now, fresh);
+      settling.elts.push(target);
+      settling.tasks.push(() => {
+        for (const one of fresh) if (one.matches(ASKS) || one.querySelector(ASKS)) htmx.process(one);
+        drawAll(target);
+      });
+      return [];
+    },
+  });
+
   let waiting = 0;
   addEventListener("resize", () => {
     clearTimeout(waiting);

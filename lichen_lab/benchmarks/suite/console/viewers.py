@@ -17,7 +17,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 _TIMEOUT_S: Final = 60.0
-_NEWS: Final = (b"event: status", b"event: fleet")
+_NEWS: Final = (b"event: coordinator", b"event: fleet")
+"""What `/devices` listens to."""
 _SHOWN: Final = re.compile(rb'"x-lichen-shown": "([^"]+)"')
 _OK: Final = 200
 
@@ -59,7 +60,7 @@ class PageFollower:
         while True:
             self._news.wait()
             self._news.clear()
-            headers = {"hx-request": "true", "accept-encoding": "gzip"}
+            headers = {"hx-request": "true", "hx-target": "live", "accept-encoding": "gzip"}
             line.request("GET", self._page, headers=headers | ({"x-lichen-shown": shown} if shown else {}))
             answer = line.getresponse()
             data = answer.read()

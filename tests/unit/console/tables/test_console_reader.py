@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from console.tables.reader import SharedReader
+from console.tables.reader import ReadingPace, SharedReader
 from protocol.errors import Misconfigured, Transient
 from runtime.web.events import EventStream
 
@@ -59,7 +59,7 @@ async def test_console_reader_answers_many_viewers_with_one_reading() -> None:
 
 async def test_console_reader_rests_while_nobody_looks() -> None:
     source, events = Source(), EventStream()
-    reader = SharedReader("fleet", source.read, events, period_s=0.01)
+    reader = SharedReader("fleet", lambda: (source.read()[0], "no news"), events, period_s=0.01)
     with running(reader):
         await asyncio.sleep(0.1)
         assert source.reads == 1, "at the start, for the first viewer"
@@ -118,3 +118,18 @@ async def test_console_reader_tells_viewers_only_of_changes() -> None:
     await same.again()
     await same.again()
     assert told == [{"fleet": "same"}] * 2, "the stream itself drops a text that it has sent"
+
+
+def test_console_pace_bounds_the_share_of_a_core_and_the_news() -> None:
+    def readings(cpu_s: float, *, is_news: bool, period_s: float = 0.25, until: float = 1000.0) -> int:
+        pace, now, count = ReadingPace(), 0.0, 0
+        while now < until:
+            pace.spend(cpu_s, is_news=is_news)
+            count += 1
+            now += max(period_s, pace.wait_s(now))
+        return count
+
+    assert readings(0.01, is_news=False) == 4000, "a short reading waits for nothing"
+    assert readings(0.5, is_news=False) * 0.5 <= 0.1 * 1000 + 1.0, "a long one takes a tenth of a core"
+    assert readings(0.01, is_news=True) <= 1000 + 5, "news without end come once a second"
+    assert readings(0.01, is_news=True, until=1.0) == 4, "the first ones come at once"

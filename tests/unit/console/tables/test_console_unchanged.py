@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from console.tables import fleet as fleet_module
+from console.tables import fleet_source as fleet_module
 from console.tables import watch as watch_module
 from console.tables.connection import TablesConnection
-from console.tables.fleet import FleetSource
+from console.tables.fleet_source import FleetSource
 from coordinator.actions import rounds
 from coordinator.admission.quarantine import OffenceRecord
 from coordinator.audit.chain import Person
@@ -40,7 +40,7 @@ async def test_console_a_long_reading_of_the_status_delays_no_other_subject(
 ) -> None:
     monkeypatch.setattr(watch_module, "_MARKED_S", 0.0)
     monkeypatch.setattr(watch_module, "_COUNTED_S", 1e9)
-    monkeypatch.setattr(watch_module, "_SHARE", 1e9)
+    monkeypatch.setattr(watch_module, "_STATUS_S", 1e9)
     settings = settings_in(tmp_path)
     with History(settings) as history:
         history.stands(RoundPhase.WAITING, 1, 0)
@@ -59,7 +59,7 @@ async def test_console_status_is_read_when_something_was_written_and_not_otherwi
 ) -> None:
     monkeypatch.setattr(watch_module, "_MARKED_S", 0.0)
     monkeypatch.setattr(watch_module, "_COUNTED_S", 1e9)
-    monkeypatch.setattr(watch_module, "_SHARE", -1.0)
+    monkeypatch.setattr(watch_module, "_STATUS_S", 0.0)
     settings = settings_in(tmp_path)
     with History(settings) as history:
         history.stands(RoundPhase.WAITING, 1, 0)

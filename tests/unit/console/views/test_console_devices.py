@@ -131,6 +131,30 @@ async def test_console_ten_thousand_devices_are_a_small_page_and_no_query_of_the
     assert 3 < counts[0] == counts[1] < 15
 
 
+async def test_console_the_live_region_is_rendered_once_for_all_viewers(tmp_path: Path) -> None:
+    settings = made_settings(tmp_path)
+    store_fleet(settings, [state_of(number) for number in range(30)])
+    async with console_of(settings) as console:
+        page = (await console.get("/devices?sort=quality")).text
+        asked = {"hx-request": "true", "hx-target": "live"}
+        region = (await console.get("/devices?sort=quality", **asked)).text
+        assert region.strip().startswith('<div id="live"')
+        counted = re.compile(r"\d+ (?:s|min|h) ago")
+        assert counted.sub("", region.strip()) in counted.sub("", page), "the same as in the page"
+        assert "<nav" in page
+        assert "<nav" not in region
+        assert (await console.get("/devices?sort=quality", **asked)).text == region, "the same bytes"
+        assert (await console.get("/devices?sort=labels", **asked)).text != region
+        shown = re.search(r'"x-lichen-shown": "([^"]+)"', region)
+        assert shown
+        same = await console.get("/devices?sort=quality", **asked, **{"x-lichen-shown": shown[1]})
+        assert same.status_code == 204
+        with settings.location.database() as store:
+            store_states(store, [state_of(5, labels={"site": "a new one"})])
+        await console.views.fleet.again()
+        assert "a new one" in (await console.get("/devices?sort=quality", **asked)).text
+
+
 async def test_console_devices_that_say_too_much_stay_small_and_are_escaped(tmp_path: Path) -> None:
     settings = made_settings(tmp_path)
     evil = "<img src=x onerror=alert(1)>\"'&" * 2
