@@ -15,6 +15,8 @@ from models.guided import ServerTrainer
 from models.materials import KINDS, MaterialKind, MaterialName
 from models.packages import wanted
 from protocol.frames.tensors import Codec
+from protocol.tasks.kinds import KINDS as MODALITY_KINDS
+from protocol.tasks.kinds import ModalityKind
 from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.task import Task
 
@@ -74,6 +76,8 @@ class MethodSpec(Generic[C]):
     on which neither devices nor the shapes of versions depend."""
     several_targets: bool = False
     """Supports ``targets`` besides ``labels``, and modalities that are no inputs."""
+    modality_kinds: tuple[ModalityKind, ...] = tuple(MODALITY_KINDS)
+    """The kinds of modalities that devices may learn from; a task with another is refused."""
     material: MaterialName = "windows"
     """Material of devices: tasks have ``labels`` and ``modalities``, or a table ``graph``."""
     owned: tuple[str, ...] = ()
@@ -149,6 +153,12 @@ class MethodSpec(Generic[C]):
                 f"task {task.name!r}, method {self.name!r}: {trouble}: it has no place for such a part of a "
                 f"package (entry points that it takes: {known})"
             )
+        for modality in task.modalities:
+            if modality.kind not in self.modality_kinds:
+                raise Misconfigured(
+                    f"task {task.name!r}, method {self.name!r}: modality {modality.name!r} is of kind "
+                    f"{modality.kind!r}; this method learns from kinds {', '.join(self.modality_kinds)}"
+                )
         try:
             config: C = _validated(self.config, json.dumps(task.config))
         except ValidationError as error:

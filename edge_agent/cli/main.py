@@ -19,6 +19,7 @@ from edge_agent.cli.sensors import app as sensors
 from edge_agent.cli.support import support
 from edge_agent.config.agent import read, read_task
 from edge_agent.knowledge_graph.watcher import check_knowledge_graph
+from edge_agent.sources.base import channels_in
 from edge_agent.sources.registry import open_sources
 from edge_agent.status import status_file as last_words
 from edge_agent.tasks.config_warnings import require_output, warnings
@@ -87,7 +88,7 @@ def _checked(config: Path) -> dict[str, Any]:
         "broker": settings.mqtt.where,
         "bundles": UNSIGNED if first is None else f"must be signed (root {first.root.said.version})",
         "task": None if task is None else task.name,
-        "sources": {source.name: source.channels for source in sources},
+        "sources": {s.name: s.channels if task is None else channels_in(s, task) for s in sources},
         **check_knowledge_graph(task, settings),
         "warnings": warnings(settings, task, sources),
     }

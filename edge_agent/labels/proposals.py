@@ -137,15 +137,21 @@ def signal_features(x: Mapping[str, NDArray[np.float32]], present_BM: NDArray[np
     columns: list[Floats] = []
     for m, x_BCT in enumerate(x.values()):
         here_B = present_BM[:, m]
-        wide = x_BCT.astype(np.float64)
-        steps = np.abs(np.diff(wide, axis=2)).mean(2) if wide.shape[2] > 1 else np.zeros(wide.shape[:2])
-        raw_BF = np.concatenate([wide.mean(2), wide.std(2), steps], axis=1)
+        raw_BF = _by_channel(x_BCT.astype(np.float64))
         known_NF = raw_BF[here_B]
         if len(known_NF):
             spread_F = known_NF.std(0)
             scaled_BF = (raw_BF - known_NF.mean(0)) / np.where(spread_F > 0, spread_F, 1.0)
             columns.append(np.where(here_B[:, None], scaled_BF, 0.0) / np.sqrt(raw_BF.shape[1]))
     return np.concatenate(columns, axis=1) if columns else np.zeros((len(present_BM), 1))
+
+
+def _by_channel(x_BCT: Floats) -> Floats:
+    """Mean, deviation and mean step of each channel; of a vector its values."""
+    if x_BCT.shape[2] == 1:
+        return x_BCT[:, :, 0]
+    steps_BC = np.abs(np.diff(x_BCT, axis=2)).mean(2)
+    return np.concatenate([x_BCT.mean(2), x_BCT.std(2), steps_BC], axis=1)
 
 
 def is_good(

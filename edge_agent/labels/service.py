@@ -30,7 +30,8 @@ from edge_agent.labels.requests import (
 )
 from edge_agent.windows import window_labels
 from edge_agent.windows.collector import Collector
-from edge_agent.windows.live_signal import MAX_CHANNELS, MAX_POINTS
+from edge_agent.windows.live.frame_views import frame_view
+from edge_agent.windows.live.live_signal import MAX_CHANNELS, MAX_POINTS
 from edge_agent.windows.rows import as_set, whole_bytes
 from edge_agent.windows.store import WindowStore
 from edge_agent.windows.window_labels import GivenLabel, StoredWindow, class_of
@@ -266,12 +267,17 @@ def _entry(task: Task, one: StoredWindow, p_K: NDArray[np.float32] | None) -> di
 
 
 def _shown(task: Task, store: WindowStore, name: str) -> dict[str, Any]:
-    """The values of a window: by modality ``[channel][point]`` and the seconds between two points."""
+    """The values of a window: by modality ``[channel][point]`` and the seconds between two points.
+
+    Of images, vectors and texts the view of ``edge_agent.windows.live.frame_views``.
+    """
     one, alone = window_labels.find(store, name), _alone(task)
     windows = as_set(alone, [one.row])
     found: dict[str, Any] = {}
     for m, modality in enumerate(alone.modalities):
-        if windows.present_BM[0, m]:
+        if windows.present_BM[0, m] and modality.framed:
+            found[modality.name] = frame_view(modality, windows.x[modality.name][0].ravel())
+        elif windows.present_BM[0, m]:
             x_CT = windows.x[modality.name][0][:MAX_CHANNELS]
             step = -(-x_CT.shape[1] // MAX_POINTS)
             found[modality.name] = {

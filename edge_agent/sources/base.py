@@ -78,6 +78,19 @@ class FollowsTask(Protocol):
         """Use this task from now on."""
 
 
+@runtime_checkable
+class SizedByTask(Protocol):
+    """A source whose samples are as large as the task says, for example texts, counted in its buckets."""
+
+    def channels_in(self, task: Task) -> dict[str, int]:
+        """:attr:`Source.channels` under this task."""
+
+
+def channels_in(source: Source, task: Task) -> dict[str, int]:
+    """Values of a sample by modality that the source delivers under this task."""
+    return source.channels_in(task) if isinstance(source, SizedByTask) else source.channels
+
+
 @dataclass(frozen=True)
 class SourceKind:
     """One kind of source: its settings model, and a factory for checked settings."""

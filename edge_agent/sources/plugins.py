@@ -19,7 +19,7 @@ import numpy as np
 import structlog
 from pydantic import BaseModel
 
-from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, SourceKind
+from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, SourceKind, channels_in
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from protocol.errors import LichenError, Misconfigured, Transient
 from protocol.tasks.task import MAX_WINDOW_VALUES, Task
@@ -109,6 +109,11 @@ class GuardedSource:
     def follow(self, task: Task) -> None:
         """See :class:`edge_agent.sources.base.FollowsTask`."""
         self._call(lambda source: source.follow(task) if isinstance(source, FollowsTask) else None, None)
+        self.channels = self.channels_in(task)
+
+    def channels_in(self, task: Task) -> dict[str, int]:
+        """See :class:`edge_agent.sources.base.SizedByTask`; what is not valid counts as not said."""
+        return self._call(lambda source: _channels(channels_in(source, task), self._origin), self.channels)
 
     def _call(self, question: Callable[[Source], T], instead: T) -> T:
         """The result of a call; if it fails, a default and a log line."""

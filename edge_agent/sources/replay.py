@@ -64,8 +64,12 @@ class Replay:
         """Classes that the file names, and the buckets of texts, are the task's from now on."""
         self._tracks = label_tracks(of_task(task, self.recording))
         self._modalities = {m.name: m for m in task.modalities}
-        streams = self.recording.streams.items()
-        self.channels = {name: columns_of(self._modalities.get(name), stream) for name, stream in streams}
+        self.channels = self.channels_in(task)
+
+    def channels_in(self, task: Task) -> dict[str, int]:
+        """See :class:`edge_agent.sources.base.SizedByTask`: texts have as many buckets as the task says."""
+        modalities = {m.name: m for m in task.modalities}
+        return {name: columns_of(modalities.get(name), s) for name, s in self.recording.streams.items()}
 
     @property
     def state(self) -> str:

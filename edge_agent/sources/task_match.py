@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from edge_agent.sources.base import ChecksTask, Source
+from edge_agent.sources.base import ChecksTask, Source, channels_in
 from models.data.streams.frame_sizes import size_mismatch
 from protocol.tasks.task import Task
 
@@ -11,7 +11,7 @@ def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...
     """The task's modalities that the sources deliver with the right size, in the task's order."""
     have: dict[str, int] = {}
     for source in sources:
-        have |= source.channels
+        have |= channels_in(source, task)
     return tuple(m.name for m in task.modalities if have.get(m.name) == m.sample_values)
 
 
@@ -19,7 +19,7 @@ def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
     """Messages about delivered modalities that the task cannot use."""
     words = []
     for source in sources:
-        for name, channels in source.channels.items():
+        for name, channels in channels_in(source, task).items():
             if name not in task.modality_names:
                 known = ", ".join(task.modality_names)
                 words.append(

@@ -17,7 +17,7 @@ from edge_agent.sources.task_match import doubts, matching_modalities
 from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learning_role
 from edge_agent.windows.counting_store import CountingStore
-from edge_agent.windows.live_signal import LiveSignal
+from edge_agent.windows.live.live_signal import LiveSignal
 from edge_agent.windows.observed_profile import collected_modalities
 from edge_agent.windows.quality.meter import Quality, QualityMeter, ScoredWindows
 from edge_agent.windows.rows import whole_bytes
@@ -88,6 +88,7 @@ class Collector(StatusPart):
         for source in self.sources:
             if isinstance(source, FollowsTask):
                 source.follow(task)
+        self.live.use(task)
         self.doubts = tuple(await asyncio.to_thread(doubts, task, self.sources))
         delivered = matching_modalities(task, self.sources)
         profile = permitted_profile(task, delivered, learn)

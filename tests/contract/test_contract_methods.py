@@ -18,7 +18,8 @@ from protocol.frames.frame import decode_frame, digest, encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.task import Robust, Task
+from protocol.tasks.kinds import KINDS
+from protocol.tasks.task import Modality, Robust, Task
 from tests.support.methods.contract_cases import (
     OPTIONAL,
     OPTIONS,
@@ -180,6 +181,24 @@ def robust(request, spec) -> Robust:
     if request.param.fold != "mean" and not spec.robust_folds:
         pytest.skip(f"{spec.name} says that its updates cannot be compared value by value")
     return request.param
+
+
+@EACH
+def test_a_kind_of_modality_is_taken_or_refused_by_name(spec):
+    task = task_of(spec)
+    if task.graph is not None:
+        return  # whatever is not a graph is refused already
+    for kind in KINDS:
+        size = {"height": 8, "width": 8} if kind == "image" else {}
+        extra = Modality.model_validate({"name": "extra", "kind": kind, "channels": 2, "rate_hz": 4, **size})
+        chosen = task.model_copy(update={"modalities": (*task.modalities, extra)})
+        if kind in spec.modality_kinds:
+            spec.configure(chosen)
+        else:
+            with pytest.raises(
+                Misconfigured, match=rf"method '{spec.name}': modality 'extra'.*kind '{kind}'"
+            ):
+                spec.configure(chosen)
 
 
 def test_a_robust_fold_is_taken_or_refused_as_the_method_says(spec):

@@ -54,7 +54,7 @@
   const sensors = new Map();
   const sensor = (name, channels) => {
     const known = sensors.get(name);
-    if (known && known.values.length === channels) return known;
+    if (known && known.values?.length === channels) return known;
     known?.part.remove();
     const part = make("div", undefined, byId("sensors"));
     const head = make("h3", name, part);
@@ -63,7 +63,42 @@
     sensors.set(name, one);
     return one;
   };
-  const feed = (name, { t, v }) => {
+  // Images, vectors and texts: the newest one.
+  const draw = (part, name, { picture, values, ngrams }) => {
+    if (values) {
+      const drawn = plots.get(part) ?? plot(part, 1);
+      drawn.setData([values.map((_, i) => i), values]);
+      return;
+    }
+    if (!picture) {
+      (part.querySelector("p") ?? make("p", "", part)).textContent = `a text of ${ngrams} n-grams`;
+      return;
+    }
+    const { width, height, channels, data } = picture;
+    const canvas = part.querySelector("canvas") ?? make("canvas", undefined, part);
+    Object.assign(canvas, { width, height });
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", `image of ${name}`);
+    const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+    const image = new ImageData(width, height);
+    for (let i = 0; i < width * height; i += 1) {
+      for (let c = 0; c < 3; c += 1) image.data[4 * i + c] = bytes[channels * i + (channels === 3 ? c : 0)];
+      image.data[4 * i + 3] = 255;
+    }
+    canvas.getContext("2d").putImageData(image, 0, 0);
+  };
+  const newestFrame = (name, view) => {
+    let one = sensors.get(name);
+    if (!one || one.values) {
+      one?.part.remove();
+      const part = make("div", undefined, byId("sensors"));
+      one = { part, quality: make("span", "", make("h3", name, part)) };
+      sensors.set(name, one);
+    }
+    draw(one.part, name, view);
+  };
+  const feed = (name, { t, v, ...view }) => {
+    if (!v) { newestFrame(name, view); return; }
     const one = sensor(name, v.length);
     if (t.length && one.t.length && t[0] < one.t[one.t.length - 1]) { // the clock went back, or a replay began again
       one.t = [];
@@ -144,10 +179,11 @@
     const found = await ask({ do: "show", window: window.window });
     if (current !== window) return;
     clearPlots();
-    for (const [name, { v, step_s: step }] of Object.entries(found.signal)) {
+    for (const [name, { v, step_s: step, ...view }] of Object.entries(found.signal)) {
       const part = make("div", undefined, byId("ask-plots"));
       make("h3", name, part);
-      plot(part, v.length).setData([v[0].map((_, i) => i * step), ...v]);
+      if (!v) draw(part, name, view);
+      else plot(part, v.length).setData([v[0].map((_, i) => i * step), ...v]);
     }
   };
   const next = async () => {

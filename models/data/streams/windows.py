@@ -2,7 +2,8 @@
 
 Window k spans [k * stride, k * stride + length) of stream time. A modality's values are interpolated linearly
 onto its grid, between neighbours that are at most ``max_gap_s`` apart (1.5 periods if the sensor is slower
-than that); other grid points are *not covered* and hold the nearest value. A modality is present in a window
+than that); other grid points are *not covered* and hold the nearest value. Samples of sound are taken as they
+came where they lie near the grid. A modality is present in a window
 if ``min_coverage`` of its points are covered, else it is masked and its values are zero. Of images, vectors
 and texts a window holds the newest frame in it, as it came; it is present if there is one.
 
@@ -29,6 +30,7 @@ from models.data.streams import context as contexts
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from models.data.streams.grid import before_s, values_at
 from models.data.streams.tracks.frames import FrameTrack
+from models.data.streams.tracks.kinds import track_of
 from models.data.streams.tracks.track import ABSURD, Track
 from protocol.tasks.task import LABEL, Task
 
@@ -112,10 +114,8 @@ class Windower:
         self._rescued: list[Windows] = []
 
     def _new_tracks(self) -> dict[str, Track | FrameTrack]:
-        window = self.task.window
         names = tuple(self.modalities) or self.task.modality_names
-        every = (self.task.modality(name) for name in names)
-        return {m.name: FrameTrack(m, window) if m.framed else Track(m, window.max_gap_s) for m in every}
+        return {name: track_of(self.task.modality(name), self.task.window) for name in names}
 
     def _new_labels(self) -> dict[str, Labels]:
         takes = (target for target in self.task.objectives if target.kind != "generation")
@@ -236,7 +236,7 @@ class Windower:
         tracks, length_s = self._tracks.values(), self.task.window.length_s
         head = max(track.reach for track in tracks)
         heard = [track for track in tracks if np.isfinite(track.mark)]
-        if len({type(track) for track in heard}) > 1:
+        if len({isinstance(track, Track) for track in heard}) > 1:
             # an image may be in a window that has hardly begun, in which streams cannot be present
             end = max(track.mark + _PERIODS * track.period_s for track in heard if isinstance(track, Track))
             head = max(end, *(track.mark for track in heard)) - self.task.window.min_coverage * length_s

@@ -129,6 +129,7 @@ METHOD = MethodSpec(
     config=TactflConfig,
     needs_labels=False,
     guided=True,
+    modality_kinds=("stream", "sound"),  # its segments are stretches of time
     optimised=("encoder",),
     own_parts=(ENCODERS,),  # the head is standardised and trained layer by layer
     tunable=("head_", "finetune_", "weighting", "rule", "sharpness", "centre", "floor"),

@@ -9,8 +9,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from tests.support.agent.data import toy_task, write_toy
+from lichen_lab.simulation.processes.fleet_files import toml
+from models.data.streams.recording import Recording, write_npz
+from protocol.tasks.task import Task
+from tests.support.agent.data import toy_recording, toy_task
 
 LICHEN = (sys.executable, "-P", "-m", "lichen.cli")
 _WAIT_S = 60.0
@@ -23,26 +27,34 @@ class PageDevice:
         folder: of its configuration and state.
         fleet: its fleet.
         port: of its broker; at the default there is none.
+        task: what it collects.
+        recording: what its sensors deliver, again and again; None: two minutes of a toy.
+        speed: of the recording.
+        loop: whether the recording begins again at its end.
     """
 
-    def __init__(self, folder: Path, fleet: str = "f", port: int = 1) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fleet: str = "f",
+        port: int = 1,
+        *,
+        task: Task | None = None,
+        recording: Recording | None = None,
+        speed: float = 10,
+        loop: bool = True,
+    ) -> None:
         self.config = folder / "agent.toml"
         self._folder = folder
         self._running: list[subprocess.Popen[bytes]] = []
-        write_toy(folder, 120)
-        task = toy_task()
-        modalities = "".join(
-            f'[[modalities]]\nname = "{m.name}"\nchannels = {m.channels}\nrate_hz = {m.rate_hz}\n'
-            for m in task.modalities
-        )
-        labels = ", ".join(f'"{label}"' for label in task.labels)
-        window = f"[window]\nlength_s = {task.window.length_s}\nstride_s = {task.window.stride_s}\n"
-        (folder / "task.toml").write_text(f'name = "toy"\nlabels = [{labels}]\n{window}{modalities}')
+        write_npz(folder / "toy.npz", recording or toy_recording(120))
+        written = (task or toy_task()).model_dump(mode="json", exclude_defaults=True)
+        (folder / "task.toml").write_text(toml(written))
         self.config.write_text(
             f'fleet = "{fleet}"\ndevice = "barn"\n'
             f'state_dir = "{folder}/state"\ncache_dir = "{folder}/cache"\n'
             f'task_file = "task.toml"\n[mqtt]\nport = {port}\n'
-            '[[source]]\nkind = "replay"\nfile = "toy.npz"\nspeed = 10\nloop = true\n'
+            f'[[source]]\nkind = "replay"\nfile = "toy.npz"\nspeed = {speed}\nloop = {str(loop).lower()}\n'
         )
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -99,9 +111,9 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def page_device(folder: Path) -> Iterator[PageDevice]:
-    """A device that is stopped at the end."""
-    device = PageDevice(folder)
+def page_device(folder: Path, **keys: Any) -> Iterator[PageDevice]:
+    """A device that is stopped at the end; ``keys``: of :class:`PageDevice`."""
+    device = PageDevice(folder, **keys)
     try:
         yield device
     finally:

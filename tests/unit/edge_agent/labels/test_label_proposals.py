@@ -139,3 +139,9 @@ def test_windows_are_compared_by_the_model_and_by_the_signal() -> None:
     both = features(p((0.5, 0.5), (0.5, 0.5)), signal_BF)
     assert np.linalg.norm(both[0] - both[1]) > 0
     np.testing.assert_array_equal(features(None, signal_BF), signal_BF)
+
+
+def test_a_vector_counts_by_its_values():
+    x = np.array([[[1.0], [5.0]], [[3.0], [5.0]]], np.float32)
+    signal_BF = signal_features({"m": x}, np.ones((2, 1), np.bool_))
+    np.testing.assert_allclose(signal_BF, np.array([[-1, 0], [1, 0]]) / np.sqrt(2))

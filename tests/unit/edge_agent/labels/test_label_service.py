@@ -20,7 +20,7 @@ from edge_agent.labels.local_server import MAX_CONNECTIONS, LocalServer
 from edge_agent.labels.requests import MAX_REQUEST, SOCKET, read_request
 from edge_agent.labels.service import LabelService
 from edge_agent.windows.collector import Collector
-from edge_agent.windows.live_signal import MAX_POINTS, MAX_VIEWERS
+from edge_agent.windows.live.live_signal import MAX_POINTS, MAX_VIEWERS
 from edge_agent.windows.window_labels import end_undo
 from edge_agent.windows.window_sets import to_window_set
 from models.data.streams.batches import SampleBatch

@@ -1,13 +1,18 @@
 """Recordings of images, texts and sound, played by a real agent's source into its windower."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+from typer.testing import CliRunner
 
+from edge_agent.cli.main import app
+from edge_agent.sensors.source_check import check_sources
 from edge_agent.sources import SampleBatch
 from edge_agent.sources.registry import open_source
 from edge_agent.sources.replay import Replay
 from edge_agent.sources.task_match import matching_modalities, source_mismatches
+from lichen_lab.simulation.processes.fleet_files import toml
 from models.data.streams.cutting import cut
 from models.data.streams.recording import Recording, Stream, write_npz
 from models.data.streams.windows import Windower
@@ -86,3 +91,27 @@ def test_images_of_another_shape_are_not_collected_and_the_doubts_say_why(tmp_pa
     assert "camera" not in matching_modalities(task, [source])
     assert any("images of 9 x 8 pixels" in words for words in source.doubts(task))
     assert source_mismatches(task, [source])
+
+
+async def test_a_trial_of_sources_says_one_range_of_an_image(tmp_path):
+    (report,) = await check_sources([source_of(tmp_path)], TASK, 5.0, SystemClock())
+    camera = report["modalities"]["camera"]
+    assert (camera["samples"], camera["rate_hz"]) == (40, 5.0)
+    assert (camera["low"], camera["high"]) == ([0.0], [255.0])
+    assert report["modalities"]["words"]["samples"] == 2
+    assert (report["failed"], report["misfits"], report["doubts"]) == ([], [], [])
+
+
+def test_an_agent_whose_task_has_texts_starts_from_a_task_file(tmp_path):
+    write_npz(tmp_path / "made.npz", recording())
+    task = TASK.model_dump(mode="json", exclude_defaults=True)
+    (tmp_path / "task.toml").write_text(toml(task))
+    (tmp_path / "agent.toml").write_text(
+        f'fleet = "f"\ndevice = "d"\nstate_dir = "{tmp_path}/state"\ncache_dir = "{tmp_path}/cache"\n'
+        'task_file = "task.toml"\n[[source]]\nkind = "replay"\nfile = "made.npz"\n'
+    )
+    checked = CliRunner().invoke(app, ["check", "--config", f"{tmp_path}/agent.toml", "--format", "json"])
+    assert checked.exit_code == 0, checked.output
+    assert json.loads(checked.output)["sources"] == {
+        "replay made.npz": {"camera": 72, "imu": 3, "sound": 1, "words": 32}
+    }

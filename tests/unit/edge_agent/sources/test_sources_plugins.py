@@ -10,10 +10,14 @@ from structlog.testing import capture_logs
 from edge_agent.sources import REGISTRY, plugins
 from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus
 from edge_agent.sources.registry import open_source
+from edge_agent.sources.task_match import matching_modalities
 from protocol.errors import Misconfigured, Transient
+from protocol.tasks.task import Modality
 from runtime.clock import SystemClock
 from tests.support.agent.data import toy_task
+from tests.support.tasks import small_task
 
+ECHO = small_task((Modality(name="echo", kind="text", channels=7, rate_hz=1),))
 MODULE = """
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -37,6 +41,8 @@ class Radar:
     @property
     def counters(self):
         return {"turns": 3 if self._settings.angle_deg < 50 else "many"}
+    def channels_in(self, task):
+        return {m.name: m.channels for m in task.modalities if m.name == "echo"} or self.channels
     def doubts(self, task):
         return [f"{task.name}: {1 / (60 - self._settings.angle_deg)}"]
     async def samples(self):
@@ -93,6 +99,15 @@ async def test_a_kind_of_another_package_works_and_what_it_does_wrong_costs_it_a
     assert isinstance(source, ReportsStatus)
     assert isinstance(source, ChecksTask)
     assert isinstance(source, FollowsTask)
+
+
+@pytest.mark.usefixtures("radar")
+def test_a_kind_may_be_as_large_as_the_task_says(tmp_path):
+    source = opened(tmp_path, kind="radar", angle_deg=4.0)
+    assert matching_modalities(ECHO, [source]) == ("echo",)
+    assert source.channels == {"echo": 2}, "a task that is only looked at changes nothing"
+    source.follow(ECHO)
+    assert source.channels == {"echo": 7}
 
 
 @pytest.mark.usefixtures("radar")

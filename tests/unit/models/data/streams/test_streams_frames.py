@@ -211,8 +211,9 @@ def test_a_frame_of_another_size_and_one_that_is_not_finite_are_counted():
 def test_an_image_sound_and_motion_come_together_in_a_window():
     modality = camera()
     windower = Windower(task(modality, SOUND, IMU))
-    t = np.arange(16_000 * 4) / 16_000
+    t = np.arange(16_000 * 5) / 16_000
     tone = np.round(20_000 * np.sin(2 * np.pi * 440 * t)).astype(np.float32)
+    windower.feed(SampleBatch("sound", t[64_000:], tone[64_000:, None]), 0.0)
     for begin in range(4):
         part = slice(16_000 * begin, 16_000 * (begin + 1))
         windower.feed(SampleBatch("sound", t[part], tone[part, None]), 0.0)
@@ -223,7 +224,7 @@ def test_an_image_sound_and_motion_come_together_in_a_window():
     (found,) = drain(windower)
     assert found.present_BM.all()
     assert found.start_B.tolist() == [2.0]
-    np.testing.assert_array_equal(found.x["sound"][0, 0], tone[32_000:])
+    np.testing.assert_array_equal(found.x["sound"][0, 0], tone[32_000:64_000])
 
 
 def test_a_context_of_streams_leaves_frames_as_they_are():

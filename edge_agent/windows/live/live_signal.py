@@ -7,9 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from edge_agent.windows.live.frame_views import frame_view
 from edge_agent.windows.quality.meter import REASONS, ScoredWindows
 from models.data.streams.batches import Batch, SampleBatch
 from protocol.errors import Reason, Refused
+from protocol.tasks.kinds import KINDS
+from protocol.tasks.task import Modality, Task
 
 MAX_VIEWERS: Final = 4
 MAX_POINTS: Final = 400
@@ -22,6 +25,8 @@ _MAX_SAMPLES: Final = 20_000
 _MAX_WINDOWS: Final = 16
 _MAX_MODALITIES: Final = 32
 _DIGITS: Final = 6
+_MOST_CHANNELS: Final = KINDS["stream"].most_channels
+"""Wider samples of no modality of the task are frames, which nobody could read as channels."""
 
 
 class SignalFeed:
@@ -29,10 +34,19 @@ class SignalFeed:
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[SampleBatch]] = {}
+        self._frames: dict[str, tuple[Modality, SampleBatch]] = {}
         self._windows: deque[dict[str, Any]] = deque(maxlen=_MAX_WINDOWS)
 
-    def feed(self, batch: SampleBatch) -> None:
-        """Take samples."""
+    def feed(self, batch: SampleBatch, modality: Modality | None) -> None:
+        """Take samples; ``modality``: of the task, if it has it. Of frames the newest is kept."""
+        if modality is not None and modality.framed:
+            if len(batch.t) and batch.values.shape[1:] == (modality.sample_values,):
+                newest = [int(batch.t.argmax())]  # copied: it holds no batch in memory
+                frame = SampleBatch(modality.name, batch.t[newest], batch.values[newest])
+                self._frames[modality.name] = modality, frame
+            return
+        if batch.values.shape[1] > _MOST_CHANNELS:
+            return
         if batch.modality not in self._samples and len(self._samples) >= _MAX_MODALITIES:
             return
         waiting = self._samples.setdefault(batch.modality, deque(maxlen=_MAX_BATCHES))
@@ -62,8 +76,14 @@ class SignalFeed:
             )
 
     def take(self) -> dict[str, Any]:
-        """Samples ``{modality: {"t": [...], "v": [channel][...]}}`` and windows since the last call."""
+        """Samples ``{modality: {"t": [...], "v": [channel][...]}}`` and windows since the last call.
+
+        Of images, vectors and texts the newest, ``{modality: {"at": ..., **frame_view}}``.
+        """
         samples = {name: _points(batches) for name, batches in self._samples.items() if batches}
+        for name, (modality, frame) in self._frames.items():
+            samples[name] = {"at": round(float(frame.t[0]), 4), **frame_view(modality, frame.values[0])}
+        self._frames.clear()
         windows = list(self._windows)
         self._samples.clear()
         self._windows.clear()
@@ -75,12 +95,17 @@ class LiveSignal:
 
     def __init__(self) -> None:
         self._viewers: list[SignalFeed] = []
+        self._modalities: dict[str, Modality] = {}
+
+    def use(self, task: Task) -> None:
+        """Samples are of this task from now on."""
+        self._modalities = {modality.name: modality for modality in task.modalities}
 
     def feed(self, batch: Batch) -> None:
         """Samples or labels of a source."""
         if self._viewers and isinstance(batch, SampleBatch):
             for viewer in self._viewers:
-                viewer.feed(batch)
+                viewer.feed(batch, self._modalities.get(batch.modality))
 
     def judged(self, scored: ScoredWindows) -> None:
         """Windows with their quality."""

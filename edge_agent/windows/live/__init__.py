@@ -1,0 +1,1 @@
+"""What people see of a device now: samples, windows and pictures."""
