@@ -65,7 +65,9 @@ PARTS: Final[dict[str, CommandPart]] = {
         "lichen.commands.task:app", "Write a first task from recordings; check a task.", _RUN
     ),
     "export": CommandPart(
-        "lichen.commands.export:app", "Export a version to an ONNX bundle, checked against torch.", _RUN
+        "lichen.commands.export:app",
+        "Export a version to an ONNX bundle, checked against torch; follow a fleet to MLflow.",
+        _RUN,
     ),
     "demo": CommandPart("", "Run a whole fleet on this machine, on real sensor data.", _STUDY),
     "simulate": CommandPart("", "Train many devices in one process, without a broker.", _STUDY),
@@ -88,6 +90,8 @@ EXTRA_OF: Final = {
     "jinja2": "console",
     "starlette": "coordinator",
     "uvicorn": "coordinator",
+    "alembic": "mlflow",
+    "mlflow": "mlflow",
     "pyarrow": "parquet",
 }
 """Third-party module -> the extra that installs it."""

@@ -1,4 +1,4 @@
-"""``lichen export``: a version of a coordinator, or a local manifest, as an ONNX bundle."""
+"""``lichen export``: a version of a coordinator, or a local manifest, as an ONNX bundle; or all to MLflow."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from export.cli import ExportChoice, does, make, read_manifest
+from lichen.tracking.cli import mlflow
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
@@ -18,12 +19,19 @@ from runtime import exit_codes
 from runtime.outputs import NotWritten
 from runtime.settings.load import load_toml
 
-app = typer.Typer(name="export", add_completion=False, pretty_exceptions_show_locals=False)
+app = typer.Typer(
+    name="export",
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    invoke_without_command=True,
+    no_args_is_help=False,
+)
 
 
-@app.command()
+@app.callback()
 def export(  # noqa: PLR0917 - options, given by name
-    out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="The bundle to write.", show_default=False)] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", help="coordinator.toml, with its versions.", show_default=False),
@@ -75,6 +83,12 @@ def export(  # noqa: PLR0917 - options, given by name
     The version is one of a coordinator's (--config, --version), which may be running or not, or a local
     manifest with its blobs (--blobs, --manifest, --task).
     """
+    if context.invoked_subcommand is not None:
+        if any(value is not None for value in (out, config, version, blobs, manifest, task, calibrate)):
+            raise typer.BadParameter(f"options of {context.invoked_subcommand} go after its name")
+        return
+    if out is None:
+        raise typer.BadParameter("--out is missing: the bundle to write")
     if out.exists() and not out.is_file():  # the file would replace a device
         raise NotWritten(f"--out {out}: is no file; choose another place", exit_codes.CANTCREAT)
     by_hand = {"--blobs": blobs, "--manifest": manifest, "--task": task}
@@ -95,6 +109,9 @@ def export(  # noqa: PLR0917 - options, given by name
         raise typer.BadParameter("--version goes with --config; a manifest is of one version")
     chosen = replace(_at_hand(blobs, manifest, task), packages=tuple(allow_package or ()))
     _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
+
+
+app.command("mlflow")(mlflow)
 
 
 def _export(

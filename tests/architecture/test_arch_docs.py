@@ -171,7 +171,7 @@ def test_arch_every_command_that_a_page_names_is_there(page: Path) -> None:
 def leaves(name: str, command: Any) -> Iterator[str]:
     """Every command below, with its whole name."""
     subs = getattr(command, "commands", None)
-    if not subs:
+    if not subs or command.invoke_without_command:  # a command of its own, beside those below
         yield name
     for sub, below in (subs or {}).items():
         yield from leaves(f"{name} {sub}", below)
