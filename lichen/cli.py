@@ -72,7 +72,9 @@ PARTS: Final[dict[str, CommandPart]] = {
     "demo": CommandPart("", "Run a whole fleet on this machine, on real sensor data.", _STUDY),
     "simulate": CommandPart("", "Train many devices in one process, without a broker.", _STUDY),
     "bench": CommandPart("", "Run the benchmarks.", _STUDY),
-    "data": CommandPart("lichen.commands.data:app", "Get data sets; check and cut recordings.", _STUDY),
+    "data": CommandPart(
+        "lichen.commands.data:app", "Import, check and cut recordings; get data sets.", _STUDY
+    ),
     "status": CommandPart(
         "lichen.commands.status:app", "Show what a fleet does and what it waits for.", _LOOK
     ),
@@ -93,6 +95,7 @@ EXTRA_OF: Final = {
     "alembic": "mlflow",
     "mlflow": "mlflow",
     "pyarrow": "parquet",
+    "PIL": "import",
 }
 """Third-party module -> the extra that installs it."""
 

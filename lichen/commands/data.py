@@ -7,17 +7,23 @@ from typing import Annotated
 import typer
 
 from lichen.commands import data_check, data_check_table
+from lichen.data_import.cli import import_data
 from protocol.tasks.task import Task
 from runtime import exit_codes
 from runtime.cli import Format, FormatOption
 from runtime.settings.load import load_toml
 
-app = typer.Typer(no_args_is_help=True, help="Get data sets; check and cut recordings.", add_completion=False)
+app = typer.Typer(
+    no_args_is_help=True, help="Import, check and cut recordings; get data sets.", add_completion=False
+)
+
+
+app.command("import")(import_data)
 
 
 @app.callback()
 def data() -> None:
-    """Get data sets; check and cut recordings."""
+    """Import, check and cut recordings; get data sets."""
 
 
 @app.command()

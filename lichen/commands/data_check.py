@@ -40,6 +40,7 @@ class Checked:
         seconds: of recording; None for a window set.
         windows: cut from it.
         by_class: labelled ones, by class of ``label``.
+        by_modality: the labelled ones in which a modality is present, by class.
         covered_s: seconds covered by windows.
         spread: by modality, the median over channels of the standard deviation.
     """
@@ -49,6 +50,7 @@ class Checked:
     seconds: float | None = None
     windows: int = 0
     by_class: Mapping[str, int] = field(default_factory=dict)
+    by_modality: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     covered_s: float = 0.0
     spread: Mapping[str, float] = field(default_factory=dict)
 
@@ -61,6 +63,7 @@ class Checked:
             "windows": self.windows,
             "labelled": sum(self.by_class.values()),
             "by_class": dict(self.by_class),
+            "by_modality": {name: dict(counts) for name, counts in self.by_modality.items()},
             "share_without_window": left,
             "findings": [finding.as_json() for finding in self.findings],
         }
@@ -111,7 +114,8 @@ def _recordings(task: Task, file: Path) -> list[Recording]:
 
 def _of_recordings(task: Task, file: Path, recordings: Sequence[Recording]) -> Checked:
     findings: dict[StreamFinding, None] = {}
-    counts, windows, seconds, covered = np.zeros(len(task.labels), np.int64), 0, 0.0, 0.0
+    counts_MK = np.zeros((len(task.modalities) + 1, len(task.labels)), np.int64)  # the last row: any modality
+    windows, seconds, covered = 0, 0.0, 0.0
     for recording in recordings:
         found = of_recording(task, recording)
         findings |= dict.fromkeys(found)
@@ -122,7 +126,7 @@ def _of_recordings(task: Task, file: Path, recordings: Sequence[Recording]) -> C
         starts = []
         for part in cut(task, recording):
             starts.append(part.start_B)
-            counts += np.bincount(part.y_B[part.y_B >= 0], minlength=len(counts))
+            counts_MK += _counts_of(part.present_BM, part.y_B, len(task.labels))
         start_B = np.concatenate([np.empty(0), *starts])
         windows += len(start_B)
         covered += _covered_s(start_B, task.window.length_s, first, last)
@@ -132,8 +136,22 @@ def _of_recordings(task: Task, file: Path, recordings: Sequence[Recording]) -> C
     elif seconds and 1 - covered / seconds > 1 / _FEW:
         words = f"{1 - covered / seconds:.1%} of {seconds:.4g} s lie in no window: {_why(task, findings)}"
         findings[StreamFinding("without-window", WARNING, words)] = None
-    by_class = dict(zip(task.labels, counts.tolist(), strict=True))
-    return Checked(file, (*findings,), seconds, windows, by_class, covered, _spread_of(task, recordings))
+    by_class, by_modality = _named(task, counts_MK)
+    spread = _spread_of(task, recordings)
+    return Checked(file, (*findings,), seconds, windows, by_class, by_modality, covered, spread)
+
+
+def _counts_of(present_BM: NDArray[np.bool_], y_B: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+    """Labelled windows by class (columns): a row for each modality, and one for all windows."""
+    of_B = y_B >= 0
+    rows = [np.bincount(y_B[of_B & present_B], minlength=classes) for present_B in present_BM.T]
+    return np.stack([*rows, np.bincount(y_B[of_B], minlength=classes)])
+
+
+def _named(task: Task, counts_MK: NDArray[np.int64]) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """By class; by modality and class."""
+    rows = [dict(zip(task.labels, row, strict=True)) for row in counts_MK.tolist()]
+    return rows[-1], dict(zip(task.modality_names, rows[:-1], strict=True))
 
 
 def _why(task: Task, findings: Mapping[StreamFinding, None]) -> str:
@@ -180,14 +198,13 @@ def _some(modality: Modality, stream: Stream) -> NDArray[np.float32] | NDArray[n
 
 
 def _of_set(task: Task, file: Path, windows: WindowSet) -> Checked:
-    counts = np.bincount(windows.y_B[windows.y_B >= 0], minlength=len(task.labels))
-    by_class = dict(zip(task.labels, counts.tolist(), strict=True))
+    by_class, by_modality = _named(task, _counts_of(windows.present_BM, windows.y_B, len(task.labels)))
     absent = [n for m, n in enumerate(task.modality_names) if not windows.present_BM[:, m].any()]
     findings = tuple(
         StreamFinding("missing-modality", WARNING, f"modality {name!r} is in none of its windows", name)
         for name in absent
     )
-    return Checked(file, findings, windows=len(windows), by_class=by_class)
+    return Checked(file, findings, windows=len(windows), by_class=by_class, by_modality=by_modality)
 
 
 def _absent(task: Task, every: Sequence[Checked]) -> Iterator[StreamFinding]:
@@ -199,6 +216,13 @@ def _absent(task: Task, every: Sequence[Checked]) -> Iterator[StreamFinding]:
         words = "no window of any file has a label: only a method that learns without labels can use them"
         yield StreamFinding("no-label", WARNING, words)
         total = {}
+    present = [label for label, count in total.items() if count]
+    if len(present) == 1:
+        words = (
+            f"all {total[present[0]]} labelled windows are of class {present[0]!r}: any score on them says "
+            "nothing; are windows longer than the other activities (window.length_s, window.label_rule)?"
+        )
+        yield StreamFinding("one-class", ERROR, words)
     for label, count in total.items():
         if count < _FEW:
             number = f"only {count} windows" if count else "no window"

@@ -1,5 +1,6 @@
 """Findings of ``lichen data check`` as JSON values and as lines for people."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -45,3 +46,35 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
         yield f"{finding['severity']}: {finding['words']}"
     verdict = "the task can use them" if result["sound"] else "correct the errors first"
     yield f"{len(names)} files, {result['errors']} errors, {result['warnings']} warnings: {verdict}"
+
+
+def counted(where: str, every: Sequence[Checked]) -> dict[str, Any]:
+    """The windows of all files together, by class and modality, as ``lichen task check`` shows them."""
+    by_class: Counter[str] = Counter()
+    by_modality: dict[str, Counter[str]] = {}
+    for one in every:
+        by_class.update(one.by_class)
+        for name, counts in one.by_modality.items():
+            by_modality.setdefault(name, Counter()).update(counts)
+    windows = sum(one.windows for one in every)
+    return {
+        "file": where,
+        "kind": "windows",
+        "recordings": sum(one.seconds is not None for one in every),
+        "windows": by_class.total(),
+        "unlabelled": windows - by_class.total(),
+        "by_class": dict(by_class),
+        "by_modality": {name: dict(counts) for name, counts in by_modality.items()},
+        "targets": {},
+    }
+
+
+def by_kind(every: Sequence[Checked]) -> Iterator[str]:
+    """One line for each kind of finding in a modality: the first one, and how many more files have it."""
+    found: dict[tuple[str, str], tuple[str, set[str]]] = {}
+    for one in every:
+        for finding in one.findings:
+            words = f"{one.file.name}: {finding.words}"
+            found.setdefault((finding.kind, finding.modality), (words, set()))[1].add(one.file.name)
+    for words, files in found.values():
+        yield f"{words} ({len(files) - 1} more files alike)" if len(files) > 1 else words

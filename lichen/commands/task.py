@@ -1,7 +1,7 @@
 """``lichen task``: finds what is wrong with a task before a coordinator starts on it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -29,9 +29,15 @@ app = typer.Typer(
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="the task file")] = Path("task.toml"),
+    data: Annotated[
+        list[Path] | None, typer.Option(help="recordings, or a folder: counts their windows, too")
+    ] = None,
     output_format: FormatOption = Format.TABLE,
 ) -> None:
     """Check a task as a coordinator would: options of the method, policy, labelled windows.
+
+    With --data it counts the windows of recordings by class and modality, and warns as lichen data check
+    does; an error there is a warning here.
 
     Lists all errors at once. Exit status 78: a coordinator would not start on it. Missing labelled windows
     of a class and the like are warnings. A task on knowledge graphs has features and bounds, no windows.
@@ -42,6 +48,9 @@ def check(
         report = {"file": str(file), "warnings": [], "wrong": str(error).splitlines(), "sound": False}
         _finish(report, [], output_format)
     about = dict(_about(task, file))
+    if data:
+        about["data"], more = _data(task, data)
+        about["warnings"] += more
     _finish(about, _lines(about), output_format)
 
 
@@ -57,12 +66,13 @@ def init(
     """Write a first task file from recordings: their modalities, channels, rates and classes."""
     from lichen.commands import task_init  # noqa: PLC0415 - the other commands do not need it
     from lichen.commands.data_check import files_of  # noqa: PLC0415 - as above
+    from lichen.data_import import found_streams  # noqa: PLC0415 - as above
 
     if out.exists() and not force:
         raise NotWritten(f"--out {out}: exists already; --force replaces it", exit_codes.CANTCREAT)
     if trouble := name_trouble(name):
         raise Misconfigured(f"--name: {trouble}")
-    found = task_init.look(files_of(paths))
+    found = found_streams.look(files_of(paths))
     with writing(out):
         replace_file(out, task_init.text(found, name, method).encode())
     task = load_toml(Task, out)
@@ -197,6 +207,17 @@ def _labelled(task: Task, file: Path) -> tuple[dict[str, Any], list[str]]:
     return about, list(labelled.gaps(task, found, windows))
 
 
+def _data(task: Task, paths: Sequence[Path]) -> tuple[dict[str, Any], list[str]]:
+    """Counts of windows in recordings, and the findings in them."""
+    from lichen.commands import data_check, data_check_table  # noqa: PLC0415 - only with --data
+
+    data_check.require_windows(task, "lichen task check --data")
+    every = [data_check.checked(task, file) for file in data_check.files_of(paths)]
+    across = [finding.words for finding in data_check.across(task, every)]
+    counts = data_check_table.counted(", ".join(map(str, paths)), every)
+    return counts, [*across, *data_check_table.by_kind(every)]
+
+
 def _targets(task: Task, found: "LabelledFiles") -> dict[str, int]:
     """Windows with a label of a further target."""
     from models.data import window_set  # noqa: PLC0415 - only if the task has labelled windows
@@ -222,7 +243,9 @@ def _lines(report: dict[str, Any]) -> list[str]:
     for name, value in method.get("options", {}).items():
         lines.append(f"option      {name} = {json.dumps(value)}")
     if report["labelled"] is not None:
-        lines += _table(report["labelled"])
+        lines += _table("labelled", report["labelled"])
+    if "data" in report:
+        lines += _table("data", report["data"])
     lines += [f"warning: {words}" for words in report["warnings"]]
     return [*lines, "a coordinator can start on it"] if report["sound"] else lines
 
@@ -250,12 +273,12 @@ def _graph(graph: dict[str, Any]) -> Iterator[str]:
     yield f"            of a device at most: {bounds}"
 
 
-def _table(report: dict[str, Any]) -> list[str]:
+def _table(title: str, report: dict[str, Any]) -> list[str]:
     """Labelled windows: classes down, modalities across."""
     count = report["recordings"]
     what = report["kind"] if count is None else f"{count} recording{'s' if count > 1 else ''}"
     size = f"{report['windows']} windows, {report['unlabelled']} more without a label or a modality"
-    lines = [f"labelled    {report['file']} ({what}): {size}"]
+    lines = [f"{title:<10}  {report['file']} ({what}): {size}"]
     names = list(report["by_modality"])
     wide = max(map(len, report["by_class"]))
     lines.append(f"  {'':{wide}}  {'windows':>7}  " + "  ".join(f"{name:>7}" for name in names))

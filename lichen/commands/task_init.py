@@ -5,25 +5,16 @@ Shapes: n samples, C channels, k changes of a label.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from models.data.labels.labels import TargetTrack
-from models.data.streams.recording import Recording, Stream, read
-from models.data.streams.stream_findings import rate_of
-from protocol.errors import Misconfigured
+from lichen.data_import.found_streams import FoundStreams, LabelledStreams, Sensor
+from protocol.tasks.kinds import KINDS
+from protocol.tasks.network import Encoder
 from protocol.tasks.task import LABEL, Window
 
-_NEAR_WHOLE: Final = 0.02
-"""A rate within this share of a whole number is rounded to it: clocks of sensors are no better."""
-_MAX_CLASSES: Final = 32
-"""A further target with more different whole numbers is a number, not a class."""
-_MOST_LABELS: Final = 1024
-"""Of a task (``protocol.tasks.task``)."""
 _FAR: Final = 2.0
 """Values with a mean of more standard deviations from 0 get an offset."""
 _SAMPLES: Final = 128
@@ -39,104 +30,11 @@ _UNITS: Final = (
     ("pres", "hPa"),
 )
 """Parts of usual names of modalities, and the unit of the example."""
+_BUCKETS: Final = 512
+_BYTE: Final = 255.0
+"""Largest value of a pixel."""
 _SHORT: Final = 2.0
 """If activities are shorter than so many windows, another label rule is better."""
-
-
-@dataclass
-class Sensor:
-    """A modality in recordings: for each recording its channels, rate, mean and standard deviation."""
-
-    channels: list[int] = field(default_factory=list)
-    rates: list[float] = field(default_factory=list)
-    means: list[float] = field(default_factory=list)
-    spreads: list[float] = field(default_factory=list)
-
-    def add(self, stream: Stream) -> None:
-        """Add one more recording of it."""
-        self.channels.append(stream.values.shape[1])
-        if (rate := rate_of(stream)) is not None:
-            self.rates.append(rate)
-        values = stream.values[np.isfinite(stream.values).all(axis=1)].astype(np.float64)
-        if len(values):
-            self.means.append(float(values.mean()))
-            self.spreads.append(float(values.std(axis=0).mean()))
-
-    @property
-    def rate_hz(self) -> float:
-        """The median over recordings, rounded to a whole number if it is near one."""
-        rate = float(np.median(self.rates)) if self.rates else 50.0
-        whole = round(rate)
-        return float(whole) if whole and abs(rate - whole) <= _NEAR_WHOLE * rate else float(f"{rate:.4g}")
-
-
-@dataclass
-class LabelledStreams:
-    """A target in recordings: the names or the numbers that occur."""
-
-    names: dict[str, None] = field(default_factory=dict)
-    numbers: set[float] = field(default_factory=set)
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it is a regression."""
-        odd = any(value != round(value) or value < 0 for value in self.numbers)
-        return not self.names and (odd or len(self.numbers) > _MAX_CLASSES)
-
-    def classes(self, prefix: str) -> tuple[str, ...]:
-        """The names, or one for each index up to the largest.
-
-        Raises:
-            Misconfigured: a number is no index of a class that a task could have.
-        """
-        if self.names:
-            return tuple(self.names)
-        largest = int(max((value for value in self.numbers if value >= 0), default=-1))
-        if largest >= _MOST_LABELS:
-            raise Misconfigured(
-                f"recordings have the label {largest}: classes count from 0, and a task has at most "
-                f"{_MOST_LABELS}; are these classes?"
-            )
-        return tuple(f"{prefix}{index}" for index in range(largest + 1))
-
-
-@dataclass
-class FoundStreams:
-    """The combined content of recordings."""
-
-    sensors: dict[str, Sensor] = field(default_factory=dict)
-    targets: dict[str, LabelledStreams] = field(default_factory=dict)
-    activities_s: list[float] = field(default_factory=list)
-    """Duration of each stretch of one class."""
-
-    def add(self, recording: Recording) -> None:
-        """Add one more recording."""
-        for name, stream in recording.streams.items():
-            self.sensors.setdefault(name, Sensor()).add(stream)
-        label = TargetTrack(recording.label_t, recording.label.astype(np.float64))
-        tracks: Mapping[str, TargetTrack] = {LABEL: label, **recording.targets}
-        for name, track in tracks.items():
-            if len(track.t):
-                one, names = self.targets.setdefault(name, LabelledStreams()), recording.names.get(name, ())
-                one.names |= dict.fromkeys(names)
-                given = track.values[np.isfinite(track.values) & (track.values != -1)]
-                one.numbers |= set() if names else set(given.tolist())
-        ends = np.append(label.t[1:], recording.span()[1])
-        self.activities_s += (ends - label.t)[label.values >= 0].tolist()
-
-
-def look(files: Iterable[Path]) -> FoundStreams:
-    """The content of these files.
-
-    Raises:
-        Misconfigured: one cannot be read, or none has a modality.
-    """
-    found = FoundStreams()
-    for file in files:
-        found.add(read(file))
-    if not found.sensors:
-        raise Misconfigured("no recording has a modality")
-    return found
 
 
 def text(found: FoundStreams, name: str, method: str) -> str:
@@ -150,7 +48,16 @@ def text(found: FoundStreams, name: str, method: str) -> str:
     Raises:
         Misconfigured: a label is no index of a class.
     """
-    return "\n".join([*_head(found, name, method), *_modalities(found), *_window(found), *_rest(found), ""])
+    return "\n".join(
+        [
+            *_head(found, name, method),
+            *_modalities(found),
+            *_window(found),
+            *_encoders(found),
+            *_rest(found),
+            "",
+        ]
+    )
 
 
 def _head(found: FoundStreams, name: str, method: str) -> Iterator[str]:
@@ -180,23 +87,56 @@ def _unit(name: str) -> str:
 
 def _modalities(found: FoundStreams) -> Iterator[str]:
     for name, sensor in sorted(found.sensors.items()):
-        channels, counts = Counter(sensor.channels).most_common(1)[0][0], sorted({*sensor.channels})
+        counts = sorted({*sensor.channels})
         yield from ("", "[[modalities]]", f"name = {json.dumps(name)}")
+        if sensor.kind != "stream":
+            yield f'kind = "{sensor.kind}"'
         if len(counts) > 1:
             yield f"# Recordings have {' and '.join(map(str, counts))} channels of it; all must have so many."
-        yield f"channels = {channels}"
+        yield from _size(sensor)
         if sensor.rates and max(sensor.rates) > 1.5 * min(sensor.rates):
             yield f"# From {min(sensor.rates):.4g} to {max(sensor.rates):.4g} Hz in the recordings."
-        if sensor.rate_hz * Window().length_s < 1:
+        if sensor.rate_hz * Window().length_s < 1 and found.example_s is None:
             yield f"# Under one sample in {Window().length_s} s: are the recordings' times seconds?"
         yield f"rate_hz = {sensor.rate_hz:g}"
+        yield from _range(name, sensor)
+
+
+def _range(name: str, sensor: Sensor) -> Iterator[str]:
+    """Unit, offset and scale."""
+    if sensor.kind == "image":
+        yield from ("# The network sees value / scale: pixels from 0 to 1.", f"scale = {_BYTE:g}")
+        return
+    if sensor.kind == "stream":
         yield f'# unit = "{_unit(name)}"   # of the values; low and high bound what the sensor can read'
+    if sensor.means:
         yield "# The network sees (value - offset) / scale: about 1 is right."
-        if sensor.means:
-            mean, spread = float(np.median(sensor.means)), float(np.median(sensor.spreads))
-            if abs(mean) > _FAR * spread:
-                yield f"offset = {float(f'{mean:.2g}')}"
-            yield f"scale = {max(float(f'{spread:.2g}'), 1e-6)}"
+        mean, spread = float(np.median(sensor.means)), float(np.median(sensor.spreads))
+        if abs(mean) > _FAR * spread:
+            yield f"offset = {float(f'{mean:.2g}')}"
+        yield f"scale = {max(float(f'{spread:.2g}'), 1e-6)}"
+
+
+def _size(sensor: Sensor) -> Iterator[str]:
+    """Channels, and the size of images."""
+    shape = sensor.form.shape if sensor.form is not None else None
+    if sensor.kind == "text":
+        yield f"channels = {_BUCKETS}   # n-grams of a text are counted in so many buckets"
+        return
+    if sensor.kind == "image" and shape is not None:
+        yield from (f"channels = {shape[0]}", f"height = {shape[1]}", f"width = {shape[2]}")
+    else:
+        yield f"channels = {Counter(sensor.channels).most_common(1)[0][0]}"
+
+
+def _encoders(found: FoundStreams) -> Iterator[str]:
+    """The default encoder of each modality, as comments to begin from."""
+    yield from ("", "# The network of each modality; these are the defaults.")
+    for name, sensor in sorted(found.sensors.items()):
+        first, *others = KINDS[sensor.kind].encoders
+        more = f"   # or {', '.join(others)}" if others else ""
+        yield from (f"# [network.encoders.{name}]", f'# kind = "{first}"{more}')
+        yield f"# width = {Encoder().width}"
 
 
 def _window(found: FoundStreams) -> Iterator[str]:
@@ -204,6 +144,10 @@ def _window(found: FoundStreams) -> Iterator[str]:
     length_s, stride_s = window.length_s, window.stride_s
     fastest = max(sensor.rate_hz for sensor in found.sensors.values())
     yield from ("", "[window]")
+    if found.example_s is not None:
+        yield f"# Each example takes {found.example_s:g} s in the recordings: a window is one example."
+        yield from (f"length_s = {found.example_s:g}", f"stride_s = {found.example_s:g}")
+        return
     if fastest * length_s < 2:  # noqa: PLR2004 - one sample is no window
         length_s = min(_SAMPLES / fastest, _LONGEST_S)
         stride_s = length_s / 2

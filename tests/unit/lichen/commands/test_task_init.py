@@ -3,6 +3,7 @@
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,3 +137,20 @@ def test_milliseconds_are_commented_on_and_a_window_has_samples(tmp_path: Path) 
     write_npz(tmp_path / "rec" / "a.npz", recording())
     _, text = init(tmp_path, "--force")
     assert "times seconds?" not in text
+
+
+def test_images_of_known_size_and_texts_get_their_kind(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    frames = np.random.default_rng(1).integers(0, 255, (40, 3, 8, 6)).astype(np.uint8)
+    t = np.arange(40) / 2
+    words = np.array([f"note {at}" for at in range(40)])
+    arrays: dict[str, Any] = {"eye/t": t, "eye/values": frames, "memo/t": t, "memo/text": words}
+    arrays |= {"label/t": np.array([0.0, 10.0]), "label/values": np.array(["a", "b"])}
+    np.savez(tmp_path / "rec" / "a.npz", **arrays)
+    task, text = init(tmp_path)
+    eye, memo = task.modalities
+    assert (eye.kind, eye.channels, eye.height, eye.width, eye.rate_hz) == ("image", 3, 8, 6, 2)
+    assert (memo.kind, memo.channels) == ("text", 512)
+    assert '# kind = "cnn2d"' in text
+    done = CliRunner().invoke(data, ["check", str(tmp_path / "rec"), "--task", str(tmp_path / "task.toml")])
+    assert done.exit_code == 0, done.stdout

@@ -1,0 +1,1 @@
+"""``lichen data import``: tables, sound files and folders of images -> recordings."""

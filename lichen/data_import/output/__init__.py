@@ -1,0 +1,1 @@
+"""Recordings while they are imported, and as they are written."""

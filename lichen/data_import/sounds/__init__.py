@@ -1,0 +1,1 @@
+"""Sound files: their samples, and another rate."""

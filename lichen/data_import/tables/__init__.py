@@ -1,0 +1,1 @@
+"""Tables: their columns, times and rows."""
