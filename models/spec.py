@@ -78,6 +78,8 @@ class MethodSpec(Generic[C]):
     """Supports ``targets`` besides ``labels``, and modalities that are no inputs."""
     modality_kinds: tuple[ModalityKind, ...] = tuple(MODALITY_KINDS)
     """The kinds of modalities that devices may learn from; a task with another is refused."""
+    generated_kinds: tuple[ModalityKind, ...] = tuple(MODALITY_KINDS)
+    """The kinds of modalities whose windows a target may be, if it supports ``targets``."""
     material: MaterialName = "windows"
     """Material of devices: tasks have ``labels`` and ``modalities``, or a table ``graph``."""
     owned: tuple[str, ...] = ()
@@ -158,6 +160,12 @@ class MethodSpec(Generic[C]):
                 raise Misconfigured(
                     f"task {task.name!r}, method {self.name!r}: modality {modality.name!r} is of kind "
                     f"{modality.kind!r}; this method learns from kinds {', '.join(self.modality_kinds)}"
+                )
+        for target in task.targets:
+            if target.modality and (kind := task.modality(target.modality).kind) not in self.generated_kinds:
+                raise Misconfigured(
+                    f"task {task.name!r}, method {self.name!r}: target {target.name!r} is a modality of kind "
+                    f"{kind!r}; this method generates kinds {', '.join(self.generated_kinds)}"
                 )
         try:
             config: C = _validated(self.config, json.dumps(task.config))

@@ -7,7 +7,7 @@ algorithms; equal seeds, windows, states and numbers of threads give equal bytes
 import ctypes
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -219,20 +219,25 @@ def rotations(count: int, max_deg: float, generator: torch.Generator) -> Tensor:
 
 
 def augmented(
-    x: Mapping[str, Tensor], rotate_deg: float, gain: float, generator: torch.Generator
+    x: Mapping[str, Tensor],
+    rotate_deg: float,
+    gain: float,
+    generator: torch.Generator,
+    turning: Collection[str],
 ) -> dict[str, Tensor]:
     """Augment a batch's windows by random rotation and gain; zeros (missing) stay zeros.
 
     Args:
-        x: ``x_BCT`` by modality; modalities of three channels are axes of one housing and rotate together.
+        x: ``x_BCT`` by modality.
         rotate_deg: maximum angle; 0 for none.
         gain: maximum relative change, drawn by window and modality; 0 for none.
         generator: of random numbers.
+        turning: modalities of three channels that are axes of one housing, and rotate together.
     """
     out = dict(x)
     if rotate_deg > 0 and x:
         turn_B33 = rotations(len(next(iter(x.values()))), rotate_deg, generator)
-        out = {name: turn_B33 @ x_BCT if x_BCT.shape[1] == 3 else x_BCT for name, x_BCT in out.items()}  # noqa: PLR2004 - axes
+        out = {name: turn_B33 @ x_BCT if name in turning else x_BCT for name, x_BCT in out.items()}
     if gain > 0:
         for name, x_BCT in out.items():
             factor_B11 = 1 + gain * (2 * torch.rand(len(x_BCT), 1, 1, generator=generator) - 1)

@@ -21,6 +21,8 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.kinds import KINDS
 from protocol.tasks.task import Modality, Robust, Task
 from tests.support.methods.contract_cases import (
+    KIND_FLEETS,
+    LONG_KIND_FLEETS,
     OPTIONAL,
     OPTIONS,
     PACKAGED,
@@ -53,10 +55,16 @@ EACH = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
 CASES = [
     *((name, options) for name in methods() for options in ("defaults", *OPTIONS.get(name, {}))),
     *PACKAGED.items(),
+    *((name, options) for name, fleets in KIND_FLEETS.items() for options in fleets),
 ]
+LONG_CASES = [(name, options) for name, fleets in LONG_KIND_FLEETS.items() for options in fleets]
 
 
-@pytest.fixture(scope="module", params=CASES, ids="-".join)
+@pytest.fixture(
+    scope="module",
+    params=[*CASES, *(pytest.param(case, marks=pytest.mark.long) for case in LONG_CASES)],
+    ids="-".join,
+)
 def case(request) -> tuple[str, str]:
     """A method, and with which options."""
     return request.param
@@ -393,8 +401,23 @@ def test_an_extra_message_of_the_wrong_form_is_refused_or_ignored_but_never_cras
 
 
 @pytest.mark.usefixtures("judged")
-def test_federated_rounds_learn(spec, fleet):
-    task, state, _ = fleet
+def test_federated_rounds_learn(case, spec, fleet):
+    if case[1] in KIND_FLEETS.get(case[0], {}):
+        pytest.skip("takes long on images and sound: a long test does it")
+    learns(spec, *fleet[:2])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "options"), [(name, options) for name, fleets in KIND_FLEETS.items() for options in fleets]
+)
+def test_federated_rounds_learn_from_images_and_sound(name, options):
+    spec = methods()[name]
+    task = task_of(spec, options)
+    learns(spec, task, begun(spec, task))
+
+
+def learns(spec: MethodSpec, task: Task, state: Blobs) -> None:
     client = spec.client()
     test = windows_of(task, seed=99, count=60)
     for round_ in range(1, 9):

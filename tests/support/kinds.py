@@ -14,7 +14,7 @@ from protocol.tasks.task import Modality, Task, Window
 LABELS: Final = ("rest", "slow", "fast")
 MODALITIES: Final[dict[str, Modality]] = {
     "stream": Modality(name="accelerometer", channels=3, rate_hz=32, unit="g"),
-    "sound": Modality(name="microphone", kind="sound", channels=1, rate_hz=2000),
+    "sound": Modality(name="microphone", kind="sound", channels=1, rate_hz=1000),
     "image": Modality(
         name="camera", kind="image", channels=3, height=8, width=10, rate_hz=5, offset=128, scale=64
     ),
@@ -117,7 +117,7 @@ def _values(
     count, channels = len(y_B), modality.channels
     noise_BCT = rng.normal(0, 0.1, (count, channels, samples))
     if modality.kind in {"stream", "sound"}:
-        hz_B = (4 if modality.kind == "stream" else 200) * y_B
+        hz_B = (4 if modality.kind == "stream" else 150) * y_B
         t_T = np.arange(samples) / modality.rate_hz
         phase_BC1 = rng.uniform(0, 2 * np.pi, (count, channels, 1))
         waves: NDArray[np.float64] = np.sin(2 * np.pi * hz_B[:, None, None] * t_T + phase_BC1)

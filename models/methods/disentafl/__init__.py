@@ -8,6 +8,8 @@ the paper leaves a choice:
 - The supernet: a modality's window is cut into at most ``tokens`` patches, which are embedded and pass
   attention layers with MoDE on query and value; their mean is ``h' = [h_share | h_m]``. There is no
   cross-attention between modalities: a device without one has nothing to attend to, and they meet in MoME.
+- Images are cut into square tiles; sound whose encoder is ``mel`` becomes a spectrogram first, and counts of
+  a text their weights. Sound and texts are not generated: a linear layer makes no wave, and no words.
 - The modality-shared representation is the mean of ``h_share`` over the modalities that are present.
 - MoTE's experts are linear, so that Z may have any sign; the activation (GELU) stands before MoME's.
 - The windows that judge a domain are drawn anew in every round: little data is all needed to train.
@@ -141,4 +143,5 @@ METHOD = MethodSpec(
     rounded=("base", "domain", "expert", "decoder", "last"),
     routed=True,
     several_targets=True,
+    generated_kinds=("stream", "image", "vector"),
 )

@@ -186,7 +186,7 @@ class LocalTraining:
         config = self._config
         x = {name: x_BCT[index_B] for name, x_BCT in everything.x.items()}
         batch = _Batch(
-            x=local.augmented(x, config.rotate_deg, config.gain, self._generator),
+            x=local.augmented(x, config.rotate_deg, config.gain, self._generator, self._net.turning),
             present_BM=everything.present_BM[index_B],
             q_BM=everything.q_BM[index_B],
             y_B=everything.y_B[index_B],

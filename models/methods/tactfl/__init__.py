@@ -10,6 +10,7 @@ on those windows, and fine-tunes at the end if configured. Where the paper leave
   pair by its segments. A window with one modality is paired with itself.
 - If a context is stored with a window, a window's length is drawn from it and the segments are cut from that:
   segments overlap as they do in a window.
+- Only samples have segments: streams and sound. A frame (image, vector, text) has no time within it.
 - A missing modality is a feature of zeros, while the head is trained and at inference.
 - Each encoder's devices are compared by their own feature of that modality: a device without the modality
   does not count in its encoder. The formula (3) is not in the available text: ``rule`` names the readings.

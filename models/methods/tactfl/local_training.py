@@ -164,6 +164,7 @@ class LocalTraining:
             config.rotate_deg,
             config.gain,
             self.generator,
+            self.net.turning,
         )
         if config.jitter:
             x = {name: self._jittered(name, x_SCN) for name, x_SCN in x.items()}

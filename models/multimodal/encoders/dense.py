@@ -12,6 +12,15 @@ _SHORTEST: Final = 1e-6
 """Added to the squared length of a text's counts, so that an empty text is divided by no zero."""
 
 
+class TextWeights(nn.Module):
+    """Counts as weights of length 1: a repeated n-gram counts less than in proportion."""
+
+    def forward(self, counts: Tensor) -> Tensor:
+        """Of the same shape; buckets on axis 1."""
+        logs = torch.log1p(torch.relu(counts))
+        return logs / torch.sqrt(logs.square().sum(dim=1, keepdim=True) + _SHORTEST)
+
+
 def _layers(before: int, width: int, depth: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(depth):
@@ -57,20 +66,15 @@ class Text(ModalityEncoder):
 
     def __init__(self, buckets: int, width: int, depth: int, feature_dim: int) -> None:
         super().__init__()
+        self.weights = TextWeights()
         self.layers = _layers(buckets, width, depth)
         self.fc = nn.Linear(width, feature_dim)
         self.window_values = max(buckets, width)
 
     def steps(self) -> Sequence[Step]:
         """What a window goes through, each BatchNorm a step of its own."""
-        return [_flat, _weights, *self.layers, self.fc]
+        return [_flat, self.weights, *self.layers, self.fc]
 
 
 def _flat(x_BCT: Tensor) -> Tensor:
     return x_BCT.flatten(1)
-
-
-def _weights(counts_BC: Tensor) -> Tensor:
-    """A repeated n-gram counts less than in proportion, and a long text no more than a short one."""
-    logs_BC = torch.log1p(torch.relu(counts_BC))
-    return logs_BC / torch.sqrt(logs_BC.square().sum(dim=1, keepdim=True) + _SHORTEST)

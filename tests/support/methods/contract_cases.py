@@ -18,6 +18,7 @@ from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.task import Modality, Task, Window
+from tests.support import kinds
 from tests.support.methods import contract_graphs
 from tests.support.own_package import permitted_example, with_own
 from tests.support.tasks import update_header
@@ -53,6 +54,25 @@ OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
 """By method, options of the suite's fleets besides the method's defaults."""
 PACKAGED = {"qqr": "encoders of a package"}
 """By method, the fleet whose encoders are the example's (``examples/own_network``)."""
+KIND_FLEETS: dict[str, dict[str, tuple[str, str]]] = {
+    "qqr": {"image, sound": ("image", "sound")},
+    "disentafl": {"image, text": ("image", "text")},
+    "tactfl": {"stream, sound": ("stream", "sound")},
+}
+"""By method, fleets of other kinds of modalities (``tests.support.kinds``)."""
+LONG_KIND_FLEETS: dict[str, dict[str, tuple[str, str]]] = {
+    method: {
+        f"{first}, {second}": (first, second)
+        for first, second in (
+            ("sound", "vector"),
+            ("vector", "text"),
+            ("text", "stream"),
+            ("stream", "image"),
+        )
+    }
+    for method in ("qqr", "disentafl")
+} | {"tactfl": {"sound, stream": ("sound", "stream")}}
+"""The same for the long tests: with those above, each kind first and second."""
 UNJUDGED = {
     ("disentafl", "kd"): "devices share no weights: the coordinator has nothing to evaluate",
     ("disentafl", "private last layer"): "the coordinator has no last layer to evaluate with",
@@ -70,6 +90,9 @@ def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
     config = OPTIONS.get(spec.name, {}).get(options, {})
     if spec.material == "graph":
         return contract_graphs.task_of(spec, config)
+    of_kinds = KIND_FLEETS.get(spec.name, {}) | LONG_KIND_FLEETS.get(spec.name, {})
+    if options in of_kinds:
+        return kinds.task_of_kinds(of_kinds[options], spec.name)
     packaged = options == PACKAGED.get(spec.name)
     small = Encoder(kind="cnn1d", width=8 if packaged else 4, depth=2)
     task = Task(
@@ -100,7 +123,9 @@ def nothing(task: Task) -> Material:
 
 
 def windows_of(task: Task, seed: int, count: int = 24, missing: float = 0.0) -> WindowSet:
-    """Sines with a frequency per class: learnable from either modality."""
+    """Sines with a frequency per class: learnable from either modality; of other kinds, as of ``kinds``."""
+    if any(modality.kind != "stream" for modality in task.modalities):
+        return kinds.windows_of(task, seed, count, missing)
     rng = np.random.default_rng(seed)
     y_B = np.arange(count) % len(task.labels)
     present_BM = np.ones((count, 2), np.bool_)
@@ -192,7 +217,9 @@ def only_with(spec: MethodSpec, task: Task, modality: str) -> frozenset[str]:
 
 
 def deaf(windows: WindowSet) -> WindowSet:
-    x = windows.x | {"microphone": np.zeros_like(windows.x["microphone"])}
+    """Without the second modality."""
+    second = [*windows.x][1]
+    x = windows.x | {second: np.zeros_like(windows.x[second])}
     return replace(windows, x=x, present_BM=windows.present_BM & np.array([True, False]))
 
 

@@ -4,12 +4,19 @@ Shapes: B windows, C channels, T samples, N tokens, P samples of a token, D feat
 """
 
 import math
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from models.methods.disentafl import DisentAflConfig
+from models.multimodal.encoders.dense import TextWeights
+from models.multimodal.encoders.log_mel import LogMel
+from protocol.tasks.task import Modality
+
+_QUIET: Final = 7.0
+_SPREAD: Final = 4.0
 
 
 class Adapter(nn.Module):
@@ -81,28 +88,82 @@ class AttentionEncoder(nn.Module):
     """The domain-agnostic part of a modality's encoder, the blob ``base/<m>``.
 
     Args:
-        channels: C of the modality.
+        modality: sound whose encoder in the task is ``mel`` becomes a spectrogram first, and counts of a text
+            their weights; an image is cut into tiles, all else into stretches.
         samples: T of its windows, which are cut into at most ``config.tokens`` patches; zeros fill the last.
         config: sizes.
+        bands: of the spectrogram; None: no spectrogram.
     """
 
-    def __init__(self, channels: int, samples: int, config: DisentAflConfig) -> None:
+    def __init__(
+        self, modality: Modality, samples: int, config: DisentAflConfig, bands: int | None = None
+    ) -> None:
         super().__init__()
-        self.patch = math.ceil(samples / config.tokens)
-        self.tokens = math.ceil(samples / self.patch)
-        self.embed = nn.Conv1d(channels, config.width, self.patch, stride=self.patch)
-        self.positions = nn.Parameter(0.02 * torch.randn(self.tokens, config.width))
+        channels = modality.channels
+        self.front: nn.Module | None = None
+        if modality.kind == "sound" and bands is not None:
+            spectrum = LogMel(modality.rate_hz, bands)
+            self.front = nn.Sequential(spectrum, _Levels())
+            channels, samples = channels * bands, spectrum.frames(samples)
+        elif modality.kind == "text":
+            self.front = TextWeights()
+        if modality.height is not None and modality.width is not None:
+            self.cut: _Tiles | _Stretches = _Tiles((modality.height, modality.width), config.tokens)
+        else:
+            self.cut = _Stretches(samples, config.tokens)
+        self.embed = nn.Conv1d(channels, config.width, self.cut.patch, stride=self.cut.patch)
+        self.positions = nn.Parameter(0.02 * torch.randn(self.cut.tokens, config.width))
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, x_BCT: Tensor, domain: Domain | None = None) -> Tensor:
         """``h'_BD`` of normalised windows: the mean over tokens."""
-        channels, samples = x_BCT.shape[1:]
-        padded = functional.pad(x_BCT, (0, self.tokens * self.patch - samples))
-        patches_BNP = padded.reshape(-1, channels, self.tokens, self.patch).transpose(1, 2).flatten(2)
+        patches_BNP = self.cut.patches(x_BCT if self.front is None else self.front(x_BCT))
         # the convolution whose stride is its kernel: one product, faster so on small windows
         h_BND = functional.linear(patches_BNP, self.embed.weight.flatten(1), self.embed.bias) + self.positions
         for i, layer in enumerate(self.layers):
             h_BND = layer(h_BND, None if domain is None else domain.layers[i])
         normed_BND: Tensor = self.norm(h_BND)
         return normed_BND.mean(dim=1)
+
+
+class _Levels(nn.Module):
+    """Log powers from -13.8 (silence) to some 5 as numbers about zero."""
+
+    def forward(self, spectrum: Tensor) -> Tensor:
+        return (spectrum + _QUIET) / _SPREAD
+
+
+class _Stretches:
+    """At most so many stretches of time, of equal length."""
+
+    def __init__(self, samples: int, most: int) -> None:
+        self.patch = math.ceil(samples / most)
+        self.tokens = math.ceil(samples / self.patch)
+
+    def patches(self, x_BCT: Tensor) -> Tensor:
+        """``(B, N, C * P)``."""
+        channels, samples = x_BCT.shape[1:]
+        padded = functional.pad(x_BCT, (0, self.tokens * self.patch - samples))
+        return padded.reshape(-1, channels, self.tokens, self.patch).transpose(1, 2).flatten(2)
+
+
+class _Tiles:
+    """At most so many square tiles of an image, row by row."""
+
+    def __init__(self, size: tuple[int, int], most: int) -> None:
+        self.size = size
+        side = max(1, math.isqrt(size[0] * size[1] // most))
+        while math.ceil(size[0] / side) * math.ceil(size[1] / side) > most:
+            side += 1
+        self.side = side
+        self.rows, self.columns = math.ceil(size[0] / side), math.ceil(size[1] / side)
+        self.patch, self.tokens = side * side, self.rows * self.columns
+
+    def patches(self, x_BCT: Tensor) -> Tensor:
+        """``(B, N, C * P)``."""
+        channels, side = x_BCT.shape[1], self.side
+        right, below = self.columns * side - self.size[1], self.rows * side - self.size[0]
+        image = functional.pad(torch.unflatten(x_BCT, 2, self.size), (0, right, 0, below))
+        tiles = image.reshape(-1, channels, self.rows, side, self.columns, side).permute(0, 2, 4, 1, 3, 5)
+        return tiles.reshape(-1, self.tokens, channels * self.patch)

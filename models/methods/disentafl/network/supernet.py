@@ -97,7 +97,9 @@ def part(task: Task, config: DisentAflConfig, blob: str) -> nn.Module:
     kind, _, rest = blob.partition("/")
     first, _, second = rest.partition(".")
     if kind == "base":
-        return AttentionEncoder(task.modality(rest).channels, task.samples(rest), config)
+        encoder = task.encoder(rest)
+        bands = encoder.bands if encoder.kind == "mel" else None
+        return AttentionEncoder(task.modality(rest), task.samples(rest), config, bands)
     if kind == "domain":
         return Domain(config)
     if kind == "expert":

@@ -103,7 +103,7 @@ def whole_trained(
 
     def step(index_B: Tensor) -> Tensor:
         part = batch.at(index_B)
-        x = local.augmented(part.x, recipe.rotate_deg, recipe.gain, generator)
+        x = local.augmented(part.x, recipe.rotate_deg, recipe.gain, generator, net.turning)
         keep_BM = _kept(part.present_BM, recipe, generator)
         return functional.cross_entropy(
             net.classify(features(net, FinetuneBatch(x, keep_BM, part.y_B), recipe)), part.y_B

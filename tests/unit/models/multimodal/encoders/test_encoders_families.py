@@ -18,7 +18,7 @@ from protocol.errors import Misconfigured
 from protocol.tasks.kinds import KINDS
 from protocol.tasks.network import Encoder
 from protocol.tasks.task import Modality
-from tests.support.kinds import KIND_OF, SMALL, kind_of, one_kind_task, windows_of
+from tests.support.kinds import KIND_OF, SMALL, kind_of, one_kind_task, task_of_kinds, windows_of
 
 D = 8
 
@@ -150,6 +150,10 @@ def test_a_residual_step_adds_what_went_in() -> None:
     step = Residual([torch.nn.Conv1d(2, 2, 1), BatchNorm(2)]).eval()
     x = torch.randn(3, 2, 5)
     assert torch.allclose(step(x), torch.relu(step.branch(x) + x))
+
+
+def test_sensor_streams_of_three_channels_turn_with_the_housing_and_colours_do_not() -> None:
+    assert build(task_of_kinds(("stream", "image", "sound"))).turning == {"accelerometer"}
 
 
 @pytest.mark.parametrize("name", SMALL)

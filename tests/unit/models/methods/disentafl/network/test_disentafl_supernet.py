@@ -1,5 +1,7 @@
 """The supernet by its parts, and the sub-network of a route."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,10 @@ from models.methods.disentafl.network.inference import RouteModel, predictions
 from models.methods.disentafl.network.supernet import Subnet, part, subnet
 from models.methods.disentafl.routing.blob_names import SHARED, config_of, profile_of, route
 from models.tensors import flatten
-from protocol.errors import Refused
+from protocol.errors import Misconfigured, Refused
 from protocol.output_names import outputs
-from protocol.tasks.task import LABEL
+from protocol.tasks.task import LABEL, Modality, Target
+from tests.support.kinds import MODALITIES, task_of_kinds
 from tests.support.methods.disentafl_cases import ACC, ALL, task_of, windows_of
 
 SMALL = {"width": 16, "hidden": 8, "heads": 2, "bottleneck": 4}
@@ -198,9 +201,10 @@ def test_the_numbers_of_a_modality_reach_the_network_normalised(task, state):
 
 @pytest.mark.parametrize(("samples", "tokens", "patch"), [(8, 16, 1), (50, 16, 4), (16, 16, 1), (17, 4, 5)])
 def test_any_window_becomes_at_most_so_many_tokens_and_all_of_it_is_read(samples, tokens, patch):
-    encoder = AttentionEncoder(2, samples, config_of(small(tokens=tokens)))
-    assert encoder.patch == patch
-    assert encoder.tokens <= tokens
+    stream = Modality(name="s", channels=2, rate_hz=10)
+    encoder = AttentionEncoder(stream, samples, config_of(small(tokens=tokens)))
+    assert encoder.cut.patch == patch
+    assert encoder.cut.tokens <= tokens
     x_BCT = torch.randn(3, 2, samples, generator=torch.Generator().manual_seed(0), requires_grad=True)
     # the mean of normalised features is that of LayerNorm's bias: a weight of their own makes them matter
     (encoder(x_BCT) * torch.arange(16)).sum().backward()
@@ -208,8 +212,38 @@ def test_any_window_becomes_at_most_so_many_tokens_and_all_of_it_is_read(samples
     assert bool((x_BCT.grad != 0).all())
 
 
+@pytest.mark.parametrize("size", [(8, 10), (28, 28), (3, 50), (1, 1), (96, 96)])
+def test_an_image_is_cut_into_at_most_so_many_square_tiles_and_all_of_it_is_read(size):
+    height, width = size
+    camera = Modality(name="c", kind="image", channels=3, height=height, width=width, rate_hz=1)
+    encoder = AttentionEncoder(camera, height * width, config_of(small(tokens=16)))
+    assert encoder.cut.tokens <= 16
+    x_BCT = torch.randn(2, 3, height * width, generator=torch.Generator().manual_seed(0))
+    tiles = encoder.cut.patches(x_BCT)
+    assert tiles.abs().sum() == pytest.approx(float(x_BCT.abs().sum()), rel=1e-5)
+    side = math.isqrt(encoder.cut.patch)
+    first = x_BCT.reshape(2, 3, height, width)[:, :, :side, :side]
+    corner = tiles[:, 0].reshape(2, 3, side, side)[:, :, : first.shape[2], : first.shape[3]]
+    assert torch.equal(corner, first)
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"), [("image", True), ("vector", True), ("sound", False), ("text", False)]
+)
+def test_a_target_of_a_kind_that_no_linear_layer_makes_is_refused_by_name(kind, taken):
+    made = Target(name="made", kind="generation", modality=MODALITIES[kind].name)
+    task = task_of_kinds(("stream", kind), "disentafl").model_copy(update={"targets": (made,)})
+    if taken:
+        assert config_of(task)
+        return
+    with pytest.raises(
+        Misconfigured, match=f"target 'made' is a modality of kind '{kind}'.*stream, image, vector"
+    ):
+        config_of(task)
+
+
 def test_patches_are_what_a_convolution_with_its_stride_for_kernel_gives():
-    encoder = AttentionEncoder(3, 10, config_of(small(tokens=4)))
+    encoder = AttentionEncoder(Modality(name="s", channels=3, rate_hz=10), 10, config_of(small(tokens=4)))
     x_BCT = torch.randn(2, 3, 10, generator=torch.Generator().manual_seed(0))
     seen = []
     encoder.layers[0].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
