@@ -14,6 +14,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from edge_agent.sources.base import REGISTRY, SourceKind, require_known, unit_doubts
+from edge_agent.sources.mqtt.frames import TopicFrame
 from edge_agent.sources.mqtt.values import Marker, MqttLabel, MqttModality, TopicGauge, parsed
 from edge_agent.sources.payloads import BadPayload
 from models.data.streams.batches import Batch
@@ -64,14 +65,16 @@ class Mqtt:
         read_password(self._link_settings)
         tls_context(self._link_settings)
         self._clock = clock
-        self._gauges = [TopicGauge(name, modality) for name, modality in settings.modalities.items()]
+        tables = settings.modalities.items()
+        self._gauges = [TopicGauge(name, modality) for name, modality in tables if modality.channels]
+        self._frames = [TopicFrame(name, modality) for name, modality in tables if not modality.channels]
         self._markers = [Marker(label) for label in settings.labels]
         self._batches: deque[Batch] = deque()
         self._link: Link | None = None
         self._bad = ""
         self._counts: dict[str, float] = {}
         self.name = f"mqtt {self._link_settings.where}"
-        self.channels = {name: len(modality.channels) for name, modality in settings.modalities.items()}
+        self.channels = {name: len(modality.channels) for name, modality in tables}
 
     @property
     def state(self) -> str:
@@ -88,7 +91,8 @@ class Mqtt:
 
     def doubts(self, task: Task) -> list[str]:
         """Units that differ from the task's, and labels of targets that it does not have."""
-        words = unit_doubts(self.name, {g.name: g.settings.unit for g in self._gauges}, task)
+        units = {name: modality.unit for name, modality in self._settings.modalities.items()}
+        words = unit_doubts(self.name, units, task)
         words += [
             f"{self.name}: labels for target {marker.settings.target!r}: task {task.name!r} has none"
             for marker in self._markers
@@ -97,13 +101,26 @@ class Mqtt:
         return words
 
     def follow(self, task: Task) -> None:
-        """Labels may use the names of the task's classes from now on."""
+        """Labels may use the names of the task's classes, and texts its buckets, from now on."""
         for marker in self._markers:
             marker.follow(task)
+        for frame in self._frames:
+            frame.follow(task)
+        self.channels = self.channels_in(task)
+
+    def channels_in(self, task: Task) -> dict[str, int]:
+        """See :class:`edge_agent.sources.base.SizedByTask`: vectors and texts are as large as the task says.
+
+        0: the task has the modality with another kind, or has none of that name.
+        """
+        found = {one.name: one.modality_in(task) for one in self._frames}
+        sizes = {name: 0 if modality is None else modality.channels for name, modality in found.items()}
+        return {gauge.name: len(gauge.settings.channels) for gauge in self._gauges} | sizes
 
     async def samples(self) -> AsyncIterator[Batch]:
         """Connect, for ever, and yield; see :class:`edge_agent.sources.base.Source`."""
         topics = [c.topic for g in self._gauges for c in g.settings.channels]
+        topics += [frame.frame.topic for frame in self._frames]
         topics += [m.settings.topic for m in self._markers]
         client = self._settings.client_id or f"lichen-{secrets.token_hex(6)}"
         link = self._link = Link(
@@ -153,10 +170,11 @@ class Mqtt:
         except BadPayload as error:
             self._refuse(message, error)
             return
-        takers: list[TopicGauge | Marker] = [*self._markers]
+        takers: list[TopicGauge | TopicFrame | Marker] = [*self._markers]
+        measured: list[TopicGauge | TopicFrame] = [*self._gauges, *self._frames]
         if self._settings.retained or not message.retain:
-            takers += self._gauges
-        elif any(gauge.hears(message.topic) for gauge in self._gauges):
+            takers += measured
+        elif any(one.hears(message.topic) for one in measured):
             self._counts["retained_ignored"] = self._counts.get("retained_ignored", 0) + 1
         for taker in takers:
             try:

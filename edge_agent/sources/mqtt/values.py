@@ -63,10 +63,20 @@ class TopicChannel(TimedValue):
     """One channel of a modality."""
 
 
-class MqttModality(Section):
-    """``[source.modalities.<name>]`` of an MQTT source."""
+class TimedFrame(Section):
+    """Where the vectors or texts of a modality are: one in each message."""
 
-    channels: Annotated[tuple[TopicChannel, ...], Field(min_length=1, max_length=64)]
+    topic: Topic
+    path: JsonPath = ""
+    """Of a list of numbers, or of a text; empty: the payload itself."""
+
+
+class MqttModality(Section):
+    """``[source.modalities.<name>]`` of an MQTT source: ``channels``, or ``vector``, or ``text``."""
+
+    channels: Annotated[tuple[TopicChannel, ...], Field(min_length=1, max_length=64)] = ()
+    vector: TimedFrame | None = None
+    text: TimedFrame | None = None
     every_s: Annotated[float, Field(gt=0, le=86400)] | None = None
     hold_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 60.0
     """With ``every_s``: how long a value is valid."""
@@ -80,6 +90,13 @@ class MqttModality(Section):
 
     @model_validator(mode="after")
     def _one_topic_or_a_beat(self) -> Self:
+        given = [name for name in ("channels", "vector", "text") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(
+                f"one of channels, vector and text is needed (found {', '.join(given) or 'none'})"
+            )
+        if not self.channels and self.every_s is not None:
+            raise ValueError(f"every_s: each message is one {given[0]}; leave it out")
         if self.every_s is None and len({c.topic for c in self.channels}) > 1:
             raise ValueError("channels of several topics have no common time: give every_s")
         if self.every_s is not None and self.hold_s < self.every_s:

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 from edge_agent.sources import LabelBatch
+from edge_agent.sources.mqtt.frames import TopicFrame
 from edge_agent.sources.mqtt.values import Marker, MqttLabel, MqttModality, TopicGauge
 from edge_agent.sources.payloads import BadPayload, loads
 from edge_agent.sources.registry import open_source
+from edge_agent.sources.task_match import matching_modalities
 from models.data.labels.rules import Labels
+from models.data.text_ngrams import counts_of
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Target, Task
 from runtime.clock import SystemClock
@@ -209,3 +212,93 @@ def test_labels_of_a_target_that_the_task_does_not_have_are_a_doubt(tmp_path):
     (words,) = source.doubts(TASK)
     assert "labels for target 'mood': task 'home' has none" in words
     assert source.channels == {}
+
+
+FRAMES = Task(
+    name="home",
+    labels=("empty", "busy"),
+    modalities=(
+        Modality(name="notes", kind="text", channels=32, rate_hz=0.1),
+        Modality(name="embedding", kind="vector", channels=3, rate_hz=1),
+        Modality(name="plain", channels=2, rate_hz=1),
+    ),
+)
+
+
+def frame(name="embedding", task=FRAMES, **keys):
+    one = TopicFrame(name, MqttModality.model_validate(keys))
+    one.follow(task)
+    return one
+
+
+def test_a_message_is_a_vector_or_the_counts_of_a_text():
+    vector = frame(vector={"topic": "v", "path": "values"}, factor=2.0, time_path="t")
+    (row,) = take(vector, "v", {"values": [1, "2", 3.5], "t": 1005.0}, 1000.0)
+    assert (row.modality, row.t.tolist(), row.values.tolist()) == ("embedding", [1005.0], [[2, 4, 7]])
+    assert take(vector, "another", {"values": [1, 2, 3]}, 0.0) == []
+    text = frame("notes", text={"topic": "n"})
+    for payload in (b"the kettle boils", b'"the kettle boils"'):
+        (row,) = take(text, "n", payload, 1.0)
+        np.testing.assert_array_equal(row.values, counts_of(["the kettle boils"], 32))
+    (row,) = take(text, "n", b"42", 1.0)
+    np.testing.assert_array_equal(row.values, counts_of(["42"], 32))
+
+
+@pytest.mark.parametrize(
+    ("one", "payload", "words"),
+    [
+        (frame(vector={"topic": "v"}), [1, 2], "2 values: a list of 3 numbers is needed"),
+        (frame(vector={"topic": "v"}), "1,2,3", "'1,2,3': a list of 3 numbers"),
+        (frame(vector={"topic": "v"}), [1, 2, [3]], "is not a number"),
+        (frame("notes", text={"topic": "v"}), {"text": 1}, "is not a text"),
+        (frame("notes", text={"topic": "v", "path": "x"}), {"text": 1}, "nothing at 'x'"),
+    ],
+)
+def test_a_message_that_is_no_vector_or_text_is_refused(one, payload, words):
+    with pytest.raises(BadPayload, match=words):
+        take(one, "v", payload, 0.0)
+
+
+def test_a_task_of_another_kind_gets_nothing():
+    for one in (frame("plain", vector={"topic": "v"}), frame("absent", text={"topic": "v"})):
+        assert take(one, "v", [1, 2], 0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "one of channels, vector and text is needed .found none"),
+        ({"text": {"topic": "a"}, "vector": {"topic": "a"}}, "found vector, text"),
+        ({"text": {"topic": "a"}, "every_s": 1.0}, "each message is one text; leave it out"),
+        ({"vector": {"topic": "a/#/b"}}, "is not a topic filter"),
+    ],
+)
+def test_tables_of_vectors_and_texts_are_checked(tmp_path, table, words):
+    with pytest.raises(Misconfigured, match=words):
+        source_of(tmp_path, 1, modalities={"m": table})
+
+
+async def test_texts_and_vectors_come_by_a_real_broker_as_the_task_says(tmp_path, broker):
+    tables = {"notes": {"text": {"topic": "home/notes"}}, "embedding": {"vector": {"topic": "home/e"}}}
+    source = source_of(tmp_path, broker.port, modalities=tables)
+    assert matching_modalities(FRAMES, [source]) == ("notes", "embedding")
+    source.follow(FRAMES)
+    assert source.channels == {"notes": 32, "embedding": 3}
+
+    async def speak():
+        await until(lambda: "connected to" in source.state)
+        for topic, payload in (("home/e", "[1]"), ("home/e", "[1, 2, 3]"), ("home/notes", "it boils")):
+            await asyncio.to_thread(tell, broker.port, topic, payload)
+
+    speaker = asyncio.create_task(speak())
+    got = {}
+    async with asyncio.timeout(10), aclosing(source.samples()) as stream:
+        async for batch in stream:
+            got[batch.modality] = batch.values
+            if len(got) == 2:
+                break
+    await speaker
+    assert got["embedding"].tolist() == [[1, 2, 3]]
+    np.testing.assert_array_equal(got["notes"], counts_of(["it boils"], 32))
+    assert source.counters["bad_payloads"] == 1
+    assert "1 values: a list of 3 numbers is needed" in source.state
