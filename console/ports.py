@@ -103,10 +103,11 @@ class NavigationLink:
 
 
 Controls = Callable[[Request, str, Mapping[str, Any]], str]
-"""Forms and buttons for a place of a page, as HTML: ``(request, place, subject)``. Places: ``device`` and
-``refusals`` (subject ``{"device": NAME}``), ``round`` (``{"round": N}``), ``rollout`` (``{"rollout": N,
-"phase": WORD}``), ``enrolment`` (``{"device": NAME, "status": WORD}``), ``fleet``, ``rounds``, ``rollouts``
-(``{}``). Further keys: ``status`` and ``quarantined`` of a ``device``, ``last`` (number) of ``rollouts``."""
+"""Forms and buttons for a place of a page, as HTML: ``(request, place, subject)``. Places: ``device``,
+``log`` and ``refusals`` (subject ``{"device": NAME}``), ``round`` (``{"round": N}``), ``rollout``
+(``{"rollout": N, "phase": WORD}``), ``enrolment`` (``{"device": NAME, "status": WORD}``), ``fleet``,
+``rounds``, ``rollouts`` (``{}``). Further keys: ``status`` and ``quarantined`` of a ``device``, ``last``
+(number) of ``rollouts``."""
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ class RunningConsole:
             certificates=None if tls is None else tls.certificates,
         )
         readings = SharedReadings(self._tables, watch)
-        self._devices = DeviceViews(settings, watch, events)
+        self._devices = DeviceViews(settings, watch, readings, events)
         parts = [
             Overview(settings, watch, readings, events).part(),
             RoundPages(watch, readings).part(),

@@ -127,12 +127,6 @@ def forms_of_device(subject: Mapping[str, Any]) -> list[ActionForm]:
     ask = ActionForm(
         ASK_STATE, "Ask for its state", f"The coordinator asks {name} for its state.", {"device": name}
     )
-    logs = ActionForm(
-        ASK_LOGS,
-        "Ask for its log",
-        f"The coordinator asks {name} for its last log lines. It sends them if its owner permits it.",
-        {"device": name},
-    )
     forget = ActionForm(
         FORGET,
         "Forget",
@@ -142,7 +136,14 @@ def forms_of_device(subject: Mapping[str, Any]) -> list[ActionForm]:
         danger=True,
     )
     release = _release_form(name) if subject.get("quarantined", True) else []
-    return [ask, logs, *release, *forms_of_enrolment(subject), forget]
+    return [ask, *release, *forms_of_enrolment(subject), forget]
+
+
+def forms_of_log(subject: Mapping[str, Any]) -> list[ActionForm]:
+    """For the place ``log``: ``{"device": NAME}``."""
+    name = str(subject["device"])
+    words = f"The coordinator asks {name} for its last log lines. It sends them if its owner permits it."
+    return [ActionForm(ASK_LOGS, "Ask for its log", words, {"device": name})]
 
 
 def forms_of_refusals(subject: Mapping[str, Any]) -> list[ActionForm]:

@@ -78,6 +78,7 @@ class ConsoleActions:
             "device": lambda: devices.forms_of_device(subject),
             "enrolment": lambda: devices.forms_of_enrolment(subject),
             "fleet": devices.forms_of_fleet,
+            "log": lambda: devices.forms_of_log(subject),
             "refusals": lambda: devices.forms_of_refusals(subject),
             "rollout": lambda: rollouts.forms_of_rollout(subject),
             "rollouts": lambda: rollouts.forms_of_rollouts(subject),

@@ -1,16 +1,22 @@
 """Everything that the tables have about one device, by a few look-ups whatever the size of the fleet."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import sqlalchemy as sa
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from console.tables.fleet import RefusalCount
+from console.tables.shared_readings import SharedReadings, SubjectReading
+from coordinator.diagnosis import device_logs
+from coordinator.diagnosis.device_logs import LogAnswer
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import names_in
+from coordinator.storage.location import Location
+from protocol.log_lines import LogLine
 from protocol.messages import State
 from runtime.text import one_line
 
@@ -18,6 +24,8 @@ ROUNDS: Final = 50
 """The newest rounds that are looked at."""
 _ATTEMPTS: Final = 100
 _REFUSALS: Final = 100
+_LOGS_S: Final = 15.0
+"""Time alone ends a question, and removes an answer: log lines are read again so often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +151,52 @@ def _selected(row: dict[str, Any], why: str) -> RoundPart:
         return RoundPart(row["round"], row["opened_wall"], None, "selected; no update yet", "warn", why)
     outcome = f"selected, sent no update; {one_line(row['outcome'], 200)}".rstrip("; ")
     return RoundPart(row["round"], row["opened_wall"], None, outcome, "bad", why)
+
+
+class DeviceLogsAnswer(BaseModel):
+    """The newest log lines of a device that an operator asked for; times in Unix seconds.
+
+    ``asked``: None: nobody asked within a day. ``waits``: an answer to that may come yet. ``answered``: when
+    the rest came. ``refused``: why it sends none. ``earlier``: how many lines before these it did not send.
+    """
+
+    device: str
+    asked: float | None = None
+    waits: bool = False
+    answered: float | None = None
+    refused: str = ""
+    earlier: int = 0
+    lines: tuple[LogLine, ...] = ()
+
+    @classmethod
+    def of(cls, device: str, found: LogAnswer | None) -> "DeviceLogsAnswer":
+        """What is known of a device."""
+        if found is None:
+            return cls(device=device)
+        asked = {"asked": found.asked, "waits": found.waits, "answered": found.answered}
+        if found.lines is None:
+            return cls(device=device, **asked)
+        sent = found.lines
+        return cls(device=device, **asked, refused=sent.refused or "", earlier=sent.earlier, lines=sent.lines)
+
+
+class DeviceLogReadings:
+    """Answers of devices, each read once for all operators.
+
+    Args:
+        location: of their tables.
+        readings: shared by all viewers.
+    """
+
+    def __init__(self, location: Location, readings: SharedReadings) -> None:
+        self._location = location
+        self._readings = readings
+
+    async def get(self, device: str) -> SubjectReading[DeviceLogsAnswer]:
+        """The newest answer of a device."""
+        now = time.time()
+
+        def read(_store: Database) -> DeviceLogsAnswer:
+            return DeviceLogsAnswer.of(device, device_logs.read(self._location, device, now))
+
+        return await self._readings.get("device-logs", (device, now // _LOGS_S), read)

@@ -6,6 +6,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.diagnosis.device_logs import DEVICE_LOGS
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
 from coordinator.storage.database import Database
@@ -50,7 +51,13 @@ def evaluations(store: Database, settings: CoordinatorSettings) -> object:
     )
 
 
+def device_logs(store: Database, settings: CoordinatorSettings) -> object:
+    """What the tables of answers of devices say of their last change."""
+    return settings.location.mark(DEVICE_LOGS, store)
+
+
 MARKS: Final[Mapping[str, Mark]] = {
+    "device-logs": device_logs,
     "evaluations": evaluations,
     "rollouts": rollouts,
     "rounds": rounds,

@@ -10,9 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.ports import ConsolePart, Endpoint, render
+from console.ports import ConsolePart, Endpoint, Role, render
 from console.tables.connection import TablesConnection
-from console.tables.device_detail import DeviceDetail, RoundPart, read_detail
+from console.tables.device_detail import (
+    DeviceDetail,
+    DeviceLogReadings,
+    DeviceLogsAnswer,
+    RoundPart,
+    read_detail,
+)
 from console.tables.fleet import FleetMember, FleetPicture, RefusalCount
 from console.tables.reader import SharedReader, SharedReading
 from console.tables.watch import TableWatch
@@ -127,17 +133,23 @@ class DeviceDetailAnswer(BaseModel):
 
 
 class OneDevice:
-    """Its page and its operation.
+    """Its page and its operations.
 
     Args:
         watch: whether the coordinator runs.
         fleet: reads all devices.
         tables: for what only this page reads.
+        logs: log lines of devices, for operators.
     """
 
     def __init__(
-        self, watch: TableWatch, fleet: SharedReader[FleetPicture], tables: TablesConnection
+        self,
+        watch: TableWatch,
+        fleet: SharedReader[FleetPicture],
+        tables: TablesConnection,
+        logs: DeviceLogReadings,
     ) -> None:
+        self._logs = logs
         self._watch = watch
         self._fleet = fleet
         self._tables = tables
@@ -148,7 +160,17 @@ class OneDevice:
         path = PATH + "/{device}"
         return ConsolePart(
             routes=[Route(path, self._page, methods=["GET"])],
-            endpoints=[Endpoint("GET", path, "One device", DeviceDetailAnswer, self._answer)],
+            endpoints=[
+                Endpoint("GET", path, "One device", DeviceDetailAnswer, self._answer),
+                Endpoint(
+                    "GET",
+                    f"{path}/logs",
+                    "The last log lines of a device that an operator asked for",
+                    DeviceLogsAnswer,
+                    self._last_logs,
+                    Role.OPERATOR,
+                ),
+            ],
         )
 
     async def _detail(self, device: str) -> tuple[DeviceDetail, str]:
@@ -200,8 +222,9 @@ class OneDevice:
         assert picture is not None  # noqa: S101 - _found raises then
         certificate = picture.identities.devices.get(one.name)
         conduct = picture.quarantine.get(one.name)
+        logs = await self._logs.get(one.name) if request.state.viewer.role >= Role.OPERATOR else None
         state = (status.trouble, status.status.get("running"), trouble)
-        shown = content_of(request, one, detail, certificate, conduct, state)
+        shown = content_of(request, one, detail, certificate, conduct, state, logs)
         if (same := unchanged(request, shown)) is not None:
             return same
         return render(
@@ -215,8 +238,13 @@ class OneDevice:
             conduct=conduct,
             windows=_windows(picture, detail),
             charts=charts_of(detail.history),
+            logs=logs,
             shown=shown,
         )
+
+    async def _last_logs(self, request: Request) -> DeviceLogsAnswer:
+        _, one, _, _ = await self._found(request)
+        return (await self._logs.get(one.name)).require()
 
     async def _answer(self, request: Request) -> DeviceDetailAnswer:
         reading, one, detail, trouble = await self._found(request)

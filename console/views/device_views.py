@@ -6,8 +6,10 @@ from typing import Final
 from console.ports import ConsolePart
 from console.tables.audit import AuditRows, check
 from console.tables.connection import TablesConnection
+from console.tables.device_detail import DeviceLogReadings
 from console.tables.fleet_source import FleetSource
 from console.tables.reader import SharedReader
+from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
 from console.views.audit import AuditView
 from console.views.device import OneDevice
@@ -28,11 +30,19 @@ class DeviceViews:
     Args:
         settings: of the coordinator.
         watch: whether it runs.
+        readings: shared by all viewers.
         events: hears what has changed.
     """
 
-    def __init__(self, settings: CoordinatorSettings, watch: TableWatch, events: EventStream) -> None:
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        watch: TableWatch,
+        readings: SharedReadings,
+        events: EventStream,
+    ) -> None:
         location = settings.location
+        self._logs = DeviceLogReadings(location, readings)
         self._settings = settings
         self._watch = watch
         self.whole, self._single = TablesConnection(location), TablesConnection(location)
@@ -44,7 +54,7 @@ class DeviceViews:
         """For the application."""
         return [
             FleetDevices(self._watch, self.fleet).part(),
-            OneDevice(self._watch, self.fleet, self._single).part(),
+            OneDevice(self._watch, self.fleet, self._single, self._logs).part(),
             EnrolmentView(self._settings, self._watch, self.fleet).part(),
             RefusalsView(self._watch, self.fleet).part(),
             AuditView(self._watch, self.audit, self.checks).part(),

@@ -114,8 +114,9 @@ class ConsoleBench:
         self.events = EventStream()
         self.tables = TablesConnection(settings.location)
         self.watch = TableWatch(settings, self.tables, self.events, MARKS)
-        self.views = DeviceViews(settings, self.watch, self.events)
-        rounds = RoundPages(self.watch, SharedReadings(self.tables, self.watch)).part()
+        readings = SharedReadings(self.tables, self.watch)
+        self.views = DeviceViews(settings, self.watch, readings, self.events)
+        rounds = RoundPages(self.watch, readings).part()
         parts = [*self.views.parts(), rounds, ConsolePart(assets=["console"])]
         self.console = Console(LoopbackViewers(), parts, ["console"], given={"fleet": settings.fleet})
         transport = httpx2.ASGITransport(

@@ -21,6 +21,7 @@ ENDPOINTS = {
     "GET /people": ("admin", {}, None, 200),
     "GET /devices": ("viewer", {}, None, 200),
     "GET /devices/{device}": ("viewer", {"device": "99"}, None, 404),
+    "GET /devices/{device}/logs": ("operator", {"device": "99"}, None, 404),
     "GET /enrolment": ("viewer", {}, None, 200),
     "GET /refusals": ("viewer", {}, None, 200),
     "GET /quarantine": ("viewer", {}, None, 200),

@@ -8,6 +8,7 @@ from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
+from coordinator.diagnosis import device_logs
 from coordinator.rollout.model import Begun, Create
 from coordinator.rollout.store import RolloutStore
 from coordinator.round_machine.events import RoundPhase
@@ -56,6 +57,9 @@ async def test_console_marks_change_with_what_their_pages_show_and_with_nothing_
             assert changed(exported) == {"rollouts"}
             book.play(Create(release=release(1), plan=plan()), NOW)
             assert changed(begun) == {"rollouts"}
+        created = marks()
+        device_logs.ask(settings.location, "a", NOW)
+        assert changed(created) == {"device-logs"}
         assert marks() == marks()
 
 
