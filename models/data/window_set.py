@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from models import npz
 from models.contract import FloatArray, WindowSet
 from models.data.streams import context
+from models.data.streams.frame_sizes import size_of
 from models.tensors import read_arrays, write_npz
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Task
@@ -63,6 +64,7 @@ def check(windows: WindowSet, task: Task, where: str = "windows") -> WindowSet:
         if array.shape != shapes[key]:
             raise Misconfigured(
                 f"{where}: {key} has shape {array.shape}, task {task.name!r} needs {shapes[key]}"
+                f"{_pixels(task, key.removeprefix(_X))}"
             )
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise Misconfigured(
@@ -77,6 +79,12 @@ def check(windows: WindowSet, task: Task, where: str = "windows") -> WindowSet:
             f"classes 0 to {len(task.labels) - 1}, and -1 means unlabelled"
         )
     return windows
+
+
+def _pixels(task: Task, name: str) -> str:
+    """How an image becomes a window, as a hint; empty for what is no image."""
+    modality = next((one for one in task.modalities if one.name == name and one.kind == "image"), None)
+    return "" if modality is None else f": {size_of(modality)}, row by row (reshape(B, C, H * W))"
 
 
 def _check_target(windows: WindowSet, task: Task, name: str, y_B: NDArray[Any], where: str) -> None:

@@ -69,7 +69,8 @@ class TopicFrame:
     def _counts(modality: Modality, value: Any) -> NDArray[np.float32]:
         if not isinstance(value, str | int | float):
             raise BadPayload(f"{shown(value)} is not a text")
-        return counts_of([str(value)], modality.channels)[0]
+        counts_1V = counts_of([str(value)], modality.channels)
+        return counts_1V.ravel()
 
     def _numbers(self, modality: Modality, value: Any) -> NDArray[np.float32]:
         if not isinstance(value, list) or len(value) != modality.channels:

@@ -57,7 +57,7 @@ def source_of(folder: Path, task: Task | None = TASK) -> Replay:
     return source
 
 
-async def test_a_replay_gives_the_windows_that_the_recording_is_cut_into(tmp_path):
+async def test_a_replay_gives_the_windows_that_the_recording_is_cut_into(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     source.follow(TASK)
     assert source.channels == {"camera": 72, "imu": 3, "sound": 1, "words": 32}
@@ -76,14 +76,14 @@ async def test_a_replay_gives_the_windows_that_the_recording_is_cut_into(tmp_pat
         np.testing.assert_array_equal(np.concatenate([w.x[name] for w in found]), x_BCT, err_msg=name)
 
 
-async def test_before_a_task_is_known_texts_are_held_back_and_frames_are_not(tmp_path):
+async def test_before_a_task_is_known_texts_are_held_back_and_frames_are_not(tmp_path: Path) -> None:
     source = source_of(tmp_path, None)
     assert source.channels == {"camera": 72, "imu": 3, "sound": 1, "words": 0}
     names = {b.modality async for b in source.samples() if isinstance(b, SampleBatch)}
     assert names == {"camera", "imu", "sound"}
 
 
-def test_images_of_another_shape_are_not_collected_and_the_doubts_say_why(tmp_path):
+def test_images_of_another_shape_are_not_collected_and_the_doubts_say_why(tmp_path: Path) -> None:
     source = source_of(tmp_path)
     turned = TASK.modality("camera").model_copy(update={"height": 8, "width": 9})
     task = TASK.model_copy(update={"modalities": (turned, *TASK.modalities[1:])})
@@ -93,7 +93,7 @@ def test_images_of_another_shape_are_not_collected_and_the_doubts_say_why(tmp_pa
     assert source_mismatches(task, [source])
 
 
-async def test_a_trial_of_sources_says_one_range_of_an_image(tmp_path):
+async def test_a_trial_of_sources_says_one_range_of_an_image(tmp_path: Path) -> None:
     (report,) = await check_sources([source_of(tmp_path)], TASK, 5.0, SystemClock())
     camera = report["modalities"]["camera"]
     assert (camera["samples"], camera["rate_hz"]) == (40, 5.0)
@@ -102,7 +102,7 @@ async def test_a_trial_of_sources_says_one_range_of_an_image(tmp_path):
     assert (report["failed"], report["misfits"], report["doubts"]) == ([], [], [])
 
 
-def test_an_agent_whose_task_has_texts_starts_from_a_task_file(tmp_path):
+def test_an_agent_whose_task_has_texts_starts_from_a_task_file(tmp_path: Path) -> None:
     write_npz(tmp_path / "made.npz", recording())
     task = TASK.model_dump(mode="json", exclude_defaults=True)
     (tmp_path / "task.toml").write_text(toml(task))

@@ -1,5 +1,7 @@
 """Windows of images, sound, vectors and texts on disk: bit for bit, in few bytes, in a store of their own."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -42,7 +44,7 @@ def windows(count: int = 12) -> WindowSet:
     return WindowSet(values, present, np.ones((count, 5), np.float32), np.arange(count) % 3)
 
 
-def test_every_kind_comes_back_bit_for_bit(tmp_path):
+def test_every_kind_comes_back_bit_for_bit(tmp_path: Path) -> None:
     store, given = WindowStore(tmp_path, TASK, 10_000_000), windows()
     store.add(given)
     store.commit()
@@ -53,13 +55,13 @@ def test_every_kind_comes_back_bit_for_bit(tmp_path):
     store.close()
 
 
-def test_a_pixel_takes_a_byte_and_a_sound_of_16_bits_two():
+def test_a_pixel_takes_a_byte_and_a_sound_of_16_bits_two() -> None:
     (row, *_) = rows_of(TASK, windows())
     assert len(row.x) == 4 * 40 + (1 + 144) + (1 + 2 * 200) + (1 + 4 * 5) + (1 + 32)
     assert whole_bytes(TASK) == 4 * (40 + 144 + 200 + 5 + 32) + 4, "at most, and in memory"
 
 
-def test_the_budget_counts_the_bytes_on_disk(tmp_path):
+def test_the_budget_counts_the_bytes_on_disk(tmp_path: Path) -> None:
     grid = small_task((IMAGE,), window=Window(length_s=2.0, stride_s=1.0))
     rng = np.random.default_rng(0)
     count = 400
@@ -73,7 +75,7 @@ def test_the_budget_counts_the_bytes_on_disk(tmp_path):
     store.close()
 
 
-def test_a_damaged_row_is_an_error_and_never_another_picture():
+def test_a_damaged_row_is_an_error_and_never_another_picture() -> None:
     (row, *_) = rows_of(TASK, windows())
     broken = bytearray(row.x)
     broken[160] = 77
@@ -81,7 +83,7 @@ def test_a_damaged_row_is_an_error_and_never_another_picture():
         as_set(TASK, [type(row)(row.y, row.present, row.quality, bytes(broken))])
 
 
-def test_stores_of_streams_keep_their_names_and_other_kinds_have_their_own():
+def test_stores_of_streams_keep_their_names_and_other_kinds_have_their_own() -> None:
     assert grid_digest(toy_task()) == "0871b96a12e0", "every device's store has this name"
 
     def digest(**changes: object) -> str:

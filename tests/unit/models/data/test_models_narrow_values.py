@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("x", "width"), CASES.values(), ids=CASES.keys())
-def test_values_take_the_narrowest_type_that_loses_nothing(x, width):
+def test_values_take_the_narrowest_type_that_loses_nothing(x: Any, width: Any) -> None:
     data = encode(x)
     assert len(data) == 1 + width * len(x)
     found, end = decode(b"before" + data + b"behind", 6, len(x))
@@ -34,12 +36,12 @@ def test_values_take_the_narrowest_type_that_loses_nothing(x, width):
         arrays(np.uint8, st.integers(0, 200)),
     )
 )
-def test_any_values_come_back_bit_for_bit(values):
+def test_any_values_come_back_bit_for_bit(values: Any) -> None:
     x = values.astype(np.float32)
     assert decode(encode(x), 0, len(x))[0].tobytes() == x.tobytes()
 
 
-def test_damaged_values_are_refused():
+def test_damaged_values_are_refused() -> None:
     data = encode(np.arange(10, dtype=np.float32))
     for bad, error in ((b"\x09" + data[1:], ValueError), (data[:-1], ValueError), (b"", IndexError)):
         with pytest.raises(error):

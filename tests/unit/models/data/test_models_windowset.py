@@ -7,7 +7,7 @@ import pytest
 from models.contract import WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Window
+from protocol.tasks.task import Modality, Window
 from tests.support.tasks import sensors, small_task
 
 TASK = small_task(sensors(acc=(3, 10), mic=(1, 20)), "ab", window=Window(length_s=1))
@@ -121,3 +121,17 @@ def test_elements_without_a_size_take_no_memory(tmp_path):
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
     with pytest.raises(Misconfigured, match="elements without a size"):
         window_set.load(tmp_path / "lying.npz")
+
+
+def test_an_image_of_another_size_is_refused_with_the_size_that_is_needed():
+    camera = Modality(name="camera", kind="image", channels=3, height=4, width=5, rate_hz=5)
+    task = small_task((camera,), "ab")
+    ones = np.ones((2, 1), bool)
+    made = WindowSet(
+        {"camera": np.zeros((2, 3, 4, 5), np.float32)}, ones, ones.astype(np.float32), np.zeros(2, int)
+    )
+    words = r"x/camera has shape \(2, 3, 4, 5\), .*needs \(2, 3, 20\): images of 4 x 5 pixels"
+    with pytest.raises(Misconfigured, match=words):
+        window_set.check(made, task)
+    rows = replace(made, x={"camera": made.x["camera"].reshape(2, 3, 20)})
+    assert window_set.check(rows, task) is rows

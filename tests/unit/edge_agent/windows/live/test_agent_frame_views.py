@@ -25,12 +25,12 @@ def pixels(modality: Modality, values: np.ndarray) -> np.ndarray:
     return data.reshape(seen["height"], seen["width"], seen["channels"])
 
 
-def test_a_picture_is_shown_pixel_by_pixel_in_its_colours():
+def test_a_picture_is_shown_pixel_by_pixel_in_its_colours() -> None:
     chw = np.random.default_rng(0).integers(0, 256, (3, 4, 6))
     np.testing.assert_array_equal(pixels(CAMERA, chw), chw.transpose(1, 2, 0))
 
 
-def test_pictures_of_another_scale_and_size_and_of_other_channels():
+def test_pictures_of_another_scale_and_size_and_of_other_channels() -> None:
     shares = CAMERA.model_copy(update={"channels": 2, "low": 0.0, "high": 1.0})
     chw = np.full((2, 4, 6), 0.5)
     chw[0, 1, 2], chw[0, 0, 0] = 2.0, -1.0
@@ -42,12 +42,12 @@ def test_pictures_of_another_scale_and_size_and_of_other_channels():
     assert max(shown.shape) <= LONGEST
 
 
-def test_vectors_and_texts_are_short():
+def test_vectors_and_texts_are_short() -> None:
     assert len(frame_view(VECTOR, np.arange(1000, dtype=np.float32))["values"]) <= MAX_VALUES
     assert frame_view(WORDS, counts_of(["kettle"], 64)[0]) == {"ngrams": 15}
 
 
-def test_a_viewer_gets_the_newest_frame_and_holds_no_more():
+def test_a_viewer_gets_the_newest_frame_and_holds_no_more() -> None:
     live = LiveSignal()
     live.use(small_task((CAMERA, IMU, WORDS)))
     with live.viewer() as viewer:

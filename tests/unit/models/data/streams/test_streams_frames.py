@@ -1,5 +1,7 @@
 """Images, vectors and texts in windows: the newest frame, and no more of them in memory than windows need."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -59,7 +61,7 @@ def by_start(found: list[Windows]) -> dict[float, float]:
     }
 
 
-def test_a_window_holds_the_newest_frame_in_it_as_it_came():
+def test_a_window_holds_the_newest_frame_in_it_as_it_came() -> None:
     modality = camera(channels=3)
     windower = Windower(task(modality), ("camera",))
     windower.feed(frames(modality, [0.1, 0.9, 1.9, 2.0, 3.2, 7.5]), 0.0)
@@ -73,7 +75,7 @@ def test_a_window_holds_the_newest_frame_in_it_as_it_came():
     assert found[0].covered["camera"].all()
 
 
-def test_no_window_at_the_end_of_a_recording_has_an_image_alone_because_it_has_hardly_begun():
+def test_no_window_at_the_end_of_a_recording_has_an_image_alone_because_it_has_hardly_begun() -> None:
     modality = camera()
     windower = Windower(task(modality, IMU))
     windower.feed(motion(0, 8), 0.0)
@@ -83,14 +85,14 @@ def test_no_window_at_the_end_of_a_recording_has_an_image_alone_because_it_has_h
     assert all(w.present_BM.all() for w in found)
 
 
-def test_images_one_a_window_are_all_in_a_window():
+def test_images_one_a_window_are_all_in_a_window() -> None:
     modality = camera(rate_hz=1)
     windower = Windower(task(modality, length_s=1.0, stride_s=1.0))
     windower.feed(frames(modality, np.arange(20.0)), 0.0)
     assert by_start(flushed(windower)) == {float(k): float(k) for k in range(20)}
 
 
-def test_frames_in_any_order_and_in_parts_give_the_same_windows():
+def test_frames_in_any_order_and_in_parts_give_the_same_windows() -> None:
     modality = camera()
     rng = np.random.default_rng(3)
     t = np.sort(rng.uniform(0, 30, 300))
@@ -107,7 +109,7 @@ def test_frames_in_any_order_and_in_parts_give_the_same_windows():
 @pytest.mark.parametrize(
     ("length_s", "stride_s"), [(2.56, 1.28), (2.0, 0.1), (0.3, 1.0), (0.1, 0.1), (1.1, 0.7)]
 )
-def test_dropping_frames_changes_no_window(length_s, stride_s):
+def test_dropping_frames_changes_no_window(length_s: Any, stride_s: Any) -> None:
     """A track that drops frames as they come, against one look at all of them."""
     modality = camera(2)
     rng = np.random.default_rng(1)
@@ -123,7 +125,7 @@ def test_dropping_frames_changes_no_window(length_s, stride_s):
         assert x_BCT[b, 0, 0] == np.float32(inside.max() if len(inside) else 0.0)
 
 
-def test_a_camera_of_30_hz_holds_a_frame_for_each_open_window_and_no_more():
+def test_a_camera_of_30_hz_holds_a_frame_for_each_open_window_and_no_more() -> None:
     modality = camera(96, 30, 3)
     windower = Windower(task(IMU, modality, length_s=2.56, stride_s=1.28))
     track = windower._tracks["camera"]
@@ -135,7 +137,7 @@ def test_a_camera_of_30_hz_holds_a_frame_for_each_open_window_and_no_more():
     assert all(row.base is None for row in track._rows), "no row holds its batch in memory"
 
 
-def test_large_frames_wait_for_nobody_beyond_64_mb():
+def test_large_frames_wait_for_nobody_beyond_64_mb() -> None:
     modality = Modality(name="camera", kind="image", channels=3, height=480, width=640, rate_hz=1)
     windower = Windower(task(IMU, modality, length_s=2.0, stride_s=1.0))
     track = windower._tracks["camera"]
@@ -147,7 +149,7 @@ def test_large_frames_wait_for_nobody_beyond_64_mb():
         assert len(track.times()) * 4 * modality.sample_values <= 64 * 2**20
 
 
-def test_frames_and_motion_give_the_same_windows_at_every_pace():
+def test_frames_and_motion_give_the_same_windows_at_every_pace() -> None:
     modality = camera()
     grid = task(modality, IMU)
     found = []
@@ -163,7 +165,7 @@ def test_frames_and_motion_give_the_same_windows_at_every_pace():
     assert found[0][0.0] == 1.85
 
 
-def test_a_rare_frame_delays_no_window():
+def test_a_rare_frame_delays_no_window() -> None:
     modality = Modality(name="camera", kind="vector", channels=4, rate_hz=0.01)
     windower = Windower(task(modality, IMU), lateness_s=2.0)
     windower.feed(frames(modality, [0.5]), 0.0)
@@ -175,7 +177,7 @@ def test_a_rare_frame_delays_no_window():
     assert by_start(closed) == {0.0: 0.5}
 
 
-def test_a_late_frame_is_counted_and_one_of_an_open_window_is_taken():
+def test_a_late_frame_is_counted_and_one_of_an_open_window_is_taken() -> None:
     modality = camera()
     windower = Windower(task(modality), ("camera",))
     windower.feed(frames(modality, [0.1, 5.0]), 0.0)
@@ -186,7 +188,7 @@ def test_a_late_frame_is_counted_and_one_of_an_open_window_is_taken():
     assert by_start(drain(windower)) == {4.0: 5.0, 5.0: 6.9, 6.0: 6.9}
 
 
-def test_a_camera_whose_clock_is_set_back_begins_anew():
+def test_a_camera_whose_clock_is_set_back_begins_anew() -> None:
     modality = camera()
     windower = Windower(task(modality), ("camera",))
     windower.feed(frames(modality, [1000.5, 1001.5]), 0.0)
@@ -197,7 +199,7 @@ def test_a_camera_whose_clock_is_set_back_begins_anew():
     assert max(found.values()) == 1001.5, "what was open before the step is closed, not lost"
 
 
-def test_a_frame_of_another_size_and_one_that_is_not_finite_are_counted():
+def test_a_frame_of_another_size_and_one_that_is_not_finite_are_counted() -> None:
     modality = camera()
     windower = Windower(task(modality), ("camera",))
     windower.feed(frames(camera(5), [0.1]), 0.0)
@@ -208,7 +210,7 @@ def test_a_frame_of_another_size_and_one_that_is_not_finite_are_counted():
     assert by_start(flushed(windower)) == {0.0: 0.3}
 
 
-def test_an_image_sound_and_motion_come_together_in_a_window():
+def test_an_image_sound_and_motion_come_together_in_a_window() -> None:
     modality = camera()
     windower = Windower(task(modality, SOUND, IMU))
     t = np.arange(16_000 * 5) / 16_000
@@ -227,7 +229,7 @@ def test_an_image_sound_and_motion_come_together_in_a_window():
     np.testing.assert_array_equal(found.x["sound"][0, 0], tone[32_000:64_000])
 
 
-def test_a_context_of_streams_leaves_frames_as_they_are():
+def test_a_context_of_streams_leaves_frames_as_they_are() -> None:
     modality = camera()
     grid = small_task((modality, IMU), window=Window(length_s=2.0, stride_s=1.0, context_s=5.0))
     windower = Windower(grid)

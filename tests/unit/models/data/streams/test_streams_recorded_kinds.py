@@ -1,6 +1,7 @@
 """Recordings with images, sound, vectors and texts: read, checked against a task, cut, written again."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def task(*modalities: Modality) -> Task:
 
 def npz(folder: Path, **arrays: np.ndarray) -> Path:
     path = folder / "made.npz"
-    np.savez(path, **{name.replace("__", "/"): array for name, array in arrays.items()})
+    named: dict[str, Any] = {name.replace("__", "/"): array for name, array in arrays.items()}
+    np.savez(path, **named)
     return path
 
 
@@ -42,8 +44,8 @@ def kinds(made: Task, recording: Recording) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", ["frames", "rows", "rows with a shape", "floats", "disordered"])
-def test_images_are_frames_channel_first_or_the_same_in_rows(tmp_path, form):
-    arrays = {"camera__t": T, "camera__values": PIXELS.reshape(50, -1)}
+def test_images_are_frames_channel_first_or_the_same_in_rows(tmp_path: Path, form: Any) -> None:
+    arrays: dict[str, np.ndarray] = {"camera__t": T, "camera__values": PIXELS.reshape(50, -1)}
     if form in {"frames", "disordered"}:
         arrays["camera__values"] = PIXELS
     elif form == "rows with a shape":
@@ -62,7 +64,7 @@ def test_images_are_frames_channel_first_or_the_same_in_rows(tmp_path, form):
     assert "channels" not in kinds(task(CAMERA), recording)
 
 
-def test_a_recording_is_written_as_it_was_read(tmp_path):
+def test_a_recording_is_written_as_it_was_read(tmp_path: Path) -> None:
     given = Recording(
         {
             "camera": Stream(T, PIXELS.reshape(50, -1), size=(3, 10, 8)),
@@ -100,7 +102,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arrays", "words"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_no_frame_and_no_text_is_refused_in_words(tmp_path, arrays, words):
+def test_what_is_no_frame_and_no_text_is_refused_in_words(tmp_path: Path, arrays: Any, words: Any) -> None:
     with pytest.raises(Misconfigured, match=words):
         read(npz(tmp_path, camera__t=T, **arrays))
 
@@ -124,7 +126,9 @@ MISFITS = {
 
 
 @pytest.mark.parametrize(("modality", "stream", "words"), MISFITS.values(), ids=MISFITS.keys())
-def test_data_of_another_kind_or_size_is_named_by_the_check_and_by_the_windows(modality, stream, words):
+def test_data_of_another_kind_or_size_is_named_by_the_check_and_by_the_windows(
+    modality: Any, stream: Any, words: Any
+) -> None:
     made, recording = task(modality), Recording({modality.name: stream})
     with pytest.raises(Misconfigured, match=words):
         next(cut(made, recording))
@@ -135,7 +139,7 @@ def test_data_of_another_kind_or_size_is_named_by_the_check_and_by_the_windows(m
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_tables_have_vectors_in_columns_and_texts_in_a_column_of_words(tmp_path, suffix):
+def test_tables_have_vectors_in_columns_and_texts_in_a_column_of_words(tmp_path: Path, suffix: Any) -> None:
     path = tmp_path / f"made{suffix}"
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(20, 4)).round(3)
@@ -149,7 +153,10 @@ def test_tables_have_vectors_in_columns_and_texts_in_a_column_of_words(tmp_path,
         path.write_text("\n".join(lines))
     else:
         pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        columns = {"t": T[:20], **{f"vector.{c}": vectors[:, i] for i, c in enumerate("abcd")}}
+        columns: dict[str, Any] = {
+            "t": T[:20],
+            **{f"vector.{c}": vectors[:, i] for i, c in enumerate("abcd")},
+        }
         columns |= {"words.text": [w or None for w in texts], "label": ["a"] * 10 + ["b"] * 10}
         pq.write_table(pa.table(columns), path)
     made, recording = task(VECTOR, WORDS), read(path)
@@ -165,14 +172,14 @@ def test_tables_have_vectors_in_columns_and_texts_in_a_column_of_words(tmp_path,
     np.testing.assert_array_equal(of_table.x["words"][0, :, 0], expected[0])
 
 
-def test_a_column_of_texts_beside_numbers_of_the_same_modality_is_refused(tmp_path):
+def test_a_column_of_texts_beside_numbers_of_the_same_modality_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "made.csv"
     path.write_text("t,words.text,words.a\n0,hello,1\n")
     with pytest.raises(Misconfigured, match=r"'words' has a column of texts and 'words\.a'"):
         read(path)
 
 
-def test_findings_of_frames_and_texts():
+def test_findings_of_frames_and_texts() -> None:
     dead = Stream(T, np.repeat(PIXELS[:1].reshape(1, -1), 50, 0))
     assert "all 50 samples are equal" in kinds(task(CAMERA), Recording({"camera": dead}))["constant"]
     far = Stream(np.append(T, T[-1] + 20), np.concatenate([ROWS.values, ROWS.values[:1]]))

@@ -1,5 +1,7 @@
 """Sound in windows: samples as they came, whatever the phase and the clock of the microphone."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,7 @@ CLOCKS = {
 
 
 @pytest.mark.parametrize("clock", CLOCKS.values(), ids=CLOCKS.keys())
-def test_a_window_is_a_stretch_of_the_sound_within_5_ms_of_its_place(clock):
+def test_a_window_is_a_stretch_of_the_sound_within_5_ms_of_its_place(clock: Any) -> None:
     t = clock(np.arange(len(X), dtype=np.float64))
     found = windows(t)
     full = found.present_BM[:, 0] & found.covered["sound"].all(axis=1)
@@ -56,14 +58,14 @@ def test_a_window_is_a_stretch_of_the_sound_within_5_ms_of_its_place(clock):
     assert exact >= full.sum() - 2, "the first and the last window may reach over an end"
 
 
-def test_the_parts_in_which_it_comes_change_nothing():
+def test_the_parts_in_which_it_comes_change_nothing() -> None:
     t = (np.arange(len(X)) + 0.3) / (RATE * 1.0001)
     one, many = windows(t, parts=1), windows(t, parts=101)
     np.testing.assert_array_equal(one.start_B, many.start_B)
     np.testing.assert_array_equal(one.x["sound"], many.x["sound"])
 
 
-def test_a_lost_block_is_a_gap_and_is_not_joined():
+def test_a_lost_block_is_a_gap_and_is_not_joined() -> None:
     t = np.arange(len(X)) / RATE
     there = (t < 1.6) | (t >= 1.8)
     found = windows(t[there], X[there])
@@ -76,7 +78,7 @@ def test_a_lost_block_is_a_gap_and_is_not_joined():
     np.testing.assert_array_equal(x_T[int(0.66 * RATE) :], X[int(1.66 * RATE) : 2 * RATE])
 
 
-def test_a_slow_sound_of_another_rate_is_put_onto_the_grid():
+def test_a_slow_sound_of_another_rate_is_put_onto_the_grid() -> None:
     """8 kHz where the task says 16."""
     t = np.arange(2 * RATE) / 8000
     found = windows(t, t.astype(np.float32))
