@@ -11,7 +11,7 @@ from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.selection.policies import policy
 from models import packages
 from models.data import window_set
-from models.registry import method
+from models.registry import admit, method
 from models.spec import MethodSpec
 from protocol.cohort import MAX_MEMBERS
 from protocol.errors import Misconfigured
@@ -29,10 +29,16 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
         Misconfigured: the message names the task file, and each wrong key in a line.
     """
     task = load_toml(Task, settings.task, named_by="task in coordinator.toml")
+    packages.require(task, settings.packages.allow)
+    admit(task, settings.packages.allow)
     wrong = problems(task)
     if wrong:
         raise Misconfigured("\n".join(f"{settings.task}: {words}" for words in wrong))
-    packages.require(task, settings.packages.allow)
+    if packages.is_own_method(task) and settings.compute.ray:
+        raise Misconfigured(
+            f"{settings.task}: method {task.method!r} is of a package, which the nodes of a cluster do not "
+            "import; leave compute.ray out"
+        )
     _check_evaluation(settings.evaluation.data, task)
     spec = method(task.method)
     return spec.completed(task), spec

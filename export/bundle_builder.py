@@ -1,7 +1,6 @@
 """Makes a bundle of a global state: inference module, ONNX export, parity gate, pack."""
 
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
 from torch import nn
@@ -42,7 +41,7 @@ def inference_module(task: Task, state: Blobs) -> nn.Module:
     """
     spec = method(task.method)
     spec.configure(task)
-    client = import_module(f"models.methods.{spec.name}.client").make_client()
+    client = spec.client()
     make = getattr(client, "inference_model", None)
     if make is None:
         raise Misconfigured(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from export.job import require_parts
 from models import packages
 from models.contract import Blobs, Profile, RoutedServer, WindowSet
-from models.registry import method
+from models.registry import admit, method
 from protocol.bundle import BundleManifest
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import decode_frame, digest
@@ -155,7 +155,8 @@ def make(
     """
     task, version = chosen.task, chosen.version
     packages.permit(chosen.packages)
-    packages.require(task, chosen.packages)
+    packages.require_permitted(task)
+    admit(task, chosen.packages)
     route = route_of(task, inputs, targets)
     state = read_state(version, chosen.blobs, for_all(task, version) if route is None else route)
     require_parts()

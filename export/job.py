@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError
 from models import packages
 from models.contract import WindowSet
 from models.data import window_set
+from models.registry import admit
 from models.worker.job_folder import load_state
 from protocol.base import Count, Digest, Wire, first_fault
 from protocol.errors import Misconfigured
@@ -105,7 +106,8 @@ def do(job_dir: Path) -> None:
         path.unlink(missing_ok=True)
     require_parts()
     packages.permit(job.packages)
-    packages.require(job.task, job.packages)
+    packages.require_permitted(job.task)
+    admit(job.task, job.packages)
     import torch  # noqa: PLC0415 - a wrong job is answered before the second that torch takes to load
 
     torch.set_num_threads(job.threads)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
 from models.guided import ServerTrainer
 from models.materials import KINDS, MaterialKind, MaterialName
-from models.packages import wanted
+from models.packages import METHODS, from_source, wanted
 from protocol.frames.tensors import Codec
 from protocol.tasks.kinds import KINDS as MODALITY_KINDS
 from protocol.tasks.kinds import ModalityKind
@@ -106,6 +107,8 @@ class MethodSpec(Generic[C]):
     """Whether ``task.robust.fold`` may be other than ``mean``."""
     own_parts: tuple[str, ...] = ()
     """Groups of entry points (:mod:`models.packages`) whose parts its network may have."""
+    home: str = ""
+    """Of a method from a package: the Python package that holds its halves. Set by the registry."""
     reported: tuple[str, ...] = ()
     """Metrics of updates whose mean over devices, weighted by samples, is a version's metric if the
     coordinator cannot evaluate versions."""
@@ -149,7 +152,8 @@ class MethodSpec(Generic[C]):
                 f"task {task.name!r}, method {self.name!r}: targets, and modalities with input = false, are "
                 "for methods that predict several things; this one predicts label"
             )
-        if trouble := next((key for key, group, _ in wanted(task) if group not in self.own_parts), ""):
+        parts = (key for key, group, _ in wanted(task) if group not in {METHODS, *self.own_parts})
+        if trouble := next(parts, ""):
             known = ", ".join(self.own_parts) or "none"
             raise Misconfigured(
                 f"task {task.name!r}, method {self.name!r}: {trouble}: it has no place for such a part of a "
@@ -188,19 +192,25 @@ class MethodSpec(Generic[C]):
                 'name them: [labelled] file = "..."'
             )
 
+    def _half(self, name: str) -> ModuleType:
+        if not self.home:
+            return import_module(f"models.methods.{self.name}.{name}")
+        with from_source():
+            return import_module(f"{self.home}.{name}")
+
     def server(self) -> Server:
         """The coordinator's half (NumPy)."""
-        server: Server = import_module(f"models.methods.{self.name}.server").make_server()
+        server: Server = self._half("server").make_server()
         return server
 
     def client(self) -> Client:
         """The device's half (may import torch: call it in the worker only)."""
-        client: Client = import_module(f"models.methods.{self.name}.client").make_client()
+        client: Client = self._half("client").make_client()
         return client
 
     def trainer(self) -> ServerTrainer:
         """The coordinator's training of a ``guided`` method (imports torch: call it in the worker only)."""
-        trainer: ServerTrainer = import_module(f"models.methods.{self.name}.trainer").make_trainer()
+        trainer: ServerTrainer = self._half("trainer").make_trainer()
         return trainer
 
     def blended(self, task: Task, state: Blobs, private: Tensors) -> Blobs:
@@ -217,13 +227,13 @@ class MethodSpec(Generic[C]):
         config = self.configure(task)
         if not self.personal(config):
             return state
-        module = import_module(f"models.methods.{self.name}.personal")
+        module = self._half("personal")
         blended: Blobs = module.blended(config, state, private)
         return blended
 
     def router(self) -> Router:
         """The gate of a ``routed`` method (NumPy)."""
-        router: Router = import_module(f"models.methods.{self.name}.router").make_router()
+        router: Router = self._half("router").make_router()
         return router
 
     def prototyper(self) -> Prototyper:
@@ -236,7 +246,7 @@ class MethodSpec(Generic[C]):
 
         if not self.prototype_role:
             raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
-        prototyper: Prototyper = import_module(f"models.methods.{self.name}.prototyper").make_prototyper()
+        prototyper: Prototyper = self._half("prototyper").make_prototyper()
         return prototyper
 
 

@@ -93,8 +93,8 @@ class CurrentTask(StatusPart):
                 if self.task_mismatch:
                     self.refuse("")
                 return None
-            check_task(task, self.sources, learn_settings(settings), settings.graph)
             await asyncio.to_thread(require_packages, task, settings)
+            check_task(task, self.sources, learn_settings(settings), settings.graph)
         except (Refused, Misconfigured) as error:
             if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
                 raise

@@ -11,7 +11,7 @@ from edge_agent.sources.task_match import matching_modalities, source_mismatches
 from edge_agent.tasks.privacy_floors import require_private
 from edge_agent.tasks.profile import permitted_profile, unknown_modalities
 from edge_agent.tasks.roles import learn_settings, learning_role
-from models import packages
+from models import packages, registry
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
@@ -65,13 +65,16 @@ def check_task(
 
 
 def require_packages(task: Task, settings: AgentSettings) -> None:
-    """Check that this device has the packages of a task, if it trains. Touches the disk; imports nothing.
+    """Check that this device has the packages of a task, if it trains. Touches the disk.
+
+    Nothing is imported but a method: every device asks it about routes, options and privacy.
 
     Raises:
         Misconfigured: it does not have or allow them; the message says what to do.
     """
     if task.packages and learning_role(settings) == "train":
         packages.require(task, settings.packages.allow)
+    registry.admit(task, settings.packages.allow)
 
 
 def require_knowledge_graph(task: Task, graph: KnowledgeGraphSettings | None) -> KnowledgeGraphSettings:
@@ -109,8 +112,8 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     file = settings.state_dir / TASK_FILE
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
-        check_task(from_file, sources, learn_settings(settings), settings.graph)
         require_packages(from_file, settings)
+        check_task(from_file, sources, learn_settings(settings), settings.graph)
         if wrong := [
             *unused(from_file, sources, settings.graph),
             *unknown_modalities(from_file, settings.learn),
@@ -120,8 +123,8 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     if announced is None:
         return from_file
     try:
-        check_task(announced, sources, learn_settings(settings), settings.graph)
         require_packages(announced, settings)
+        check_task(announced, sources, learn_settings(settings), settings.graph)
     except Misconfigured as error:
         _log.warning("saved_task_does_not_fit", why=str(error))
         return from_file

@@ -92,9 +92,9 @@ def package(
     Its files are read, and nothing of it is imported. On every device that trains the same wheel must be
     installed, and the name be in packages.allow.
     """
-    from models import packages  # noqa: PLC0415 - the other commands do not need it
+    from models import package_files, packages  # noqa: PLC0415 - the other commands do not need it
 
-    found = packages.installed(name)
+    found = package_files.installed(name)
     about = found.package.model_dump()
     if output_format is Format.JSON:
         offers = [{"group": group, "name": kind} for group, kind in sorted(found.offers)]
@@ -124,12 +124,13 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     from models import packages  # noqa: PLC0415 - as above
     from models.registry import methods  # noqa: PLC0415 - as above
 
-    wrong = [f"{file}: {words}" for words in problems(task)]
     warnings: list[str] = []
     try:
         packages.require(task, [one.name for one in task.packages])
+        lacking = []
     except Misconfigured as error:
-        wrong.append(f"{file}: {error}")
+        lacking = [f"{file}: {error}"]
+    wrong = [*(f"{file}: {words}" for words in problems(task)), *lacking]
     spec = methods().get(task.method)
     yield "file", str(file)
     yield "task", task.name

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from models import packages
 from models.multimodal.encoders.steps import BatchNorm, ModalityEncoder, Step
@@ -30,6 +31,10 @@ _UNMEASURED: Final = (
     *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
 )
 """With running statistics, these are measured by nobody where they are not replaced."""
+
+
+_CHECKED: Final[set[str]] = set()
+"""Modules that this process has checked: a device builds the same one in every round."""
 
 
 class OwnEncoder(ModalityEncoder):
@@ -135,18 +140,23 @@ def _what(thing: object) -> str:
 def _checked_encoder(task: Task, modality: Modality, made: object, where: str) -> OwnEncoder:
     module, dim = _module(made, where), task.network.feature_dim
     x_BCT = torch.zeros(_PROBE, modality.channels, task.samples(modality.name))
-    _probe(module, x_BCT, (_PROBE, dim), where)
-    _fit(module, where)
+    _fit(module, x_BCT, (_PROBE, dim), where, f"{_about(task)} {modality.model_dump_json()}")
     return OwnEncoder(module)
 
 
 def _checked_head(task: Task, made: object, where: str) -> nn.Module:
     module, dim = _module(made, where), task.network.feature_dim
-    _probe(module, [torch.zeros(_PROBE, dim) for _ in task.modalities], (_PROBE, len(task.labels)), where)
     if any(isinstance(inner, _NORMS) for inner in module.modules()):
         raise Misconfigured(f"{where}: a BatchNorm in a head is not measured; use LayerNorm there, or none")
-    _fit(module, where)
+    z = [torch.zeros(_PROBE, dim) for _ in task.modalities]
+    _fit(module, z, (_PROBE, len(task.labels)), where, f"{_about(task)} {len(task.labels)}")
     return module
+
+
+def _about(task: Task) -> str:
+    """What a module depends on besides its modality."""
+    hashes = " ".join(package.sha256 for package in task.packages)
+    return f"{hashes} {task.network.model_dump_json()} {task.window.length_s}"
 
 
 def _module(made: object, where: str) -> nn.Module:
@@ -160,23 +170,38 @@ def _probe(module: nn.Module, x: Any, shape: tuple[int, int], where: str) -> Non
     module.eval()
     with torch.no_grad():
         z = _guarded(lambda: module(x), f"{where}: it fails on windows of the task")
+    module.train()
     if not isinstance(z, Tensor) or tuple(z.shape) != shape or z.dtype != torch.float32:
         got = f"{tuple(z.shape)} {z.dtype}" if isinstance(z, Tensor) else _what(z)
         raise Misconfigured(f"{where}: it makes {got} of {_PROBE} windows, not {shape} torch.float32")
 
 
-def _fit(module: nn.Module, where: str) -> None:
-    """Put the BatchNorm of this package in the place of torch's, and check the tensors that are sent."""
+def _fit(module: nn.Module, x: Any, shape: tuple[int, int], where: str, about: str) -> None:
+    """Put the BatchNorm of this package in the place of torch's, and check the module.
+
+    Args:
+        module: changed in place.
+        x: windows of a probe.
+        shape: of what it makes of them.
+        where: the key of the task.
+        about: all that the module depends on; one that was checked in this process is not checked again.
+    """
+    checked = f"{where} {about}"
+    if checked not in _CHECKED or any(map(is_lazy, module.parameters())):
+        _probe(module, x, shape, where)
     norms: dict[nn.Module, nn.Module] = {}
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) in _NORMS:
                 norms[child] = norms.get(child) or _norm_like(child, f"{where}: {name}")
                 setattr(parent, name, norms[child])
+    if checked in _CHECKED:
+        return
     for trouble in _troubles(module):
         raise Misconfigured(f"{where}: {trouble}")
     if not any(True for _ in module.parameters()):
         raise Misconfigured(f"{where}: it has no parameters to learn")
+    _CHECKED.add(checked)
 
 
 def _norm_like(norm: Any, where: str) -> BatchNorm:

@@ -18,7 +18,7 @@ from models import packages
 from models.contract import Client, WindowSet
 from models.data import window_set
 from models.materials import Material
-from models.registry import method
+from models.registry import admit, method
 from models.spec import MethodSpec
 from models.tensors import flatten, read_npz
 from models.training.evaluation import in_parts
@@ -46,7 +46,8 @@ def do(job_dir: Path) -> None:
     """
     job = job_folder.read_job(job_dir)
     packages.permit(job.packages)
-    packages.require(job.task, job.packages)
+    packages.require_permitted(job.task)
+    admit(job.task, job.packages)
     spec = method(job.task.method)
     spec.configure(job.task)
     _prepare(job.threads)

@@ -6,7 +6,8 @@ import pytest
 from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from export.bundle_builder import Lineage, make_bundle
-from export.parity.gate import session
+from export.encoder_models import make_encoder_models
+from export.parity.gate import Parity, session
 from models.contract import Blobs, Profile, WindowSet
 from models.registry import methods
 from models.spec import MethodSpec
@@ -22,6 +23,7 @@ from tests.support.methods.contract_cases import (
     windows_of,
     without_second,
 )
+from tests.support.own_package import permitted_example, with_own
 
 pytestmark = pytest.mark.long
 
@@ -94,3 +96,15 @@ def without_first(windows: WindowSet) -> WindowSet:
     only = without_second(windows)
     assert isinstance(only, WindowSet)
     return WindowSet(only.x, only.present_BM[:, ::-1].copy(), only.quality_BM, only.y_B)
+
+
+def test_encoders_of_a_package_pass_the_gates_of_bundles_and_of_encoder_models() -> None:
+    spec = methods()["qqr"]
+    task = with_own(wide(spec), permitted_example(), kernel=9)
+    data, parity = make_bundle(task, trained(spec, task), LINEAGE, real_windows(task))
+    manifest, files = unpack(data)
+    require_compatible(manifest, task, task.modality_names)
+    require_safe_model(files["model.onnx"], "model.onnx")
+    assert isinstance(parity, Parity)
+    assert parity.int8
+    assert set(make_encoder_models(task)) == set(task.modality_names), "each passed its gate"

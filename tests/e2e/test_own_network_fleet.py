@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edge_agent.windows.window_sets import windows_of_recording
-from models import packages
+from models import package_files
 from models.data.streams.recording import read
 from protocol.bundle import unpack
 from protocol.tasks.network import Package
@@ -56,7 +56,7 @@ def sites(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture
 def package(sites) -> Iterator[Package]:
     with importable(sites["1.2.0"]):
-        yield packages.installed(NAME).package
+        yield package_files.installed(NAME).package
 
 
 class Fleet(Gestures):

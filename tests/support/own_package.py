@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from models import packages
+from models import package_files, packages
 from protocol.tasks.network import Encoder, Package
 from protocol.tasks.task import Task
 
@@ -62,7 +62,7 @@ def install_example(folder: Path, version: str = "1.2.0", more: str = "") -> Pac
         {"lichen.encoders/separable": "lichen_example_net:make"},
         version=version,
     )
-    return packages.installed(NAME).package
+    return package_files.installed(NAME).package
 
 
 def with_own(task: Task, package: Package, kind: str = "own:separable", **options: object) -> Task:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from models.contract import (
     WindowSet,
 )
 from models.data import window_set
+from models.spec import MethodSpec
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import digest
 from protocol.messages import Offer
@@ -192,20 +193,26 @@ class Site:
     packages: tuple[str, ...] = field(default_factory=packages.permitted)
 
     @cached_property
+    def method(self) -> MethodSpec[Any]:
+        """The task's method, with its packages permitted; also in a worker process."""
+        packages.permit(self.packages)
+        registry.admit(self.task, self.packages)
+        return registry.method(self.task.method)
+
+    @cached_property
     def client(self) -> Client:
         """The method's client; imports torch."""
-        packages.permit(self.packages)  # in a worker process, too
-        return registry.method(self.task.method).client()
+        return self.method.client()
 
     @cached_property
     def server(self) -> Server:
         """The method's server, which knows the routes."""
-        return registry.method(self.task.method).server()
+        return self.method.server()
 
     @cached_property
     def router(self) -> Router | None:
         """The gate of a routed method; None: the device's route is the server's choice."""
-        spec = registry.method(self.task.method)
+        spec = self.method
         return spec.router() if spec.routed else None
 
     @cached_property
@@ -215,7 +222,7 @@ class Site:
         Raises:
             Misconfigured: the method has none.
         """
-        return registry.method(self.task.method).prototyper()
+        return self.method.prototyper()
 
     def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> DeviceResult:
         """Do one device's round, from ``state``."""
@@ -243,7 +250,7 @@ class Site:
         """
         profile, windows = device.material(self.task, context.round)
         if self.router is None:
-            own = (f"{part}/{device.name}" for part in registry.method(self.task.method).owned)
+            own = (f"{part}/{device.name}" for part in self.method.owned)
             return _on((*self.server.route(self.task, profile), *own), state)
         first = _on(self.router.first(self.task, profile), state)
         context = replace(context, profile=profile)

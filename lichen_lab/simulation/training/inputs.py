@@ -12,7 +12,7 @@ from lichen.commands.data_check import require_windows
 from lichen_lab.simulation.data.streams import RoundStream, Unlabelled
 from lichen_lab.simulation.training.device import PROTOTYPE, Role
 from lichen_lab.simulation.training.evaluation.labelled import SHARE, parted
-from models import registry
+from models import packages, registry
 from models.contract import Profile, WindowSet
 from models.data import window_set
 from models.data.streams.stream_findings import StreamFinding
@@ -66,6 +66,7 @@ def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named:
     of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
     changed = {"rounds": of_rounds, "config": {**task.config, **options}, "method": named or task.method}
     made = task.model_copy(update=changed)
+    registry.admit(made, packages.permitted())
     return registry.method(made.method).completed(made)
 
 

@@ -134,9 +134,10 @@ def simulate(
         Transient: a worker process ended by itself; the message names its devices.
     """
     task = _of_rounds(task, rounds)
+    packages.require(task, packages.permitted())
+    registry.admit(task, packages.permitted())
     spec = registry.method(task.method)
     spec.configure(task)
-    packages.require(task, packages.permitted())
     fleet = _fleet(devices, roles or {}, profiles or {})
     if workers is not None and workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")

@@ -11,7 +11,7 @@ from models.seeds import derive_seed
 from models.tensors import difference, flatten
 from models.training import local
 from models.training.evaluation import judge
-from protocol.errors import Transient
+from protocol.errors import Misconfigured, Transient
 from protocol.tasks.task import Task
 
 
@@ -19,9 +19,21 @@ class TactflClient:
     """See :class:`models.contract.Client`."""
 
     def initial(self, task: Task, seed: int) -> Blobs:
-        """A fresh network."""
+        """A fresh network.
+
+        Raises:
+            Misconfigured: an encoder takes windows of one length alone.
+        """
         local.start_deterministic(derive_seed(seed, "initial"))
-        return to_blobs(build(task))
+        net = build(task)
+        for modality in task.modalities:
+            if not modality.framed and modality.name not in net.any_length:
+                raise Misconfigured(
+                    f"task {task.name!r}: method {METHOD.name!r} encodes segments of windows, and "
+                    f"network.encoders.{modality.name} takes whole windows alone (its module has no "
+                    "any_length = True)"
+                )
+        return to_blobs(net)
 
     def train(
         self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models import packages
+from models import package_files, packages
 from models.worker import job_folder, job_loop
 from protocol.errors import Misconfigured
 from protocol.tasks.network import Package
@@ -35,7 +35,7 @@ def radar(site):
 
 
 def digest(name: str = "radar") -> str:
-    return packages.installed(name).package.sha256
+    return package_files.installed(name).package.sha256
 
 
 def test_the_hash_is_that_of_the_files_wherever_and_whenever_they_were_installed(radar, tmp_path):
@@ -161,7 +161,7 @@ def test_a_compiled_copy_of_other_code_is_not_run(site, tmp_path):
     python("-c", f"import sys; sys.path.insert(0, {str(site)!r}); import lichen_example_net")
     assert shown.read_text() == "old", "this is what Python does by itself"
     packages.permit([NAME])
-    task = with_own(TASK, packages.installed(NAME).package)
+    task = with_own(TASK, package_files.installed(NAME).package)
     packages.load(task, packages.ENCODERS, "own:separable")
     assert shown.read_text() == "new"
     assert sys.pycache_prefix is None
@@ -176,7 +176,7 @@ def test_a_worker_that_has_imported_other_files_of_it_ends_and_a_new_one_does_no
     packages.permit([NAME])
     with pytest.raises(Misconfigured, match="another build"):
         packages.load(with_own(TASK, package), packages.ENCODERS, "own:separable")
-    now = with_own(TASK, packages.installed(NAME).package)
+    now = with_own(TASK, package_files.installed(NAME).package)
     with pytest.raises(SystemExit, match="this process has imported other files of it"):
         job_loop.answer(lambda _: packages.load(now, packages.ENCODERS, "own:separable"), Path())
     forget(site)
@@ -186,27 +186,27 @@ def test_a_worker_that_has_imported_other_files_of_it_ends_and_a_new_one_does_no
 
 def test_an_editable_installation_and_one_without_its_list_of_files_are_refused(site):
     with pytest.raises(Misconfigured, match=r"lichen .* editable mode .*install it from a wheel"):
-        packages.installed("lichen")
+        package_files.installed("lichen")
     about = install(site, FILES, POINTS, name="radar")
     (about / "RECORD").unlink()
     with pytest.raises(Misconfigured, match="no RECORD"):
-        packages.installed("radar")
+        package_files.installed("radar")
 
 
 def test_a_file_that_is_gone_or_is_none_is_named(radar):
     (radar / "radar/table.csv").unlink()
     with pytest.raises(Misconfigured, match=r"radar 1\.2\.0: .*table\.csv: No such file .*install it again"):
-        packages.installed("radar")
+        package_files.installed("radar")
     os.mkfifo(radar / "radar/table.csv")
     with pytest.raises(Misconfigured, match=r"table\.csv is no file"):
-        packages.installed("radar")
+        package_files.installed("radar")
 
 
 @pytest.mark.usefixtures("radar")
 def test_what_is_read_is_bounded(monkeypatch):
-    monkeypatch.setattr(packages, "MAX_BYTES", 10)
+    monkeypatch.setattr(package_files, "MAX_BYTES", 10)
     with pytest.raises(Misconfigured, match="over 10 bytes"):
-        packages.installed("radar")
-    monkeypatch.setattr(packages, "MAX_FILES", 2)
+        package_files.installed("radar")
+    monkeypatch.setattr(package_files, "MAX_FILES", 2)
     with pytest.raises(Misconfigured, match="has 4 files; at most 2"):
-        packages.installed("radar")
+        package_files.installed("radar")

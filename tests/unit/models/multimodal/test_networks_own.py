@@ -54,6 +54,7 @@ def whole(**options: Any) -> Task:
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Replaces what a package offers; how it is found and checked is in test_models_packages."""
+    own_parts._CHECKED.clear()
     return lambda thing: monkeypatch.setattr(packages, "load", lambda _task, _group, _kind: thing)
 
 
@@ -263,3 +264,18 @@ def test_a_method_without_a_place_for_such_a_part_refuses_it(task) -> None:
     spec = method("disentafl")
     with pytest.raises(Misconfigured, match=r"'disentafl': network.* no place for such a part"):
         spec.configure(task.model_copy(update={"method": spec.name}))
+
+
+def test_a_method_that_cuts_windows_refuses_an_encoder_of_one_length_at_version_0(offered) -> None:
+    task, client = own().model_copy(update={"method": "tactfl"}), method("tactfl").client()
+    offered(copy_of_cnn1d)
+    with pytest.raises(Misconfigured, match=r"segments of windows, and network\.encoders\.acc takes whole"):
+        client.initial(task, 3)
+
+    def of_any_length(**arguments: Any) -> nn.Module:
+        made = copy_of_cnn1d(**arguments)
+        vars(made)["any_length"] = True
+        return made
+
+    offered(of_any_length)
+    assert set(client.initial(task, 3)) == {"encoder/acc", "encoder/mic", "head"}
