@@ -18,6 +18,7 @@ _PLACES: Final = {
     "Rows": "lichen.api.rows",
     "Simulation": "lichen.api.simulation",
     "Transient": "protocol.errors",
+    "package": "lichen.api.simulation",
     "simulate": "lichen.api.simulation",
 }
 """Name -> the module that has it. ``__init__.pyi`` tells type checkers the same."""

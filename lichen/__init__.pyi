@@ -1,6 +1,7 @@
 from lichen.api.fleet import Fleet as Fleet
 from lichen.api.rows import Rows as Rows
 from lichen.api.simulation import Simulation as Simulation
+from lichen.api.simulation import package as package
 from lichen.api.simulation import simulate as simulate
 from protocol.errors import LichenError as LichenError
 from protocol.errors import Misconfigured as Misconfigured

@@ -1,7 +1,7 @@
 """``lichen.simulate``: the training of a fleet in this process, and its result as tables."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,7 @@ def simulate(
     config: Mapping[str, Any] | None = None,
     seed: int | None = None,
     workers: int = 1,
+    packages: Sequence[str] = (),
     progress: Progress | bool = False,
 ) -> Simulation:
     """Train a fleet in this process, as ``lichen simulate`` does, and return its history.
@@ -154,6 +155,8 @@ def simulate(
         config: options of the method, over the task's.
         seed: instead of the task's.
         workers: processes; the result is the same. 1: this one.
+        packages: Python packages whose encoders or networks the task may use (docs/own-network.md): nothing
+            is imported because a task says so.
         progress: True prints a line for each round; a function is called with its row.
 
     Raises:
@@ -181,9 +184,23 @@ def simulate(
         None if labelled is None else device_of(asked, labelled, "labelled"),
         seed,
         workers,
+        tuple(packages),
         _progress(progress, of_rounds.count),
     )
     return Simulation(train(request))
+
+
+def package(name: str) -> dict[str, str]:
+    """An installed Python package with encoders or networks of your own, for ``packages`` of a task.
+
+    Its files are read, and nothing of it is imported.
+
+    Raises:
+        Misconfigured: it is not installed, or its files cannot be listed, as of an editable installation.
+    """
+    from models import packages  # noqa: PLC0415 - most programs have none
+
+    return dict(packages.installed(name).package.model_dump())
 
 
 def _share_or_windows(task: Task, test: DeviceInput | float | None) -> WindowSet | Path | float | None:

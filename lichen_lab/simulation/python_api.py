@@ -16,7 +16,7 @@ from lichen_lab.simulation.training.evaluation.labelled import labelled_of
 from lichen_lab.simulation.training.evaluation.scores import predicted
 from lichen_lab.simulation.training.inputs import device_files, labelled, read_device, read_labelled
 from lichen_lab.simulation.training.runner import History, RoundRecord, not_judged, simulate
-from models import registry
+from models import packages, registry
 from models.contract import Blobs, FloatArray, WindowSet
 from protocol.errors import Misconfigured
 from protocol.output_names import output_names
@@ -47,6 +47,7 @@ class SimulatedTraining:
         self.ended = history.ended
         self.findings = tuple(findings)
         self._history = history
+        self._packages = packages.permitted()
 
     def read(self, file: Path) -> WindowSet:
         """See :class:`lichen.api.lab.TrainedFleet`."""
@@ -54,6 +55,7 @@ class SimulatedTraining:
 
     def probabilities(self, windows: WindowSet) -> FloatArray:
         """See :class:`lichen.api.lab.TrainedFleet`."""
+        packages.permit(self._packages)
         with _one_thread():
             module = inference_module(self.task, self._state())
             surface = surface_of(module, self.task)
@@ -68,6 +70,7 @@ class SimulatedTraining:
         """See :class:`lichen.api.lab.TrainedFleet`."""
         number, (manifest, parent) = len(self.rounds), self._history.lineage
         metrics = dict(self._history.rounds[-1].metrics)
+        packages.permit(self._packages)
         with _one_thread():
             bundle, _ = make_bundle(
                 self.task, self._state(), Lineage(number, number, manifest, parent, metrics), calibrate
@@ -93,6 +96,7 @@ def train(request: SimulationRequest) -> SimulatedTraining:
         Misconfigured: a file is missing, or data or labelled windows do not fit the task.
         Transient: a worker process ended by itself.
     """
+    packages.permit(request.packages)
     task = registry.method(request.task.method).completed(request.task)
     findings: list[str] = []
     given = request.devices

@@ -13,6 +13,7 @@ from edge_agent.inference.onnx_models.session import session_of
 from models.data import window_set
 from protocol.bundle import unpack
 from tests.support.lab.simulated import task, windows
+from tests.support.own_package import NAME, importable, install_example, with_own
 from tests.support.python import ROOT, python
 
 TASK = task()
@@ -100,6 +101,20 @@ def test_api_a_wrong_task_is_refused_by_its_key(tmp_path: Path) -> None:
         lichen.simulate(TASK, DEVICES, rounds=0)
     with pytest.raises(lichen.Misconfigured, match="test: none of its 4 windows is labelled"):
         lichen.simulate(TASK, DEVICES, test={name: x[:4] for name, x in DEVICES["d0"].x.items()})
+
+
+def test_api_a_package_trains_only_where_the_caller_allows_it(tmp_path: Path) -> None:
+    with importable(tmp_path):
+        package = install_example(tmp_path)
+        assert lichen.package(NAME) == package.model_dump()
+        own = with_own(TASK, package)
+        with pytest.raises(lichen.Misconfigured, match="does not allow"):
+            lichen.simulate(own, DEVICES, rounds=1)
+        found = lichen.simulate(own, DEVICES, rounds=1, packages=[NAME])
+        lichen.simulate(TASK, DEVICES, rounds=1)
+        assert len(found.predict(DEVICES["d0"])) == 60, "of a task without packages, nothing is forgotten"
+    with pytest.raises(lichen.Misconfigured, match="is not installed"):
+        lichen.package("lichen-none-such")
 
 
 def test_api_importing_lichen_loads_no_library() -> None:
