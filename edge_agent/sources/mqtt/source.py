@@ -17,7 +17,7 @@ from edge_agent.sources.base import REGISTRY, SourceKind, require_known, unit_do
 from edge_agent.sources.mqtt.frames import TopicFrame
 from edge_agent.sources.mqtt.values import Marker, MqttLabel, MqttModality, TopicGauge, parsed
 from edge_agent.sources.payloads import BadPayload
-from models.data.streams.batches import Batch
+from models.data.streams.batches import Batch, SampleBatch
 from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
@@ -28,6 +28,8 @@ LOOK_S: Final = 1.0
 """The longest time from a lost connection to the end of the active labels."""
 MAX_BATCHES: Final = 4096
 """Rows that wait for the agent; beyond it the oldest are dropped and counted."""
+MAX_VALUES: Final = 1 << 20
+"""The same limit in values, for vectors and texts (4 MB)."""
 
 
 class MqttSourceSettings(BrokerSettings):
@@ -70,6 +72,8 @@ class Mqtt:
         self._frames = [TopicFrame(name, modality) for name, modality in tables if not modality.channels]
         self._markers = [Marker(label) for label in settings.labels]
         self._batches: deque[Batch] = deque()
+        self._waiting = 0
+        """Their values."""
         self._link: Link | None = None
         self._bad = ""
         self._counts: dict[str, float] = {}
@@ -135,7 +139,9 @@ class Mqtt:
                     self._put(batch for m in self._markers for batch in m.end(self._clock.wall()))
                 self._put(self._beat(self._clock.wall()))
                 while self._batches:
-                    yield self._batches.popleft()
+                    batch = self._batches.popleft()
+                    self._waiting -= _size(batch)
+                    yield batch
             for task in tasks:
                 if task.done():
                     task.result()
@@ -185,13 +191,18 @@ class Mqtt:
     def _put(self, batches: Iterator[Batch]) -> None:
         for batch in batches:
             self._batches.append(batch)
-            if len(self._batches) > MAX_BATCHES:
-                self._batches.popleft()
+            self._waiting += _size(batch)
+            while len(self._batches) > MAX_BATCHES or self._waiting > MAX_VALUES:
+                self._waiting -= _size(self._batches.popleft())
                 self._counts["dropped_samples"] = self._counts.get("dropped_samples", 0) + 1
 
     def _refuse(self, message: Message, error: BadPayload) -> None:
         self._counts["bad_payloads"] = self._counts.get("bad_payloads", 0) + 1
         self._bad = f"{message.topic[:64]!r}: {error}"
+
+
+def _size(batch: Batch) -> int:
+    return int(batch.values.size) if isinstance(batch, SampleBatch) else len(batch.t)
 
 
 REGISTRY.add("mqtt", SourceKind(MqttSourceSettings, Mqtt))

@@ -3,6 +3,7 @@
 Shapes: n samples, V values of a sample (C channels; of a frame C * H * W, channel first).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,16 +96,16 @@ def of_arrays(
     if values.ndim == _FRAME_AXES:
         size = values.shape[1:]
         _require_channels_first(path, name, size)
-        values = values.reshape(len(values), -1)
+        values = values.reshape(len(values), math.prod(size))
     if t.ndim != 1 or values.ndim != 2 or len(t) != len(values):  # noqa: PLR2004 - (n, V)
         raise Misconfigured(
             f"recording {path}: '{name}/t' {t.shape} and '{name}/values' {values.shape} should be (n,) and "
             "(n, C), of images (n, C, H, W), with C = 1 for grey ones"
         )
-    if size and np.prod(size) != values.shape[1]:
+    if size and (len(size) != _FRAME_AXES - 1 or min(size) < 1 or math.prod(size) != values.shape[1]):
         raise Misconfigured(
-            f"recording {path}: '{name}/shape' is {size}, and '{name}/values' has {values.shape[1]} values a "
-            "frame"
+            f"recording {path}: '{name}' has frames {size}, (C, H, W) is needed, and '{name}/values' has "
+            f"{values.shape[1]} values a frame"
         )
     order, times, moved = _ordered(path, name, t)
     bytes_stay = values.dtype == np.uint8 and values.shape[1] > _WIDEST_STREAM

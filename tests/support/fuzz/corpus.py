@@ -194,6 +194,11 @@ def arrays() -> Iterator[tuple[str, str, bytes]]:
     targets = {"target/side/t": times[:2], "target/side/values": y[:2], "target/speed/t": times}
     tracks = recorded | targets | {"target/speed/values": np.array([1.0, np.nan, 1e300, -np.inf, 0.5])}
     yield "recording", "targets.npz", npz(**tracks)
+    pixels = np.arange(5 * 2 * 3 * 4, dtype=np.uint8).reshape(5, 2, 3, 4)
+    rows = {"camera/t": times, "camera/values": pixels.reshape(5, -1), "camera/shape": np.array([2, 3, 4])}
+    words = {"words/t": times[:2], "words/text": np.array(["it boils", "äö\U0001f600"])}
+    yield "recording", "kinds.npz", npz(**rows, **words, **{"eye/t": times, "eye/values": pixels})
+    yield "recording_csv", "texts.csv", b't,acc.x,words.text\n0.0,1,it boils\n0.5,2,\n1.0,,"a, b"\n'
     table = b"t,acc.x,label,target.speed,target.side\n0.0,1,0,1e308,\n0.5,2,0,nan,1\n1.0,3,1,-inf,0\n"
     yield "recording_csv", "targets.csv", table
     yield "windows", "targets.npz", npz(**x, **ones, y=y, **{"target/side": np.array([0, 1, np.nan, 9e9])})

@@ -9,6 +9,7 @@ import pytest
 
 from edge_agent.sources import LabelBatch
 from edge_agent.sources.mqtt.frames import TopicFrame
+from edge_agent.sources.mqtt.source import MAX_VALUES
 from edge_agent.sources.mqtt.values import Marker, MqttLabel, MqttModality, TopicGauge
 from edge_agent.sources.payloads import BadPayload, loads
 from edge_agent.sources.registry import open_source
@@ -18,6 +19,7 @@ from models.data.text_ngrams import counts_of
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Target, Task
 from runtime.clock import SystemClock
+from runtime.mqtt.link import Message
 from tests.support.sensors.source_cases import tell
 from tests.support.services import until
 
@@ -302,3 +304,16 @@ async def test_texts_and_vectors_come_by_a_real_broker_as_the_task_says(tmp_path
     np.testing.assert_array_equal(got["notes"], counts_of(["it boils"], 32))
     assert source.counters["bad_payloads"] == 1
     assert "1 values: a list of 3 numbers is needed" in source.state
+
+
+def test_rows_that_wait_for_the_agent_are_bounded_in_number_and_in_values(tmp_path):
+    wide = FRAMES.modality("notes").model_copy(update={"channels": 4096})
+    task = FRAMES.model_copy(update={"modalities": (wide, *FRAMES.modalities[1:])})
+    source = source_of(tmp_path, 1, modalities={"notes": {"text": {"topic": "n"}}})
+    source.follow(task)
+    message = Message("n", b"it boils")
+    for _ in range(300):
+        source._take(message)
+    assert len(source._batches) == MAX_VALUES // 4096
+    assert source._waiting <= MAX_VALUES
+    assert source.counters["dropped_samples"] == 300 - MAX_VALUES // 4096

@@ -89,8 +89,17 @@ REFUSED = {
     "another number": ({"camera__values": PIXELS[:49]}, r"\(49, 240\) should be"),
     "a shape that lies": (
         {"camera__values": PIXELS.reshape(50, -1), "camera__shape": np.array([3, 10, 9])},
-        r"'camera/shape' is \(3, 10, 9\), and 'camera/values' has 240 values",
+        r"'camera' has frames \(3, 10, 9\), .* and 'camera/values' has 240 values",
     ),
+    "a shape of one axis": (
+        {"camera__values": PIXELS.reshape(50, -1), "camera__shape": np.array([240])},
+        r"frames \(240,\), \(C, H, W\) is needed",
+    ),
+    "a shape below nothing": (
+        {"camera__values": PIXELS.reshape(50, -1), "camera__shape": np.array([-1, -240, 1])},
+        r"frames \(-1, -240, 1\), \(C, H, W\) is needed",
+    ),
+    "images without pixels": ({"camera__values": PIXELS[..., :0]}, r"frames \(3, 10, 0\)"),
     "words for pixels": ({"camera__values": np.full((50, 240), "x")}, "not numbers"),
     "numbers for words": ({"camera__text": np.arange(50)}, r"'camera/text' holds int64 \(50,\), not text"),
     "both": (
