@@ -109,6 +109,8 @@ class MethodSpec(Generic[C]):
     """Groups of entry points (:mod:`models.packages`) whose parts its network may have."""
     home: str = ""
     """Of a method from a package: the Python package that holds its halves. Set by the registry."""
+    misfit: Callable[[Any, Task], str] = lambda _config, _task: ""
+    """What in the options does not fit the task's classes and modalities, in words; empty: all does."""
     reported: tuple[str, ...] = ()
     """Metrics of updates whose mean over devices, weighted by samples, is a version's metric if the
     coordinator cannot evaluate versions."""
@@ -159,24 +161,32 @@ class MethodSpec(Generic[C]):
                 f"task {task.name!r}, method {self.name!r}: {trouble}: it has no place for such a part of a "
                 f"package (entry points that it takes: {known})"
             )
-        for modality in task.modalities:
-            if modality.kind not in self.modality_kinds:
-                raise Misconfigured(
-                    f"task {task.name!r}, method {self.name!r}: modality {modality.name!r} is of kind "
-                    f"{modality.kind!r}; this method learns from kinds {', '.join(self.modality_kinds)}"
-                )
-        for target in task.targets:
-            if target.modality and (kind := task.modality(target.modality).kind) not in self.generated_kinds:
-                raise Misconfigured(
-                    f"task {task.name!r}, method {self.name!r}: target {target.name!r} is a modality of kind "
-                    f"{kind!r}; this method generates kinds {', '.join(self.generated_kinds)}"
-                )
+        if trouble := self._foreign_kind(task):
+            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {trouble}")
         try:
             config: C = _validated(self.config, json.dumps(task.config))
         except ValidationError as error:
             wrong = "; ".join(_words(self.config, fault) for fault in error.errors(include_url=False))
             raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {wrong}") from None
+        if misfit := self.misfit(config, task):
+            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: config.{misfit}")
         return config
+
+    def _foreign_kind(self, task: Task) -> str:
+        """A modality or target of a kind that the method does not have, in words; empty: none."""
+        for modality in task.modalities:
+            if modality.kind not in self.modality_kinds:
+                return (
+                    f"modality {modality.name!r} is of kind {modality.kind!r}; this method learns from kinds "
+                    f"{', '.join(self.modality_kinds)}"
+                )
+        for target in task.targets:
+            if target.modality and (kind := task.modality(target.modality).kind) not in self.generated_kinds:
+                return (
+                    f"target {target.name!r} is a modality of kind {kind!r}; this method generates kinds "
+                    f"{', '.join(self.generated_kinds)}"
+                )
+        return ""
 
     def require_labelled(self, task: Task) -> None:
         """Check that a ``guided`` method's task names labelled windows.

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from coordinator.versions.best_version import METRICS
 from models.contract import Blobs
 from models.registry import methods
 from models.tensors import flatten
@@ -14,7 +15,6 @@ from protocol.tasks.task import Task
 
 CHANGE: Final = "change"
 """Metric of a version that is not evaluated: length of its step, relative to that of its values."""
-_METRICS: Final = ("accuracy", "mrr")
 _STILL: Final = 0.05
 """Share of the longest step of any version below which a step is none."""
 
@@ -43,7 +43,7 @@ def reason(history: Sequence[Mapping[str, float]], rounds: Rounds) -> str:
     """
     if not rounds.patience or not history:
         return ""
-    metric = next((name for name in (*_METRICS, CHANGE) if name in history[-1]), None)
+    metric = next((name for name in (*METRICS, CHANGE) if name in history[-1]), None)
     if metric is None:
         return ""
     values = [metrics[metric] for metrics in history if metric in metrics]

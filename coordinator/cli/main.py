@@ -28,6 +28,7 @@ from coordinator.status.history import read
 from coordinator.status.history_table import HistoryParts, evaluated_by_devices, judged_on, print_parts
 from coordinator.task import load_task
 from coordinator.trust.signer import repository_of
+from coordinator.versions.best_version import BestVersion
 from coordinator.workers.labelled_data import read as read_labelled
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -255,6 +256,8 @@ def _print(found: dict[str, Any]) -> None:
         markup=False,
     )
     console.print(f"waits for: {found['why'] or 'nothing yet'}", soft_wrap=True, markup=False)
+    if found["best"] is not None:
+        console.print(f"best: {BestVersion(**found['best']).words}", markup=False)
     if found["salvaged"]:
         console.print(f"salvaged: {found['salvaged']}", soft_wrap=True, markup=False)
     console.print(_rounds_table(found))

@@ -37,7 +37,9 @@ from coordinator.status.waits import CoordinatorStatus, collecting, waits
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED
+from coordinator.storage.model_registry import best_version
 from coordinator.trust.waits import waits as trust_waits
+from coordinator.versions.best_version import BestVersion
 from coordinator.workers.encoder_models import kept, terms_kept, wait_for
 from protocol.errors import Reason, Refused, Transient
 from protocol.tasks.task import Task
@@ -144,6 +146,7 @@ def look(
         "unserved": unserved(store),
         "rollout": standing(course),
         "version": state.version,
+        "best": None if (best := best_version(store)) is None else best.as_json(),
         "collecting": None,
         "devices_known": len(roster),
         "devices_hindered": sum(
@@ -272,7 +275,8 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
     told = [f"coordinator: {found['coordinator']}", *cluster_lines(found), *lines(waited, now)]
     if not why:
         shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
-        told[1:1] = [f"{key.replace('_', ' ')}: {found[key]}" for key in shown]
+        best = [] if found["best"] is None else [f"best: {BestVersion(**found['best']).words}"]
+        told[1:1] = [*(f"{key.replace('_', ' ')}: {found[key]}" for key in shown), *best]
         if found["quarantined"]:
             told.append(f"quarantined: {first_few(found['quarantined'], NAMED_IN_STATUS)}")
         shown_devices = list(found["selected"].items())[:MAX_NAMES]

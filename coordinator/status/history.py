@@ -16,6 +16,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.device_lists import MOST_NAMED, count_in, names_in
 from coordinator.storage.location import Location
+from coordinator.storage.model_registry import best_version
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
@@ -32,7 +33,9 @@ def read(where: Location | Path, *, last: int | None = None) -> dict[str, Any]:
 
     Returns:
         ``task``, ``reported`` (names of metrics that are means of what devices say), ``phase``,
-        ``round``, ``version``, ``why`` (what it waited for at ``why_wall``),
+        ``round``, ``version``,
+        ``best`` (version, metric, value; None: none is evaluated), ``why`` (what it waited for at
+        ``why_wall``),
         ``salvaged`` (what was done when the database was damaged the last time),
         ``bytes_up``, ``bytes_down``, ``disk_writes`` (commits, syncs and bytes of the process that wrote
         last, since it started), and the lists ``versions``, ``rounds`` (each with its attempts and its
@@ -78,6 +81,7 @@ def _read(store: Database, last: int | None) -> dict[str, Any]:
         "phase": state.phase.value,
         "round": state.round,
         "version": state.version,
+        "best": None if (best := best_version(store)) is None else best.as_json(),
         "why": store.get_meta("why") or "",
         "why_wall": float(store.get_meta("why_wall") or 0.0),
         "trouble": state.trouble,

@@ -13,6 +13,7 @@ from coordinator.objects.blobs import BlobStorage
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.run_id import RunId
+from coordinator.versions.best_version import BestVersion, best_of
 from coordinator.versions.version_blobs import VersionBlobs
 from models.contract import Blobs, Evaluation
 from protocol.errors import Transient
@@ -133,8 +134,12 @@ class ModelRegistry:
         query = sa.select(table.c.metrics).where(table.c.version < before).order_by(table.c.version)
         return [row["metrics"] for row in self._store.rows(query) if row["metrics"]]
 
+    def best(self) -> BestVersion | None:
+        """The best version by its evaluation; None: none is evaluated."""
+        return best_version(self._store)
+
     def collect(self, newest: int, keep: int, also: Iterable[str] = ()) -> int:
-        """Remove the blobs of all but the newest ``keep`` versions, and differences of older ones.
+        """Remove the blobs of all but the newest ``keep`` versions and the best one, and old differences.
 
         Args:
             newest: the newest version.
@@ -146,12 +151,21 @@ class ModelRegistry:
         """
         table = schema.versions
         oldest = newest - max(keep, DIFFERENCES_KEPT)
-        rows = self._store.rows(sa.select(table.c.manifest, table.c.version).where(table.c.version > oldest))
+        best = self.best()
+        wanted = (table.c.version > oldest) | (table.c.version == (newest if best is None else best.version))
+        rows = self._store.rows(sa.select(table.c.manifest, table.c.version).where(wanted))
         kept = set(also)
         for row in rows:
-            whole = row["version"] > newest - keep
+            whole = row["version"] > newest - keep or (best is not None and row["version"] == best.version)
             if self._blobs.has(row["manifest"]):
                 kept |= {row["manifest"]} | self.versions.digests(
                     self.manifest(row["manifest"]), newest, whole=whole
                 )
         return self._blobs.collect(kept)
+
+
+def best_version(store: Database) -> BestVersion | None:
+    """The best version in the tables, by its evaluation; None: none is evaluated."""
+    table = schema.versions
+    rows = store.rows(sa.select(table.c.version, table.c.metrics))
+    return best_of((row["version"], row["metrics"] or {}) for row in rows)

@@ -37,9 +37,11 @@ def export(  # noqa: PLR0917 - options, given by name
         typer.Option("--config", "-c", help="coordinator.toml, with its versions.", show_default=False),
     ] = None,
     version: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            "--version", min=0, help="Which version of --config; default: the newest.", show_default=False
+            "--version",
+            help="Which version of --config: a number, or best, by its evaluation; default: the newest.",
+            show_default=False,
         ),
     ] = None,
     blobs: Annotated[

@@ -1,6 +1,7 @@
 """A version of a coordinator, by its number: from the settings, the database and the blobs beside it."""
 
 from pathlib import Path
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -9,17 +10,21 @@ from coordinator.objects.blobs import key_of
 from coordinator.objects.contract import ObjectStore
 from coordinator.recovery.open_stores import has_blob, open_bucket
 from coordinator.storage import schema
+from coordinator.storage.model_registry import best_version
+from coordinator.versions.best_version import BestVersion
 from export.cli import ExportChoice, read_manifest
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
+BEST: Final = "best"
 
-def version_of(config: Path, number: int | None, scratch: Path) -> ExportChoice:
+
+def version_of(config: Path, chosen: str | None, scratch: Path) -> ExportChoice:
     """The version, its task and the folder of its blobs; the coordinator may run.
 
     Args:
         config: coordinator.toml.
-        number: of the version; None: the newest.
+        chosen: number of the version, or ``best``: by the coordinator's evaluation; None: the newest.
         scratch: an empty folder, for the blobs of a coordinator that has them in a bucket.
 
     Raises:
@@ -36,13 +41,17 @@ def version_of(config: Path, number: int | None, scratch: Path) -> ExportChoice:
     with location.database(read_only=True) as store:
         task_json = store.get_meta("task")
         rows = store.rows(sa.select(schema.versions.c.version, schema.versions.c.manifest))
+        best = best_version(store)
     digests = {row["version"]: row["manifest"] for row in rows}
     if task_json is None or not digests:
         raise Misconfigured(f"{config}: {location.where} has no version yet")
     has = has_blob(settings)
     oldest = max(digests) - settings.keep_versions  # of that one and those before only differences are kept
-    available = sorted(one for one, digest in digests.items() if one > oldest and has(digest))
-    version = max(digests) if number is None else number
+    kept = {best.version} if best is not None else set()
+    available = sorted(
+        one for one, digest in digests.items() if (one > oldest or one in kept) and has(digest)
+    )
+    version = _number(config, chosen, max(digests), best)
     names = ", ".join(map(str, available)) or "none"
     if version not in digests:
         raise Misconfigured(f"--version {version}: the coordinator of {config} never made it (here: {names})")
@@ -61,6 +70,21 @@ def version_of(config: Path, number: int | None, scratch: Path) -> ExportChoice:
             _bring(bucket, ref.digest, blobs)
     task = Task.model_validate_json(task_json)
     return ExportChoice(task, manifest, base, blobs, settings.packages.allow)
+
+
+def _number(config: Path, chosen: str | None, newest: int, best: BestVersion | None) -> int:
+    if chosen is None:
+        return newest
+    if chosen == BEST:
+        if best is None:
+            raise Misconfigured(
+                f"--version {BEST}: the coordinator of {config} has evaluated no version; [evaluation] "
+                "data in its settings names windows for that"
+            )
+        return best.version
+    if not chosen.isdecimal():
+        raise Misconfigured(f"--version {chosen!r}: a number, or {BEST}")
+    return int(chosen)
 
 
 def _bring(bucket: ObjectStore, digest: str, folder: Path) -> None:

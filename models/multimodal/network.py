@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Final, Self, cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,6 @@ from protocol.errors import Misconfigured, Reason, Refused
 from protocol.tasks.network import Encoder, Network, is_own
 from protocol.tasks.task import Modality, Task
 
-_AXES: Final = 3
-
 
 class MultimodalNetwork(nn.Module):
     """One encoder for each modality of the task, one head.
@@ -27,7 +25,6 @@ class MultimodalNetwork(nn.Module):
         encoders: name -> encoder.
         head: see :class:`models.multimodal.fusion.Head`; or that of a package.
         shape: K classes and D of a feature.
-        turning: modalities that are axes of the device's housing: streams of three channels, no colours.
         windows_at_once: that may go through the network at a time, without a gradient.
     """
 
@@ -44,9 +41,6 @@ class MultimodalNetwork(nn.Module):
         else:
             self.encoders = nn.ModuleDict({m.name: _encoder(task, m) for m in task.modalities})
             self.head = Head(len(self.names), dim, hidden, len(task.labels))
-        self.turning = frozenset(
-            m.name for m in task.modalities if m.kind == "stream" and m.channels == _AXES
-        )
         self.windows_at_once = min(
             windows_at_once(self._stepped(m.name), m.channels * task.samples(m.name)) for m in task.modalities
         )

@@ -190,6 +190,22 @@ def batches(count: int, size: int, generator: torch.Generator) -> Iterator[Tenso
         yield from torch.randperm(count, generator=generator).tensor_split(math.ceil(count / size))
 
 
+def balanced_batches(y_N: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """As :func:`batches`, with windows drawn so that each class that occurs is as probable as the others.
+
+    Windows of rare classes come several times in an epoch, and some of frequent ones not at all.
+
+    Args:
+        y_N: classes of all windows.
+        size: of a batch, at most.
+        generator: of random numbers.
+    """
+    if len(y_N):
+        share_N = 1.0 / torch.bincount(y_N)[y_N]
+        drawn_N = torch.multinomial(share_N, len(y_N), replacement=True, generator=generator)
+        yield from drawn_N.tensor_split(math.ceil(len(y_N) / size))
+
+
 def kept(present_BM: Tensor, droppable_BM: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Modality dropout on ``present_BM`` (bool); every window keeps at least one present modality.
 
@@ -222,8 +238,8 @@ def augmented(
     x: Mapping[str, Tensor],
     rotate_deg: float,
     gain: float,
+    housings: Sequence[Collection[str]],
     generator: torch.Generator,
-    turning: Collection[str],
 ) -> dict[str, Tensor]:
     """Augment a batch's windows by random rotation and gain; zeros (missing) stay zeros.
 
@@ -231,13 +247,15 @@ def augmented(
         x: ``x_BCT`` by modality.
         rotate_deg: maximum angle; 0 for none.
         gain: maximum relative change, drawn by window and modality; 0 for none.
+        housings: groups of modalities whose three channels are axes: those of a group rotate together, groups
+            independently. Others do not rotate.
         generator: of random numbers.
-        turning: modalities of three channels that are axes of one housing, and rotate together.
     """
     out = dict(x)
     if rotate_deg > 0 and x:
-        turn_B33 = rotations(len(next(iter(x.values()))), rotate_deg, generator)
-        out = {name: turn_B33 @ x_BCT if name in turning else x_BCT for name, x_BCT in out.items()}
+        for group in housings:
+            turn_B33 = rotations(len(next(iter(x.values()))), rotate_deg, generator)
+            out |= {name: turn_B33 @ x_BCT for name, x_BCT in out.items() if name in group}
     if gain > 0:
         for name, x_BCT in out.items():
             factor_B11 = 1 + gain * (2 * torch.rand(len(x_BCT), 1, 1, generator=generator) - 1)

@@ -18,9 +18,11 @@ from pydantic import Field, model_validator
 
 from models.packages import ENCODERS, NETWORKS
 from models.spec import MethodSpec
+from models.training.training_choices import ClassWeights, Housings, housings_trouble, weights_trouble
 from protocol.base import Frozen, Share
 from protocol.frames.tensors import Codec
 from protocol.tasks.links import Downlink, Uplink
+from protocol.tasks.task import Task
 
 Rate = Annotated[float, Field(gt=0, le=10)]
 Impute = Literal["pnr", "pnr_posterior", "mean_feature", "zero_input", "zero_feature", "complete_only"]
@@ -114,8 +116,17 @@ class QqrConfig(Frozen):
     if hardly any other is left the statistics of the base stay. Otherwise noise in a round would shift the
     features of every window at inference (docs/methods/qqr.md)."""
     rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
-    """Augmentation: each training window is rotated about a random axis by up to this angle, its
-    three-channel modalities together (sensors in one housing). 0 is off."""
+    """Augmentation: each training window is rotated about a random axis by up to this angle, its streams of
+    three channels together (sensors in one housing). 0 is off."""
+    housings: Housings = ()
+    """With ``rotate_deg``: groups of modalities in one housing, such as ``[["acc", "gyro"], ["watch_acc"]]``.
+    Groups rotate independently, and modalities in none do not. Empty: one group of all."""
+    class_weights: ClassWeights = "none"
+    """Weights of windows in the loss (20), by class name (1 if it is not named); ``balanced``: each class of
+    the round's windows weighs the same."""
+    balanced_batches: bool = False
+    """Batches are drawn with equal shares of the classes that the device has; windows of rare classes repeat.
+    """
     gain: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Augmentation: each training window and modality is multiplied by a factor from ``1 - gain`` to ``1 +
     gain``."""
@@ -154,6 +165,11 @@ _PERSONAL = {
     "both": ("head", "prototypes"),
 }
 
+
+def _misfit(config: QqrConfig, task: Task) -> str:
+    return weights_trouble(task, config.class_weights) or housings_trouble(task, config.housings)
+
+
 METHOD = MethodSpec(
     name="qqr",
     title="QQR: quantity and quality rebalancing by prototypes",
@@ -168,6 +184,7 @@ METHOD = MethodSpec(
     codecs={"rounds": Codec.FLOAT32},  # counts
     rounded=("encoder", "head", "prototypes"),
     own_parts=(ENCODERS, NETWORKS),
+    misfit=_misfit,
     fine=("prototypes",),  # a class each row, and in the first rounds no small change
     uplink=Uplink(codec="steps", coarseness=2.5),
     downlink=Downlink(coarseness=2.0),

@@ -3,7 +3,7 @@
 Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,6 +26,7 @@ from models.methods.qqr.prototyper import high_quality
 from models.multimodal.network import MultimodalNetwork
 from models.multimodal.prototypes import normalise
 from models.training import local
+from models.training.training_choices import Housings, housings_of, weight_of_each
 from protocol.tasks.task import Task
 
 _FEW = 16
@@ -43,12 +44,16 @@ class Globals:
         vbar: global prototypes ``vbar_KD`` by modality, of length ``feature_scale`` if so configured.
         seen: which classes have one, ``(K,)`` bool by modality.
         config: the method's options.
+        labels: the task's classes.
+        housings: groups of modalities that rotate together.
     """
 
     encoders: frozenset[str]
     vbar: Mapping[str, Tensor]
     seen: Mapping[str, Tensor]
     config: QqrConfig
+    labels: tuple[str, ...] = ()
+    housings: Housings = ()
 
     @classmethod
     def of(
@@ -60,9 +65,9 @@ class Globals:
     ) -> "Globals":
         """From the global state's tables of values and rounds."""
         seen = {name: torch.from_numpy(tables[name][1] > 0) for name in task.modality_names}
-        made = cls(encoders, {}, seen, config)
+        made = cls(encoders, {}, seen, config, task.labels, housings_of(task, config.housings))
         vbar = {name: made.scaled(torch.from_numpy(tables[name][0])) for name in task.modality_names}
-        return cls(encoders, vbar, seen, config)
+        return replace(made, vbar=vbar)
 
     def scaled(self, z: Tensor) -> Tensor:
         """A feature or prototype at its set length; unchanged when ``normalise`` is off."""
@@ -115,6 +120,7 @@ class LocalTraining:
         self._generator = generator
         self.trained: frozenset[str] = frozenset()
         self.measured: dict[str, tuple[NDArray[np.int64], FloatArray]] = {}
+        self._weight_K: Tensor | None = None
 
     def run(self, windows: WindowSet, round_: int) -> dict[str, float]:
         """All epochs; the metrics of the last one."""
@@ -127,11 +133,14 @@ class LocalTraining:
         before = {
             name: local.norms(self._net.encoders[name]) for name, clean_B in clean.items() if clean_B is None
         }
+        counts_K = np.bincount(windows.y_B, minlength=len(self._known.labels)).tolist()
+        weights = weight_of_each(config.class_weights, self._known.labels, counts_K)
+        self._weight_K = None if weights is None else torch.tensor(weights)
         self._net.train()
         losses, hits, steps = [0.0], 0, 0
         for _ in range(config.epochs):
             losses, hits = [], 0
-            for index_B in local.batches(len(windows), config.batch, self._generator):
+            for index_B in self._batches(everything.y_B):
                 loss, right = self._step(sgd, self._batch(everything, index_B))
                 losses.append(loss * len(index_B))
                 hits += right
@@ -148,6 +157,12 @@ class LocalTraining:
             "steps": float(steps),
             "low_quality": float(low_B.sum()),
         }
+
+    def _batches(self, y_N: Tensor) -> Iterator[Tensor]:
+        """The windows of each step of an epoch."""
+        if self._config.balanced_batches:
+            return local.balanced_batches(y_N, self._config.batch, self._generator)
+        return local.batches(len(y_N), self._config.batch, self._generator)
 
     def _clean(
         self, present_BM: NDArray[np.bool_], good_BM: NDArray[np.bool_]
@@ -186,7 +201,7 @@ class LocalTraining:
         config = self._config
         x = {name: x_BCT[index_B] for name, x_BCT in everything.x.items()}
         batch = _Batch(
-            x=local.augmented(x, config.rotate_deg, config.gain, self._generator, self._net.turning),
+            x=local.augmented(x, config.rotate_deg, config.gain, self._known.housings, self._generator),
             present_BM=everything.present_BM[index_B],
             q_BM=everything.q_BM[index_B],
             y_B=everything.y_B[index_B],
@@ -211,7 +226,7 @@ class LocalTraining:
     def _step(self, sgd: local.Sgd, batch: _Batch) -> tuple[float, int]:
         z = self._completed(batch)
         logits_BK = self._net.classify(z)
-        loss = cross_entropy(logits_BK, batch.y_B)
+        loss = cross_entropy(logits_BK, batch.y_B, self._weight_K)
         low_BM = batch.present_BM & ~batch.q_BM
         if bool(low_BM.any()):  # else (22) adds zeros
             loss = rebalanced(loss, self._pce(z, batch.y_B, low_BM), batch.q_BM.T, self._config.beta)

@@ -24,6 +24,7 @@ from pydantic import Field
 
 from models.packages import ENCODERS
 from models.spec import MethodSpec
+from models.training.training_choices import Housings, housings_trouble
 from protocol.base import Frozen, Share
 
 Rate = Annotated[float, Field(gt=0, le=10)]
@@ -55,7 +56,10 @@ class TactflConfig(Frozen):
     docs/methods/tactfl.md."""
     rotate_deg: Degrees = 0.0
     """Augmentation, not in the paper: each segment is rotated about a random axis by up to this angle, its
-    three-channel modalities together (sensors in one housing)."""
+    streams of three channels together (sensors in one housing)."""
+    housings: Housings = ()
+    """With ``rotate_deg`` and ``finetune_rotate_deg``: groups of modalities in one housing. Groups rotate
+    independently, and modalities in none do not. Empty: one group of all."""
     gain: Relative = 0.0
     """Augmentation, not in the paper: each segment and modality is multiplied by a factor from ``1 - gain``
     to ``1 + gain``."""
@@ -124,6 +128,7 @@ class TactflConfig(Frozen):
 
 METHOD = MethodSpec(
     name="tactfl",
+    misfit=lambda config, task: housings_trouble(task, config.housings),
     title="TACTFL: temporal contrast on unlabelled devices, similarity-guided aggregation",
     paper="Sun et al., TACTFL: Temporal Contrastive Training for Multi-modal Federated Learning with "
     "Similarity-guided Model Aggregation, BMVC",

@@ -18,6 +18,7 @@ from models.methods.tactfl.losses import cosines, overlaps, symmetric
 from models.methods.tactfl.segments import Segments, cut, starts
 from models.multimodal.network import MultimodalNetwork
 from models.training import adam_state, local
+from models.training.training_choices import housings_of
 from protocol.tasks.task import Task
 
 _FEWEST: Final = 2
@@ -163,8 +164,8 @@ class LocalTraining:
             {name: cuts.x_SCN for name, cuts in made.items()},
             config.rotate_deg,
             config.gain,
+            housings_of(self.task, config.housings),
             self.generator,
-            self.net.turning,
         )
         if config.jitter:
             x = {name: self._jittered(name, x_SCN) for name, x_SCN in x.items()}

@@ -23,6 +23,7 @@ from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_b
 from models.seeds import derive_seed
 from models.training import local
 from models.training.evaluation import judge
+from models.training.training_choices import housings_of
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
@@ -99,11 +100,12 @@ def whole_trained(
     generator = local.start_deterministic(derive_seed(seed, "whole"))
     net = _with_fresh_head(task, state) if recipe.fresh_head else _loaded(task, state)
     seen = [name for m, name in enumerate(net.names) if bool(batch.present_BM[:, m].any())]
+    housings = housings_of(task, recipe.housings)
     net.train()
 
     def step(index_B: Tensor) -> Tensor:
         part = batch.at(index_B)
-        x = local.augmented(part.x, recipe.rotate_deg, recipe.gain, generator, net.turning)
+        x = local.augmented(part.x, recipe.rotate_deg, recipe.gain, housings, generator)
         keep_BM = _kept(part.present_BM, recipe, generator)
         return functional.cross_entropy(
             net.classify(features(net, FinetuneBatch(x, keep_BM, part.y_B), recipe)), part.y_B

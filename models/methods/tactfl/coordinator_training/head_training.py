@@ -9,6 +9,7 @@ from models.contract import WindowSet
 from models.data.window_set import select
 from models.methods.tactfl import TactflConfig
 from models.multimodal.prototypes import normalise
+from models.training.training_choices import Housings
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
@@ -27,6 +28,7 @@ class HeadRecipe:
         weight_decay: pull towards zero, times the step.
         feature_scale: the length of features for the head.
         normalise: whether features are scaled to it.
+        housings: groups of modalities that rotate together; empty: all.
         fresh_head: the head begins from fresh values, not from the state's; not for a head alone.
     """
 
@@ -40,6 +42,7 @@ class HeadRecipe:
     feature_scale: float = 8.0
     normalise: bool = True
     fresh_head: bool = False
+    housings: Housings = ()
 
     @classmethod
     def of_head(cls, config: TactflConfig) -> Self:
@@ -67,6 +70,7 @@ class HeadRecipe:
             feature_scale=config.feature_scale,
             normalise=config.normalise,
             fresh_head=config.finetune_head == "fresh",
+            housings=config.housings,
         )
 
     def scaled(self, z: Tensor) -> Tensor:

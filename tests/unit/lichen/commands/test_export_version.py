@@ -11,10 +11,12 @@ from typer.testing import CliRunner
 from coordinator.config.coordinator import load_settings
 from coordinator.recovery.blob_place import move_blobs
 from coordinator.recovery.folder_owner import own_task
+from coordinator.status.history import read as history
 from coordinator.storage.database import Database
 from coordinator.storage.location import DATABASE
 from coordinator.storage.model_registry import ModelRegistry
 from lichen.commands.export import app
+from models.contract import Evaluation
 from models.registry import method
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured
@@ -85,6 +87,42 @@ def test_a_version_that_is_not_there_is_refused_with_those_that_are(
 def test_a_coordinator_that_never_ran_is_named(config: Path, tmp_path: Path) -> None:
     (tmp_path / "state" / DATABASE).unlink()
     assert "has this coordinator ever run?" in str(run(config, tmp_path / "m.zip").exception)
+
+
+def test_the_best_version_is_kept_and_exported_by_that_word(config: Path, tmp_path: Path) -> None:
+    done = run(config, tmp_path / "m.zip", "--version", "best")
+    assert "has evaluated no version" in str(done.exception)
+    settings = load_settings(config)
+    task = Task.model_validate(tomllib.loads(TASK))
+    with Database(tmp_path / "state" / DATABASE) as store:
+        registry = ModelRegistry(store, BlobStore(tmp_path / "state" / "blobs"), task)
+        for version, accuracy in ((2, 0.9), (3, 0.8)):
+            registry.record_evaluation(version, Evaluation({"accuracy": accuracy, "macro_f1": 0.5}, [[1]]))
+        row = registry.row(3)
+        assert row is not None
+        parent = row["manifest"]
+        for version in range(4, 9):
+            digest, _ = registry.publish(version, method("qqr").client().initial(task, version), parent)
+            registry.record(
+                version,
+                digest,
+                parent,
+                ("d",),
+                wall=0.0,
+                traffic=(0, 0),
+                metrics={"accuracy": 0.9, "macro_f1": 0.1},
+            )
+            parent = digest
+        registry.collect(8, settings.keep_versions)
+        state = registry.state(registry.row(2)["manifest"])  # type: ignore[index]
+        assert {*state} >= {"head", "encoder/acc"}, "its blobs are whole"
+    done = run(config, tmp_path / "m.zip", "--version", "best", "--format", "json")
+    assert done.exit_code == 0, done.exception
+    assert json.loads(done.stdout)["version"] == 2
+    assert history(tmp_path / "state")["best"] == {"version": 2, "metric": "accuracy", "value": 0.9}
+    gone = run(config, tmp_path / "m.zip", "--version", "3")
+    assert "here: 2, 7, 8" in str(gone.exception)
+    assert "a number, or best" in str(run(config, tmp_path / "m.zip", "--version", "newest").exception)
 
 
 @pytest.mark.parametrize(

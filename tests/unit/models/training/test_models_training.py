@@ -111,20 +111,19 @@ def test_augmentation_turns_three_axis_modalities_together_and_keeps_missing_at_
     a_BCT = torch.randn(4, 3, 10, generator=generator)
     a_BCT[1] = 0
     x = {"acc": a_BCT, "gyro": a_BCT.clone(), "mic": torch.ones(4, 2, 10), "rgb": torch.ones(4, 3, 12)}
-    turning = {"acc", "gyro"}
-    turned = local.augmented(x, 40, 0, generator, turning)
+    turned = local.augmented(x, 40, 0, [("acc", "gyro")], generator)
     assert torch.equal(turned["rgb"], x["rgb"]), "colours are no axes"
     assert torch.equal(turned["acc"], turned["gyro"])
     assert not torch.allclose(turned["acc"], a_BCT)
     assert torch.allclose(turned["acc"].norm(dim=1), a_BCT.norm(dim=1), atol=1e-5)
     assert torch.equal(turned["mic"], x["mic"])
     assert not turned["acc"][1].any()
-    scaled = local.augmented(x, 0, 0.2, generator, turning)["mic"]
+    scaled = local.augmented(x, 0, 0.2, [], generator)["mic"]
     factors_B = scaled[:, 0, 0]
     assert torch.equal(scaled, factors_B[:, None, None].expand_as(scaled))
     assert ((factors_B >= 0.8) & (factors_B <= 1.2)).all()
     assert len(set(factors_B.tolist())) == 4
-    untouched = local.augmented(x, 0, 0, generator, turning)
+    untouched = local.augmented(x, 0, 0, [], generator)
     assert all(torch.equal(untouched[name], x[name]) for name in x)
 
 

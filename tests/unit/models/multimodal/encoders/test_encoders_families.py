@@ -14,6 +14,7 @@ from models.multimodal.encoders.steps import (
     windows_at_once,
 )
 from models.multimodal.network import build, to_blobs
+from models.training.training_choices import axes_of
 from protocol.errors import Misconfigured
 from protocol.tasks.kinds import KINDS
 from protocol.tasks.network import Encoder
@@ -153,7 +154,7 @@ def test_a_residual_step_adds_what_went_in() -> None:
 
 
 def test_sensor_streams_of_three_channels_turn_with_the_housing_and_colours_do_not() -> None:
-    assert build(task_of_kinds(("stream", "image", "sound"))).turning == {"accelerometer"}
+    assert axes_of(task_of_kinds(("stream", "image", "sound"))) == ("accelerometer",)
 
 
 @pytest.mark.parametrize("name", SMALL)
