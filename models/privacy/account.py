@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import FloatArray, Tensors
+from models.data.streams.tracks.kinds import track_of
 from models.data.streams.tracks.track import Track
 from protocol.tasks.task import Task
 
@@ -65,8 +66,8 @@ def span_of(task: Task) -> float:
         return 0.0
     window = task.window
     sampled = [one for one in task.modalities if not one.framed]
-    bridged = max((Track(one, window.max_gap_s).gap_s - 0.5 / one.rate_hz for one in sampled), default=0.0)
-    beside_s = max(bridged, (1.0 - window.min_coverage) * window.length_s) if sampled else 0.0
+    bridged = [track.beside_s for one in sampled if isinstance(track := track_of(one, window), Track)]
+    beside_s = max([*bridged, (1.0 - window.min_coverage) * window.length_s]) if sampled else 0.0
     return max(window.length_s, window.context_s or 0.0) + 2.0 * beside_s
 
 

@@ -29,6 +29,11 @@ class SoundTrack(Track):
         """Stream time up to which grid points can be filled, if samples come as late as is tolerated."""
         return self.mark + self.period_s - self._tolerance_s
 
+    @property
+    def beside_s(self) -> float:
+        """As :attr:`Track.beside_s`."""
+        return max(super().beside_s, self._tolerance_s)
+
     def resample(self, grid_BT: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """As :meth:`Track.resample`; consecutive samples where they lie near all points of a window."""
         t, values = self.arrays()

@@ -36,6 +36,11 @@ class Track(SampleArrivals):
         """Stream time up to which grid points can be filled."""
         return self.mark + self.period_s
 
+    @property
+    def beside_s(self) -> float:
+        """How far beside a window a sample of its content may lie, if the window has samples at its edges."""
+        return self.gap_s - 0.5 * self.period_s
+
     def add(self, t: NDArray[np.float64], values: NDArray[np.float32], newest: float, now: float) -> None:
         """Add samples; ``newest`` counts as received even if its sample came too late to be stored."""
         self._arrive(newest, now)

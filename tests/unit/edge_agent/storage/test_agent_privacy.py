@@ -22,7 +22,7 @@ from protocol.frames.frame import decode_frame
 from protocol.frames.headers import Manifest, UpdateHeader
 from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.task import Task, Window
+from protocol.tasks.task import Modality, Task, Window
 from tests.support.agent.data import toy_task
 from tests.support.services import until
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, make
@@ -107,6 +107,32 @@ def test_no_sample_is_in_more_windows_than_a_moment_is_charged_for(rate_hz):
             after = windows_of_recording(TASK, Recording({"acc": Stream(t, other)}))
             most = max(most, int((before.x["acc"] != after.x["acc"]).any(axis=(1, 2)).sum()))
     assert math.ceil(TASK.window.length_s / TASK.window.stride_s) < most <= moment
+
+
+@pytest.mark.parametrize(
+    "modality",
+    [
+        Modality(name="m", kind="sound", channels=1, rate_hz=200),
+        Modality(name="m", kind="vector", channels=3, rate_hz=5),
+        Modality(name="m", kind="image", channels=1, height=2, width=2, rate_hz=2),
+    ],
+    ids=lambda one: one.kind,
+)
+@pytest.mark.parametrize("offset", [0.0, 0.0013])
+def test_no_sound_and_no_image_is_in_more_windows_than_a_moment_is_charged_for(modality, offset):
+    """Windows touch each other, and hardly a gap is bridged."""
+    window = Window(length_s=1.0, stride_s=0.5, max_gap_s=0.001, min_coverage=1.0)
+    task = Task(name="t", labels=("a", "b"), modalities=(modality,), window=window)
+    rng, most, moment = np.random.default_rng(0), 0, overlap(span_of(task), window.stride_s)
+    t = offset + np.arange(int(6 * modality.rate_hz)) / modality.rate_hz
+    values = rng.integers(0, 99, (len(t), modality.sample_values)).astype(np.float32)
+    before = windows_of_recording(task, Recording({"m": Stream(t, values)}))
+    for at in np.flatnonzero((t > 2) & (t < 4)):
+        other = values.copy()
+        other[at] += 1
+        after = windows_of_recording(task, Recording({"m": Stream(t, other)}))
+        most = max(most, int((before.x["m"] != after.x["m"]).any(axis=(1, 2)).sum()))
+    assert 1 <= most <= moment <= 3
 
 
 async def test_tasks_of_other_names_and_noise_are_charged_to_the_same_windows(tmp_path):
