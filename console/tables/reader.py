@@ -19,7 +19,7 @@ from runtime.web.events import EventStream
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_SHARE: Final = 0.1
+_SHARE: Final = 0.05
 """Of one core: a reader takes more only for ``_AT_ONCE_S`` seconds of CPU in all."""
 _AT_ONCE_S: Final = 0.2
 _IDLE_S: Final = 30.0

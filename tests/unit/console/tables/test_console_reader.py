@@ -130,6 +130,6 @@ def test_console_pace_bounds_the_share_of_a_core_and_the_news() -> None:
         return count
 
     assert readings(0.01, is_news=False) == 4000, "a short reading waits for nothing"
-    assert readings(0.5, is_news=False) * 0.5 <= 0.1 * 1000 + 1.0, "a long one takes a tenth of a core"
+    assert readings(0.5, is_news=False) * 0.5 <= 0.05 * 1000 + 1.0, "a long one takes a twentieth of a core"
     assert readings(0.01, is_news=True) <= 1000 + 5, "news without end come once a second"
     assert readings(0.01, is_news=True, until=1.0) == 4, "the first ones come at once"
