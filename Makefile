@@ -8,20 +8,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of processes are started, and each would compile our code again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium prometheus postgresql postgresql-package flower
+.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium gstreamer prometheus postgresql postgresql-package flower
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
 
 # Half of the tests wait for processes that they start: five workers for two cores. tests/conftest.py orders the files.
-test: $(VENV)/compiled.stamp mosquitto chromium prometheus postgresql ## the suite without the long tests (ARGS="-k spool": a part of all)
+test: $(VENV)/compiled.stamp mosquitto chromium gstreamer prometheus postgresql ## the suite without the long tests (ARGS="-k spool": a part of all)
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -P -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'not long' --durations=15 tests
 else
 	$(BIN)/python -P -m pytest $(ARGS)
 endif
 
-test-long: $(VENV)/compiled.stamp mosquitto chromium prometheus postgresql ## whole demos, faults at every step of a round, releases, exports, types
+test-long: $(VENV)/compiled.stamp mosquitto chromium gstreamer prometheus postgresql ## whole demos, faults at every step of a round, releases, exports, types
 	$(BIN)/python -P -m pytest -n 3 --dist load -m long --durations=15 tests
 
 mutants: $(VENV)/dev.stamp ## small faults in the decision modules; lists those that no test notices (ARGS="--seed 1 --count 300")
@@ -90,6 +90,9 @@ mosquitto:
 
 chromium:
 	$(call installed,chromium)
+
+gstreamer:
+	$(call installed,gst-launch-1.0,gstreamer1.0-tools gstreamer1.0-plugins-base gstreamer1.0-plugins-good)
 
 prometheus:
 	$(call installed,prometheus)

@@ -24,12 +24,17 @@ Root = Annotated[Path, typer.Option(help="where the kernel shows devices; may di
 
 
 @app.command("list")
-def list_(output: FormatOption = Format.TABLE, sysfs: Root = Path("/sys"), dev: Root = Path("/dev")) -> None:
-    """List IIO devices, serial ports and kinds of other packages, each with TOML to paste.
+def list_(
+    output: FormatOption = Format.TABLE,
+    sysfs: Root = Path("/sys"),
+    dev: Root = Path("/dev"),
+    proc: Root = Path("/proc"),
+) -> None:
+    """List IIO devices, serial ports, cameras, microphones and kinds of other packages, with TOML to paste.
 
     Opens nothing, writes nothing.
     """
-    every = discover(sysfs, dev)
+    every = discover(sysfs, dev, proc)
     print_result(output, every, "\n".join(_listed(every)), indent=1)
 
 
@@ -41,6 +46,10 @@ def _listed(every: dict[str, Any]) -> list[str]:
     lines += ["", f"serial ports: {len(every['serial']) or 'none'}"]
     for entry in every["serial"]:
         lines += ["", f"# {entry['is']}", *_pasted(entry)]
+    for title, one in (("cameras", "camera"), ("microphones", "microphone")):
+        lines += ["", f"{title}: {len(every[one]) or 'none'}"]
+        for entry in every[one]:
+            lines += ["", f"# {entry['name']} ({entry['device']})", *_pasted(entry)]
     lines += ["", f"kinds of other packages: {len(every['plugins']) or 'none'}"]
     for entry in every["plugins"]:
         lines += ["", f"# {entry['kind']} of {entry['package']}", *_pasted(entry)]
@@ -125,6 +134,11 @@ def _report_lines(report: dict[str, Any]) -> list[str]:
             ]
             words += [f"longest step {stats['longest_gap_s']:g} s"]
         words += [f"{stats['not_finite']} not finite"] if stats["not_finite"] else []
+        words += [f"{stats['size']}"] if "size" in stats else []
+        words += [f"brightness {stats['brightness']:g} of 255"] if "brightness" in stats else []
+        if "level_db" in stats:
+            words += [f"level {stats['level_db']:g} dB, peak {stats['peak_db']:g} dB"]
+            words += [f"{stats.get('delivered_hz', 0):g} samples a second"]
         if "low" in stats:
             low, high = (", ".join(f"{value:g}" for value in stats[key]) for key in ("low", "high"))
             words += [f"from ({low}) to ({high})"]

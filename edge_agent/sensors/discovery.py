@@ -1,4 +1,4 @@
-"""Discovers IIO devices, serial ports and kinds of other packages, each with TOML to paste.
+"""Discovers IIO devices, serial ports, cameras, microphones and kinds of other packages, with TOML to paste.
 
 Read-only: opens no port and writes nothing.
 """
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from edge_agent.sensors.media_devices import cameras, microphones
 from edge_agent.sources import REGISTRY, plugins
 from edge_agent.sources.iio.sysfs import IioDevice, devices
 from edge_agent.sources.iio.units import conversion, kind_of
@@ -26,13 +27,15 @@ _SLOW_HZ: Final = 10.0
 _PORTS: Final = ("ttyUSB*", "ttyACM*", "ttyAMA*", "serial[0-9]")
 
 
-def discover(sysfs: Path, dev: Path) -> dict[str, Any]:
-    """All devices, as JSON values; ``sysfs`` and ``dev`` are where the kernel shows devices."""
+def discover(sysfs: Path, dev: Path, proc: Path = Path("/proc")) -> dict[str, Any]:
+    """All devices, as JSON values; ``sysfs``, ``dev`` and ``proc`` are where the kernel shows devices."""
     every = devices(sysfs)
     taken = [device.name for device in every]
     return {
         "iio": [_iio(device, alone=taken.count(device.name) == 1, roots=(sysfs, dev)) for device in every],
         "serial": [_serial(path) for path in _ports(dev)],
+        "camera": cameras(sysfs, dev),
+        "microphone": microphones(proc),
         "plugins": [_plugin(name) for name in sorted(plugins.entry_points_by_kind())],
         "system": {"readings": sorted(readings()), "toml": _SYSTEM},
         "kinds": list(REGISTRY.kinds()),

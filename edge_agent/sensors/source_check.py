@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -10,7 +11,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, source_status
+from edge_agent.sources.base import (
+    ChecksTask,
+    DescribesMedia,
+    FollowsTask,
+    ReportsStatus,
+    Source,
+    source_status,
+)
 from edge_agent.sources.task_match import source_mismatches
 from models.data.streams.batches import Batch, LabelBatch
 from protocol.errors import Transient
@@ -25,6 +33,7 @@ MAX_RANGES: Final = 64
 """Channels whose ranges are shown one by one."""
 _GAP_PERIODS: Final = 3.0
 _PERCENTILE: Final = 95
+_SILENCE: Final = 1e-6
 
 
 @dataclass
@@ -36,6 +45,9 @@ class _Stream:
     not_finite: int = 0
     low: NDArray[np.float64] | None = None
     high: NDArray[np.float64] | None = None
+    sum: float = 0.0
+    squares: float = 0.0
+    values: int = 0
 
     def add(self, t: NDArray[np.float64], values: NDArray[np.float32]) -> None:
         good = np.isfinite(values).all(axis=1)
@@ -50,6 +62,10 @@ class _Stream:
             low, high = rows.min(axis=0), rows.max(axis=0)
             self.low = low.astype(np.float64) if self.low is None else np.minimum(self.low, low)
             self.high = high.astype(np.float64) if self.high is None else np.maximum(self.high, high)
+            exact = values[good].astype(np.float64)
+            self.sum += float(exact.sum())
+            self.squares += float((exact**2).sum())
+            self.values += exact.size
 
     def told(self, max_gap_s: float | None) -> dict[str, Any]:
         """Statistics: rate from the median step, jitter (95 % of steps differ at most this much), gaps."""
@@ -70,6 +86,19 @@ class _Stream:
                 "longest_gap_s": round(float(steps.max()), 4),
             }
         return found
+
+    def of_media(self, media: str) -> dict[str, float]:
+        """Of images the mean brightness; of sound level and peak in dB of full scale, and the true rate."""
+        if not self.values or self.low is None or self.high is None:
+            return {}
+        if media == "image":
+            return {"brightness": round(self.sum / self.values, 1)}
+        t = np.concatenate(self.t)
+        peak = max(abs(float(self.low.min())), abs(float(self.high.max())), _SILENCE)
+        level = max(math.sqrt(self.squares / self.values), _SILENCE)
+        found = {"level_db": round(20 * math.log10(level), 1), "peak_db": round(20 * math.log10(peak), 1)}
+        span = float(t[-1] - t[0])
+        return found | ({"delivered_hz": round((len(t) - 1) / span, 1)} if span > 0 else {})
 
 
 class SourceCheck:
@@ -118,6 +147,9 @@ class SourceCheck:
         """Statistics, failures and mismatches, as JSON values."""
         source, task = self._source, self._task
         found = {name: stream.told(self._max_gap(name)) for name, stream in self._streams.items()}
+        if isinstance(source, DescribesMedia):
+            for name, stream in self._streams.items():
+                found[name] |= {"size": source.size, **stream.of_media(source.media)}
         failed = [self._error] if self._error else []
         state = source.state if isinstance(source, ReportsStatus) else ""
         failed += [
@@ -150,7 +182,7 @@ class SourceCheck:
 
 def _misfits(modality: Modality, found: dict[str, Any]) -> list[str]:
     words = []
-    name, rate = modality.name, found.get("rate_hz")
+    name, rate = modality.name, found.get("delivered_hz", found.get("rate_hz"))
     steady = modality.kind != "text"  # texts come when they come
     if steady and rate is not None and not 1 / RATE_FACTOR <= rate / modality.rate_hz <= RATE_FACTOR:
         words.append(f"modality {name!r}: {rate:g} Hz, the task's rate_hz is {modality.rate_hz:g}")

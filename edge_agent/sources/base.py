@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -79,6 +79,19 @@ class FollowsTask(Protocol):
 
 
 @runtime_checkable
+class DescribesMedia(Protocol):
+    """A source of images or sound, for ``lichen agent sensors test``."""
+
+    @property
+    def media(self) -> Literal["image", "sound"]:
+        """What it delivers."""
+
+    @property
+    def size(self) -> str:
+        """The form of what it delivers, in words."""
+
+
+@runtime_checkable
 class SizedByTask(Protocol):
     """A source whose samples are as large as the task says, for example texts, counted in its buckets."""
 
@@ -121,12 +134,13 @@ class Registry:
 REGISTRY = Registry()
 
 
-def require_known(modalities: Iterable[str], known: Sequence[str] | None) -> None:
+def require_known(modalities: Iterable[str], known: Sequence[str] | None, key: str = "modalities.{}") -> None:
     """Check that the task has these modalities.
 
     Args:
-        modalities: as the table of the source names them, under ``modalities``.
+        modalities: as the table of the source names them.
         known: the task's; None while no task is known, which accepts any.
+        key: of the table, where a modality is named.
 
     Raises:
         Misconfigured: names the key, and a similar name.
@@ -136,7 +150,7 @@ def require_known(modalities: Iterable[str], known: Sequence[str] | None) -> Non
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise Misconfigured(
-                f"modalities.{name}: the task has no such modality; it has {', '.join(known)}{hint}"
+                f"{key.format(name)}: the task has no such modality; it has {', '.join(known)}{hint}"
             )
 
 

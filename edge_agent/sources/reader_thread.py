@@ -10,7 +10,7 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, MutableMapping
 from typing import Final
 
 import numpy as np
@@ -60,12 +60,23 @@ class ThreadOutlet:
         """Sleep; True if the thread must end."""
         return self._stop.wait(max(0.0, seconds))
 
+    @property
+    def waiting_values(self) -> int:
+        """Values that wait for the event loop: a source that can wait (a file) waits while they are many."""
+        with self._lock:
+            return self._waiting
+
     def readable(self, fd: int, seconds: float) -> bool:
         """Wait for bytes on ``fd``. A closed peer counts as readable: the read reports it."""
+        return bool(self.readable_of((fd,), seconds))
+
+    def readable_of(self, fds: Iterable[int], seconds: float) -> list[int]:
+        """Wait for bytes on one of ``fds``; those that have some. A closed peer counts as readable."""
         poll = select.poll()
-        poll.register(fd, select.POLLIN | select.POLLPRI)
+        for fd in fds:
+            poll.register(fd, select.POLLIN | select.POLLPRI)
         poll.register(self._wake_r, select.POLLIN)
-        return any(ready == fd for ready, _ in poll.poll(max(0.0, seconds) * 1000))
+        return [fd for fd, _ in poll.poll(max(0.0, seconds) * 1000) if fd != self._wake_r]
 
     def put(self, modality: str, t: NDArray[np.float64], values: NDArray[np.float32]) -> None:
         """Hand over rows: ``t`` (n,) s and ``values`` (n, C), which must not be written to any more."""

@@ -17,6 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from tests.support.agent.data import write_toy
 from tests.support.network.brokers import embedded
 from tests.support.sensors import fake_iio
+from tests.support.sensors.gstreamer import require_gstreamer
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,33 @@ def tell(port: int, topic: str, payload: str, *, retain: bool = False) -> None:
     publish.single(topic, payload, qos=1, retain=retain, hostname="127.0.0.1", port=port, protocol=MQTTv5)
 
 
+@asynccontextmanager
+async def camera(_: Path) -> AsyncIterator[Case]:
+    require_gstreamer()
+    size = {"width": 8, "height": 8, "channels": 1, "rate_hz": 20}
+    yield Case({"kind": "camera", "device": "test", "modality": "eye", **size}, {"eye": 64})
+
+
+@asynccontextmanager
+async def microphone(_: Path) -> AsyncIterator[Case]:
+    require_gstreamer()
+    yield Case({"kind": "microphone", "device": "test", "modality": "ear", "channels": 2}, {"ear": 2})
+
+
+@asynccontextmanager
+async def gstreamer(_: Path) -> AsyncIterator[Case]:
+    require_gstreamer()
+    pipeline = "audiotestsrc is-live=true samplesperbuffer=100"
+    table = {"kind": "gstreamer", "modality": "ear", "media": "sound", "pipeline": pipeline, "rate_hz": 8000}
+    yield Case(table, {"ear": 1})
+
+
 CASES: dict[str, Callable[[Path], AbstractAsyncContextManager[Case]]] = {
+    "camera": camera,
+    "gstreamer": gstreamer,
     "hotplug": hotplug,
     "iio": iio,
+    "microphone": microphone,
     "mqtt": mqtt,
     "replay": replay,
     "serial": serial,

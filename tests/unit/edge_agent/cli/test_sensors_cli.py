@@ -13,6 +13,7 @@ from edge_agent.sensors.discovery import discover
 from edge_agent.sources.registry import open_source
 from runtime.clock import SystemClock
 from tests.support.sensors.fake_iio import FakeDevice, mpu6050, trigger
+from tests.support.sensors.gstreamer import require_gstreamer
 
 TASK = """
 name = "t"
@@ -37,7 +38,65 @@ def machine(tmp_path):
     for name in ("ttyUSB0", "ttyACM0", "null"):
         (tmp_path / "dev" / name).touch()
     (by_id / "usb-Anemometer-if00").symlink_to("../../ttyUSB0")
+    cameras_and_microphones(tmp_path)
     return tmp_path
+
+
+def roots(machine):
+    """Options of ``list``: where this machine's kernel shows devices."""
+    folders = {"--sysfs": machine / "sys", "--dev": machine / "dev", "--proc": machine / "proc"}
+    return [word for pair in folders.items() for word in pair]
+
+
+def cameras_and_microphones(folder):
+    """As a Raspberry Pi with a USB webcam (and its metadata), another one, a ribbon camera and decoders."""
+    names = {
+        0: ("unicam-image", "0"),
+        1: ("Webcam: Webcam", "0"),
+        2: ("Webcam: Webcam", "1"),
+        7: ("Other", "0"),
+        10: ("bcm2835-codec-decode", "0"),
+        14: ("bcm2835-isp", "0"),
+    }
+    for number, (name, index) in names.items():
+        device = folder / "sys" / "class" / "video4linux" / f"video{number}"
+        device.mkdir(parents=True)
+        (device / "name").write_text(f"{name}\n")
+        (device / "index").write_text(f"{index}\n")
+        (folder / "dev" / f"video{number}").touch()
+    by_id = folder / "dev" / "v4l" / "by-id"
+    by_id.mkdir(parents=True)
+    (by_id / "usb-Webcam-video-index0").symlink_to("../../video1")
+    (by_id / "usb-Webcam-video-index1").symlink_to("../../video2")
+    sound = folder / "proc" / "asound"
+    (sound / "card1").mkdir(parents=True)
+    (sound / "Webcam").symlink_to("card1")
+    (sound / "pcm").write_text(
+        "00-00: bcm2835 Headphones : bcm2835 Headphones : playback 8\n"
+        "01-00: USB Audio : USB Audio : capture 1\n"
+        "02-01: HiFi : HiFi codec : playback 1 : capture 1\n"
+    )
+
+
+def test_a_camera_and_a_microphone_are_measured_in_their_own_terms(tmp_path):
+    require_gstreamer()
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        'fleet = "f"\ndevice = "d"\nstate_dir = "s"\ncache_dir = "c"\n'
+        '[[source]]\nkind = "camera"\ndevice = "test"\nmodality = "eye"\nwidth = 32\nheight = 32\n'
+        '[[source]]\nkind = "microphone"\ndevice = "test"\nmodality = "ear"\n'
+    )
+    done = run("test", "--config", config, "--seconds", "2", "--format", "json")
+    assert done.exit_code == 0, done.stdout
+    eye, ear = (one["modalities"] for one in json.loads(done.stdout)["sources"])
+    assert eye["eye"]["size"] == "32 x 32 pixels, colours, at most 5 a second"
+    assert 0 < eye["eye"]["brightness"] < 255
+    assert len(eye["eye"]["low"]) == 1
+    assert -6 < ear["ear"]["level_db"] < ear["ear"]["peak_db"] < 0
+    assert ear["ear"]["delivered_hz"] == pytest.approx(16_000, rel=0.01)
+    words = run("test", "--config", config, "--seconds", "1").stdout
+    assert "32 x 32 pixels, colours" in words
+    assert "dB" in words
 
 
 def run(*words):
@@ -45,7 +104,7 @@ def run(*words):
 
 
 def test_everything_that_the_machine_has_is_listed_with_toml_that_is_taken_as_it_is(machine):
-    done = run("list", "--format", "json", "--sysfs", machine / "sys", "--dev", machine / "dev")
+    done = run("list", "--format", "json", *roots(machine))
     assert done.exit_code == 0
     every = json.loads(done.stdout)
     assert [one["device"] for one in every["iio"]] == ["mpu6050@1-0068", "ads1015", "mpu6050@1-0069"]
@@ -55,7 +114,17 @@ def test_everything_that_the_machine_has_is_listed_with_toml_that_is_taken_as_it
     assert {"name": "accel_x", "read": "raw", "unit": "m/s2", "buffer": True} in first["channels"]
     ports = [one["port"].rpartition("/dev/")[2] for one in every["serial"]]
     assert ports == ["serial/by-id/usb-Anemometer-if00", "ttyACM0"], "by the name that stays"
-    for one in [*every["iio"], *every["serial"], every["system"]]:
+    assert [one["device"].rpartition("/dev/")[2] for one in every["camera"]] == [
+        "v4l/by-id/usb-Webcam-video-index0",
+        "video7",
+        "libcamera",
+    ], "each camera once, by the name that stays; no decoder and no metadata"
+    assert [(one["name"], one["device"]) for one in every["microphone"]] == [
+        ("USB Audio", "plughw:CARD=Webcam,DEV=0"),
+        ("HiFi", "plughw:2,1"),
+    ]
+    media = [*every["camera"], *every["microphone"]]
+    for one in [*every["iio"], *every["serial"], *media, every["system"]]:
         (table,) = tomllib.loads(one["toml"])["source"]
         source = open_source(table, "source[0]", machine, None, SystemClock())
         assert source.channels
@@ -64,18 +133,20 @@ def test_everything_that_the_machine_has_is_listed_with_toml_that_is_taken_as_it
 
 
 def test_the_list_for_people_can_be_pasted_as_a_whole(machine):
-    done = run("list", "--sysfs", machine / "sys", "--dev", machine / "dev")
+    done = run("list", *roots(machine))
     assert done.exit_code == 0
-    titles = ("IIO", "serial", "kinds", "this")
+    titles = ("IIO", "serial", "cameras", "microphones", "kinds", "this")
     pasted = "\n".join(line for line in done.stdout.split("\n") if not line.startswith(titles))
-    assert len(tomllib.loads(pasted)["source"]) == 6
+    assert len(tomllib.loads(pasted)["source"]) == 11
 
 
 def test_a_machine_without_sensors_says_so(tmp_path):
     assert discover(tmp_path, tmp_path)["iio"] == []
-    done = run("list", "--sysfs", tmp_path, "--dev", tmp_path)
+    done = run("list", "--sysfs", tmp_path, "--dev", tmp_path, "--proc", tmp_path)
     assert "IIO devices: none" in done.stdout
     assert "serial ports: none" in done.stdout
+    assert "cameras: none" in done.stdout
+    assert "microphones: none" in done.stdout
 
 
 def config(folder, *sources, rate=50, high=40):

@@ -32,7 +32,8 @@ def write_csv(path, rows, header="t,acc.x,acc.y,acc.z,label"):
 
 
 def test_the_kinds_are_found_by_folder():
-    assert set(REGISTRY.kinds()) == {"hotplug", "iio", "mqtt", "replay", "serial", "system"}
+    media = {"camera", "gstreamer", "microphone"}
+    assert set(REGISTRY.kinds()) == {"hotplug", "iio", "mqtt", "replay", "serial", "system", *media}
 
 
 async def test_a_replay_gives_back_the_recording_in_order(tmp_path):
