@@ -17,6 +17,7 @@ from coordinator.status.rollouts import list_rollouts
 from coordinator.status.versions import BundleRow, VersionRow, list_versions, read_bundles
 from coordinator.storage import run_id, schema
 from coordinator.storage.database import Database
+from coordinator.storage.model_registry import best_version
 from protocol.errors import Transient
 from protocol.tasks.task import Task
 
@@ -38,6 +39,7 @@ class FleetRecord:
         versions: the oldest first; without those that the caller has already.
         manifests: of them, the digest of each one's manifest.
         done: the rounds have ended.
+        best: the best version by the coordinator's evaluation; None: none is evaluated.
         stable: the version that all devices should have, after a rollout; None: none yet.
     """
 
@@ -47,6 +49,7 @@ class FleetRecord:
     versions: tuple[VersionRow, ...]
     manifests: Mapping[int, str]
     done: bool
+    best: int | None
     stable: int | None
 
 
@@ -98,6 +101,7 @@ def read_record(store: Database, settings: CoordinatorSettings, since: int) -> F
             break
     table = schema.versions
     told = store.rows(sa.select(table.c.version, table.c.manifest).where(table.c.version >= since))
+    best = best_version(store)
     state, _ = replay(store.journal())
     stable = list_rollouts(settings.location, settings.rollout.mode).stable
     return FleetRecord(
@@ -107,6 +111,7 @@ def read_record(store: Database, settings: CoordinatorSettings, since: int) -> F
         versions=tuple(row for row in reversed(rows) if row.version >= since),
         manifests={row["version"]: row["manifest"] for row in told},
         done=state.phase is RoundPhase.DONE,
+        best=None if best is None else best.version,
         stable=None if stable is None else stable.version,
     )
 

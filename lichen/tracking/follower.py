@@ -80,7 +80,11 @@ class Follower:
         before = len(self._store.registered)
         self._register(record)
         newest = record.versions[-1]
-        aliases = [("newest", max(self._exported, default=None)), ("stable", record.stable)]
+        aliases = [
+            ("newest", max(self._exported, default=None)),
+            ("best", record.best),
+            ("stable", record.stable),
+        ]
         named = sum(
             self._store.name(alias, self._exported[version])
             for alias, version in aliases

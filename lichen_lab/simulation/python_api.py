@@ -97,6 +97,7 @@ def train(request: SimulationRequest) -> SimulatedTraining:
         Transient: a worker process ended by itself.
     """
     packages.permit(request.packages)
+    registry.admit(request.task, request.packages)
     task = registry.method(request.task.method).completed(request.task)
     findings: list[str] = []
     given = request.devices

@@ -34,7 +34,7 @@ def test_tracking_a_record_has_versions_task_and_stable_release(tmp_path: Path) 
             part = read_record(history.store, settings, 2)
     assert [row.version for row in whole.versions] == [0, 1, 2, 3]
     assert (whole.fleet, whole.run, whole.task.name, whole.done) == ("test", "ab" * 16, "t", True)
-    assert whole.stable == 2
+    assert (whole.stable, whole.best) == (2, 3)
     assert whole.manifests[3] == digest_of("version", 3)
     assert [row.version for row in part.versions] == [2, 3]
 
