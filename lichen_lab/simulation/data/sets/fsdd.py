@@ -23,6 +23,7 @@ from models.contract import FloatArray
 FOLDER: Final = "fsdd"
 FILE: Final = "fsdd.npz"
 DIGITS: Final = 10
+RATE_HZ: Final = 8000
 SPEAKERS: Final = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
 _TEST_RECORDINGS: Final = 5
 _FORMS: Final = {
@@ -57,8 +58,22 @@ class Sounds:
         return np.flatnonzero(test_S if part == "test" else ~test_S)
 
 
-def load() -> Sounds:
-    """All recordings as spectrograms, which are computed once and kept in the cache.
+@dataclass(frozen=True)
+class Clips:
+    """Recordings as they were made, with digits and speakers as in :class:`Sounds`.
+
+    Attributes:
+        audio: one array of int16 samples each, of different lengths, at :data:`RATE_HZ`.
+    """
+
+    audio: list[NDArray[np.int16]]
+    digit: NDArray[np.int64]
+    speaker: NDArray[np.int64]
+    index: NDArray[np.int64]
+
+
+def clips() -> Clips:
+    """All recordings.
 
     Raises:
         Misconfigured: the data set is not here, or the file is not in the packed form.
@@ -66,13 +81,24 @@ def load() -> Sounds:
     arrays = read_packed(FOLDER, FILE, "FSDD", _FORMS)
     check_spans(arrays, FILE, "start", "length", len(arrays["audio"]))
     start, length = (arrays[key].astype(np.int64) for key in ("start", "length"))
-    clips = [arrays["audio"][at : at + count] for at, count in zip(start, length, strict=True)]
-    content = hashlib.sha256(start.tobytes() + length.tobytes())
-    content.update(arrays["audio"].tobytes())
+    audio = [arrays["audio"][at : at + count] for at, count in zip(start, length, strict=True)]
+    return Clips(audio, *(arrays[key].astype(np.int64) for key in ("digit", "speaker", "index")))
+
+
+def load() -> Sounds:
+    """All recordings as spectrograms, which are computed once and kept in the cache.
+
+    Raises:
+        Misconfigured: the data set is not here, or the file is not in the packed form.
+    """
+    made = clips()
+    lengths = np.array([len(clip) for clip in made.audio], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    content = hashlib.sha256(starts.tobytes() + lengths.tobytes())
+    content.update(np.concatenate(made.audio).tobytes())
     mel = cache.cached(
         f"logmel{logmel.VERSION}-{content.hexdigest()}",
-        (len(clips), logmel.BANDS, logmel.FRAMES),
-        lambda: logmel.log_mel(clips),
+        (len(made.audio), logmel.BANDS, logmel.FRAMES),
+        lambda: logmel.log_mel(made.audio),
     )
-    digit, speaker, index = (arrays[key].astype(np.int64) for key in ("digit", "speaker", "index"))
-    return Sounds(mel, digit, speaker, index)
+    return Sounds(mel, made.digit, made.speaker, made.index)

@@ -1,0 +1,1 @@
+"""Benchmarks of fleets that see images or hear sound."""
