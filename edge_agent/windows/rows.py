@@ -3,8 +3,8 @@
 ``x`` holds the values of the present modalities: of streams float32; of other kinds in the narrowest type
 that loses nothing, which a byte before them names (``models.data.narrow_values``). ``context`` holds the
 samples before the window, if the task has contexts: M counts of points (uint32), then the values of each
-modality as float32; None if no sample is known, as in every file of a release without contexts. So the stored
-windows stay valid if a task changes the length of its contexts.
+modality with points, as in ``x``; None if no sample is known, as in every file of a release without contexts.
+So the stored windows stay valid if a task changes the length of its contexts.
 
 ``y`` is the class of ``label``; -1: the window has no label at all; -2: it has none, but labels of further
 targets. ``targets`` holds those as JSON, by :func:`key_of`; None if there are none, as in every file of a
@@ -76,7 +76,7 @@ class WindowRow:
 def whole_bytes(task: Task) -> int:
     """Bytes of a window of this task in memory, with all modalities and contexts complete.
 
-    On disk a window takes this much at most.
+    On disk its values take hardly more, whatever they are.
     """
     values = sum(m.channels * task.context_samples(m.name) for m in task.modalities)
     return 4 * values + sum(m.kind != "stream" for m in task.modalities)
@@ -125,16 +125,24 @@ def _values_bytes(modality: Modality, x_CT: NDArray[np.float32]) -> bytes:
     return x_CT.astype("<f4").tobytes() if modality.kind == "stream" else narrow_values.encode(x_CT)
 
 
+def _values_at(modality: Modality, data: bytes, offset: int, count: int) -> tuple[NDArray[np.float32], int]:
+    """Values that :func:`_values_bytes` wrote, and the offset behind them."""
+    if modality.kind == "stream":
+        return np.frombuffer(data, "<f4", count, offset), offset + 4 * count
+    return narrow_values.decode(data, offset, count)
+
+
 def _context_bytes(task: Task, windows: WindowSet, b: int) -> bytes | None:
     """The context of a window; None if no sample is known."""
     if windows.context is None:
         return None
     counts_M, parts = np.zeros(len(task.modalities), "<u4"), []
-    for m, name in enumerate(task.modality_names):
-        window, x_CL = task.samples(name), windows.context.x[name][b]
+    for m, modality in enumerate(task.modalities):
+        window, x_CL = task.samples(modality.name), windows.context.x[modality.name][b]
         counts_M[m] = max(0, int(windows.context.points_BM[b, m]) - window)
         end = x_CL.shape[-1] - window
-        parts.append(x_CL[:, end - int(counts_M[m]) : end].astype("<f4").tobytes())
+        if counts_M[m]:
+            parts.append(_values_bytes(modality, x_CL[:, end - int(counts_M[m]) : end]))
     return counts_M.tobytes() + b"".join(parts) if counts_M.any() else None
 
 
@@ -154,13 +162,9 @@ def as_set(task: Task, rows: Sequence[WindowRow]) -> WindowSet:
     for b, row in enumerate(rows):
         offset = 0
         for m, (modality, c, t) in enumerate(shapes):
-            if not present_BM[b, m]:
-                continue
-            if modality.kind == "stream":
-                values, offset = np.frombuffer(row.x, "<f4", c * t, offset), offset + 4 * c * t
-            else:
-                values, offset = narrow_values.decode(row.x, offset, c * t)
-            x[modality.name][b] = values.reshape(c, t)
+            if present_BM[b, m]:
+                values, offset = _values_at(modality, row.x, offset, c * t)
+                x[modality.name][b] = values.reshape(c, t)
         if keys and row.targets is not None:
             for name, value in _read(row.targets, keys).items():
                 targets[name][b] = value
@@ -187,9 +191,11 @@ def _contexts(task: Task, rows: Sequence[WindowRow], windows: WindowSet) -> Cont
             raise ValueError("a context of a modality that its window does not have")
         offset = 4 * len(counts_M)
         for m, (modality, count) in enumerate(zip(task.modalities, counts_M.tolist(), strict=True)):
+            if not count:
+                continue
             x_CL, size = x[modality.name][b], modality.channels * count
-            x_CN = np.frombuffer(row.context, "<f4", size, offset).reshape(modality.channels, count)
-            offset += x_CN.nbytes
+            values, offset = _values_at(modality, row.context, offset, size)
+            x_CN = values.reshape(modality.channels, count)
             end = x_CL.shape[-1] - task.samples(modality.name)
             n = min(count, end)
             x_CL[:, end - n : end] = x_CN[:, count - n :]

@@ -8,7 +8,9 @@ import pytest
 from edge_agent.windows.rows import as_set, rows_of, whole_bytes
 from edge_agent.windows.store import WindowStore
 from edge_agent.windows.store_file import grid_digest
+from edge_agent.windows.window_sets import windows_of_recording
 from models.contract import WindowSet
+from models.data.streams.recording import Recording, Stream
 from protocol.tasks.task import Modality, Task, Window
 from tests.support.agent.data import toy_task
 from tests.support.tasks import small_task
@@ -100,3 +102,32 @@ def test_stores_of_streams_keep_their_names_and_other_kinds_have_their_own() -> 
     ]
     assert len(set(kinds)) == len(kinds)
     assert digest(offset=3.0, low=0.0) == digest()
+
+
+def test_the_stream_before_a_window_is_stored_likewise(tmp_path: Path) -> None:
+    grid = small_task(
+        (TASK.modality("imu"), IMAGE, TASK.modality("sound")),
+        window=Window(length_s=2.0, stride_s=1.0, context_s=5.0),
+    )
+    rng = np.random.default_rng(0)
+    recording = Recording(
+        {
+            "imu": Stream(np.arange(300) / 10, rng.normal(size=(300, 2)).astype(np.float32)),
+            "camera": Stream(np.arange(150) / 5, rng.integers(0, 256, (150, 144)).astype(np.float32)),
+            "sound": Stream(np.arange(3000) / 100, rng.integers(-999, 999, (3000, 1)).astype(np.float32)),
+        }
+    )
+    given = windows_of_recording(grid, recording)
+    assert given.context is not None
+    assert given.context.points_BM[-1].tolist() == [50, 48, 500]
+    store = WindowStore(tmp_path, grid, 10_000_000)
+    store.add(given)
+    store.commit()
+    found = store.recent(100, labelled=False)
+    assert found.context is not None
+    for name, x_BCL in given.context.x.items():
+        assert found.context.x[name].tobytes() == x_BCL.tobytes(), name
+    np.testing.assert_array_equal(found.context.points_BM, given.context.points_BM)
+    store.close()
+    row = rows_of(grid, given)[-1]
+    assert len(row.context or b"") == 4 * 3 + 4 * 2 * 30 + 1 + 2 * 300
