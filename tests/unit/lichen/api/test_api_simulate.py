@@ -1,3 +1,4 @@
+import ast
 import asyncio
 import json
 import sys
@@ -82,6 +83,19 @@ async def test_api_simulate_works_where_an_event_loop_runs_as_in_a_notebook() ->
     found = lichen.simulate(TASK, DEVICES, test=0.25, rounds=1)
     assert found.accuracy is not None
     assert lichen.simulate(TASK, DEVICES, rounds=1).accuracy is None
+
+
+def test_api_the_first_example_of_the_page_learns_in_ten_statements(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    assert sum(isinstance(one, ast.stmt) for one in ast.walk(ast.parse(code))) <= 10
+    exec(compile(code, "docs/python.md", "exec"), {})  # noqa: S102 - a page of this repository
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[3:5] == ["accuracy", "macro_f1"]
+    assert [row.split()[0] for row in rows] == ["1", "2", "3"]
+    assert float(rows[-1].split()[3]) > 0.9
 
 
 def test_api_a_wrong_task_is_refused_by_its_key(tmp_path: Path) -> None:
