@@ -69,6 +69,7 @@ def jobs_of(
         by=test.by,
         packages=settings.packages.allow,
         elsewhere=cluster,
+        start=settings.start.weights,
     )
 
 

@@ -111,6 +111,10 @@ class MethodSpec(Generic[C]):
     """Of a method from a package: the Python package that holds its halves. Set by the registry."""
     misfit: Callable[[Any, Task], str] = lambda _config, _task: ""
     """What in the options does not fit the task's classes and modalities, in words; empty: all does."""
+    class_rows: Callable[[str], str] = lambda _tensor: ""
+    """The target whose classes are the rows of a tensor, by its full name; empty: they are none."""
+    modality_columns: tuple[str, ...] = ()
+    """Tensors whose columns are features of the modalities, in the task's order."""
     reported: tuple[str, ...] = ()
     """Metrics of updates whose mean over devices, weighted by samples, is a version's metric if the
     coordinator cannot evaluate versions."""

@@ -32,6 +32,12 @@ class EvaluationSettings(Section):
     all with fewer modalities (``modalities``). Each part costs as much time again, and more."""
 
 
+class StartSettings(Section):
+    """Weights of version 0: a file of ``lichen task grow``; none: fresh ones, by the task's seed."""
+
+    weights: ConfigPath | None = None
+
+
 class ExportSettings(Section):
     """Export of bundles. ``every_rounds`` 0: only at the end."""
 
@@ -139,6 +145,7 @@ class CoordinatorSettings(Section):
     """``task.toml``, relative to the config file."""
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
+    start: StartSettings = StartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     export: ExportSettings = ExportSettings()
     worker: WorkerSettings = WorkerSettings()

@@ -16,6 +16,7 @@ from coordinator.config.coordinator import WorkerSettings
 from coordinator.errors import no_room
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.labelled_data import announced
+from coordinator.workers.start_weights import started
 from models.contract import Blobs, Evaluation, Tensors
 from models.registry import methods
 from models.training.evaluation import Part
@@ -127,6 +128,7 @@ class WorkerJobs:
         by: parts of ``windows`` that are evaluated besides.
         packages: names of those that a task may use.
         elsewhere: runs all jobs; None: child processes of this one.
+        start: weights of version 0; None: fresh ones.
     """
 
     task: Task
@@ -138,6 +140,7 @@ class WorkerJobs:
     by: tuple[Part, ...] = ()
     packages: tuple[str, ...] = ()
     elsewhere: JobRunner | None = None
+    start: Path | None = None
 
     def __post_init__(self) -> None:
         self._task = announced(self.task)
@@ -154,14 +157,19 @@ class WorkerJobs:
         shutil.rmtree(self.root, ignore_errors=True)
 
     async def initial(self) -> Blobs:
-        """Run an init job."""
+        """Run an init job; with ``start`` its weights are replaced.
+
+        Raises:
+            Misconfigured: those weights are not of this task.
+        """
         with self._folder("init") as folder:
             job = job_folder.InitJob(
                 self._task, self._task.seed, self.settings.threads, packages=self.packages
             )
             await asyncio.to_thread(job_folder.write_init, folder, job)
             await self._learn.run(folder, self.settings.timeout_s)
-            return await asyncio.to_thread(job_folder.read_state, folder)
+            fresh = await asyncio.to_thread(job_folder.read_state, folder)
+        return fresh if self.start is None else await asyncio.to_thread(started, fresh, self.start)
 
     async def evaluate(self, state: Blobs) -> Evaluation:
         """Run an evaluate job.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import numpy as np
 import typer
 
+from lichen.task_growth.cli import grow
 from protocol.base import name_trouble
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Task
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, help="Write and check tasks: what a fleet learns.", add_completion=False
 )
+
+app.command("grow")(grow)
 
 
 @app.command()

@@ -122,6 +122,7 @@ METHOD = MethodSpec(
     paper="Chen and Zhang, On Disentanglement of Asymmetrical Knowledge Transfer for Modality-Task Agnostic "
     "Federated Learning, AAAI 2024",
     config=DisentAflConfig,
+    class_rows=lambda name: name.split("/")[1] if name.startswith("last/") else "",
     needs_labels=True,
     symbols={
         "M": "inputs (task.input_names)",

@@ -185,6 +185,8 @@ METHOD = MethodSpec(
     rounded=("encoder", "head", "prototypes"),
     own_parts=(ENCODERS, NETWORKS),
     misfit=_misfit,
+    class_rows=lambda name: "label" if name.startswith(("prototypes/", "classes/", "head/fc2.")) else "",
+    modality_columns=("head/fc1.weight",),
     fine=("prototypes",),  # a class each row, and in the first rounds no small change
     uplink=Uplink(codec="steps", coarseness=2.5),
     downlink=Downlink(coarseness=2.0),

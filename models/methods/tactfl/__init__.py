@@ -128,6 +128,8 @@ class TactflConfig(Frozen):
 
 METHOD = MethodSpec(
     name="tactfl",
+    class_rows=lambda name: "label" if name.startswith("head/fc2.") else "",
+    modality_columns=("head/fc1.weight",),
     misfit=lambda config, task: housings_trouble(task, config.housings),
     title="TACTFL: temporal contrast on unlabelled devices, similarity-guided aggregation",
     paper="Sun et al., TACTFL: Temporal Contrastive Training for Multi-modal Federated Learning with "

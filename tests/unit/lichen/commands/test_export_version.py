@@ -5,6 +5,7 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,9 +16,12 @@ from coordinator.status.history import read as history
 from coordinator.storage.database import Database
 from coordinator.storage.location import DATABASE
 from coordinator.storage.model_registry import ModelRegistry
+from coordinator.workers.start_weights import started
 from lichen.commands.export import app
+from lichen.commands.task import app as task_app
 from models.contract import Evaluation
 from models.registry import method
+from models.tensors import flatten, read_npz
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
@@ -123,6 +127,27 @@ def test_the_best_version_is_kept_and_exported_by_that_word(config: Path, tmp_pa
     gone = run(config, tmp_path / "m.zip", "--version", "3")
     assert "here: 2, 7, 8" in str(gone.exception)
     assert "a number, or best" in str(run(config, tmp_path / "m.zip", "--version", "newest").exception)
+
+
+def test_a_task_with_a_class_more_begins_from_a_version(config: Path, tmp_path: Path) -> None:
+    grown, out = tmp_path / "grown.toml", tmp_path / "start.npz"
+    grown.write_text(TASK.replace("labels = [", 'labels = ["new", '))
+    words = ["grow", str(grown), "--from", str(config), "--version", "2", "--out", str(out)]
+    done = CliRunner().invoke(task_app, [*words, "--format", "json"])
+    assert done.exit_code == 0, done.exception
+    told = json.loads(done.stdout)
+    assert (told["version"], told["new"]) == (2, [])
+    assert {*told["partly"].values()} == {"new of class new"}
+    with Database(tmp_path / "state" / DATABASE) as store:
+        blobs = BlobStore(tmp_path / "state" / "blobs")
+        registry = ModelRegistry(store, blobs, Task.model_validate(tomllib.loads(TASK)))
+        before = flatten(registry.state(registry.row(2)["manifest"]))  # type: ignore[index]
+    made = read_npz(out)
+    np.testing.assert_array_equal(made["head/fc2.weight"][1:], before["head/fc2.weight"])
+    fresh = method("qqr").client().initial(Task.model_validate(tomllib.loads(grown.read_text())), 0)
+    assert {*started(fresh, out)} == {*fresh}, "a coordinator of that task takes them"
+    again = CliRunner().invoke(task_app, words)
+    assert "--force" in str(again.exception)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""``lichen task grow``: a changed task begins from an earlier version."""
