@@ -48,6 +48,32 @@ def judge(true_B: NDArray[np.int64], probabilities_BK: NDArray[np.float32]) -> E
     return Evaluation(metrics=metrics, confusion_KK=confusion.tolist())
 
 
+def of_classes(
+    labels: Sequence[str], confusion_KK: Sequence[Sequence[int]]
+) -> dict[str, dict[str, float | None]]:
+    """By class that occurs or is predicted: ``windows``, ``recall``, ``precision`` and ``f1``.
+
+    Args:
+        labels: names of the classes.
+        confusion_KK: counts; row: true class, column: predicted.
+
+    Returns:
+        None in place of a recall without a window of the class, and of a precision without a prediction.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    predicted = [sum(column) for column in zip(*confusion_KK, strict=True)]
+    for k, (label, row) in enumerate(zip(labels, confusion_KK, strict=True)):
+        true, said, hits = sum(row), predicted[k], row[k]
+        if true or said:
+            found[label] = {
+                "windows": true,
+                "recall": hits / true if true else None,
+                "precision": hits / said if said else None,
+                "f1": 2 * hits / (true + said),
+            }
+    return found
+
+
 def in_parts(
     task: Task, windows: WindowSet, judged: Callable[[WindowSet], Evaluation], kinds: Sequence[Part]
 ) -> dict[str, dict[str, Mapping[str, float]]]:

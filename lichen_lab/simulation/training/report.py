@@ -14,7 +14,7 @@ from lichen_lab.simulation.training.inputs import TrainingFleet
 from lichen_lab.simulation.training.personal import each_personal
 from lichen_lab.simulation.training.runner import History, RoundRecord, alone, not_judged, simulate
 from models.data.window_set import described
-from models.training.evaluation import Part
+from models.training.evaluation import Part, of_classes
 
 _SAY_EVERY_S: Final = 5.0
 
@@ -79,6 +79,9 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
         "judged_on": None if fleet.test is None else described(fleet.test, fleet.task),
         "rounds": [_round(record) for record in history.rounds],
         "confusion": None if history.evaluation is None else history.evaluation.confusion_KK,
+        "by_class": {}
+        if history.evaluation is None
+        else of_classes(fleet.task.labels, history.evaluation.confusion_KK),
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
         "seconds": history.seconds,

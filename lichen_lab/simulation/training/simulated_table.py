@@ -36,6 +36,7 @@ def show(report: dict[str, Any]) -> None:
         console.print(words, highlight=False, markup=False)
     _weighed(console, report["rounds"])
     _judged_on(console, report)
+    _classes(console, report["by_class"])
     _alone(console, report)
     for kind, parts in report.get("by", {}).items():
         _parts(console, f"the last version by {kind}", parts)
@@ -90,6 +91,22 @@ def _parts(console: Console, title: str, parts: Mapping[str, Mapping[str, float]
     for name, metrics in parts.items():
         numbers = (_number(metrics.get(one)) for one in ("accuracy", "macro_f1", *others))
         table.add_row(escape(name), f"{metrics['windows']:.0f}", *numbers)
+    console.print(table)
+
+
+def _classes(console: Console, found: Mapping[str, Mapping[str, float | None]]) -> None:
+    """Print a row of scores for each class, the worst ones if there are many."""
+    if not found:
+        return
+    worst = sorted(found, key=lambda name: found[name]["f1"] or 0.0)[:_SHOWN]
+    shown = [*found] if len(found) <= _SHOWN else worst
+    title = "the last version by class" + (", the worst ones" if len(found) > _SHOWN else "")
+    table = Table(title=title, title_justify="left")
+    for column in ("", "windows", "recall", "precision", "F1"):
+        table.add_column(column, justify="right", overflow="fold")
+    for name in shown:
+        scores = (_number(found[name][one]) for one in ("recall", "precision", "f1"))
+        table.add_row(escape(name), f"{found[name]['windows']:.0f}", *scores)
     console.print(table)
 
 

@@ -61,6 +61,7 @@ def test_simulate_cli_takes_window_sets_and_recordings_and_compares(place: Path)
     assert [record["round"] for record in report["rounds"]] == [1, 2]
     assert set(report["alone"]) == {"one", "two"}
     assert sum(map(sum, report["confusion"])) == 24
+    assert sum(one["windows"] for one in report["by_class"].values()) == 24
 
 
 def test_simulate_cli_prints_a_table(place: Path) -> None:

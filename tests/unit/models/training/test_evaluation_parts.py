@@ -15,7 +15,7 @@ from lichen_lab.simulation.training.runner import alone
 from models.contract import WindowSet
 from models.data import window_set as windowset
 from models.registry import method
-from models.training.evaluation import in_parts, judge
+from models.training.evaluation import in_parts, judge, of_classes
 from models.worker import __main__, job_folder
 from protocol.errors import Misconfigured
 from protocol.topics import Kind
@@ -192,3 +192,11 @@ def test_windows_cut_from_recordings_are_of_the_group_of_their_file(tmp_path: Pa
     groups = windowset.load(out).group_B
     assert groups is not None
     assert sorted(set(groups.tolist())) == ["ann", "bob"]
+
+
+def test_scores_of_classes_follow_from_the_confusion() -> None:
+    found = of_classes(("a", "b", "c", "d"), [[6, 2, 0, 0], [0, 4, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
+    assert {*found} == {"a", "b", "c"}, "a class that neither occurs nor is predicted has no scores"
+    assert found["a"] == {"windows": 8, "recall": 0.75, "precision": 6 / 7, "f1": 12 / 15}
+    assert found["c"] == {"windows": 1, "recall": 0, "precision": None, "f1": 0}
+    assert of_classes(("a", "b"), [[0, 0], [2, 0]])["a"]["recall"] is None
