@@ -94,13 +94,13 @@ class ThreadOutlet:
             post(self._loop, self.filled.set)
 
     def take(self) -> Iterator[Batch]:
-        """The waiting rows, one batch for each modality."""
+        """The waiting rows, one batch for each modality, and for each size if the task has changed it."""
         with self._lock:
             rows, self._rows, self._waiting = self._rows, deque(), 0
-        by_name: dict[str, list[tuple[NDArray[np.float64], NDArray[np.float32]]]] = {}
+        alike: dict[tuple[str, int], list[tuple[NDArray[np.float64], NDArray[np.float32]]]] = {}
         for name, t, values in rows:
-            by_name.setdefault(name, []).append((t, values))
-        for name, parts in by_name.items():
+            alike.setdefault((name, values.shape[1]), []).append((t, values))
+        for (name, _), parts in alike.items():
             yield SampleBatch(
                 name, np.concatenate([t for t, _ in parts]), np.concatenate([v for _, v in parts])
             )

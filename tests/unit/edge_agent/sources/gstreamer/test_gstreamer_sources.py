@@ -11,6 +11,7 @@ import pytest
 from edge_agent.media.library import Library
 from edge_agent.media.pipeline import code_of
 from edge_agent.sources.gstreamer.reader_process import reported_error
+from edge_agent.sources.reader_thread import read_in_thread
 from protocol.errors import Transient
 from protocol.tasks.task import Modality, Task
 from runtime.process import landlock
@@ -226,4 +227,13 @@ async def test_a_reader_follows_the_task_to_another_size(tmp_path):
         return len(batches) > 1
 
     first, second = await batches_of(source, twice)
-    assert (first.values.shape, second.values.shape) == ((1, 96 * 96 * 3), (1, 24 * 32))
+    assert (first.values.shape[1], second.values.shape[1]) == (96 * 96 * 3, 24 * 32)
+
+
+async def test_frames_of_two_sizes_that_wait_together_do_not_end_the_source():
+    def work(outlet):
+        outlet.put("m", np.array([1.0]), np.zeros((1, 12), np.float32))
+        outlet.put("m", np.array([2.0]), np.zeros((1, 3), np.float32))
+
+    shapes = [batch.values.shape async for batch in read_in_thread(work, "m", {})]
+    assert shapes == [(1, 12), (1, 3)]
