@@ -5,6 +5,7 @@ The hash covers what an import can reach: the bytes of the files that the distri
 importable files that lie between those of the package.
 """
 
+import csv
 import hashlib
 import re
 import stat
@@ -57,14 +58,17 @@ def installed(name: str) -> Installed:
         found = distribution(name)
     except (PackageNotFoundError, ValueError):
         raise Misconfigured(f"package {name} is not installed for this Python ({sys.executable})") from None
-    where = f"package {name} {found.version}"
+    about = found.metadata  # read once: each access parses the file
+    where = f"package {name} {about['Version']}"
     try:
         files = dict(_covered(found, where))
         digest = _digest(files, where)
+        package = Package(name=about["Name"], version=about["Version"], sha256=digest)
+        offers = {(p.group, p.name): p for p in found.entry_points if p.group.startswith(_OURS)}
     except OSError as error:
         raise Misconfigured(f"{where}: {error.filename}: {error.strerror}; install it again") from None
-    offers = {(p.group, p.name): p for p in found.entry_points if p.group.startswith(_OURS)}
-    package = Package(name=found.metadata["Name"], version=found.version, sha256=digest)
+    except (ValueError, csv.Error) as error:  # no UTF-8, a name that no task may have
+        raise Misconfigured(f"{where}: its metadata cannot be read: {error}"[:500]) from None
     return Installed(package, offers, tuple(files.values()))
 
 

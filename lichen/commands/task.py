@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import numpy as np
 import typer
 
+from lichen.commands.trial.cli import try_
 from lichen.task_growth.cli import grow
 from protocol.base import name_trouble
 from protocol.errors import Misconfigured
@@ -108,6 +109,9 @@ def package(
         typer.echo(f"# offers {packages.where_to_name(group, kind)}")
     if not found.offers:
         typer.echo(f"# offers nothing: no entry point of {', '.join(packages.GROUPS)}", err=True)
+
+
+app.command(name="try")(try_)
 
 
 def _finish(report: dict[str, Any], lines: list[str], output_format: Format) -> NoReturn:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from models import packages
-from models.multimodal.encoders.steps import BatchNorm, ModalityEncoder, Step
+from models.multimodal.encoders.steps import MOMENTUM, BatchNorm, ModalityEncoder, Step
 from protocol.errors import LichenError, Misconfigured
 from protocol.tasks.task import Modality, Task
 
@@ -189,12 +189,9 @@ def _fit(module: nn.Module, x: Any, shape: tuple[int, int], where: str, about: s
     checked = f"{where} {about}"
     if checked not in _CHECKED or any(map(is_lazy, module.parameters())):
         _probe(module, x, shape, where)
-    norms: dict[nn.Module, nn.Module] = {}
-    for parent in list(module.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in _NORMS:
-                norms[child] = norms.get(child) or _norm_like(child, f"{where}: {name}")
-                setattr(parent, name, norms[child])
+    for name, inner in module.named_modules():
+        if type(inner) in _NORMS:
+            _become_ours(inner, f"{where}: {name}")
     if checked in _CHECKED:
         return
     for trouble in _troubles(module):
@@ -204,14 +201,12 @@ def _fit(module: nn.Module, x: Any, shape: tuple[int, int], where: str, about: s
     _CHECKED.add(checked)
 
 
-def _norm_like(norm: Any, where: str) -> BatchNorm:
-    """The BatchNorm of rounds with few steps (see that class), with the values of torch's."""
+def _become_ours(norm: Any, where: str) -> None:
+    """Make a norm of torch one for rounds with few steps; the same object, to which the package may refer."""
     if not norm.track_running_stats:
         raise Misconfigured(f"{where}: BatchNorm without running statistics has none at inference")
-    made = BatchNorm(norm.num_features)
-    made.eps, made.weight, made.bias = norm.eps, norm.weight, norm.bias
-    made.running_mean, made.running_var = norm.running_mean, norm.running_var
-    return made
+    norm.__class__ = BatchNorm
+    norm.momentum, norm.num_batches_tracked = MOMENTUM, None
 
 
 def _troubles(module: nn.Module) -> Iterator[str]:

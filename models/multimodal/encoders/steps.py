@@ -11,7 +11,7 @@ from typing import Final, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-_MOMENTUM: Final = 0.3
+MOMENTUM: Final = 0.3
 _PART: Final = 256
 """Windows that go through an encoder at a time when no gradient is needed."""
 _PART_VALUES: Final = 1 << 22
@@ -82,7 +82,7 @@ class BatchNorm(nn.BatchNorm1d):
     """
 
     def __init__(self, channels: int) -> None:
-        super().__init__(channels, momentum=_MOMENTUM)
+        super().__init__(channels, momentum=MOMENTUM)
         self.num_batches_tracked = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class BatchNorm(nn.BatchNorm1d):
         by_batch = self.training and x.numel() != x.shape[1]
         # torch.nn's way to this call takes as long as the call does on a small device's windows
         mean, var = self.running_mean, self.running_var
-        return torch.batch_norm(x, self.weight, self.bias, mean, var, by_batch, _MOMENTUM, self.eps, False)
+        return torch.batch_norm(x, self.weight, self.bias, mean, var, by_batch, MOMENTUM, self.eps, False)
 
     def measure(self, x: Tensor) -> None:
         """Set the running statistics to those of ``x``; of a single value per channel there are none."""

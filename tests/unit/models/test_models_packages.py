@@ -202,6 +202,21 @@ def test_a_file_that_is_gone_or_is_none_is_named(radar):
         package_files.installed("radar")
 
 
+@pytest.mark.parametrize(
+    ("file", "data"),
+    [
+        ("RECORD", b"radar/code.py,,\n\xff\xfe,,\n"),
+        ("METADATA", b"Metadata-Version: 2.1\nName: radar\n"),
+        ("METADATA", b"Metadata-Version: 2.1\nName: ra dar/x\nVersion: 1\n"),
+        ("entry_points.txt", b"\xff"),
+    ],
+)
+def test_damaged_metadata_is_an_error_in_words(radar, file, data):
+    (radar / "radar-1.2.0.dist-info" / file).write_bytes(data)
+    with pytest.raises(Misconfigured, match="package radar"):
+        package_files.installed("radar")
+
+
 @pytest.mark.usefixtures("radar")
 def test_what_is_read_is_bounded(monkeypatch):
     monkeypatch.setattr(package_files, "MAX_BYTES", 10)

@@ -1,0 +1,1 @@
+"""``lichen task try``."""
