@@ -91,7 +91,7 @@ def package(
     name: Annotated[str, typer.Argument(help="name of an installed package, as pip shows it")],
     output_format: FormatOption = Format.TABLE,
 ) -> None:
-    """Print the table [[packages]] of an installed package, for a task that uses parts of it.
+    """Print the table of an installed package, for a task that uses parts of it.
 
     Its files are read, and nothing of it is imported. On every device that trains the same wheel must be
     installed, and the name be in packages.allow.
