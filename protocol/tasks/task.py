@@ -34,7 +34,7 @@ class Modality(Wire):
     """What one sensor delivers. ``low``/``high`` bound a physically possible value, in ``unit``."""
 
     name: ModalityName
-    kind: ModalityKind = "stream"
+    kind: Annotated[ModalityKind, Field(exclude_if=lambda kind: kind == "stream")] = "stream"
     """Streams and sound are samples on a grid; of images, vectors and texts a window holds the newest one."""
     channels: Annotated[int, Field(ge=1, le=4096)]
     """Of one sample or pixel; the size of a vector; the number of buckets that n-grams of a text are counted

@@ -1,8 +1,7 @@
 """The keys of a task and their defaults: an announcement leaves defaults out, so that they never change.
 
-A new key: add it here (``python -m tests.golden.test_golden_task``), and say in ``protocol.tasks.features``
-whether
-a device must know it. A default that changes would mean one thing to a device and another to the coordinator.
+A new key: add it here (``PYTHONPATH=. python -m tests.golden.test_golden_task``), and say in
+``protocol.tasks.features`` whether a device must know it. A default that changes would mean one thing to a device and another to the coordinator.
 """
 
 import json

@@ -62,7 +62,7 @@ class BaselineNetwork(nn.Module):
         wide = config.model_copy(update={"width": self.decoder_inputs()})
         self.encoders = self._all(
             "encoder",
-            {m.name: partial(AttentionEncoder, m.channels, task.samples(m.name), config) for m in inputs},
+            {m.name: partial(AttentionEncoder, m, task.samples(m.name), config) for m in inputs},
         )
         self.decoders = self._all("decoder", {t.name: partial(Decoder, t, wide) for t in targets})
         self.lasts = self._all("last", {t.name: partial(Last, t, task, config) for t in targets})
