@@ -239,9 +239,9 @@ async def test_the_service_says_why_and_a_new_model_begins_again(tmp_path):
             for _ in range(count):
                 service.observe(batch(sure(rng, share=share)))
                 await clock.advance(3600.0, turns=1)
-                await asyncio.sleep(0.01)  # a write in a thread
+                await until(lambda: clock._sleepers)  # a write in a thread is over
 
-        await asyncio.sleep(0.05)
+        await until(lambda: clock._sleepers)
         await hours(50, 0.9)
         assert not [*service.waits()]
         assert service.ratio <= 1
@@ -260,7 +260,7 @@ async def test_the_service_says_why_and_a_new_model_begins_again(tmp_path):
     (tmp_path / DRIFT_FILE).write_text("{")
     damaged = DriftService(DriftSettings(), tmp_path, clock)
     async with beside(damaged.run(), forever=True):
-        await asyncio.sleep(0.05)
+        await until(lambda: len(clock._sleepers) > 1)  # the first is of the service before
         assert damaged.ratio is None
 
 

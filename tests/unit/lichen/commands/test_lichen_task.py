@@ -93,10 +93,11 @@ def test_the_table_of_a_package_is_printed_fits_into_a_task_and_is_checked(
         assert json.loads(run(capsys, "task", "package", NAME, "--format", "json")[1])["offers"] == [
             {"group": "lichen.encoders", "name": "separable"}
         ]
+    file.write_text(file.read_text().replace(NAME, "lichen-absent-net"))
     code, _, err = check(capsys, file)
     assert code == 78
     assert "is not installed for this Python" in err
-    code, _, err = run(capsys, "task", "package", NAME)
+    code, _, err = run(capsys, "task", "package", "lichen-absent-net")
     assert code == 78
     assert "is not installed" in err
 
