@@ -67,7 +67,7 @@ def installed(name: str) -> Installed:
         offers = {(p.group, p.name): p for p in found.entry_points if p.group.startswith(_OURS)}
     except OSError as error:
         raise Misconfigured(f"{where}: {error.filename}: {error.strerror}; install it again") from None
-    except (ValueError, csv.Error) as error:  # no UTF-8, a name that no task may have
+    except (ValueError, TypeError, csv.Error) as error:  # no UTF-8, a name that no task may have, columns
         raise Misconfigured(f"{where}: its metadata cannot be read: {error}"[:500]) from None
     return Installed(package, offers, tuple(files.values()))
 

@@ -1,4 +1,4 @@
-"""What a version is in a store of experiments: names, values, parameters. Pure."""
+"""What a version is in a store of experiments: names, values, parameters."""
 
 import json
 import re

@@ -1,7 +1,8 @@
 """The keys of a task and their defaults: an announcement leaves defaults out, so that they never change.
 
 A new key: add it here (``PYTHONPATH=. python -m tests.golden.test_golden_task``), and say in
-``protocol.tasks.features`` whether a device must know it. A default that changes would mean one thing to a device and another to the coordinator.
+``protocol.tasks.features`` whether a device must know it. A default that changes would mean one thing to a
+device and another to the coordinator.
 """
 
 import json

@@ -50,11 +50,11 @@ def rows_of(modality: Modality | None, stream: Stream, part: slice) -> NDArray[n
 
 
 def columns_of(modality: Modality | None, stream: Stream) -> int:
-    """V of the stream; 0 of texts whose buckets no task says, and of what does not fit the modality."""
+    """V of the stream; 0 of texts whose buckets no task says, and of frames and texts of another modality."""
     columns = int(stream.values.shape[1])
     if modality is None:
         return columns
-    if misfit_of(modality, stream):
+    if (stream.texts or stream.size) and misfit_of(modality, stream):
         return 0
     return modality.channels if stream.texts else columns
 

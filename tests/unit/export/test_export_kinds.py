@@ -60,7 +60,7 @@ Bundled = tuple[Task, BundleManifest, dict[str, bytes]]
 
 
 def made_bundle(task: Task, missing: float = 0.0) -> tuple[bytes, Parity]:
-    data, parity = make_bundle(task, started(task), LINEAGE, windows_of(task, 9, 48, missing))
+    data, parity = make_bundle(task, started(task), LINEAGE, windows_of(task, 9, 144, missing))
     assert isinstance(parity, Parity)
     return data, parity
 

@@ -185,8 +185,9 @@ def test_a_worker_that_has_imported_other_files_of_it_ends_and_a_new_one_does_no
 
 
 def test_an_editable_installation_and_one_without_its_list_of_files_are_refused(site):
-    with pytest.raises(Misconfigured, match=r"lichen .* editable mode .*install it from a wheel"):
-        package_files.installed("lichen")
+    install(site, {}, POINTS, name="sonar", listed=("__editable__.sonar.pth",))
+    with pytest.raises(Misconfigured, match=r"sonar .* editable mode .*install it from a wheel"):
+        package_files.installed("sonar")
     about = install(site, FILES, POINTS, name="radar")
     (about / "RECORD").unlink()
     with pytest.raises(Misconfigured, match="no RECORD"):

@@ -269,7 +269,7 @@ async def test_a_viewer_that_does_not_read_costs_bounded_memory(tmp_path: Path) 
     async with device(tmp_path) as one:
         with one.collector.live.viewer() as viewer:
             for turn in range(2000):
-                viewer.feed(samples(100, channels=3 + turn % 2 * (turn > 1990)))
+                viewer.feed(samples(100, channels=3 + turn % 2 * (turn > 1990)), None)
                 viewer.judged(judged(1))
             taken = viewer.take()
             assert len(taken["windows"]) <= 16

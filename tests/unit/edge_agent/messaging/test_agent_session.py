@@ -14,6 +14,7 @@ from edge_agent.tasks.task_store import first_task
 from edge_agent.training.update_encoding import encode_update
 from models.contract import LocalResult
 from models.data import window_set
+from models.data.streams.recorded_stream import Stream
 from models.registry import method
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import decode_frame
@@ -97,10 +98,12 @@ def test_a_task_file_with_a_modality_no_source_has_is_named(tmp_path):
     settings = read(config(tmp_path, task_file="task.toml"))
     source = open_sources(settings, tmp_path / "agent.toml", None, SystemClock())
     assert first_task(settings, source).name == "toy"
-    source[0].channels = {"acc": 3, "wind": 1}
+    wind = Stream(np.arange(3.0), np.zeros((3, 1), np.float32))
+    source[0].recording.streams["wind"] = wind
     with pytest.raises(Misconfigured, match=r"'wind' is not in task 'toy'.* \(.*task.toml\)"):
         first_task(settings, source)
-    source[0].channels = {"acc": 2}
+    source[0].recording.streams.clear()
+    source[0].recording.streams["acc"] = Stream(wind.t, np.zeros((3, 2), np.float32))
     with pytest.raises(Misconfigured, match="'acc' has 2 channels, the task says 3"):
         first_task(settings, source)
 
