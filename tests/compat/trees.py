@@ -153,7 +153,7 @@ _TAPER = '    if task.taper > 0.5:\n        names.add("taper")\n'
 _ONCE = "    failures: int = 0\n"
 _CHANGES: list[tuple[str, str, str]] = [
     # a key of the task that a device may leave aside, up to a value from which on it may not
-    ("protocol/tasks/task.py", _SEED, f"{_SEED}    taper: Share = 0.0\n"),
+    ("protocol/tasks/task.py", _SEED, f"{_SEED}    taper: float = 0.0\n"),
     ("protocol/tasks/features.py", _KNOWN, f'{_KNOWN}        "taper": "0.2.0",\n'),
     ("protocol/tasks/features.py", _FOR_EACH, _TAPER + _FOR_EACH),
     # a role, and a key of the state

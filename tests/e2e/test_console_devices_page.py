@@ -57,7 +57,7 @@ def test_the_list_of_many_devices_is_live_and_keeps_filter_order_focus_and_place
             store_states(store, [state_of(number, status="online") for number in range(4000, 4004)])
         expect(page.locator(".pages")).to_contain_text("of 301 devices", timeout=30_000)
         assert page.locator(ROW).first.inner_text() != first, "the row itself is the new one, too"
-        assert page.evaluate("scrollY") == 700
+        assert abs(page.evaluate("scrollY") - 700) < 150, "rows above may grow or go; the place is kept"
         expect(page.locator("#q")).to_be_focused()
         page.keyboard.type("x")
         expect(page.locator("main")).to_contain_text("No device matches the filter")

@@ -73,7 +73,7 @@ async def test_a_fleet_on_nats_loses_nothing_when_nodes_die_in_mid_round(tmp_pat
             await bed.start(COORDINATOR, restart="on-failure")
             for name in DEVICES:
                 await bed.start(name)
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(240):
                 await trial.until_round(2, Kind.UPDATE)
                 trial.kill(0)  # the coordinator's
                 await trial.until_round(3, Kind.UPDATE)

@@ -46,9 +46,7 @@ STOPS = tuple(
     ScheduledFault(float(at), FaultKind.FREEZE, f"lead-{1 + n % 2}", 12.0)
     for n, at in enumerate(range(5, 45, 10))
 )
-LOST = tuple(
-    ScheduledFault(float(at), FaultKind.COMMIT_LOST, f"ingest-{1 + at % 3}") for at in range(8, 40, 2)
-)
+LOST = tuple(ScheduledFault(8.0 + n / 4, FaultKind.COMMIT_LOST, f"ingest-{1 + n % 3}") for n in range(128))
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
