@@ -29,7 +29,7 @@ _OURS: Final = "lichen."
 
 
 @dataclass(frozen=True)
-class Installed:
+class InstalledPackage:
     """A distribution on this machine.
 
     Attributes:
@@ -48,7 +48,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def installed(name: str) -> Installed:
+def find_package(name: str) -> InstalledPackage:
     """The installed distribution of that name. Reads its files, and imports nothing.
 
     Raises:
@@ -69,7 +69,7 @@ def installed(name: str) -> Installed:
         raise Misconfigured(f"{where}: {error.filename}: {error.strerror}; install it again") from None
     except (ValueError, TypeError, csv.Error) as error:  # no UTF-8, a name that no task may have, columns
         raise Misconfigured(f"{where}: its metadata cannot be read: {error}"[:500]) from None
-    return Installed(package, offers, tuple(files.values()))
+    return InstalledPackage(package, offers, tuple(files.values()))
 
 
 def _covered(found: Distribution, where: str) -> Iterator[tuple[str, Path]]:

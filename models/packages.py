@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 
-from models.package_files import Installed, installed, normal
+from models.package_files import InstalledPackage, find_package, normal
 from protocol.errors import Misconfigured, Transient
 from protocol.tasks.network import OWN, Package, is_own
 from protocol.tasks.task import Task
@@ -51,8 +51,8 @@ def permitted() -> tuple[str, ...]:
 
 
 @cache
-def _installed_now(name: str) -> Installed:
-    return installed(name)
+def _installed_now(name: str) -> InstalledPackage:
+    return find_package(name)
 
 
 def require(task: Task, allow: Collection[str]) -> None:
@@ -65,10 +65,12 @@ def require(task: Task, allow: Collection[str]) -> None:
     Raises:
         Misconfigured: it does not; the message names the package, and what to do.
     """
-    _check(task, {normal(name) for name in allow}, installed)
+    _check(task, {normal(name) for name in allow}, find_package)
 
 
-def _check(task: Task, allowed: Collection[str], find: Callable[[str], Installed]) -> list[Installed]:
+def _check(
+    task: Task, allowed: Collection[str], find: Callable[[str], InstalledPackage]
+) -> list[InstalledPackage]:
     found = []
     for package in task.packages:
         where = f"task {task.name!r} uses package {package.name} {package.version}"
@@ -86,7 +88,7 @@ def _check(task: Task, allowed: Collection[str], find: Callable[[str], Installed
     return found
 
 
-def _same(package: Package, where: str, find: Callable[[str], Installed]) -> Installed:
+def _same(package: Package, where: str, find: Callable[[str], InstalledPackage]) -> InstalledPackage:
     """The installed package, if it is that of the task."""
     try:
         found = find(package.name)
@@ -161,7 +163,7 @@ def load_method(task: Task, allow: Collection[str]) -> tuple[str, Any]:
         Misconfigured: as for :func:`load`; or it imports torch.
         ImportedBefore: as for :func:`load`.
     """
-    found = _check(task, {normal(name) for name in allow}, installed)
+    found = _check(task, {normal(name) for name in allow}, find_package)
     torch = sys.modules.get("torch")
     sys.modules["torch"] = None  # type: ignore[assignment]  # an import of it fails
     try:
@@ -172,7 +174,7 @@ def load_method(task: Task, allow: Collection[str]) -> tuple[str, Any]:
             sys.modules["torch"] = torch
 
 
-def _imported_point(found: list[Installed], group: str, name: str) -> tuple[str, Any]:
+def _imported_point(found: list[InstalledPackage], group: str, name: str) -> tuple[str, Any]:
     ours = next(one for one in found if (group, name) in one.offers)
     point, package = ours.offers[group, name], ours.package
     where = f"package {package.name} {package.version}, entry point {name!r} ({point.value})"
@@ -187,7 +189,7 @@ def _imported_point(found: list[Installed], group: str, name: str) -> tuple[str,
         raise Misconfigured(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _require_origin(point: EntryPoint, ours: Installed, where: str) -> None:
+def _require_origin(point: EntryPoint, ours: InstalledPackage, where: str) -> None:
     """Check that Python would import the files that were checked, and no other module of that name."""
     top = point.module.partition(".")[0]
     try:

@@ -16,7 +16,7 @@ from coordinator.config.coordinator import WorkerSettings
 from coordinator.errors import no_room
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.labelled_data import announced
-from coordinator.workers.start_weights import started
+from coordinator.workers.start_weights import load_start_weights
 from models.contract import Blobs, Evaluation, Tensors
 from models.registry import methods
 from models.training.evaluation import Part
@@ -169,7 +169,7 @@ class WorkerJobs:
             await asyncio.to_thread(job_folder.write_init, folder, job)
             await self._learn.run(folder, self.settings.timeout_s)
             fresh = await asyncio.to_thread(job_folder.read_state, folder)
-        return fresh if self.start is None else await asyncio.to_thread(started, fresh, self.start)
+        return fresh if self.start is None else await asyncio.to_thread(load_start_weights, fresh, self.start)
 
     async def evaluate(self, state: Blobs) -> Evaluation:
         """Run an evaluate job.

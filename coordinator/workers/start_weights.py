@@ -7,7 +7,7 @@ from models.tensors import flatten, read_npz, shapes, unflatten
 from protocol.errors import Misconfigured
 
 
-def started(fresh: Blobs, file: Path) -> Blobs:
+def load_start_weights(fresh: Blobs, file: Path) -> Blobs:
     """The weights of the file, which must have the names and shapes of the fresh ones.
 
     Args:

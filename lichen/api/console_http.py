@@ -37,6 +37,16 @@ _TROUBLE: Final = re.compile(r"(?:<strong>Not signed in</strong>|<h1>Not possibl
 """Where the sign-in and a download, which are pages, say why not."""
 
 
+class ConsoleRefused(Refused):
+    """The console does not do what it was asked for; the message is its own words.
+
+    ``reason`` is the nearest of the words that devices and coordinators exchange.
+    """
+
+    def __str__(self) -> str:
+        return self.detail
+
+
 @dataclass(frozen=True, slots=True)
 class TlsNames:
     """Files for TLS (PEM); they are read at the first request.
@@ -178,7 +188,8 @@ class ConsoleHttp:
         try:
             return json.loads(data)
         except ValueError:
-            raise Refused(Reason.MALFORMED, f"{self.url}{path}: the answer is no JSON; no console?") from None
+            words = f"{self.url}{path}: the answer is no JSON; no console?"
+            raise ConsoleRefused(Reason.MALFORMED, words) from None
 
     @contextlib.contextmanager
     def _exchange(
@@ -223,7 +234,8 @@ class ConsoleHttp:
             size += len(part)
             parts.append(part)
             if size > MAX_ANSWER_BYTES:
-                raise Refused(Reason.TOO_LARGE, f"{self.url}: an answer of over {MAX_ANSWER_BYTES} bytes")
+                words = f"{self.url}: an answer of over {MAX_ANSWER_BYTES} bytes"
+                raise ConsoleRefused(Reason.TOO_LARGE, words)
             if time.monotonic() > end:
                 raise Transient(f"{self.url} did not finish its answer in {self._timeout_s:g} s")
         return b"".join(parts)
@@ -239,7 +251,7 @@ class ConsoleHttp:
             return Misconfigured(f"{self.url}: {_SIGN_IN}")
         if status >= http.client.INTERNAL_SERVER_ERROR:
             return Transient(f"{self.url}: {words}")
-        return Refused(_REASONS.get(status, Reason.MALFORMED), f"{self.url}: {words}")
+        return ConsoleRefused(_REASONS.get(status, Reason.MALFORMED), f"{self.url}: {words}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from lichen.api.console_http import ConsoleHttp, TlsNames
+from lichen.api.console_http import ConsoleHttp, ConsoleRefused, TlsNames
 from lichen.api.rows import Rows
-from protocol.errors import Misconfigured, Reason, Refused
+from protocol.errors import Misconfigured, Reason
 
 TIMEOUT_S: Final = 30.0
 _FIRST: Final = ("accuracy", "macro_f1")
@@ -177,16 +177,18 @@ class Fleet:
         """
         known = {one["bundle"]["digest"]: one["path"] for one in self.version(version)["bundles"]}
         if not digest and len(known) != 1:
-            words = ", ".join(known) or "none; is it exported, and not too old?"
-            raise Refused(Reason.UNKNOWN_TASK, f"name one bundle of version {version} with digest=: {words}")
+            there = ", ".join(known) or "none; is it exported, and not too old?"
+            words = f"name one bundle of version {version} with digest=: {there}"
+            raise ConsoleRefused(Reason.UNKNOWN_TASK, words)
         wanted = digest or next(iter(known))
         if wanted not in known:
-            raise Refused(Reason.UNKNOWN_TASK, f"version {version} has no bundle {wanted}")
+            raise ConsoleRefused(Reason.UNKNOWN_TASK, f"version {version} has no bundle {wanted}")
         file = Path(path)
         with TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as scratch:
             whole = Path(scratch) / "bundle"
             if self._bring(known[wanted], whole) != wanted:
-                raise Refused(Reason.WRONG_DIGEST, f"{self.url}: the bundle of version {version} is damaged")
+                words = f"{self.url}: the bundle of version {version} is damaged"
+                raise ConsoleRefused(Reason.WRONG_DIGEST, words)
             whole.replace(file)
         return file
 

@@ -198,9 +198,9 @@ def package(name: str) -> dict[str, str]:
     Raises:
         Misconfigured: it is not installed, or its files cannot be listed, as of an editable installation.
     """
-    from models.package_files import installed  # noqa: PLC0415 - most programs have none
+    from models.package_files import find_package  # noqa: PLC0415 - most programs have none
 
-    return dict(installed(name).package.model_dump())
+    return dict(find_package(name).package.model_dump())
 
 
 def _share_or_windows(task: Task, test: DeviceInput | float | None) -> WindowSet | Path | float | None:

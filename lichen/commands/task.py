@@ -98,7 +98,7 @@ def package(
     """
     from models import package_files, packages  # noqa: PLC0415 - the other commands do not need it
 
-    found = package_files.installed(name)
+    found = package_files.find_package(name)
     about = found.package.model_dump()
     if output_format is Format.JSON:
         offers = [{"group": group, "name": kind} for group, kind in sorted(found.offers)]

@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from lichen.data_import import asked as asking
-from lichen.data_import.asked import Asked
+from lichen.data_import import import_options
+from lichen.data_import.import_options import ImportOptions
 from lichen.data_import.listing import listing
 from lichen.data_import.run import ImportReport, run
 from protocol.errors import Misconfigured
@@ -82,33 +82,33 @@ def import_data(
     What is not given is guessed and printed. Each device or person becomes one recording (npz) in --out, for
     lichen data check, lichen task init, lichen simulate and replay sources.
     """
-    asked = Asked(
+    options = ImportOptions(
         time=time,
         unit=time_unit,
         rate_hz=rate_hz,
         label=label,
         device=device,
-        modalities=asking.lists("--modality", modality or ()),
-        targets=asking.pairs("--target", target or ()),
+        modalities=import_options.lists("--modality", modality or ()),
+        targets=import_options.pairs("--target", target or ()),
         columns=tuple(one.strip() for one in columns.split(",")) if columns else (),
-        classes=asking.pairs("--class", class_ or ()),
+        classes=import_options.pairs("--class", class_ or ()),
         examples=examples,
         longest_gap_s=longest_gap_s,
         name=name,
-        size=asking.size_of(size),
+        size=import_options.size_of(size),
         colour=colour,
         clip_s=clip_s,
         channels=channels,
         deal=deal,
         seed=seed,
     )
-    asking.check(asked)
+    import_options.check(options)
     found = listing(paths, kind, pattern, labels)
     if deal is not None and found.kind == "table" and not examples:
         raise Misconfigured(
             "--deal deals examples: rows with times belong together (--examples, if they do not)"
         )
-    report = run(found, asked, None if dry_run else out)
+    report = run(found, options, None if dry_run else out)
     typer.echo(json.dumps(report.as_json()) if output_format is Format.JSON else "\n".join(lines(report)))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen.data_import.asked import DEFAULT_NAMES, Asked
+from lichen.data_import.import_options import DEFAULT_NAMES, ImportOptions
 from lichen.data_import.listing import ImportedFile
 from lichen.data_import.output.forms import Form
 from lichen.data_import.output.recordings import RecordingWriter
@@ -30,7 +30,7 @@ _MOST_PIXELS: Final = 100_000_000
 class ImageImport:
     """Reads images into a writer."""
 
-    asked: Asked
+    options: ImportOptions
     writer: RecordingWriter
 
     def add(self, device: str, file: ImportedFile, progress: Callable[[int], None]) -> None:
@@ -40,10 +40,10 @@ class ImageImport:
             Misconfigured: it is damaged or too large; names the file.
             ModuleNotFoundError: Pillow is not installed.
         """
-        pixels = read(file.path, self.asked.size, colour=self.asked.colour)
+        pixels = read(file.path, self.options.size, colour=self.options.colour)
         code = -1 if file.label is None else self.writer.classes.code(file.label)
-        form = Form("image", (pixels.shape[0], *self.asked.size))
-        name = self.asked.name or DEFAULT_NAMES["image"]
+        form = Form("image", (pixels.shape[0], *self.options.size))
+        name = self.options.name or DEFAULT_NAMES["image"]
         self.writer.examples(device, name, pixels.reshape(1, -1), np.array([code], np.int32), form)
         progress(file.path.stat().st_size)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lichen.data_import.asked import MaterialKind
+from lichen.data_import.import_options import MaterialKind
 from lichen.data_import.tables import table_rows
 from protocol.errors import Misconfigured
 

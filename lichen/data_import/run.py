@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lichen.data_import import readers
-from lichen.data_import.asked import Asked
+from lichen.data_import.import_options import ImportOptions
 from lichen.data_import.listing import FoundFiles, ImportedFile
 from lichen.data_import.output.class_words import ClassWords
 from lichen.data_import.output.recordings import GrowingRecording, RecordingWriter
@@ -71,12 +71,12 @@ class ImportReport:
         }
 
 
-def run(found: FoundFiles, asked: Asked, out: Path | None) -> ImportReport:
+def run(found: FoundFiles, options: ImportOptions, out: Path | None) -> ImportReport:
     """Import the files.
 
     Args:
         found: the files.
-        asked: options.
+        options: of the command line.
         out: a folder that is missing or empty; None: read all and write nothing.
 
     Raises:
@@ -86,7 +86,7 @@ def run(found: FoundFiles, asked: Asked, out: Path | None) -> ImportReport:
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise NotWritten(f"--out {out}: it is there and not empty; name a new folder", exit_codes.CANTCREAT)
     with _spool_folder(out) as folder:
-        report, writer = _read(found, asked, ArraySpool(folder))
+        report, writer = _read(found, options, ArraySpool(folder))
         writer.finish()
         if not any(one.samples for one in writer.recordings.values()):
             raise Misconfigured(f"nothing was imported: no sample in {len(found.files)} files")
@@ -116,18 +116,20 @@ def _write(writer: RecordingWriter, out: Path, folder: Path, *, shuffled: bool) 
                 put_in_place(part, out / f"{recording.name}.npz")
 
 
-def _read(found: FoundFiles, asked: Asked, spool: ArraySpool) -> tuple[ImportReport, RecordingWriter]:
-    classes = ClassWords(asked.classes)
+def _read(
+    found: FoundFiles, options: ImportOptions, spool: ArraySpool
+) -> tuple[ImportReport, RecordingWriter]:
+    classes = ClassWords(options.classes)
     progress = ProgressLine(sum(_size(file) for file in found.files))
     try:
         with writing(Path("the spool of the import")):
             match found.kind:
                 case "table":
-                    read = readers.tables(found, asked, spool, classes, progress)
+                    read = readers.tables(found, options, spool, classes, progress)
                 case "sound":
-                    read = readers.sounds(found, asked, spool, classes, progress)
+                    read = readers.sounds(found, options, spool, classes, progress)
                 case _:
-                    read = readers.images(found, asked, spool, classes, progress)
+                    read = readers.images(found, options, spool, classes, progress)
     finally:
         progress.clear()
     left = ", ".join(f"{count} {suffix}" for suffix, count in sorted(found.left_out.items()))

@@ -1,11 +1,8 @@
 """What ``lichen.simulate`` calls (entry point ``lichen.simulators``): trains a fleet. Imports torch."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-
-import torch
 
 from export.bundle_builder import Lineage, inference_module, make_bundle
 from export.cli import route_of
@@ -16,6 +13,7 @@ from lichen_lab.simulation.training.evaluation.labelled import labelled_of
 from lichen_lab.simulation.training.evaluation.scores import predicted
 from lichen_lab.simulation.training.inputs import device_files, labelled, read_device, read_labelled
 from lichen_lab.simulation.training.runner import History, RoundRecord, not_judged, simulate
+from lichen_lab.simulation.training.workers import one_thread
 from models import packages, registry
 from models.contract import Blobs, FloatArray, WindowSet
 from protocol.errors import Misconfigured
@@ -56,7 +54,7 @@ class SimulatedTraining:
     def probabilities(self, windows: WindowSet) -> FloatArray:
         """See :class:`lichen.api.lab.TrainedFleet`."""
         packages.permit(self._packages)
-        with _one_thread():
+        with one_thread():
             module = inference_module(self.task, self._state())
             surface = surface_of(module, self.task)
             targets = [one for one in surface.targets if one.name == LABEL]
@@ -71,7 +69,7 @@ class SimulatedTraining:
         number, (manifest, parent) = len(self.rounds), self._history.lineage
         metrics = dict(self._history.rounds[-1].metrics)
         packages.permit(self._packages)
-        with _one_thread():
+        with one_thread():
             bundle, _ = make_bundle(
                 self.task, self._state(), Lineage(number, number, manifest, parent, metrics), calibrate
             )
@@ -115,7 +113,7 @@ def train(request: SimulationRequest) -> SimulatedTraining:
     if judged is not None and (words := not_judged(task, judged)):
         raise Misconfigured(f"test: the fleet's model cannot be evaluated: {words}")
     seed = task.seed if request.seed is None else request.seed
-    with _one_thread():
+    with one_thread():
         history = simulate(
             task,
             devices,
@@ -172,14 +170,3 @@ def _row(record: RoundRecord) -> dict[str, Any]:
         "bytes_up": sum(record.bytes_up.values()),
         "bytes_down": sum(record.bytes_down.values()),
     }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small networks are slower on several threads, and the result would depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

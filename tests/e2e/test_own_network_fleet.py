@@ -56,7 +56,7 @@ def sites(tmp_path_factory) -> dict[str, Path]:
 @pytest.fixture
 def package(sites) -> Iterator[Package]:
     with importable(sites["1.2.0"]):
-        yield package_files.installed(NAME).package
+        yield package_files.find_package(NAME).package
 
 
 class Fleet(Gestures):

@@ -62,7 +62,7 @@ def install_example(folder: Path, version: str = "1.2.0", more: str = "") -> Pac
         {"lichen.encoders/separable": "lichen_example_net:make"},
         version=version,
     )
-    return package_files.installed(NAME).package
+    return package_files.find_package(NAME).package
 
 
 def with_own(task: Task, package: Package, kind: str = "own:separable", **options: object) -> Task:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen.data_import.asked import DEFAULT_NAMES, Asked
+from lichen.data_import.import_options import DEFAULT_NAMES, ImportOptions
 from lichen.data_import.listing import ImportedFile
 from lichen.data_import.output.forms import Form
 from lichen.data_import.output.recordings import RecordingWriter
@@ -46,7 +46,7 @@ class SoundPlan:
     why: tuple[str, ...]
 
 
-def plan(files: Sequence[ImportedFile], asked: Asked) -> SoundPlan:
+def plan(files: Sequence[ImportedFile], options: ImportOptions) -> SoundPlan:
     """Read all headers and choose a rate and the length of examples.
 
     Raises:
@@ -59,21 +59,21 @@ def plan(files: Sequence[ImportedFile], asked: Asked) -> SoundPlan:
         except Misconfigured as error:
             refused.append(str(error))
             continue
-        if asked.channels in {1, opened.channels}:
+        if options.channels in {1, opened.channels}:
             found.append((file, opened))
         else:
-            refused.append(f"{file.path}: {opened.channels} channels, --channels says {asked.channels}")
+            refused.append(f"{file.path}: {opened.channels} channels, --channels says {options.channels}")
     if not found:
         raise Misconfigured(f"none of {len(files)} sound files can be read; the first: {refused[0]}")
     rates = Counter(one.rate_hz for _, one in found)
-    rate = round(asked.rate_hz) if asked.rate_hz else rates.most_common(1)[0][0]
+    rate = round(options.rate_hz) if options.rate_hz else rates.most_common(1)[0][0]
     if rate < _LOWEST_HZ:
         raise Misconfigured(f"--rate-hz {rate}: sound needs {_LOWEST_HZ} Hz or more")
     listed = ", ".join(f"{count} at {one} Hz" for one, count in rates.most_common(4))
-    why = [f"{rate} Hz, one channel" if asked.channels == 1 else f"{rate} Hz, {asked.channels} channels"]
+    why = [f"{rate} Hz, one channel" if options.channels == 1 else f"{rate} Hz, {options.channels} channels"]
     why[0] += f" (files: {listed})"
     longest = max(one.seconds for _, one in found)
-    clip_s = asked.clip_s
+    clip_s = options.clip_s
     if clip_s is None and longest <= _SHORT_S and any(file.label is not None for file, _ in found):
         clip_s = math.ceil(longest * 10 - 1e-9) / 10
         why.append(f"each file is an example of {clip_s:g} s, the longest, filled with silence (--clip-s)")
@@ -89,7 +89,7 @@ def plan(files: Sequence[ImportedFile], asked: Asked) -> SoundPlan:
 class SoundImport:
     """Reads sound files into a writer; each recording's time is the sum of its files."""
 
-    asked: Asked
+    options: ImportOptions
     writer: RecordingWriter
     plan: SoundPlan
     _ends: dict[str, float] = field(default_factory=dict)
@@ -100,11 +100,11 @@ class SoundImport:
         Raises:
             OSError: it cannot be read.
         """
-        name = self.asked.name or DEFAULT_NAMES["sound"]
+        name = self.options.name or DEFAULT_NAMES["sound"]
         code = -1 if file.label is None else self.writer.classes.code(file.label)
         rate = self.plan.rate_hz
         if self.plan.clip_s is not None:
-            clip = np.zeros((round(self.plan.clip_s * rate), self.asked.channels), np.float32)
+            clip = np.zeros((round(self.plan.clip_s * rate), self.options.channels), np.float32)
             at = 0
             for block in self._blocks(sound, progress):
                 part = block[: len(clip) - at]
@@ -131,10 +131,10 @@ class SoundImport:
         """(n, C) at the rate and with the channels of the recordings."""
         resampler = None
         if sound.rate_hz != self.plan.rate_hz:
-            resampler = Resampler(sound.rate_hz, self.plan.rate_hz, self.asked.channels)
+            resampler = Resampler(sound.rate_hz, self.plan.rate_hz, self.options.channels)
         for block in sound.blocks():
             progress(len(block) * sound.channels * sound.bits // 8)
-            mixed = block if self.asked.channels == sound.channels else block.mean(axis=1, keepdims=True)
+            mixed = block if self.options.channels == sound.channels else block.mean(axis=1, keepdims=True)
             plain = np.nan_to_num(mixed, copy=False)
             yield plain if resampler is None else resampler.push(plain)
         if resampler is not None:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from lichen.data_import.asked import DEFAULT_NAMES, Asked
+from lichen.data_import.import_options import DEFAULT_NAMES, ImportOptions
 from lichen.data_import.tables.times import is_time
 from protocol.errors import Misconfigured
 from protocol.tasks.task import RESERVED
@@ -62,7 +62,11 @@ class Columns:
 
 
 def guess(
-    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], asked: Asked, modality: str | None = None
+    path: Path,
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    options: ImportOptions,
+    modality: str | None = None,
 ) -> Columns:
     """The roles of a table's columns.
 
@@ -70,30 +74,30 @@ def guess(
         path: of the table, for messages.
         names: its columns.
         rows: its first rows as text, to see which columns hold numbers.
-        asked: roles that the command line gives; they are not guessed.
+        options: roles that the command line gives; they are not guessed.
         modality: of all columns with values, if the file's path names it.
 
     Raises:
         Misconfigured: a named column does not exist, or no column holds values.
     """
-    _require(path, names, asked)
+    _require(path, names, options)
     cells = {name: [row[at].strip() for row in rows if at < len(row)] for at, name in enumerate(names)}
-    targets = dict(asked.targets) or {n.removeprefix(_TARGET): n for n in names if n.startswith(_TARGET)}
-    taken = {*targets.values(), *(one for columns in asked.modalities.values() for one in columns)}
+    targets = dict(options.targets) or {n.removeprefix(_TARGET): n for n in names if n.startswith(_TARGET)}
+    taken = {*targets.values(), *(one for columns in options.modalities.values() for one in columns)}
     free = [name for name in names if name not in taken]
-    time = asked.time or (None if asked.examples or asked.rate_hz else _time(free, cells))
-    label = asked.label or _first([n for n in free if n != time], _LABELS, cells)
-    device = asked.device or _first([n for n in free if n not in {time, label}], _DEVICES, cells)
+    time = options.time or (None if options.examples or options.rate_hz else _time(free, cells))
+    label = options.label or _first([n for n in free if n != time], _LABELS, cells)
+    device = options.device or _first([n for n in free if n not in {time, label}], _DEVICES, cells)
     rest = [name for name in free if name not in {time, label, device}]
     values = [name for name in rest if _holds_numbers(cells[name]) and _word(name) not in _COUNTERS]
     left_out = {name: _why(name, cells[name]) for name in rest if name not in values}
-    if asked.modalities:
+    if options.modalities:
         left_out |= dict.fromkeys(values, "not named by --modality")
-        modalities: Mapping[str, tuple[str, ...]] = asked.modalities
+        modalities: Mapping[str, tuple[str, ...]] = options.modalities
     elif modality is not None:
         modalities = {modality: tuple(values)} if values else {}
-    elif asked.examples and not any("." in name for name in values):
-        modalities = {asked.name or DEFAULT_NAMES["table"]: tuple(values)} if values else {}
+    elif options.examples and not any("." in name for name in values):
+        modalities = {options.name or DEFAULT_NAMES["table"]: tuple(values)} if values else {}
     else:
         modalities = _grouped(values)
     if not modalities:
@@ -104,11 +108,11 @@ def guess(
     return Columns(time, label, device, modalities, targets, left_out)
 
 
-def _require(path: Path, names: Sequence[str], asked: Asked) -> None:
+def _require(path: Path, names: Sequence[str], options: ImportOptions) -> None:
     """Refuse columns that the table does not have."""
-    wanted = [("--time", asked.time), ("--label", asked.label), ("--device", asked.device)]
-    wanted += [("--modality", one) for columns in asked.modalities.values() for one in columns]
-    wanted += [("--target", one) for one in asked.targets.values()]
+    wanted = [("--time", options.time), ("--label", options.label), ("--device", options.device)]
+    wanted += [("--modality", one) for columns in options.modalities.values() for one in columns]
+    wanted += [("--target", one) for one in options.targets.values()]
     for option, name in wanted:
         if name is not None and name not in names:
             near = get_close_matches(name, names, 1)

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen.data_import.asked import Asked
+from lichen.data_import.import_options import ImportOptions
 from lichen.data_import.listing import ImportedFile
 from lichen.data_import.output.forms import Form
 from lichen.data_import.output.recordings import RecordingWriter
@@ -50,7 +50,7 @@ class TableImport:
     """Reads tables into a writer.
 
     Attributes:
-        asked: options.
+        options: of the command line.
         writer: takes the samples.
         found: the roles of columns, and the unit of times, by the names of a table's columns.
         sessions: so many began because time went back; ``first_session`` is the place of one.
@@ -58,7 +58,7 @@ class TableImport:
         unlabelled, gaps: rows without a label, and empty cells by modality.
     """
 
-    asked: Asked
+    options: ImportOptions
     writer: RecordingWriter
     found: dict[tuple[str, ...], tuple[Columns, TimeUnit | None]] = field(default_factory=dict)
     sessions: int = 0
@@ -76,7 +76,7 @@ class TableImport:
             Misconfigured: it is damaged, or a cell does not fit its column; names file, line and column.
             OSError: it cannot be read.
         """
-        table = table_rows.start(file.path, self.asked.columns)
+        table = table_rows.start(file.path, self.options.columns)
         chosen, unit = self._roles(table, file)
         for chunk in table_rows.chunks(table, chosen.numbers, chosen.words, progress):
             self._chunk(file, chunk, chosen, unit)
@@ -85,13 +85,13 @@ class TableImport:
         key = (*table.names, file.modality or "")
         if key not in self.found:
             modality = None if file.modality is None else columns.modality_name(file.modality)
-            chosen = columns.guess(table.path, table.names, table.rows, self.asked, modality)
+            chosen = columns.guess(table.path, table.names, table.rows, self.options, modality)
             self.found[key] = chosen, self._unit(table, chosen)
         return self.found[key]
 
     def _unit(self, table: TableStart, chosen: Columns) -> TimeUnit | None:
         if chosen.time is None:
-            if self.asked.rate_hz is None and not self.asked.examples:
+            if self.options.rate_hz is None and not self.options.examples:
                 raise Misconfigured(
                     f"{table.path}: no column looks like a time (columns: {', '.join(table.names[:12])}): "
                     "name it with --time; or say --rate-hz, if rows come at a fixed rate; or --examples, if "
@@ -104,7 +104,7 @@ class TableImport:
             of = table.names.index(chosen.device)
             first = table.rows[0][of]
             cells = [row[at].strip() for row in table.rows if row[of] == first]
-        return times.guess(chosen.time, cells, self.asked.unit)
+        return times.guess(chosen.time, cells, self.options.unit)
 
     def _chunk(
         self, file: ImportedFile, chunk: Mapping[str, Cells], chosen: Columns, unit: TimeUnit | None
@@ -121,7 +121,7 @@ class TableImport:
         }
         for device, rows in self._devices(file, chunk, chosen, count).items():
             own = {name: x[rows] for name, x in values.items()}
-            if self.asked.examples:
+            if self.options.examples:
                 self._examples(device, own, label[rows])
                 continue
             t = self._times(file, device, any_cells, rows, None if seconds is None else seconds[rows])
@@ -145,10 +145,12 @@ class TableImport:
         self, file: ImportedFile, chunk: Mapping[str, Cells], chosen: Columns, count: int
     ) -> dict[str, NDArray[np.int64]]:
         """Rows by device, in the order of first mention."""
-        if self.asked.deal is not None:
-            of = np.random.default_rng([self.asked.seed, self._dealt]).integers(self.asked.deal, size=count)
+        if self.options.deal is not None:
+            of = np.random.default_rng([self.options.seed, self._dealt]).integers(
+                self.options.deal, size=count
+            )
             self._dealt += 1
-            return {f"part-{at + 1}": np.flatnonzero(of == at) for at in range(self.asked.deal)}
+            return {f"part-{at + 1}": np.flatnonzero(of == at) for at in range(self.options.deal)}
         if file.device is not None:
             return {file.device: np.arange(count)}
         if chosen.device is None:
@@ -179,8 +181,8 @@ class TableImport:
             device if file.modality is None else f"{device}/{file.modality}", DeviceTime()
         )
         if seconds is None:
-            assert self.asked.rate_hz is not None  # noqa: S101 - rows have a rate if they have no time
-            t = (clock.rows + np.arange(len(rows))) / self.asked.rate_hz
+            assert self.options.rate_hz is not None  # noqa: S101 - rows have a rate if they have no time
+            t = (clock.rows + np.arange(len(rows))) / self.options.rate_hz
             clock.rows += len(rows)
             return t
         steps = np.diff(seconds, prepend=seconds[0] if np.isinf(clock.last) else clock.last)
@@ -195,7 +197,7 @@ class TableImport:
             self.sessions += int(back.sum())
             self.first_session = self.first_session or place
         moves = np.where(back, SESSION_GAP_S - steps, 0.0)
-        longest = self.asked.longest_gap_s
+        longest = self.options.longest_gap_s
         if longest is not None:
             long = steps > longest
             self.shortened += int(long.sum())

@@ -69,10 +69,10 @@ def is_time(cell: str) -> bool:
     return True
 
 
-def guess(column: str, cells: Sequence[str], asked: str | None) -> TimeUnit:
-    """The unit of the times in the first cells of a column."""
-    if asked is not None:
-        return TimeUnit(asked)
+def guess(column: str, cells: Sequence[str], chosen: str | None) -> TimeUnit:
+    """The unit of the times in the first cells of a column; ``chosen``: by the command line."""
+    if chosen is not None:
+        return TimeUnit(chosen)
     filled = [cell for cell in cells if cell]
     if any(_ISO.fullmatch(cell) for cell in filled):
         return TimeUnit("iso", "by its form")

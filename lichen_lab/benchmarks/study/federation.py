@@ -1,13 +1,10 @@
 """A study's fleet in this process: the product's client, router, codec, checks and fold. Imports torch."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Self
-
-import torch
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.study.run_spec import F, O, Run, T
@@ -16,6 +13,7 @@ from lichen_lab.simulation.training.device import Site, VirtualDevice
 from lichen_lab.simulation.training.downlink.downloads import Downloads
 from lichen_lab.simulation.training.engine import Engine, RoundRecord
 from lichen_lab.simulation.training.guided import Guide
+from lichen_lab.simulation.training.workers import one_thread
 from models import registry
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Client, ClientContext, LocalResult, Profile
@@ -184,14 +182,3 @@ def bytes_per_update(records: Sequence[RoundRecord]) -> tuple[float, float]:
     up = sum(sum(record.bytes_up.values()) for record in records)
     down = sum(sum(record.bytes_down.values()) for record in records)
     return (up / sent, down / sent) if sent else (0.0, 0.0)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch to one thread: runs share the machine's cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -15,7 +15,7 @@ import structlog
 
 from coordinator.compute.cluster import Cluster, ProcessLost
 from lichen_lab.simulation.training.device import TRAIN, DeviceResult, Site, VirtualDevice
-from lichen_lab.simulation.training.workers import one_thread
+from lichen_lab.simulation.training.workers import limit_to_one_thread
 from models.contract import Blobs, Tensors
 from protocol.errors import Misconfigured, Transient
 
@@ -41,7 +41,7 @@ class Shard:
         """Take over devices with their state."""
         self._devices |= {device.name: device for device in devices}
         if any(device.role == TRAIN for device in devices):
-            one_thread()
+            limit_to_one_thread()
 
     def train(self, state: Blobs, round_: int, chosen: Sequence[str]) -> list[Outcome] | Misconfigured:
         """The outcomes of the chosen devices; an error in their input is returned, not raised."""

@@ -261,7 +261,7 @@ def serve(pipe: Connection) -> None:
 def _serve(pipe: Connection) -> None:
     site, devices = _take(pipe)
     if any(device.role == TRAIN for device in devices):
-        one_thread()
+        limit_to_one_thread()
     while True:
         order = _take(pipe)
         if order is None:
@@ -287,8 +287,21 @@ def _give(pipe: Connection, message: object) -> None:
         raise _Closed from None
 
 
-def one_thread() -> None:
+def limit_to_one_thread() -> None:
     """Limit torch to one thread, so that the number of processes changes no byte."""
     import torch  # noqa: PLC0415 - heavy, and not for prototype devices
 
     torch.set_num_threads(1)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The same for a stretch of a process that goes on: small networks are slower on several threads."""
+    import torch  # noqa: PLC0415 - as above
+
+    before = torch.get_num_threads()
+    limit_to_one_thread()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

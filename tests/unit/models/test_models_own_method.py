@@ -40,7 +40,7 @@ def site(tmp_path):
 
 
 def own(task: Task) -> Task:
-    package = package_files.installed(NAME).package
+    package = package_files.find_package(NAME).package
     return task.model_copy(update={"method": "own-mean", "packages": (package,)})
 
 

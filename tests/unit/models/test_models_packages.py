@@ -35,7 +35,7 @@ def radar(site):
 
 
 def digest(name: str = "radar") -> str:
-    return package_files.installed(name).package.sha256
+    return package_files.find_package(name).package.sha256
 
 
 def test_the_hash_is_that_of_the_files_wherever_and_whenever_they_were_installed(radar, tmp_path):
@@ -161,7 +161,7 @@ def test_a_compiled_copy_of_other_code_is_not_run(site, tmp_path):
     python("-c", f"import sys; sys.path.insert(0, {str(site)!r}); import lichen_example_net")
     assert shown.read_text() == "old", "this is what Python does by itself"
     packages.permit([NAME])
-    task = with_own(TASK, package_files.installed(NAME).package)
+    task = with_own(TASK, package_files.find_package(NAME).package)
     packages.load(task, packages.ENCODERS, "own:separable")
     assert shown.read_text() == "new"
     assert sys.pycache_prefix is None
@@ -176,7 +176,7 @@ def test_a_worker_that_has_imported_other_files_of_it_ends_and_a_new_one_does_no
     packages.permit([NAME])
     with pytest.raises(Misconfigured, match="another build"):
         packages.load(with_own(TASK, package), packages.ENCODERS, "own:separable")
-    now = with_own(TASK, package_files.installed(NAME).package)
+    now = with_own(TASK, package_files.find_package(NAME).package)
     with pytest.raises(SystemExit, match="this process has imported other files of it"):
         job_loop.answer(lambda _: packages.load(now, packages.ENCODERS, "own:separable"), Path())
     forget(site)
@@ -187,20 +187,20 @@ def test_a_worker_that_has_imported_other_files_of_it_ends_and_a_new_one_does_no
 def test_an_editable_installation_and_one_without_its_list_of_files_are_refused(site):
     install(site, {}, POINTS, name="sonar", listed=("__editable__.sonar.pth",))
     with pytest.raises(Misconfigured, match=r"sonar .* editable mode .*install it from a wheel"):
-        package_files.installed("sonar")
+        package_files.find_package("sonar")
     about = install(site, FILES, POINTS, name="radar")
     (about / "RECORD").unlink()
     with pytest.raises(Misconfigured, match="no RECORD"):
-        package_files.installed("radar")
+        package_files.find_package("radar")
 
 
 def test_a_file_that_is_gone_or_is_none_is_named(radar):
     (radar / "radar/table.csv").unlink()
     with pytest.raises(Misconfigured, match=r"radar 1\.2\.0: .*table\.csv: No such file .*install it again"):
-        package_files.installed("radar")
+        package_files.find_package("radar")
     os.mkfifo(radar / "radar/table.csv")
     with pytest.raises(Misconfigured, match=r"table\.csv is no file"):
-        package_files.installed("radar")
+        package_files.find_package("radar")
 
 
 @pytest.mark.parametrize(
@@ -215,14 +215,14 @@ def test_a_file_that_is_gone_or_is_none_is_named(radar):
 def test_damaged_metadata_is_an_error_in_words(radar, file, data):
     (radar / "radar-1.2.0.dist-info" / file).write_bytes(data)
     with pytest.raises(Misconfigured, match="package radar"):
-        package_files.installed("radar")
+        package_files.find_package("radar")
 
 
 @pytest.mark.usefixtures("radar")
 def test_what_is_read_is_bounded(monkeypatch):
     monkeypatch.setattr(package_files, "MAX_BYTES", 10)
     with pytest.raises(Misconfigured, match="over 10 bytes"):
-        package_files.installed("radar")
+        package_files.find_package("radar")
     monkeypatch.setattr(package_files, "MAX_FILES", 2)
     with pytest.raises(Misconfigured, match="has 4 files; at most 2"):
-        package_files.installed("radar")
+        package_files.find_package("radar")

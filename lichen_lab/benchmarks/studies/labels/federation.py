@@ -22,10 +22,11 @@ from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.labels.fleets import LabelFleet
 from lichen_lab.benchmarks.studies.labels.settings import OWN, UNMET, LabelOutcome, LabelSetting
 from lichen_lab.benchmarks.studies.labels.strategies import STRATEGIES, Floats, LabelChoice, Places
-from lichen_lab.benchmarks.study.federation import Federation, one_thread
+from lichen_lab.benchmarks.study.federation import Federation
 from lichen_lab.benchmarks.study.run_spec import Run
 from lichen_lab.simulation.data.streams import Fixed, rng_of
 from lichen_lab.simulation.training.device import VirtualDevice
+from lichen_lab.simulation.training.workers import one_thread
 from models.contract import Blobs, WindowSet
 from models.data.window_set import select
 from models.methods.qqr.client import QqrClient

@@ -29,9 +29,9 @@ from lichen_lab.benchmarks.studies.labels.federation import (
 from lichen_lab.benchmarks.studies.labels.fleets import LabelFleet
 from lichen_lab.benchmarks.studies.labels.settings import OWN, UNMET, LabelOutcome, LabelSetting
 from lichen_lab.benchmarks.studies.labels.strategies import LINEAR, STRATEGIES, Floats
-from lichen_lab.benchmarks.study.federation import one_thread
 from lichen_lab.benchmarks.study.run_spec import Run
 from lichen_lab.simulation.data.streams import rng_of
+from lichen_lab.simulation.training.workers import one_thread
 from models.contract import WindowSet
 from models.multimodal.inference import InferenceModel, probabilities
 from models.training.evaluation import judge

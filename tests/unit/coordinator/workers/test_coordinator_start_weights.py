@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.workers.start_weights import started
+from coordinator.workers.start_weights import load_start_weights
 from models.tensors import flatten, write_npz
 from protocol.errors import Misconfigured
 
@@ -19,7 +19,7 @@ def written(path: Path, **changes: np.ndarray) -> Path:
 
 
 def test_weights_of_the_task_replace_the_fresh_ones(tmp_path: Path) -> None:
-    state = started(FRESH, written(tmp_path / "w.npz"))
+    state = load_start_weights(FRESH, written(tmp_path / "w.npz"))
     assert {*state} == {"head"}
     assert all((tensor == 1).all() for tensor in state["head"].values())
 
@@ -36,9 +36,9 @@ def test_weights_of_another_task_are_refused_by_tensor(
 ) -> None:
     file = written(tmp_path / "w.npz", **changes)
     with pytest.raises(Misconfigured, match=words):
-        started(FRESH, file)
+        load_start_weights(FRESH, file)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"none\.npz"):
-        started(FRESH, tmp_path / "none.npz")
+        load_start_weights(FRESH, tmp_path / "none.npz")

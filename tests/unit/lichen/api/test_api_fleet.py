@@ -87,8 +87,9 @@ def test_api_fleet_history_is_a_table_of_rounds_and_scores(console: RunningConso
 
 def test_api_fleet_says_what_the_console_says(console: RunningConsole) -> None:
     fleet = lichen.Fleet(console.url)
-    with pytest.raises(lichen.Refused, match="round 999 is not in the history"):
+    with pytest.raises(lichen.Refused, match="round 999 is not in the history") as refused:
         fleet.round(999)
+    assert str(refused.value).startswith(console.url), "its words, and no code of messages between devices"
     with pytest.raises(lichen.Refused, match="the address asks for what this list has not"):
         fleet.devices(sort="nothing")
     with pytest.raises(

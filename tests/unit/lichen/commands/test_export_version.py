@@ -16,7 +16,7 @@ from coordinator.status.history import read as history
 from coordinator.storage.database import Database
 from coordinator.storage.location import DATABASE
 from coordinator.storage.model_registry import ModelRegistry
-from coordinator.workers.start_weights import started
+from coordinator.workers.start_weights import load_start_weights
 from lichen.commands.export import app
 from lichen.commands.task import app as task_app
 from models.contract import Evaluation
@@ -145,7 +145,7 @@ def test_a_task_with_a_class_more_begins_from_a_version(config: Path, tmp_path: 
     made = read_npz(out)
     np.testing.assert_array_equal(made["head/fc2.weight"][1:], before["head/fc2.weight"])
     fresh = method("qqr").client().initial(Task.model_validate(tomllib.loads(grown.read_text())), 0)
-    assert {*started(fresh, out)} == {*fresh}, "a coordinator of that task takes them"
+    assert {*load_start_weights(fresh, out)} == {*fresh}, "a coordinator of that task takes them"
     again = CliRunner().invoke(task_app, words)
     assert "--force" in str(again.exception)
 

@@ -31,7 +31,7 @@ def site(tmp_path, monkeypatch):
 
 
 def written(folder: Path) -> Path:
-    task = with_own(task_of(method(METHOD)), package_files.installed(NAME).package, kernel=5)
+    task = with_own(task_of(method(METHOD)), package_files.find_package(NAME).package, kernel=5)
     write_toml(folder / "task.toml", task.model_dump(mode="json", exclude_none=True))
     return folder / "task.toml"
 

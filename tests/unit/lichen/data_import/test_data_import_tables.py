@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lichen.commands.data import app
-from lichen.data_import.asked import Asked
+from lichen.data_import.import_options import ImportOptions
 from lichen.data_import.tables import table_rows
 from lichen.data_import.tables.columns import guess
 from lichen.data_import.tables.times import guess as guess_unit
@@ -216,7 +216,7 @@ def test_the_unit_of_times(column: str, cells: list[str], unit: str) -> None:
 )
 def test_columns_are_grouped_into_modalities(names: str, modalities: dict[str, int]) -> None:
     columns = names.split(",")
-    found = guess(Path("a.csv"), columns, [["1"] * len(columns)], Asked())
+    found = guess(Path("a.csv"), columns, [["1"] * len(columns)], ImportOptions())
     assert {name: len(listed) for name, listed in found.modalities.items()} == modalities
 
 

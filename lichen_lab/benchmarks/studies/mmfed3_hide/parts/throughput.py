@@ -66,7 +66,7 @@ def rows(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benc
     Raises:
         Misconfigured: the data set is not here.
     """
-    from lichen_lab.benchmarks.study.federation import one_thread  # noqa: PLC0415 - torch
+    from lichen_lab.simulation.training.workers import one_thread  # noqa: PLC0415 - torch
 
     if not pykeen_side.here():
         say("PyKEEN is not here, and not compared with: pip install 'lichen-lab[pykeen]'")

@@ -11,8 +11,8 @@ from lichen_lab.benchmarks.studies.mmfed3_hide.federation import _fresh, _look, 
 from lichen_lab.benchmarks.studies.mmfed3_hide.parts import throughput as speed
 from lichen_lab.benchmarks.studies.mmfed3_hide.settings import STRUCTURE, KnowledgeGraphFleet
 from lichen_lab.benchmarks.studies.mmfed3_hide.shared import task_of
-from lichen_lab.benchmarks.study.federation import one_thread
 from lichen_lab.simulation.training.downlink.downloads import Downloads
+from lichen_lab.simulation.training.workers import one_thread
 from models.knowledge_graph.data.partition import partition
 from protocol.frames.tensors import Codec
 from tests.support.lab.mmfed3_study import TINY, quiet, small_fleet

@@ -14,7 +14,7 @@ DEFAULT_NAMES: Final[Mapping[MaterialKind, str]] = {"table": "features", "sound"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ImportOptions:
     """Options; None or empty: a guess, which is printed.
 
     Attributes:
@@ -106,15 +106,17 @@ def size_of(words: str) -> tuple[int, int]:
     return found
 
 
-def check(asked: Asked) -> None:
+def check(options: ImportOptions) -> None:
     """Refuse names that no task can have, before anything is read.
 
     Raises:
         Misconfigured: one does not fit; names the option.
     """
     modality = TypeAdapter(ModalityName)
-    named = [("--modality", one) for one in asked.modalities] + [("--target", one) for one in asked.targets]
-    for option, name in [*named, *([("--name", asked.name)] if asked.name else [])]:
+    named = [("--modality", one) for one in options.modalities] + [
+        ("--target", one) for one in options.targets
+    ]
+    for option, name in [*named, *([("--name", options.name)] if options.name else [])]:
         try:
             modality.validate_python(name)
         except ValidationError:
