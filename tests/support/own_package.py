@@ -13,6 +13,7 @@ from protocol.tasks.task import Task
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_network" / "lichen_example_net.py"
 NAME = "lichen-example-net"
+LASTING = "lichen-lasting-net"
 
 
 def install(
@@ -54,15 +55,17 @@ def install(
     return about
 
 
-def install_example(folder: Path, version: str = "1.2.0", more: str = "") -> Package:
+def install_example(folder: Path, version: str = "1.2.0", more: str = "", name: str = NAME) -> Package:
     """The example of ``examples/own_network``, with ``more`` at its end; must be on ``sys.path``."""
+    module = name.replace("-", "_")
     install(
         folder,
-        {"lichen_example_net.py": EXAMPLE.read_text() + more},
-        {"lichen.encoders/separable": "lichen_example_net:make"},
+        {f"{module}.py": EXAMPLE.read_text() + more},
+        {"lichen.encoders/separable": f"{module}:make"},
+        name=name,
         version=version,
     )
-    return package_files.find_package(NAME).package
+    return package_files.find_package(name).package
 
 
 def with_own(task: Task, package: Package, kind: str = "own:separable", **options: object) -> Task:
@@ -101,13 +104,16 @@ def forget(folder: Path) -> None:
 def permitted_example() -> Package:
     """The example, installed for this process until its end, and permitted from now on."""
     package = _installed_once()[1]
-    packages.permit([NAME])
+    packages.permit([package.name])
     return package
 
 
 @cache
 def _installed_once() -> tuple["TemporaryDirectory[str]", Package]:
-    """The folder, which is removed at the end of the process, and the package in it."""
+    """The folder, which is removed at the end of the process, and the package in it.
+
+    Its name is its own: tests that install the example beside it would find two of them.
+    """
     folder = TemporaryDirectory(prefix="lichen-package-")
     sys.path.append(folder.name)
-    return folder, install_example(Path(folder.name))
+    return folder, install_example(Path(folder.name), name=LASTING)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.suite.kinds import images, sound
+from lichen_lab.benchmarks.suite.kinds import encoders, images, sound
 from lichen_lab.benchmarks.suite.kinds.against_central import (
     CENTRAL,
     FLEET,
@@ -13,6 +13,7 @@ from lichen_lab.benchmarks.suite.kinds.against_central import (
     rows_of,
 )
 from lichen_lab.simulation.data.sets import fsdd
+from protocol.tasks.kinds import KINDS
 from protocol.tasks.rounds import Rounds
 from tests.support.kinds import task_of_kinds, windows_of
 
@@ -65,3 +66,22 @@ def test_every_device_has_its_own_uneven_classes_of_the_official_training_images
     assert [int(count.sum()) for count in counts] == [300] * 10
     assert min(int(count.max()) for count in counts) > 40
     assert len(made.test) == 50
+
+
+def test_the_cost_of_every_encoder_is_measured_on_every_kind_that_it_takes() -> None:
+    found = {
+        (task.modalities[0].kind, task.encoder(task.modalities[0].name).kind)
+        for _, _, task in encoders.tasks()
+    }
+    assert found == {(kind, encoder) for kind, rules in KINDS.items() for encoder in rules.encoders}
+
+
+@pytest.mark.long
+def test_the_cost_of_an_encoder_is_that_of_its_exported_model() -> None:
+    rows = encoders.run(True, lambda _: None)
+    by = {(row.dataset, row.metric): row.mean for row in rows}
+    plain, residual = sorted({row.dataset for row in rows})
+    for metric in ("parameters", "bytes of model.onnx"):
+        assert 0 < by[plain, metric] < by[residual, metric]
+    assert by[plain, "ms a window"] > 0
+    assert by[plain, "bytes of model.onnx"] > 4 * by[plain, "parameters"]
