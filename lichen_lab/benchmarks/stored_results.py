@@ -162,6 +162,8 @@ class _Table:
 
     def text(self) -> str:
         lines, columns = self._axis("rows"), self._axis("columns")
+        if not (lines and columns):
+            raise Misconfigured(f"table {self.name}: no stored result of {self.layout['bench']} fits it")
         cells = [[self._cell(line, column) for column in columns] for line in lines]
         filled = [*map(any, cells), *map(any, zip(*cells, strict=True))]
         if lost := [one["head"] for one, has in zip([*lines, *columns], filled, strict=True) if not has]:
