@@ -99,7 +99,7 @@ def document() -> dict[str, Any]:
 
 
 _PARAMETERS: Final = {
-    "fleet": {"description": "The fleet's name: one MQTT topic level."},
+    "fleet": {"description": "The fleet's name, or fleet~task for a further task: one topic level."},
     "device": {"description": "The device's name; the broker's ACL binds it to the certificate's name."},
     "digest": {"description": "SHA-256 of the whole blob, 64 lower-case hexadecimal digits."},
     "index": {"description": "Number of the chunk, from 0, decimal without leading zeros."},

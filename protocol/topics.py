@@ -4,14 +4,20 @@ Only the device writes ``lichen/v1/<fleet>/d/<device>/up/...`` and reads ``.../d
 broadcasts on ``lichen/v1/<fleet>/b/...``. The device has a fixed level, so that one
 broker ACL pattern binds it to its certificate's name. No topic has more than 7 slashes or 256 bytes, the
 limits of AWS IoT Core (ADR 8).
+
+The level ``<fleet>`` is a *namespace*: the fleet's name for its main task, ``<fleet>~<task>`` for a further
+task of the same fleet (ADR 53). No name holds ``~``. All functions here take a namespace as ``fleet``.
 """
 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from protocol.base import is_name, name_trouble
+from pydantic import AfterValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from protocol.base import NAME_ERROR, NAME_PATTERN, is_name, name_trouble
 from protocol.errors import Reason, Refused
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
@@ -22,6 +28,70 @@ _MAX_CHUNK_INDEX: Final = 1 << 20
 MAX_TOPIC_BYTES: Final = 256
 MAX_SLASHES: Final = 7
 """Limits of AWS IoT Core; a test compares the longest topic with both."""
+MAX_TASK_NAME: Final = 40
+"""Characters of a further task's name: with more, the longest topic would have more than 256 bytes."""
+_SEPARATOR: Final = "~"
+_NAMESPACE_PATTERN: Final = (
+    f"{NAME_PATTERN.removesuffix('$')}({_SEPARATOR}[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_TASK_NAME - 1}}})?$"
+)
+_NAMESPACE: Final = re.compile(_NAMESPACE_PATTERN.replace("$", r"\Z"))
+
+
+def namespace(fleet: str, task: str | None) -> str:
+    """The first level of a task's topics after ``lichen/v1/``, also in what its coordinator signs.
+
+    Args:
+        fleet: its name.
+        task: a further task's name; None: the fleet's main task.
+
+    Raises:
+        ValueError: one is no valid name.
+    """
+    return _checked(fleet if task is None else f"{fleet}{_SEPARATOR}{task}", "fleet")
+
+
+def split_namespace(text: str) -> tuple[str, str | None]:
+    """Fleet and further task of a namespace; the task is None for the fleet's main task.
+
+    Raises:
+        ValueError: it is no namespace.
+    """
+    fleet, _, task = _checked(text, "fleet").partition(_SEPARATOR)
+    return fleet, task or None
+
+
+def task_name_trouble(task: str) -> str:
+    """Why a text cannot name a further task of a fleet; empty if it can."""
+    if not (words := name_trouble(task)) and len(task) > MAX_TASK_NAME:
+        words = f"{task!r} has {len(task)} characters; a further task's name has at most {MAX_TASK_NAME}"
+    return words
+
+
+def namespace_trouble(text: str) -> str:
+    """Why a text is no namespace; empty if it is one."""
+    if is_namespace(text):
+        return ""
+    fleet, further, task = text.partition(_SEPARATOR)
+    return name_trouble(fleet) or (task_name_trouble(task) if further else "")
+
+
+def is_namespace(text: str) -> bool:
+    """Whether a text is a fleet's name, or a further task's namespace."""
+    return _NAMESPACE.match(text) is not None
+
+
+def _spaced(text: str) -> str:
+    if words := namespace_trouble(text):
+        raise PydanticCustomError(NAME_ERROR, "{words}", {"words": words})
+    return text
+
+
+Namespace = Annotated[
+    str,
+    AfterValidator(_spaced),
+    WithJsonSchema({"type": "string", "pattern": _NAMESPACE_PATTERN}),
+]
+"""A fleet's name, or ``<fleet>~<task>`` (:func:`namespace`)."""
 
 
 class Kind(StrEnum):
@@ -52,7 +122,10 @@ _BLOB_KINDS: Final = (Kind.UP_BLOB, Kind.DOWN_BLOB)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A parsed topic. ``device`` is None on broadcasts; ``digest`` and ``index`` are set on chunks alone."""
+    """A parsed topic: ``fleet`` is a namespace; ``device`` is None on broadcasts.
+
+    ``digest`` and ``index`` are set on chunks alone.
+    """
 
     fleet: str
     kind: Kind
@@ -62,7 +135,7 @@ class Route:
 
 
 def _checked(value: str, what: str) -> str:
-    if words := name_trouble(value):
+    if words := namespace_trouble(value) if what == "fleet" else name_trouble(value):
         raise ValueError(f"{what}: {words}")
     return value
 
@@ -161,19 +234,21 @@ def parse(topic: str) -> Route:
         Refused: it is not one of lichen's topics, or one of another release (UNKNOWN_KIND).
     """
     match topic.split("/"):
-        case ["lichen", "v1", fleet, "d", device, way, what] if is_name(fleet) and is_name(device):
+        case ["lichen", "v1", fleet, "d", device, way, what] if is_namespace(fleet) and is_name(device):
             kind = _DEVICE_KINDS.get(f"{way}/{what}")
             if kind is not None and kind not in _BLOB_KINDS:
                 return Route(fleet, kind, device)
-        case ["lichen", "v1", fleet, "d", device, "ping"] if is_name(fleet) and is_name(device):
+        case ["lichen", "v1", fleet, "d", device, "ping"] if is_namespace(fleet) and is_name(device):
             return Route(fleet, Kind.PING, device)
-        case ["lichen", "v1", fleet, "d", device, way, "blob", chunk] if is_name(fleet) and is_name(device):
+        case ["lichen", "v1", fleet, "d", device, way, "blob", chunk] if is_namespace(fleet) and is_name(
+            device
+        ):
             kind = _DEVICE_KINDS.get(f"{way}/blob")
             digest, _, index = chunk.partition("-")
             number = int(index) if _INDEX.match(index) else _MAX_CHUNK_INDEX
             if kind is not None and _DIGEST.match(digest) and number < _MAX_CHUNK_INDEX:
                 return Route(fleet, kind, device, digest, number)
-        case ["lichen", "v1", fleet, "b", what] if is_name(fleet):
+        case ["lichen", "v1", fleet, "b", what] if is_namespace(fleet):
             kind = _BROADCAST_KINDS.get(f"b/{what}")
             if kind is not None:
                 return Route(fleet, kind)
@@ -188,9 +263,9 @@ def _why_not(topic: str) -> str:
     """The invalid names in a topic; empty if the names are valid."""
     match topic.split("/"):
         case ["lichen", "v1", fleet, "d", device, *_]:
-            words = [name_trouble(fleet), name_trouble(device)]
+            words = [namespace_trouble(fleet), name_trouble(device)]
         case ["lichen", "v1", fleet, "b", *_]:
-            words = [name_trouble(fleet)]
+            words = [namespace_trouble(fleet)]
         case _:
             words = []
     return "".join(f"; {trouble}" for trouble in words if trouble)

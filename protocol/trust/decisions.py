@@ -12,6 +12,7 @@ from protocol.base import Count, Name, Wire
 from protocol.errors import Reason, Refused
 from protocol.messages import MAX_DECISION_BYTES, BlobRef, ModelPointer
 from protocol.rollout import Trial
+from protocol.topics import Namespace
 from protocol.trust.signing import Envelope, malformed
 
 WHAT: Final = "decision"
@@ -22,7 +23,8 @@ class Decision(Wire):
     """The signed fields: they must not be recombined."""
 
     type: Literal["decision"] = Field(alias="_type")
-    fleet: Name
+    fleet: Namespace
+    """The task's namespace in the topics: a statement for one task of a fleet is none for another."""
     device: Name | None
     """None: every device of the fleet."""
     task: Name

@@ -28,6 +28,7 @@ from protocol.tasks.announcement import (
     TaskAnnouncement,
 )
 from protocol.tasks.task import ModalityName
+from protocol.topics import Namespace
 from protocol.trust.signing import Envelope, malformed
 
 WorkKind = Literal["task", "offer"]
@@ -37,7 +38,8 @@ MAX_BYTES: Final[Mapping[WorkKind, int]] = {"task": MAX_SIGNED_TASK_BYTES, "offe
 class SignedWork(Wire):
     """Fields of both kinds."""
 
-    fleet: Name
+    fleet: Namespace
+    """The task's namespace in the topics: a statement for one task of a fleet is none for another."""
     serial: Count
     root: Count
     """The version of the root whose key signed it."""

@@ -1,17 +1,29 @@
 """The topics of the wire, letter by letter: who writes and reads them, and what is none of them."""
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
+from protocol.base import MAX_NAME
 from protocol.errors import Reason, Refused
 from protocol.topics import (
+    MAX_SLASHES,
+    MAX_TASK_NAME,
+    MAX_TOPIC_BYTES,
     Kind,
+    Namespace,
     Route,
     broadcast_topic,
     coordinator_filters,
     device_filters,
     device_topic,
+    ingest_filters,
+    is_namespace,
+    leader_filters,
+    namespace,
     parse,
     ping_topic,
+    split_namespace,
+    task_name_trouble,
 )
 
 SHA = "a" * 64
@@ -103,3 +115,47 @@ def test_a_name_that_does_not_fit_is_named() -> None:
         with pytest.raises(Refused, match=r"'a\.b' is no name|write 'a-b'") as refused:
             parse(topic)
         assert refused.value.reason is Reason.MALFORMED
+
+
+def test_a_further_task_has_a_level_of_its_own_beside_the_fleets() -> None:
+    space = namespace("f", "sound")
+    assert (namespace("f", None), space) == ("f", "f~sound")
+    assert split_namespace("f") == ("f", None)
+    assert split_namespace(space) == ("f", "sound")
+    assert parse(device_topic(space, "d1", Kind.UP_BLOB, SHA, 0)) == Route(space, Kind.UP_BLOB, "d1", SHA, 0)
+    assert parse(broadcast_topic(space, Kind.TASK)) == Route(space, Kind.TASK)
+    assert parse(ping_topic(space, "d1")) == Route(space, Kind.PING, "d1")
+    assert device_filters(space, "d1")[0] == ("lichen/v1/f~sound/d/d1/down/#", 1)
+    assert coordinator_filters(space) == ("lichen/v1/f~sound/d/+/up/#",)
+    assert leader_filters(space) == ("lichen/v1/f~sound/d/+/up/state",)
+    assert ingest_filters(space, shared=True)[0] == "$share/ingest-f~sound/lichen/v1/f~sound/d/+/up/update"
+
+
+def test_the_longest_topic_of_a_further_task_fits_every_broker() -> None:
+    name = "n" * MAX_NAME
+    topic = device_topic(namespace(name, "t" * MAX_TASK_NAME), name, Kind.DOWN_BLOB, SHA, LAST)
+    assert len(topic) <= MAX_TOPIC_BYTES
+    assert topic.count("/") <= MAX_SLASHES
+    assert "at most 40" in task_name_trouble("t" * (MAX_TASK_NAME + 1))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "~", "f~", "~sound", "f~a~b", "f~a.b", "f.x~a", "f~+", "f~a/b", "f~a\n", f"f~{'t' * 41}"]
+)
+def test_what_is_no_namespace_is_refused_everywhere(text: str) -> None:
+    assert not is_namespace(text)
+    with pytest.raises(ValidationError):
+        TypeAdapter(Namespace).validate_python(text)
+    with pytest.raises(ValueError, match=r"is no name|has at most"):
+        split_namespace(text)
+    with pytest.raises(ValueError, match=r"is no name|has at most"):
+        broadcast_topic(text, Kind.TASK)
+    with pytest.raises(Refused):
+        parse(f"lichen/v1/{text}/b/task")
+
+
+def test_a_device_is_never_named_like_a_namespace() -> None:
+    with pytest.raises(ValueError, match="device"):
+        device_topic("f", "d~x", Kind.STATE)
+    with pytest.raises(Refused, match="'d~x' is no name"):
+        parse("lichen/v1/f/d/d~x/up/state")
