@@ -1,5 +1,7 @@
 """The console, from its settings to an exit status."""
 
+import contextlib
+import os
 import socket
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +34,8 @@ from runtime.web.server import PageServer, address, is_loopback
 
 log = structlog.get_logger(__name__)
 LISTEN: Final = "127.0.0.1:8480"
+NICENESS: Final = 10
+"""Beside a coordinator that needs all cores, the console gets about a tenth of one."""
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -115,9 +119,17 @@ async def serve(settings: CoordinatorSettings, options: ServeOptions) -> int:
     """Serve the pages of a coordinator until a signal; the exit status. Raises as :class:`RunningConsole`."""
     logs.configure(settings.log)
     collect_seldom()
+    _yield_to_coordinator()
     running = RunningConsole(settings, options)
     log.info("console_listens", address=f"{running.url}/", fleet=settings.fleet)
     try:
         return await supervise(running.services)
     finally:
         running.close()
+
+
+def _yield_to_coordinator() -> None:
+    """Take a lower priority than the coordinator on the same machine, unless one was set from outside."""
+    with contextlib.suppress(OSError):  # systemd's filter forbids it; the unit has set it
+        if os.getpriority(os.PRIO_PROCESS, 0) == 0:
+            os.nice(NICENESS)

@@ -132,7 +132,7 @@ find_wheel() {
     "$python" -m venv "$built/venv"
     # A copy: a build leaves folders behind, and the tree may belong to another user.
     mkdir "$built/tree"
-    (cd "$tree" && tar -cf - pyproject.toml README.md LICENSE protocol runtime models export edge_agent coordinator lichen) |
+    (cd "$tree" && tar -cf - pyproject.toml README.md LICENSE protocol runtime models export edge_agent coordinator console lichen) |
         tar -xf - -C "$built/tree"
     # The same files give the same wheel, so that a second run finds it installed.
     isolated=''
@@ -269,11 +269,15 @@ put_units() {
     ! has_page || for unit in $page_units; do
         put "$tree/systemd/$unit" "$units/$unit"
     done
+    ! has_console || put "$tree/systemd/lichen-console.service" "$units/lichen-console.service"
 }
 
 page_units='lichen-agent-page.socket lichen-agent-page.service'
 has_page() {
     case $agent,$extras, in yes,*web,*) return 0 ;; *) return 1 ;; esac
+}
+has_console() {
+    case $coordinator,$extras, in yes,*console,*) return 0 ;; *) return 1 ;; esac
 }
 
 fill() { # TEMPLATE TARGET: only if there is none
@@ -308,6 +312,10 @@ settle() {
             systemctl try-restart "lichen-$role" || return 1 # only if it runs
         fi
     done
+    if has_console; then
+        [ "$start" = no ] || systemctl enable --quiet --now lichen-console || return 1
+        systemctl try-restart lichen-console || return 1
+    fi
     has_page || return 0
     [ "$start" = no ] || systemctl enable --quiet --now lichen-agent-page.socket || return 1
     systemctl try-restart lichen-agent-page.service # only if somebody looks
@@ -353,6 +361,7 @@ uninstall() {
     if manager; then
         [ ! -e "$units/lichen-agent-page.socket" ] ||
             systemctl disable --quiet --now lichen-agent-page.socket lichen-agent-page.service || true
+        [ ! -e "$units/lichen-console.service" ] || systemctl disable --quiet --now lichen-console || true
         for role in agent coordinator; do
             [ ! -e "$units/lichen-$role.service" ] || systemctl disable --quiet --now "lichen-$role" || true
         done
@@ -361,7 +370,7 @@ uninstall() {
         rm -f "$units/lichen-$role.service"
         [ "$purge" = no ] || rm -rf "$units/lichen-$role.service.d"
     done
-    for unit in $page_units; do
+    for unit in $page_units lichen-console.service; do
         rm -f "$units/$unit"
     done
     rm -rf "$opt" "$root/usr/share/lichen"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "install" / "requirements.lock"
-EXTRAS = ("infer", "coordinator", "train", "export", "web")
+EXTRAS = ("infer", "coordinator", "train", "export", "web", "console")
 OPTIONS = ("--generate-hashes", "--strip-extras", "--no-header", "--allow-unsafe", "--quiet")
 NO_PLACES = ("--no-emit-index-url", "--no-emit-find-links", "--no-emit-trusted-host")
 HEAD = """\

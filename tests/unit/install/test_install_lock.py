@@ -15,7 +15,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[3]
 LOCK = ROOT / "install" / "requirements.lock"
-EXTRAS = ("infer", "coordinator", "train", "export", "web")
+EXTRAS = ("infer", "coordinator", "train", "export", "web", "console")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

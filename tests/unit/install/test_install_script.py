@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,20 @@ def test_the_page_of_a_device_comes_with_its_extra_alone(tmp_path):
         assert (units / name).read_bytes() == (ROOT / "systemd" / name).read_bytes()
     dry(tmp_path, "--uninstall")
     assert not [name for name in page if (units / name).exists()]
+
+
+def test_the_console_comes_with_its_extra_alone(tmp_path):
+    unit = tmp_path / "etc/systemd/system/lichen-console.service"
+    dry(tmp_path, "--coordinator")
+    assert not unit.exists()
+    dry(tmp_path, "--coordinator", "--extras", "coordinator,export,console")
+    assert unit.read_bytes() == (ROOT / "systemd" / unit.name).read_bytes()
+    dry(tmp_path, "--uninstall")
+    assert not unit.exists()
+
+
+def test_a_wheel_built_from_the_checkout_has_every_package_of_the_project():
+    [line] = [line for line in SCRIPT.read_text().splitlines() if "tar -cf - pyproject.toml" in line]
+    named = {word.rstrip(")") for word in line.split()}
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
+    assert {name.partition("*")[0].partition(".")[0] for name in found["include"]} <= named

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from console.serve import NICENESS
+
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "systemd"
 DAEMONS = {"lichen-agent": "agent run", "lichen-coordinator": "coordinator serve"}
@@ -181,4 +183,19 @@ def test_the_page_of_a_device_is_started_by_its_socket_and_reads_no_key(tmp_path
     (tmp_path / "lichen-agent-page.socket").write_text((UNITS / "lichen-agent-page.socket").read_text())
     assert analyze("verify", "--man=no", str(installed(tmp_path, "lichen-agent-page"))).strip() == "0"
     said = analyze("security", "--offline=true", str(tmp_path / "lichen-agent-page.service"))
+    assert float(re.findall(r"exposure level for \S+: ([\d.]+)", said)[0]) < EXPOSURE, said
+
+
+def test_the_console_comes_after_the_coordinator_whose_files_it_reads(tmp_path):
+    console, coordinator = (parse(UNITS / f"lichen-{name}.service") for name in ("console", "coordinator"))
+    assert console["ExecStart"] == [
+        "/opt/lichen/current/bin/lichen console serve --config /etc/lichen/coordinator.toml"
+    ]
+    same = ("User", "StateDirectory", "Type", "Restart", "RestartPreventExitStatus", "ProtectSystem", "UMask")
+    assert {key: console[key] for key in same} == {key: coordinator[key] for key in same}
+    assert "lichen-coordinator.service" in console["After"][0].split()
+    assert int(console["Nice"][0]) == NICENESS > 0
+    assert not {"Requires", "BindsTo", "PartOf"} & set(console), "it shows how a stopped coordinator stood"
+    assert analyze("verify", "--man=no", str(installed(tmp_path, "lichen-console"))).strip() == "0"
+    said = analyze("security", "--offline=true", str(tmp_path / "lichen-console.service"))
     assert float(re.findall(r"exposure level for \S+: ([\d.]+)", said)[0]) < EXPOSURE, said
