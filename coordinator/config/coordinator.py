@@ -1,60 +1,32 @@
 """The coordinator's settings (``coordinator.toml``). Keys carry their units."""
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr, model_validator
 
 from coordinator.config.cluster import ClusterSettings
 from coordinator.config.compute import ComputeSettings
 from coordinator.config.rollout import RolloutSettings
 from coordinator.config.storage import StorageSettings
+from coordinator.config.tasks import FOLDER, MAX_TASKS, TaskSettings, mqtt_of, storage_of, unknown_task
+from coordinator.config.versions import (
+    AllWorkersSettings,
+    EvaluationSettings,
+    ExportSettings,
+    Positive,
+    StartSettings,
+    Timeout,
+)
 from coordinator.storage.engines.postgres_address import address_of, schema_name
 from coordinator.storage.location import Location
-from models.training.evaluation import Part
 from protocol.base import Name
 from protocol.messages import MAX_BLOB_BYTES
+from protocol.topics import namespace
 from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load
 from runtime.settings.packages import PackagesSettings
 from runtime.tracing.settings import TracingSettings
-
-Positive = Annotated[int, Field(ge=1)]
-Timeout = Annotated[float, Field(gt=0, le=7 * 86400)]
-
-
-class EvaluationSettings(Section):
-    """Evaluation of versions. ``data``: a labelled window set (npz), relative to the config file."""
-
-    data: ConfigPath | None = None
-    every_rounds: Positive = 1
-    by: Annotated[tuple[Part, ...], Field(max_length=2)] = ("group",)
-    """Also evaluate parts of the windows: those of each person or device (``group``, if the set names them),
-    all with fewer modalities (``modalities``). Each part costs as much time again, and more."""
-
-
-class StartSettings(Section):
-    """Weights of version 0: a file of ``lichen task grow``; none: fresh ones, by the task's seed."""
-
-    weights: ConfigPath | None = None
-
-
-class ExportSettings(Section):
-    """Export of bundles. ``every_rounds`` 0: only at the end."""
-
-    enabled: bool = True
-    every_rounds: Annotated[int, Field(ge=0)] = 0
-    max_routes: Positive = 16
-    """For a routed method: limit of bundles of one version, those for most devices first."""
-    int8: bool = True
-    """Add an int8 variant beside float32, if there are windows to calibrate it on."""
-
-
-class WorkerSettings(Section):
-    """The child processes that need torch."""
-
-    timeout_s: Timeout = 600.0
-    idle_s: Timeout = 120.0
-    threads: Positive = 1
 
 
 class MetricsSettings(Section):
@@ -148,7 +120,7 @@ class CoordinatorSettings(Section):
     start: StartSettings = StartSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     export: ExportSettings = ExportSettings()
-    worker: WorkerSettings = WorkerSettings()
+    worker: AllWorkersSettings = AllWorkersSettings()
     packages: PackagesSettings = PackagesSettings()
     compute: ComputeSettings = ComputeSettings()
     metrics: MetricsSettings = MetricsSettings()
@@ -162,6 +134,8 @@ class CoordinatorSettings(Section):
     storage: StorageSettings = StorageSettings()
     cluster: ClusterSettings = ClusterSettings()
     tracing: TracingSettings = TracingSettings()
+    tasks: Annotated[tuple[TaskSettings, ...], Field(max_length=MAX_TASKS)] = ()
+    """Further tasks of the fleet; the rest of the file is the main task."""
     history_bytes: Annotated[int, Field(ge=1024 * 1024)] = 256 * 1024 * 1024
     """Of the database; beyond that the oldest rounds are removed from the history, too."""
     exit_when_done: bool = False
@@ -180,6 +154,67 @@ class CoordinatorSettings(Section):
     """Headers of accepted updates in the database; beyond that the oldest rounds are removed from the
     history."""
 
+    _main: Self | None = PrivateAttr(None)
+    _further_task: str | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _each_task_has_its_name(self) -> Self:
+        twice = [name for name, count in Counter(self.task_names()).items() if count > 1]
+        if twice:
+            raise ValueError(f"tasks: two of them have the name {twice[0]!r}; give each a name of its own")
+        return self
+
+    @property
+    def main(self) -> Self:
+        """The settings of the fleet's main task: those of the file."""
+        return self._main or self
+
+    @property
+    def further_task(self) -> str | None:
+        """The name of the further task that these settings are narrowed to; None: the main task."""
+        return self._further_task
+
+    def task_names(self) -> tuple[str, ...]:
+        """The names of the further tasks, in the order of the file."""
+        return tuple(one.name for one in self.tasks)
+
+    def for_task(self, name: str | None) -> Self:
+        """The settings of one task, as if a coordinator ran it alone.
+
+        Its namespace is in the place of the fleet, and it has a state folder, a schema and a prefix of the
+        bucket of its own. Authority, revocations and root of trust are those of :attr:`main`.
+
+        Args:
+            name: of a further task; None: the main task.
+
+        Raises:
+            Misconfigured: there is no such task; the message lists the names.
+        """
+        main = self.main
+        if name is None:
+            return main
+        one = next((one for one in main.tasks if one.name == name), None)
+        if one is None:
+            raise unknown_task(name, main.task_names())
+        found = main.model_copy(
+            update={
+                **one.over(main),
+                "fleet": namespace(main.fleet, name),
+                "state_dir": main.state_dir / FOLDER / name,
+                "storage": storage_of(main.storage, main.schema_name, name),
+                "mqtt": mqtt_of(main.mqtt, main.state_dir, name),
+                "metrics": MetricsSettings(),  # the main task's endpoint shows all
+                "tasks": (),
+            }
+        )
+        found._main, found._further_task = main, name  # noqa: SLF001 - of the same class
+        return found
+
+    @property
+    def schema_name(self) -> str:
+        """The schema of the tables, where they are in PostgreSQL."""
+        return self.storage.schema_name or schema_name(self.fleet)
+
     @property
     def location(self) -> Location:
         """Where the tables are.
@@ -190,8 +225,7 @@ class CoordinatorSettings(Section):
         where = self.storage
         if not where.url:
             return Location(self.state_dir)
-        name = where.schema_name or schema_name(self.fleet)
-        return Location(self.state_dir, address_of(where.url, name, where.connect_timeout_s))
+        return Location(self.state_dir, address_of(where.url, self.schema_name, where.connect_timeout_s))
 
 
 def load_settings(file: Path) -> CoordinatorSettings:

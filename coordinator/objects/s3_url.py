@@ -90,6 +90,12 @@ def parse(url: str) -> S3Location:
     )
 
 
+def below(url: str, *parts: str) -> str:
+    """The URL of a place below another one: its prefix is longer by these parts. Checks nothing."""
+    base, mark, options = url.partition("?")
+    return "/".join((base.rstrip("/"), *parts)) + mark + options
+
+
 def _service(given: dict[str, str], name: str) -> str:
     """A URL of a service, without a path or credentials."""
     text = given.get(name, "")

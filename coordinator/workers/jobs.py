@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from coordinator.config.coordinator import WorkerSettings
+from coordinator.config.versions import WorkerSettings
 from coordinator.errors import no_room
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.labelled_data import announced

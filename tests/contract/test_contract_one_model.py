@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.config.coordinator import WorkerSettings
+from coordinator.config.versions import WorkerSettings
 from coordinator.workers.jobs import ExportLineage, WorkerJobs
 from export.bundle_builder import Lineage as Said
 from export.bundle_builder import make_bundle

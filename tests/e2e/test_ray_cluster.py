@@ -9,7 +9,7 @@ from coordinator.aggregation.fold import UnusableUpdates, fold_screened, limits_
 from coordinator.aggregation.round_fold import RoundUpdates
 from coordinator.compute.runner import ClusterFolds, ClusterRunner
 from coordinator.config.compute import ComputeSettings
-from coordinator.config.coordinator import WorkerSettings
+from coordinator.config.versions import WorkerSettings
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.jobs import WorkerJobs
 from models.data import window_set

@@ -60,10 +60,24 @@ class PostgresSchema:
 
 def schema_name(fleet: str) -> str:
     """The default name of a fleet's schema."""
-    name = f"lichen_{fleet}"
+    return _shortened(f"lichen_{fleet}", fleet)
+
+
+def task_schema(main: str, task: str) -> str:
+    """The name of a further task's schema. Nothing else has two ``~``, whatever is appended to it.
+
+    Args:
+        main: the schema of the fleet's main task.
+        task: the further task's name.
+    """
+    name = f"{main}~{task}~"
+    return _shortened(name, name)
+
+
+def _shortened(name: str, unique: str) -> str:
     if len(name) <= _MAX_NAME:
         return name
-    return f"{name[: _MAX_NAME - 9]}_{hashlib.sha256(fleet.encode()).hexdigest()[:8]}"
+    return f"{name[: _MAX_NAME - 9]}_{hashlib.sha256(unique.encode()).hexdigest()[:8]}"
 
 
 def address_of(url: str, name: str, connect_timeout_s: float) -> PostgresSchema:

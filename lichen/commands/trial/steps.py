@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.config.coordinator import WorkerSettings
+from coordinator.config.versions import WorkerSettings
 from coordinator.workers.jobs import ExportLineage, WorkerJobs
 from models import packages
 from models.contract import Blobs, LocalResult, Tensors, WindowSet

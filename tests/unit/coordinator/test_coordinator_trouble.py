@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from coordinator.config.coordinator import WorkerSettings
+from coordinator.config.versions import WorkerSettings
 from coordinator.errors import in_words
 from coordinator.workers.jobs import WorkerJobs
 from protocol.errors import Transient

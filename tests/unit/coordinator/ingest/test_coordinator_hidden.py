@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config.coordinator import WorkerSettings
+from coordinator.config.versions import WorkerSettings
 from coordinator.workers.jobs import WorkerJobs, secrets_in
 from models.data import window_set
 from runtime.process import landlock
