@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from edge_agent.config.publish import PublishSettings
 from protocol.base import Label, Name, Share
@@ -13,7 +13,15 @@ from protocol.rollout import Trial
 from protocol.tasks.evaluation import MAX_EVALUATED
 from protocol.tasks.options import FeatureName
 from protocol.tasks.task import ModalityName, Task
-from runtime.settings.load import ConfigPath, LogSettings, MqttSettings, Section, load, load_toml
+from runtime.settings.load import (
+    ConfigPath,
+    LogSettings,
+    MqttSettings,
+    Section,
+    beside_the_file,
+    load,
+    load_toml,
+)
 from runtime.settings.packages import PackagesSettings
 from runtime.tracing.settings import TracingSettings
 
@@ -21,6 +29,17 @@ Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
 DownloadHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
 Positive = Annotated[float, Field(gt=0, le=86400)]
 MIB = 1024 * 1024
+
+
+def _find_password_file(table: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    """What the file holds is removed from logs, before the kind of source has checked the table."""
+    name = table.get("password_file")
+    if not isinstance(name, str):
+        return table
+    return {**table, "password_file": str(beside_the_file(Path(name), info))}
+
+
+SourceTable = Annotated[dict[str, Any], AfterValidator(_find_password_file)]
 
 
 class StoreSettings(Section):
@@ -232,7 +251,7 @@ class AgentSettings(Section):
     trust_file: ConfigPath | None = None
     """``root.json`` of the fleet: only signed bundles are run. None: the one from the enrolment of this
     device; without one, unsigned bundles are accepted."""
-    source: tuple[dict[str, Any], ...] = ()
+    source: tuple[SourceTable, ...] = ()
     """``[[source]]`` tables; each kind checks its own keys."""
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()

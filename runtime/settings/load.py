@@ -36,13 +36,14 @@ S = TypeVar("S", bound=BaseModel)
 _Extra = Literal["forbid"] | None
 
 
-def _beside_the_file(path: Path, info: ValidationInfo) -> Path:
+def beside_the_file(path: Path, info: ValidationInfo) -> Path:
+    """The path with ``~`` expanded; a relative one starts at the folder of the file that is read."""
     path = path.expanduser()
     base = (info.context or {}).get("folder")
     return path if base is None else Path(base) / path
 
 
-ConfigPath = Annotated[Path, AfterValidator(_beside_the_file)]
+ConfigPath = Annotated[Path, AfterValidator(beside_the_file)]
 """A path in a settings file: ``~`` is expanded; a relative one starts at the folder of the (main) file."""
 
 

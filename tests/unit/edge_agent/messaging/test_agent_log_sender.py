@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from edge_agent.config.agent import AgentSettings
+from edge_agent.config.agent import AgentSettings, read
 from edge_agent.identity.fleet_secret import make, secret_path
 from edge_agent.messaging.log_sender import NOT_PERMITTED, LogSender
 from protocol.log_lines import MAX_LOG_BYTES, LogLines
@@ -52,6 +52,20 @@ def test_secrets_of_its_files_and_settings_are_removed(settings):
         "said [removed]",
         "nothing of this",
     ]
+
+
+def test_the_password_of_a_source_is_found_beside_the_configuration_from_any_working_folder(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "camera.password").write_text("open-sesame\n")
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        'fleet = "f"\ndevice = "d"\ndiagnosis = { send_logs = true }\n'
+        '[[source]]\nkind = "camera"\npassword_file = "camera.password"\n'
+    )
+    monkeypatch.chdir("/")
+    sender = LogSender(read(config), FakeLink(), recent_with("login open-sesame"), ManualClock())
+    assert [line.text for line in sender.answer().lines] == ["login [removed]"]
 
 
 def test_without_permission_no_line_leaves_the_device(settings):
