@@ -44,6 +44,7 @@ def sign_in(tabs: Tabs, fleet: LiveFleet) -> None:
     tabs.until(lambda: "olga (operator)" in tabs.text(), "the link signs in")
 
 
+@pytest.mark.long
 @needs_browser
 def test_open_pages_follow_devices_rounds_and_what_operators_do(
     fleet: LiveFleet, tabs: Tabs, tmp_path: Path

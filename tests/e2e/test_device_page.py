@@ -92,6 +92,7 @@ def test_systemds_socket_starts_the_page_and_it_ends_when_nobody_looks(
     assert "is not HOST:PORT" in several.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="SKIPPED LOUDLY: no chromium, or no chromedriver")
 def test_the_keyboard_alone_labels_undoes_and_skips(device: PageDevice, listener: socket.socket) -> None:
     device.start_agent()

@@ -191,6 +191,7 @@ def coordinator_folder(folder: Path, extra: str = "") -> Path:
     return config
 
 
+@pytest.mark.long
 def test_of_a_coordinator_with_an_authority_and_a_root(tmp_path):
     config = coordinator_folder(tmp_path)
     for args in (

@@ -74,6 +74,7 @@ def test_world_a_calm_one_finishes_soon_and_counts_everybody() -> None:
     assert outcome.counted >= calm.rounds.count * calm.rounds.min_devices
 
 
+@pytest.mark.long
 def test_world_updates_that_rot_after_their_receipt_are_reported_and_asked_for_again() -> None:
     """A frame lies for a moment only, between its receipt and the fold: it must be hit there."""
     lost = 0

@@ -51,6 +51,7 @@ def model(reference: InferenceModel) -> bytes:
     return to_onnx(reference, two_branch_task())
 
 
+@pytest.mark.long
 def test_same_module_same_bytes(reference: InferenceModel, model: bytes) -> None:
     assert to_onnx(reference, two_branch_task()) == model
 
@@ -82,6 +83,7 @@ def test_exporting_leaves_the_module_as_it_was(reference: InferenceModel) -> Non
     assert isinstance(reference.net.encoders["gyroscope"].lstm, torch.nn.LSTM)
 
 
+@pytest.mark.long
 def test_a_stacked_lstm_passes_the_gate_and_does_not_grow_with_the_window() -> None:
     kinds = []
     for samples, others in ((1, 1), (50, 3)):

@@ -211,6 +211,7 @@ def test_own_set_by_hand_is_checked_too(model) -> None:
     assert np.allclose(answer(model), in_torch({}), atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_bundle_made_before_loads_and_ignores_what_is_kept(tmp_path, private) -> None:
     task = TASK.model_copy(update={"config": {}})
     manifest, files = unpack(make_bundle(task, global_state(), Lineage(3, 3, "0" * 64, None, {}))[0])

@@ -51,6 +51,7 @@ def structure(**options) -> Fleet:
     return learning(fusion="structure", dual=False, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_learns_its_training_triples(recipe):
     fleet = learning(lr=0.1, validation=0.0, **({"epochs": 3} | RECIPES[recipe]))
