@@ -81,6 +81,8 @@ class MethodSpec(Generic[C]):
     """The kinds of modalities that devices may learn from; a task with another is refused."""
     generated_kinds: tuple[ModalityKind, ...] = tuple(MODALITY_KINDS)
     """The kinds of modalities whose windows a target may be, if it supports ``targets``."""
+    augments: bool = False
+    """Devices change windows while they train (``modalities.augment``); without it such a task is refused."""
     material: MaterialName = "windows"
     """Material of devices: tasks have ``labels`` and ``modalities``, or a table ``graph``."""
     owned: tuple[str, ...] = ()
@@ -184,6 +186,8 @@ class MethodSpec(Generic[C]):
                     f"modality {modality.name!r} is of kind {modality.kind!r}; this method learns from kinds "
                     f"{', '.join(self.modality_kinds)}"
                 )
+            if modality.augment is not None and not self.augments:
+                return f"modality {modality.name!r}: this method has no augment; leave that table out"
         for target in task.targets:
             if target.modality and (kind := task.modality(target.modality).kind) not in self.generated_kinds:
                 return (

@@ -11,7 +11,8 @@ from typing import Final
 import numpy as np
 
 from lichen.data_import.found_streams import FoundStreams, LabelledStreams, Sensor
-from protocol.tasks.kinds import KINDS
+from models.registry import method as method_of
+from protocol.tasks.kinds import KINDS, ModalityKind
 from protocol.tasks.network import Encoder
 from protocol.tasks.task import LABEL, Window
 
@@ -33,6 +34,11 @@ _UNITS: Final = (
 _BUCKETS: Final = 512
 _BYTE: Final = 255.0
 """Largest value of a pixel."""
+_AUGMENT: Final[dict[ModalityKind, str]] = {
+    "sound": "shift = 0.1, speed = 0.1, gain_db = 10, noise = 0.1, mask = 0.1, bands = 0.2",
+    "image": "shift = 0.08, zoom = 0.1, gain_db = 2",
+}
+"""What suits most tasks of a kind (docs/networks.md)."""
 _SHORT: Final = 2.0
 """If activities are shorter than so many windows, another label rule is better."""
 
@@ -51,7 +57,7 @@ def text(found: FoundStreams, name: str, method: str) -> str:
     return "\n".join(
         [
             *_head(found, name, method),
-            *_modalities(found),
+            *_modalities(found, augments=method_of(method).augments),
             *_window(found),
             *_encoders(found),
             *_rest(found),
@@ -85,7 +91,7 @@ def _unit(name: str) -> str:
     return next((unit for part, unit in _UNITS if part in words), "1")
 
 
-def _modalities(found: FoundStreams) -> Iterator[str]:
+def _modalities(found: FoundStreams, *, augments: bool) -> Iterator[str]:
     for name, sensor in sorted(found.sensors.items()):
         counts = sorted({*sensor.channels})
         yield from ("", "[[modalities]]", f"name = {json.dumps(name)}")
@@ -100,6 +106,9 @@ def _modalities(found: FoundStreams) -> Iterator[str]:
             yield f"# Under one sample in {Window().length_s} s: are the recordings' times seconds?"
         yield f"rate_hz = {sensor.rate_hz:g}"
         yield from _range(name, sensor)
+        if augments and sensor.kind in _AUGMENT:
+            yield "# Random changes while it trains. flip = true mirrors images; remove what changes a class."
+            yield f"augment = {{ {_AUGMENT[sensor.kind]} }}"
 
 
 def _range(name: str, sensor: Sensor) -> Iterator[str]:

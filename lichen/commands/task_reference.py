@@ -11,8 +11,11 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from models.registry import methods
+from protocol.tasks.kinds import Augment
 from protocol.tasks.task import Task
 
+_ELSEWHERE: Final[dict[type[BaseModel], str]] = {Augment: "[its keys](networks.md#augmentation)"}
+"""Tables that another page describes."""
 _MORE: Final = {
     "name": "name of the task; the coordinator's state folder belongs to it",
     "method": f"one of {', '.join(f'[{name}](methods/{name}.md)' for name in methods())}",
@@ -82,7 +85,7 @@ def keys(model: type[BaseModel] = Task, at: str = "") -> Iterator[str]:
     """Every key with its table, as ``window.length_s``."""
     for name, field in model.model_fields.items():
         inner = _inner(field.annotation)
-        if inner is None:
+        if inner is None or inner in _ELSEWHERE:
             yield f"{at}{name}"
         else:
             yield from keys(inner, f"{at}{name}.")
@@ -95,13 +98,16 @@ def _table(model: type[BaseModel], at: str, title: str) -> list[str]:
     below: list[str] = []
     for name, field in model.model_fields.items():
         inner = _inner(field.annotation)
-        if inner is not None:
+        if inner is not None and inner not in _ELSEWHERE:
             kind = _kind(field.annotation, inner)
             path = f"{at}{name}" + (".<modality>" if kind == "map" else "")
             marks = f"`[[{path}]]`" if kind == "list" else f"`[{path}]`"
             below += ["", *_table(inner, f"{at}{name}.", marks)]
             continue
         meaning = words.get(name) or _MORE[f"{at}{name}"]
+        if inner is not None:
+            lines.append(f"| `{name}` | table | none | {_plain(meaning)} {_ELSEWHERE[inner]} |")
+            continue
         value = _value(schema["properties"][name], schema.get("$defs", {}))
         default = (
             "required" if field.is_required() else _default(field.get_default(call_default_factory=True))

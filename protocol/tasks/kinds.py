@@ -1,4 +1,4 @@
-"""Kinds of modalities: what a window of each holds, and which encoders take it.
+"""Kinds of modalities: what a window of each holds, which encoders take it, and how it may be augmented.
 
 A window of every kind is ``x_CT`` float32. ``stream``, ``sound``: C channels, T grid points. ``image``: C
 channels, T = height x width pixels, row by row, as the camera gives them (0 to 255, unless the source says
@@ -9,10 +9,44 @@ last three a window holds the newest frame in it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from protocol.base import Wire
 
 ModalityKind = Literal["stream", "sound", "image", "vector", "text"]
 EncoderKind = Literal["cnn1d", "lstm", "tcn", "transformer1d", "mel", "cnn2d", "mlp", "text"]
+
+
+class Augment(Wire):
+    """Random changes of windows while a device trains, drawn anew for each window and epoch; 0: none.
+
+    Predictions, evaluation, quality and prototypes see the windows as they are.
+    """
+
+    shift: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """``stream``, ``sound``, ``image``: moved by up to this share of the window's length, or of the image's
+    width and height."""
+    speed: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """``stream``, ``sound``: faster or slower by up to this share; the pitch of sound goes with it."""
+    gain_db: Annotated[float, Field(ge=0, le=40)] = 0.0
+    """``stream``, ``sound``, ``image``, ``vector``: louder or softer, brighter or darker by up to so many
+    decibels (20 are a factor of ten)."""
+    noise: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """``stream``, ``sound``, ``image``, ``vector``: white noise of up to this deviation, in units of
+    ``scale``; its level is even in the 40 decibels below."""
+    mask: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    """``stream``, ``sound``: a stretch of up to this share of the window becomes ``offset``; ``image``: a
+    rectangle of up to this share of both sides."""
+    bands: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+    """``sound``: the frequencies of a band, of up to this share of the mel scale, are taken out."""
+    rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
+    """``image``: turned by up to this angle."""
+    zoom: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    """``image``: larger or smaller by up to this share."""
+    flip: bool = False
+    """``image``: every second one is mirrored, left to right."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +58,22 @@ class KindRules:
         encoders: that take it; the first is the default.
         most_channels: limit.
         most_hz: limit of ``rate_hz``.
+        augments: the keys of ``augment`` that it has.
     """
 
     framed: bool
     encoders: tuple[EncoderKind, ...]
     most_channels: int
     most_hz: float
+    augments: tuple[str, ...] = ()
 
-    def trouble(self, channels: int, rate_hz: float, size: tuple[int | None, int | None]) -> str:
+    def trouble(
+        self,
+        channels: int,
+        rate_hz: float,
+        size: tuple[int | None, int | None],
+        augment: Augment | None = None,
+    ) -> str:
         """What does not fit, in words; empty if all does. ``size``: height and width."""
         if channels > self.most_channels:
             return f"channels: at most {self.most_channels} (found {channels})"
@@ -41,7 +83,13 @@ class KindRules:
             return "height and width are needed, in pixels"
         if "cnn2d" not in self.encoders and size != (None, None):
             return "height and width are for images; leave them out"
-        return ""
+        wrong = [key for key, value in augment or () if value and key not in self.augments]
+        known = ", ".join(self.augments) or "none"
+        return f"augment.{wrong[0]}: not for this kind (it has {known})" if wrong else ""
+
+
+_EVERY: Final = ("gain_db", "noise")
+_IN_TIME: Final = ("shift", "speed", *_EVERY, "mask")
 
 
 KINDS: Final[Mapping[ModalityKind, KindRules]] = MappingProxyType(
@@ -51,12 +99,25 @@ KINDS: Final[Mapping[ModalityKind, KindRules]] = MappingProxyType(
             encoders=("cnn1d", "lstm", "tcn", "transformer1d"),
             most_channels=64,
             most_hz=20_000,
+            augments=_IN_TIME,
         ),
         "sound": KindRules(
-            framed=False, encoders=("mel", "cnn1d", "lstm", "tcn"), most_channels=8, most_hz=48_000
+            framed=False,
+            encoders=("mel", "cnn1d", "lstm", "tcn"),
+            most_channels=8,
+            most_hz=48_000,
+            augments=(*_IN_TIME, "bands"),
         ),
-        "image": KindRules(framed=True, encoders=("cnn2d",), most_channels=16, most_hz=240),
-        "vector": KindRules(framed=True, encoders=("mlp",), most_channels=4096, most_hz=1000),
+        "image": KindRules(
+            framed=True,
+            encoders=("cnn2d",),
+            most_channels=16,
+            most_hz=240,
+            augments=("shift", *_EVERY, "mask", "rotate_deg", "zoom", "flip"),
+        ),
+        "vector": KindRules(
+            framed=True, encoders=("mlp",), most_channels=4096, most_hz=1000, augments=_EVERY
+        ),
         "text": KindRules(framed=True, encoders=("text",), most_channels=4096, most_hz=1000),
     }
 )

@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue, model_validator
 from protocol.base import Label, Name, Wire
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.holdout import Holdout
-from protocol.tasks.kinds import KINDS, ModalityKind, with_encoder_kinds
+from protocol.tasks.kinds import KINDS, Augment, ModalityKind, with_encoder_kinds
 from protocol.tasks.labelling import Labelling
 from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.network import Encoder, Network, Package, is_own, trouble_with_packages
@@ -54,6 +54,8 @@ class Modality(Wire):
     """Divided by before the network, in ``unit``; part of the exported model."""
     input: bool = True
     """False: no device reads it to predict; it is only generated (``Target.modality``)."""
+    augment: Annotated[Augment | None, Field(exclude_if=lambda augment: augment is None)] = None
+    """Random changes of training windows."""
 
     @property
     def framed(self) -> bool:
@@ -72,7 +74,8 @@ class Modality(Wire):
 
     @model_validator(mode="after")
     def _says_what_its_kind_needs(self) -> Self:
-        if trouble := KINDS[self.kind].trouble(self.channels, self.rate_hz, (self.height, self.width)):
+        size = self.height, self.width
+        if trouble := KINDS[self.kind].trouble(self.channels, self.rate_hz, size, self.augment):
             raise ValueError(f"modality {self.name!r} of kind {self.kind!r}: {trouble}")
         return self
 
@@ -187,13 +190,11 @@ class Task(Wire):
             twice = sorted({n for n in listed if listed.count(n) > 1})
             if twice:
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
-        taken = sorted(RESERVED.intersection(names))
-        if taken:
+        if taken := sorted(RESERVED.intersection(names)):
             raise ValueError(f"modality {taken[0]!r}: the name has a meaning of its own; choose another")
         if not any(m.input for m in self.modalities):
             raise ValueError("no modality is an input")
-        stray = sorted(set(self.network.encoders) - set(names))
-        if stray:
+        if stray := sorted(set(self.network.encoders) - set(names)):
             known = ", ".join(names)
             raise ValueError(f"network.encoders: unknown modalities: {', '.join(stray)} (known: {known})")
         for one in self.modalities:

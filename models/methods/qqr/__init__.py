@@ -178,6 +178,7 @@ METHOD = MethodSpec(
     config=QqrConfig,
     needs_labels=True,
     prototype_role=True,
+    augments=True,
     trains=lambda config: config.upload != "prototypes",
     personal=lambda config: _PERSONAL[config.personal],
     noise=lambda config: config.dp_noise,

@@ -4,7 +4,7 @@ Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from models.methods.qqr.losses import (
 from models.methods.qqr.prototyper import high_quality
 from models.multimodal.network import MultimodalNetwork
 from models.multimodal.prototypes import normalise
-from models.training import local
+from models.training import augmentation, local
 from models.training.training_choices import Housings, housings_of, weight_of_each
 from protocol.tasks.task import Task
 
@@ -46,6 +46,7 @@ class Globals:
         config: the method's options.
         labels: the task's classes.
         housings: groups of modalities that rotate together.
+        changes: augmentation of the modalities that have one.
     """
 
     encoders: frozenset[str]
@@ -54,6 +55,7 @@ class Globals:
     config: QqrConfig
     labels: tuple[str, ...] = ()
     housings: Housings = ()
+    changes: Mapping[str, augmentation.Change] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -65,7 +67,8 @@ class Globals:
     ) -> "Globals":
         """From the global state's tables of values and rounds."""
         seen = {name: torch.from_numpy(tables[name][1] > 0) for name in task.modality_names}
-        made = cls(encoders, {}, seen, config, task.labels, housings_of(task, config.housings))
+        housings = housings_of(task, config.housings)
+        made = cls(encoders, {}, seen, config, task.labels, housings, augmentation.augmenters(task))
         vbar = {name: made.scaled(torch.from_numpy(tables[name][0])) for name in task.modality_names}
         return replace(made, vbar=vbar)
 
@@ -198,11 +201,14 @@ class LocalTraining:
         return self._config.impute == "zero_input" and name in self._known.encoders
 
     def _batch(self, everything: _Batch, index_B: Tensor) -> _Batch:
-        config = self._config
+        config, known, rng = self._config, self._known, self._generator
         x = {name: x_BCT[index_B] for name, x_BCT in everything.x.items()}
+        present_BM = everything.present_BM[index_B]
+        x = local.augmented(x, config.rotate_deg, config.gain, known.housings, rng)
+        here = dict(zip(known.seen, present_BM.unbind(dim=1), strict=True))
         batch = _Batch(
-            x=local.augmented(x, config.rotate_deg, config.gain, self._known.housings, self._generator),
-            present_BM=everything.present_BM[index_B],
+            x=augmentation.apply(known.changes, x, here, rng),
+            present_BM=present_BM,
             q_BM=everything.q_BM[index_B],
             y_B=everything.y_B[index_B],
         )

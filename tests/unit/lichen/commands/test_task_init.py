@@ -152,5 +152,16 @@ def test_images_of_known_size_and_texts_get_their_kind(tmp_path: Path) -> None:
     assert (eye.kind, eye.channels, eye.height, eye.width, eye.rate_hz) == ("image", 3, 8, 6, 2)
     assert (memo.kind, memo.channels) == ("text", 512)
     assert '# kind = "cnn2d"' in text
+    assert eye.augment is not None
+    assert (eye.augment.shift, memo.augment) == (0.08, None)
     done = CliRunner().invoke(data, ["check", str(tmp_path / "rec"), "--task", str(tmp_path / "task.toml")])
     assert done.exit_code == 0, done.stdout
+
+
+def test_a_method_without_augmentation_gets_no_table_of_it(tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    values = np.random.default_rng(1).integers(0, 255, (40, 3, 8, 6)).astype(np.uint8)
+    at = {"label/t": np.array([0.0, 10.0]), "label/values": np.array(["a", "b"])}
+    np.savez(tmp_path / "rec" / "a.npz", **{"eye/t": np.arange(40) / 2, "eye/values": values, **at})
+    task, _ = init(tmp_path, "--method", "disentafl")
+    assert task.modalities[0].augment is None
