@@ -63,6 +63,9 @@ class MethodSpec(Generic[C]):
     """The parts of a state (first words of blob names) whose updates the server bounds by itself: their norms
     are random, and the screen does not compare them."""
 
+    in_groups: bool = False
+    """Devices of a simulation can train at once: the client is a
+    :class:`models.training.group_client.GroupClient`."""
     routed: bool = False
     """Devices hold parts of the model, by their profile: there is a ``router.py``, the server is a
     :class:`RoutedServer`, and each kind of device gets its own bundle."""
@@ -143,6 +146,15 @@ class MethodSpec(Generic[C]):
             Misconfigured: options are unknown or wrong, or the method cannot do such a task; the message
                 names each.
         """
+        last = _CONFIGURED.get(self.name)
+        if last is not None and last[0] is self and last[1] is task:
+            config: C = last[2]
+            return config
+        config = self._checked(task)
+        _CONFIGURED[self.name] = self, task, config
+        return config
+
+    def _checked(self, task: Task) -> C:
         from pydantic import ValidationError  # noqa: PLC0415 - only on this path
 
         from protocol.errors import Misconfigured  # noqa: PLC0415
@@ -266,6 +278,10 @@ class MethodSpec(Generic[C]):
             raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
         prototyper: Prototyper = self._half("prototyper").make_prototyper()
         return prototyper
+
+
+_CONFIGURED: Final[dict[str, tuple[MethodSpec[Any], Task, Any]]] = {}
+"""By name, a method, the last task that it was configured for, and the result: devices ask often."""
 
 
 @lru_cache(maxsize=64)

@@ -29,6 +29,7 @@ class SimulationRequest:
         labelled: the coordinator's windows, for a method that needs them; None: those of the task.
         seed: of everything; None: the task's.
         workers: processes.
+        devices_at_once: that a process trains as one computation, at most.
         packages: that the task may use, as the owner of this machine says.
         progress: hears of each round.
     """
@@ -40,6 +41,7 @@ class SimulationRequest:
     labelled: WindowSet | Path | None = None
     seed: int | None = None
     workers: int = 1
+    devices_at_once: int = 1
     packages: Sequence[str] = ()
     progress: Progress | None = None
 

@@ -137,6 +137,7 @@ def simulate(
     config: Mapping[str, Any] | None = None,
     seed: int | None = None,
     workers: int = 1,
+    devices_at_once: int = 1,
     packages: Sequence[str] = (),
     progress: Progress | bool = False,
 ) -> Simulation:
@@ -155,6 +156,8 @@ def simulate(
         config: options of the method, over the task's.
         seed: instead of the task's.
         workers: processes; the result is the same. 1: this one.
+        devices_at_once: devices that a process trains as one computation, at most: faster for small networks,
+            for methods that can. Values then differ in their last bits.
         packages: Python packages whose encoders or networks the task may use (docs/own-network.md): nothing
             is imported because a task says so.
         progress: True prints a line for each round; a function is called with its row.
@@ -184,6 +187,7 @@ def simulate(
         None if labelled is None else device_of(asked, labelled, "labelled"),
         seed,
         workers,
+        devices_at_once,
         tuple(packages),
         _progress(progress, of_rounds.count),
     )

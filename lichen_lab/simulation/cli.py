@@ -7,17 +7,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from lichen_lab.simulation.option_rules import require_one_kind
 from protocol.errors import Misconfigured
 from runtime.cli import Format, FormatOption
 
 app = typer.Typer(add_completion=False)
 _ONLINE: Final = "The devices of --dataset"
-_PAIRS: Final = {
-    "missing_share": "affected_rounds",
-    "affected_rounds": "missing_share",
-    "snr_db": "noisy_rounds",
-}
-"""An option that does nothing alone, and the option that it needs."""
 
 
 class CliParts(StrEnum):
@@ -110,6 +105,15 @@ Workers = Annotated[
         min=1,
     ),
 ]
+AtOnce = Annotated[
+    int,
+    typer.Option(
+        "--devices-at-once",
+        min=1,
+        help="Devices that a process trains as one computation: faster for small networks; values differ in "
+        "their last bits.",
+    ),
+]
 RayAddress = Annotated[
     str,
     _option(
@@ -169,6 +173,7 @@ def simulate(
     personal: Own = False,
     threads: Threads = 1,
     workers: Workers = None,
+    devices_at_once: AtOnce = 1,
     ray: RayAddress = "",
     shape: FormatOption = Format.TABLE,
     devices: Devices = None,
@@ -224,7 +229,7 @@ def simulate(
             seeds=seeds, seed=seed, workers=workers or 1, as_json=as_json, trace=trace, cluster=cluster
         )
         return
-    _require_one_kind(task, data, test, dataset, changes)
+    require_one_kind(task, data, test, dataset, changes)
     if dataset is not None and (profiles or validation is not None):
         word = "--profile" if profiles else "--validation"
         raise typer.BadParameter(f"{word} goes with --data: a data set has its own devices and windows")
@@ -264,7 +269,7 @@ def simulate(
     from models.training.evaluation import PARTS  # noqa: PLC0415 - as above
 
     parts = tuple(kind for kind in PARTS if kind in (by or ()))
-    how = How(every, local, personal, threads, workers, ray, parts)
+    how = How(every, local, personal, threads, workers, devices_at_once, ray, parts)
     report = run(fleet, how)
     if shape is Format.JSON:
         typer.echo(json.dumps(report, allow_nan=False))
@@ -272,30 +277,3 @@ def simulate(
         from lichen_lab.simulation.training.simulated_table import show  # noqa: PLC0415 - as above
 
         show(report)
-
-
-def _require_one_kind(
-    task: Path | None,
-    data: Path | None,
-    test: Path | None,
-    dataset: Dataset | None,
-    changes: dict[str, Any],
-) -> None:
-    """Require files or a data set, each with its own options."""
-    if dataset is None and changes:
-        raise typer.BadParameter(f"{_flag(next(iter(changes)))} goes with --dataset")
-    if dataset is not None and (data is not None or test is not None):
-        word = "--data" if data is not None else "--test"
-        raise typer.BadParameter(f"{word} and --dataset exclude each other: the data set has its own windows")
-    if dataset is None and (task is None or data is None):
-        raise typer.BadParameter(
-            "name a data set with --dataset, or a task and its devices' data with --task and --data; "
-            "or --faults"
-        )
-    for name, other in _PAIRS.items():
-        if name in changes and other not in changes:
-            raise typer.BadParameter(f"{_flag(name)} does nothing without {_flag(other)}: give both")
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -122,6 +122,7 @@ def train(request: SimulationRequest) -> SimulatedTraining:
             progress=None if request.progress is None else _Rounds(request.progress).closed,
             labelled=_labelled(task, request),
             workers=request.workers,
+            devices_at_once=request.devices_at_once,
             ends_early=True,
         )
     return SimulatedTraining(task, history, devices, seed=seed, findings=findings)

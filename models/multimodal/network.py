@@ -42,7 +42,7 @@ class MultimodalNetwork(nn.Module):
             self.encoders = nn.ModuleDict({m.name: _encoder(task, m) for m in task.modalities})
             self.head = Head(len(self.names), dim, hidden, len(task.labels))
         self.windows_at_once = min(
-            windows_at_once(self._stepped(m.name), m.channels * task.samples(m.name)) for m in task.modalities
+            windows_at_once(self.stepped(m.name), m.channels * task.samples(m.name)) for m in task.modalities
         )
 
     @property
@@ -70,15 +70,19 @@ class MultimodalNetwork(nn.Module):
             for path, tensor in part.state_dict(keep_vars=True).items()
         }
 
+    @cached_property
+    def _every_module(self) -> tuple[nn.Module, ...]:
+        return tuple(self.modules())
+
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
-        """As torch's, without its checks of every attribute that is set."""
-        for module in self.modules():
+        """As torch's, without its checks of every attribute that is set, nor its search for modules."""
+        for module in self._every_module:
             vars(module)["training"] = mode
         return self
 
     def encode(self, name: str, x_BCT: Tensor) -> Tensor:
         """The feature ``z_BD`` of a modality's windows, given in its raw unit."""
-        z: Tensor = self.encoders[name](self._in_range(name, x_BCT))
+        z: Tensor = self.encoders[name](self.in_range(name, x_BCT))
         return z
 
     @property
@@ -93,19 +97,23 @@ class MultimodalNetwork(nn.Module):
 
         See :func:`models.multimodal.encoders.steps.measure_norms`.
         """
-        return measure_norms(self._stepped(name), self._in_range(name, x_BCT))
+        return measure_norms(self.stepped(name), self.in_range(name, x_BCT))
 
     def features(self, name: str, x_BCT: Tensor) -> Tensor:
         """``z_BD`` as at inference, by BatchNorm's running statistics, without gradient."""
         self.eval()
-        count = windows_at_once(self._stepped(name), x_BCT[:1].numel())
+        count = windows_at_once(self.stepped(name), x_BCT[:1].numel())
         return in_parts(partial(self.encode, name), x_BCT, count)
 
-    def _stepped(self, name: str) -> Stepped:
+    def stepped(self, name: str) -> Stepped:
+        """The encoder of a modality."""
         return cast("Stepped", self.encoders[name])
 
-    def _in_range(self, name: str, x_BCT: Tensor) -> Tensor:
+    def in_range(self, name: str, x_BCT: Tensor) -> Tensor:
+        """A modality's windows in the task's scale, from its raw unit."""
         offset, scale = self.affine[name]
+        if (offset, scale) == (0, 1):  # the same bits
+            return x_BCT
         return (x_BCT - offset) / scale
 
     def classify(self, z: Mapping[str, Tensor]) -> Tensor:

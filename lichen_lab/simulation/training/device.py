@@ -27,6 +27,7 @@ from models.contract import (
 )
 from models.data import window_set
 from models.spec import MethodSpec
+from models.training.group_client import GroupMember
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import digest
 from protocol.messages import Offer
@@ -97,7 +98,7 @@ class VirtualDevice:
         profile, windows = self.material(context.task, context.round)
         if context.profile is None:
             context = replace(context, profile=profile)
-        return self._packed(context, windows, client.train(context, windows, state, self.private), base)
+        return self.packed(context, windows, client.train(context, windows, state, self.private), base)
 
     def summary(
         self, context: ClientContext, prototyper: Prototyper, features: Mapping[str, FloatArray], base: str
@@ -116,11 +117,12 @@ class VirtualDevice:
         """
         windows = self.labelled(context.round)
         result = prototyper.summarise(context, windows, features, self.private)
-        return self._packed(context, windows, result, base)
+        return self.packed(context, windows, result, base)
 
-    def _packed(
+    def packed(
         self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str
     ) -> tuple[bytes, LocalResult]:
+        """The frame of a result, which becomes this device's; and the result."""
         frame = self.pack(context, windows, result, base)
         self.private = result.private  # kept only with an update that is sent, as an agent does
         return frame, result
@@ -185,12 +187,14 @@ class Site:
         graphs: by modality, the encoder's serialized graph (``export.encoder_models``); for prototype
             devices.
         packages: those that the process which began the simulation may import.
+        at_once: devices that train at once, at most (``crew/groups.py``).
     """
 
     task: Task
     seed: int
     graphs: Mapping[str, bytes] = field(default_factory=dict)
     packages: tuple[str, ...] = field(default_factory=packages.permitted)
+    at_once: int = 1
 
     @cached_property
     def method(self) -> MethodSpec[Any]:
@@ -224,14 +228,23 @@ class Site:
         """
         return self.method.prototyper()
 
-    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> DeviceResult:
-        """Do one device's round, from ``state``."""
+    def deliver(
+        self,
+        device: VirtualDevice,
+        state: Blobs,
+        round_: int,
+        made: tuple[GroupMember, LocalResult] | None = None,
+    ) -> DeviceResult:
+        """Do one device's round, from ``state``; what it made in a group (``made``) is only encoded."""
         context = self.context(device, round_)
         base = digest(f"{self.task.name}/{round_ - 1}".encode())
         route: Blobs = {}
         try:
             route |= _ROUTES[device.role](self, device, context, state)
-            frame, result = _WORK[device.role](self, device, context, route, base)
+            if made is None:
+                frame, result = _WORK[device.role](self, device, context, route, base)
+            else:
+                frame, result = device.packed(made[0].context, made[0].windows, made[1], base)
         except (Refused, Transient) as error:
             return DeviceResult(device.name, None, {}, str(error), tuple(route))
         finally:

@@ -29,6 +29,7 @@ class How:
         personal: also evaluate each device's personal model.
         threads: of torch, with one worker.
         workers: processes; None: 1, or as many as the cluster has CPUs.
+        devices_at_once: that a process trains as one computation.
         ray: address of a Ray cluster; empty: none.
         by: parts of the test windows to evaluate the last version on.
     """
@@ -38,6 +39,7 @@ class How:
     personal: bool = False
     threads: int = 1
     workers: int | None = None
+    devices_at_once: int = 1
     ray: str = ""
     by: tuple[Part, ...] = ()
 
@@ -59,6 +61,7 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
         profiles=fleet.profiles,
         labelled=fleet.labelled,
         workers=how.workers,
+        devices_at_once=how.devices_at_once,
         ray=how.ray,
         keep_private=how.personal,
         ends_early=True,

@@ -11,16 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lichen.commands.data_check import require_windows
-from lichen_lab.simulation.data.streams import Fixed, RoundStream
-from lichen_lab.simulation.training.device import PROTOTYPE, Role, Site, VirtualDevice
+from lichen_lab.simulation.training.crew.groups import require_groups
+from lichen_lab.simulation.training.crew.parts import Devices, choice_of, crew_of, fleet_of, site_of
+from lichen_lab.simulation.training.device import Role, Site, VirtualDevice
 from lichen_lab.simulation.training.downlink.versions import Versions
 from lichen_lab.simulation.training.early_end import EarlyEnd
 from lichen_lab.simulation.training.engine import Engine, RoundRecord, Tamper, Watch
 from lichen_lab.simulation.training.evaluation.subsets import judgeable, labelled_for, without_others
 from lichen_lab.simulation.training.guided import Guide
-from lichen_lab.simulation.training.ray_workers import RayWorkers
-from lichen_lab.simulation.training.selection import Choice
-from lichen_lab.simulation.training.workers import Crew, LocalWorker, Workers
+from lichen_lab.simulation.training.workers import Crew, LocalWorker
 from models import packages, registry
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
 from protocol.errors import Misconfigured
@@ -28,7 +27,6 @@ from protocol.tasks.task import Task
 
 __all__ = ["History", "Role", "RoundRecord", "VirtualDevice", "alone", "each_alone", "not_judged", "simulate"]
 
-Devices = Mapping[str, WindowSet | RoundStream]
 Progress = Callable[[RoundRecord], None]
 
 
@@ -98,6 +96,7 @@ def simulate(
     profiles: Mapping[str, Profile] | None = None,
     labelled: WindowSet | None = None,
     workers: int | None = None,
+    devices_at_once: int = 1,
     ray: str = "",
     keep_private: bool = False,
     ends_early: bool = False,
@@ -123,6 +122,8 @@ def simulate(
         workers: processes that the devices are dealt to, each with one torch thread; 1 runs all in this
             process, with its number of threads. With one thread here, the number changes no byte. None: 1,
             or as many as the cluster has CPUs.
+        devices_at_once: devices that a process trains as one computation, at most. Values then differ in
+            their last bits from those of 1; the number of processes still changes no byte.
         ray: address of a Ray cluster for these processes; empty: this machine.
         keep_private: also return the devices' private tensors.
         ends_early: end the rounds where a coordinator would (``rounds.patience``).
@@ -130,7 +131,8 @@ def simulate(
 
     Raises:
         Misconfigured: a knowledge-graph task, an unknown method, option or policy, no device, a role that the
-            method lacks, or labelled windows that are missing, do not fit or are not used.
+            method lacks, devices that cannot train at once, or labelled windows that are missing, do not
+            fit or are not used.
         Transient: a worker process ended by itself; the message names its devices.
     """
     task = _of_rounds(task, rounds)
@@ -138,26 +140,21 @@ def simulate(
     registry.admit(task, packages.permitted())
     spec = registry.method(task.method)
     spec.configure(task)
-    fleet = _fleet(devices, roles or {}, profiles or {})
+    fleet = fleet_of(devices, roles or {}, profiles or {})
     if workers is not None and workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
-    site, guide = _site(task, seed, fleet), Guide.of(task, labelled, seed)
+    site, guide = site_of(task, seed, fleet, devices_at_once), Guide.of(task, labelled, seed)
+    require_groups(site, ray)
     down = Versions(task)
-    choice = _choice(task, seed, fleet)
+    choice = choice_of(task, seed, fleet)
     engine = Engine(task, spec.server(), tamper or {}, watch, down=down, choice=choice, guide=guide)
     ends = EarlyEnd(task, validation) if ends_early and task.rounds.patience else None
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private, ends)
-    crew = _crew(site, fleet, workers, ray)
+    crew = crew_of(site, fleet, workers, ray)
     try:
         return replace(_run(engine, crew, site, asked), lineage=down.lineage)
     finally:
         crew.close()
-
-
-def _crew(site: Site, fleet: list[VirtualDevice], workers: int | None, ray: str) -> Crew:
-    if ray:
-        return RayWorkers(site, fleet, ray, workers)
-    return LocalWorker(site, fleet) if workers in {None, 1} else Workers(site, fleet, workers or 1)
 
 
 def _of_rounds(task: Task, rounds: int | None) -> Task:
@@ -166,48 +163,6 @@ def _of_rounds(task: Task, rounds: int | None) -> Task:
     if rounds is None:
         return task
     return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": rounds})})
-
-
-def _fleet(
-    devices: Devices, roles: Mapping[str, Role], profiles: Mapping[str, Profile]
-) -> list[VirtualDevice]:
-    if not devices:
-        raise Misconfigured("a simulation needs at least one device")
-    for what, named in (("roles", roles), ("profiles", profiles)):
-        if stray := sorted(set(named) - set(devices)):
-            raise Misconfigured(
-                f"{what}: there is no device {stray[0]!r} (there are {', '.join(sorted(devices))})"
-            )
-    return [
-        VirtualDevice(
-            name,
-            Fixed(windows) if isinstance(windows, WindowSet) else windows,
-            number,
-            role=roles.get(name, "train"),
-            may=profiles.get(name),
-        )
-        for number, (name, windows) in enumerate(sorted(devices.items()))
-    ]
-
-
-def _choice(task: Task, seed: int, fleet: list[VirtualDevice]) -> Choice | None:
-    """None if all devices take part in every round."""
-    wanted = task.rounds.devices_per_round
-    if wanted is None or wanted >= len(fleet):
-        return None
-    trainers = [device.name for device in fleet if device.role != PROTOTYPE]
-    return Choice(task, [device.name for device in fleet], trainers, seed)
-
-
-def _site(task: Task, seed: int, fleet: list[VirtualDevice]) -> Site:
-    """A site, with the encoders' graphs if a device needs them."""
-    site = Site(task, seed)
-    if not any(device.role == PROTOTYPE for device in fleet):
-        return site
-    registry.method(task.method).prototyper()  # raises first if the method has none
-    from export.encoder_models import make_encoder_models  # noqa: PLC0415 - an optional part, and slow to import
-
-    return Site(task, seed, make_encoder_models(task))
 
 
 def not_judged(task: Task, test: WindowSet | None) -> str:
@@ -303,7 +258,7 @@ def each_alone(
     spec = registry.method(task.method)
     spec.configure(local)
     site, guide, histories = Site(local, seed), Guide.of(local, labelled, seed), {}
-    for device in _fleet(devices, {}, profiles or {}):
+    for device in fleet_of(devices, {}, profiles or {}):
         if progress is not None:
             progress(device.name)
         targets = labelled_for(local, device.held(local.rounds.count))

@@ -7,23 +7,23 @@ the devices' order, whichever process is first, so the bytes do not depend on th
 
 import multiprocessing
 import signal
-import sys
-import threading
 import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import ModuleType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
+from lichen_lab.simulation.training.crew.groups import deliver_all, shards
+from lichen_lab.simulation.training.crew.spawning import without_interrupts, without_main
 from lichen_lab.simulation.training.device import TRAIN, DeviceResult, Site, VirtualDevice
 from models.contract import Blobs, Tensors
 from protocol.errors import Misconfigured, Transient
 
 _STOP_S: Final = 10.0
+Share = Sequence[Sequence[VirtualDevice]]
+"""The shards of a process."""
 
 
 class Crew(Protocol):
@@ -43,10 +43,11 @@ class Crew(Protocol):
 
 
 class LocalWorker:
-    """All devices in this process, one after the other; they train in :meth:`finish`."""
+    """All devices in this process, one group after the other; they train in :meth:`finish`."""
 
     def __init__(self, site: Site, devices: Sequence[VirtualDevice]) -> None:
         self._site, self._devices = site, devices
+        self._shards = shards(site, devices)
         self._order: tuple[Blobs, int] | None = None
         self._chosen: Collection[str] | None = None
 
@@ -57,8 +58,11 @@ class LocalWorker:
     def finish(self) -> list[DeviceResult]:
         """See :class:`Crew`."""
         assert self._order is not None  # noqa: S101 - Crew's order of calls
-        takes_part = [one for one in self._devices if self._chosen is None or one.name in self._chosen]
-        return [self._site.deliver(device, *self._order) for device in takes_part]
+        done: dict[str, DeviceResult] = {}
+        for shard in self._shards:
+            takes_part = [one for one in shard if self._chosen is None or one.name in self._chosen]
+            done |= {one.device: one for one in deliver_all(self._site, takes_part, *self._order)}
+        return [done[device.name] for device in self._devices if device.name in done]
 
     def private(self) -> dict[str, Tensors]:
         """See :class:`Crew`."""
@@ -93,8 +97,8 @@ class Workers:
 
     Args:
         site: as for one process.
-        devices: dealt in turn.
-        count: processes; at most one a device.
+        devices: dealt in turn, by shards (``crew/groups.py``).
+        count: processes; at most one a shard.
 
     Raises:
         Transient: a process ended by itself.
@@ -104,7 +108,8 @@ class Workers:
         self._names = [device.name for device in devices]
         self._round = 0
         self._hands: list[_Hand] = []
-        shares = [list(devices[first::count]) for first in range(min(count, len(devices)))]
+        dealt = shards(site, devices)
+        shares = [dealt[first::count] for first in range(min(count, len(dealt)))]
         try:
             for share in shares:
                 self._hire(share, f"{len(self._hands) + 1} of {len(shares)}")
@@ -114,13 +119,14 @@ class Workers:
             self._end(at_once=True)
             raise
 
-    def _hire(self, share: list[VirtualDevice], place: str) -> None:
+    def _hire(self, share: Share, place: str) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs,), name=f"simulate {place}", daemon=True)
-        with _without_interrupts(), _without_main():
+        with without_interrupts(), without_main():
             process.start()
-            self._hands.append(_Hand(process, ours, place, [device.name for device in share]))
+            names = [device.name for shard in share for device in shard]
+            self._hands.append(_Hand(process, ours, place, names))
         theirs.close()
 
     def start(self, state: Blobs, round_: int, chosen: Collection[str] | None = None) -> None:
@@ -212,35 +218,6 @@ def _signal_name(number: int) -> str:
     return f"signal {number}"
 
 
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """A process started in here ignores Ctrl-C: its parent handles it, and ends it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # multiprocessing's helper is started with the first process, and lets interrupts through again
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """A process started in here does not run the caller's script again: it needs nothing of it.
-
-    So a script that calls ``lichen.simulate`` needs no ``if __name__ == "__main__"``.
-    """
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
 class _Closed(Exception):  # noqa: N818 - says what happened
     """The parent process is gone, or has closed the pipe."""
 
@@ -259,7 +236,8 @@ def serve(pipe: Connection) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    site, devices = _take(pipe)
+    site, share = cast("tuple[Site, Share]", _take(pipe))
+    devices = [device for shard in share for device in shard]
     if any(device.role == TRAIN for device in devices):
         limit_to_one_thread()
     while True:
@@ -268,9 +246,10 @@ def _serve(pipe: Connection) -> None:
             _give(pipe, {device.name: device.private for device in devices})
             continue
         state, round_, chosen = order
-        for device in devices:
-            if device.name in chosen:
-                _give(pipe, site.deliver(device, state, round_))
+        for shard in share:
+            takes_part = [device for device in shard if device.name in chosen]
+            for result in deliver_all(site, takes_part, state, round_):
+                _give(pipe, result)
 
 
 def _take(pipe: Connection) -> Any:

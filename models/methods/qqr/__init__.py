@@ -179,6 +179,7 @@ METHOD = MethodSpec(
     needs_labels=True,
     prototype_role=True,
     augments=True,
+    in_groups=True,
     trains=lambda config: config.upload != "prototypes",
     personal=lambda config: _PERSONAL[config.personal],
     noise=lambda config: config.dp_noise,

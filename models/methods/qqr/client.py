@@ -5,8 +5,9 @@ carries both: training uses the global prototypes of earlier rounds, and the pro
 encoders just trained, so they fit the model that the coordinator aggregates from them.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from models.contract import Blobs, ClientContext, Evaluation, FloatArray, LocalResult, Tensors, WindowSet
 from models.data import window_set
 from models.methods.qqr import METHOD, QqrConfig
+from models.methods.qqr.group_training import GroupTraining, devices_at_once, fits, group_trouble
 from models.methods.qqr.local_rounds import OwnWeights, model_travels
 from models.methods.qqr.local_training import WHATEVER_THE_CLASS, Globals, LocalTraining
 from models.methods.qqr.personal import kept_head, kept_prototypes
@@ -35,6 +37,7 @@ from models.seeds import derive_seed
 from models.tensors import difference, flatten
 from models.training import local
 from models.training.evaluation import judge
+from models.training.group_client import GroupMember
 from protocol.errors import Transient
 from protocol.tasks.task import Task
 
@@ -90,7 +93,7 @@ class QqrClient:
                 an encoder for (all modalities, with ``complete_only``), or its privacy budget is spent.
         """
         config, task = METHOD.configure(context.task), context.task
-        generator = local.start_deterministic(derive_seed(context.seed, context.device, context.round))
+        generator = local.start_deterministic(_seed(context))
         net = self._network(task)
         known = _globals(task, state, config)
         if config.upload == "prototypes":
@@ -121,6 +124,32 @@ class QqrClient:
             extra=made.message.extra(),
             private=_kept(context.task, config, state, private, own, made),
         )
+
+    def group_trouble(self, task: Task) -> str:
+        """See :class:`models.training.group_client.GroupClient`."""
+        return group_trouble(self._network(task), METHOD.configure(task))
+
+    def train_group(self, members: Sequence[GroupMember], state: Blobs) -> list[LocalResult | None]:
+        """See :class:`models.training.group_client.GroupClient`; who fits: ``group_training.py``."""
+        task = members[0].context.task
+        config, net = METHOD.configure(task), self._network(task)
+        known = _globals(task, state, config)
+        load_blobs(net, state, partial=True)
+        by_count: dict[int, list[_Candidate]] = {}
+        for place, member in enumerate(members):
+            with suppress(Transient):  # alone, it says why it cannot train
+                seen, ready_B, metrics = _usable(member.context, member.windows, known, config)
+                if ready_B.all() and fits(net, known, seen):
+                    by_count.setdefault(len(seen), []).append(_Candidate(place, member, seen, metrics))
+        results: list[LocalResult | None] = [None] * len(members)
+        for same in by_count.values():
+            many = devices_at_once(net, same[0].windows)
+            for group in (same[first : first + many] for first in range(0, len(same), many)):
+                if len(group) > 1:
+                    made = _trained_group(net, known, group, state)
+                    for one, result in zip(group, made, strict=True):
+                        results[one.place] = result
+        return results
 
     def _network(self, task: Task) -> MultimodalNetwork:
         """A network to load a version into; one for all devices of a simulation.
@@ -168,6 +197,46 @@ class QqrClient:
             Misconfigured: no window is labelled.
         """
         return judge(windows.y_B, probabilities(self.inference_model(task, state), windows))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A device that can train in a group: its place in the call, its labelled windows, counts of others."""
+
+    place: int
+    member: GroupMember
+    windows: WindowSet
+    metrics: dict[str, float]
+
+
+def _trained_group(
+    net: MultimodalNetwork, known: Globals, group: Sequence[_Candidate], state: Blobs
+) -> Iterator[LocalResult]:
+    """The results of devices that train at once."""
+    config, base = known.config, flatten(state)
+    contexts = [one.member.context for one in group]
+    generators = [local.start_deterministic(_seed(context)) for context in contexts]
+    training = GroupTraining(net, known, config, [one.windows for one in group], generators)
+    measured = training.run(contexts[0].round)
+    features, arrays = training.features(), training.arrays()
+    deltas = {name: np.subtract(array, base[name], dtype=np.float32) for name, array in arrays.items()}
+    for g, one in enumerate(group):
+        task = one.member.context.task
+        own = OwnWeights({name: array[g].copy() for name, array in arrays.items()}, 1)
+        made = local_prototypes(
+            task, config, one.windows, {name: z_GND[g] for name, z_GND in features.items()}
+        )
+        yield LocalResult(
+            tensors={name: delta[g] for name, delta in deltas.items()} | made.tensors,
+            codecs=made.codecs,
+            metrics=one.metrics | measured[g] | made.metrics,
+            extra=made.message.extra(),
+            private=_kept(task, config, state, one.member.private, own, made),
+        )
+
+
+def _seed(context: ClientContext) -> int:
+    return derive_seed(context.seed, context.device, context.round)
 
 
 def _globals(task: Task, state: Blobs, config: QqrConfig) -> Globals:

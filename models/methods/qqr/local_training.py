@@ -96,7 +96,7 @@ class Globals:
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
     """One step's windows as tensors; ``q_BM`` is that of (22)."""
 
     x: Mapping[str, Tensor]
@@ -131,20 +131,18 @@ class LocalTraining:
         lr = local.learning_rate(config.lr, config.lr_decay, config.lr_min, round_)
         parameters = (tensor for tensor in self._net.sent.values() if tensor.requires_grad)
         sgd = local.Sgd(parameters, lr, config.momentum, config.weight_decay)
-        everything, good_BM = _whole(windows, self._known), self._known.high_quality(windows.quality_BM)
+        everything, good_BM = whole(windows, self._known), self._known.high_quality(windows.quality_BM)
         clean = self._clean(windows.present_BM, good_BM) if config.remeasure_norms else {}
         before = {
             name: local.norms(self._net.encoders[name]) for name, clean_B in clean.items() if clean_B is None
         }
-        counts_K = np.bincount(windows.y_B, minlength=len(self._known.labels)).tolist()
-        weights = weight_of_each(config.class_weights, self._known.labels, counts_K)
-        self._weight_K = None if weights is None else torch.tensor(weights)
+        self._weight_K = self.class_weight(windows)
         self._net.train()
         losses, hits, steps = [0.0], 0, 0
         for _ in range(config.epochs):
             losses, hits = [], 0
-            for index_B in self._batches(everything.y_B):
-                loss, right = self._step(sgd, self._batch(everything, index_B))
+            for index_B in self.batches(everything.y_B):
+                loss, right = self._step(sgd, self.batch(everything, index_B))
                 losses.append(loss * len(index_B))
                 hits += right
                 steps += 1
@@ -161,7 +159,13 @@ class LocalTraining:
             "low_quality": float(low_B.sum()),
         }
 
-    def _batches(self, y_N: Tensor) -> Iterator[Tensor]:
+    def class_weight(self, windows: WindowSet) -> Tensor | None:
+        """The weight of a window of each class (K,); None: all count alike."""
+        counts_K = np.bincount(windows.y_B, minlength=len(self._known.labels)).tolist()
+        weights = weight_of_each(self._config.class_weights, self._known.labels, counts_K)
+        return None if weights is None else torch.tensor(weights)
+
+    def batches(self, y_N: Tensor) -> Iterator[Tensor]:
         """The windows of each step of an epoch."""
         if self._config.balanced_batches:
             return local.balanced_batches(y_N, self._config.batch, self._generator)
@@ -200,13 +204,14 @@ class LocalTraining:
         """Whether all windows go through an encoder: with ``zero_input``, if the device has it."""
         return self._config.impute == "zero_input" and name in self._known.encoders
 
-    def _batch(self, everything: _Batch, index_B: Tensor) -> _Batch:
+    def batch(self, everything: Batch, index_B: Tensor) -> Batch:
+        """The windows of a step, augmented and with modalities dropped."""
         config, known, rng = self._config, self._known, self._generator
         x = {name: x_BCT[index_B] for name, x_BCT in everything.x.items()}
         present_BM = everything.present_BM[index_B]
         x = local.augmented(x, config.rotate_deg, config.gain, known.housings, rng)
         here = dict(zip(known.seen, present_BM.unbind(dim=1), strict=True))
-        batch = _Batch(
+        batch = Batch(
             x=augmentation.apply(known.changes, x, here, rng),
             present_BM=present_BM,
             q_BM=everything.q_BM[index_B],
@@ -214,7 +219,7 @@ class LocalTraining:
         )
         return self._dropped(batch) if config.modality_dropout else batch
 
-    def _dropped(self, batch: _Batch) -> _Batch:
+    def _dropped(self, batch: Batch) -> Batch:
         """The batch after modality dropout, which never takes a modality without a replacement."""
         droppable_BM = batch.present_BM
         if self._config.missing_prototype == "wait":
@@ -229,7 +234,7 @@ class LocalTraining:
         }
         return replace(batch, x=x, present_BM=keep_BM, q_BM=q_BM)
 
-    def _step(self, sgd: local.Sgd, batch: _Batch) -> tuple[float, int]:
+    def _step(self, sgd: local.Sgd, batch: Batch) -> tuple[float, int]:
         z = self._completed(batch)
         logits_BK = self._net.classify(z)
         loss = cross_entropy(logits_BK, batch.y_B, self._weight_K)
@@ -239,7 +244,7 @@ class LocalTraining:
         sgd.descend(loss)
         return float(loss.detach()), int((logits_BK.argmax(dim=1) == batch.y_B).sum())
 
-    def _completed(self, batch: _Batch) -> dict[str, Tensor]:
+    def _completed(self, batch: Batch) -> dict[str, Tensor]:
         """Each modality's ``z_BD``: encoded if it is present, else imputed by ``impute``."""
         config, known = self._config, self._known
         z: dict[str, Tensor] = {}
@@ -280,7 +285,8 @@ class LocalTraining:
         return pce_MB
 
 
-def _whole(windows: WindowSet, known: Globals) -> _Batch:
+def whole(windows: WindowSet, known: Globals) -> Batch:
+    """All windows as tensors."""
     present_BM = torch.from_numpy(windows.present_BM)
     x = {name: torch.from_numpy(np.ascontiguousarray(windows.x[name])) for name in known.seen}
     if not windows.present_BM.all():
@@ -288,7 +294,7 @@ def _whole(windows: WindowSet, known: Globals) -> _Batch:
             name: torch.where(present_BM[:, m, None, None], x_BCT, 0.0)
             for m, (name, x_BCT) in enumerate(x.items())
         }
-    return _Batch(
+    return Batch(
         x=x,
         present_BM=present_BM,
         q_BM=torch.from_numpy(known.q(windows)),

@@ -1,7 +1,7 @@
 """The coordinator half of QQR: plain mean of the models (5), global prototypes (15, 16). NumPy only."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -48,6 +48,9 @@ def _model(state: Blobs) -> Tensors:
 class QqrServer:
     """See :class:`models.contract.Server`."""
 
+    def __init__(self) -> None:
+        self._last: tuple[Blobs, dict[str, tuple[int, ...]]] | None = None
+
     def route(self, task: Task, profile: Profile) -> tuple[str, ...]:
         """The device's encoders, the head, and all prototypes: they impute modalities that it lacks."""
         zero_input = METHOD.configure(task).impute == "zero_input"
@@ -83,9 +86,16 @@ class QqrServer:
                     Reason.WRONG_TENSORS,
                     f'tensor {min(model)!r}: with config.upload = "prototypes" no model tensor is taken',
                 )
-            _check_model(_model(state), model, config.max_delta)
+            _check_model(self._shapes(state), model, config.max_delta)
         for name, rows in message.prototypes.items():
             _check_prototypes(task, config, state, update, name, rows)
+
+    def _shapes(self, state: Blobs) -> dict[str, tuple[int, ...]]:
+        """Shapes of the tensors that are sent as deltas; found once for the updates of a round."""
+        last = self._last
+        if last is None or last[0] is not state:
+            last = self._last = state, shapes(_model(state))
+        return last[1]
 
     def open(self, task: Task, round_: int, state: Blobs) -> "QqrFold":
         """Begin a round on this state. (16) counts rounds per class, so ``round_`` itself is not read."""
@@ -137,12 +147,11 @@ class QqrFold(PartwiseFold):
         return unflatten(new)
 
 
-def _check_model(base: Tensors, deltas: Tensors, bound: float) -> None:
+def _check_model(base: Mapping[str, tuple[int, ...]], deltas: Tensors, bound: float) -> None:
     """The head is whole, each encoder whole or absent; shapes and values fit."""
-    encoders = {name.rsplit("/", 1)[0] for name in deltas if name.startswith("encoder/")}
-    wanted = {name for name in base if name.rsplit("/", 1)[0] in {*encoders, "head"}}
-    check_names(deltas, wanted, "model")
-    check_tensors(deltas, shapes(base), bound)
+    parts = {name.rsplit("/", 1)[0] for name in deltas if name.startswith("encoder/")} | {"head"}
+    check_names(deltas, (name for name in base if name.rsplit("/", 1)[0] in parts), "model")
+    check_tensors(deltas, base, bound)
 
 
 def _check_prototypes(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other

@@ -115,7 +115,8 @@ class Cnn2d(ModalityEncoder):
 
     def steps(self) -> Sequence[Step]:
         """What a window goes through, each BatchNorm a step of its own."""
-        return [self._image, *self.convolutions, _MEAN, self.fc]
+        return [self.as_image, *self.convolutions, _MEAN, self.fc]
 
-    def _image(self, x_BCT: Tensor) -> Tensor:
+    def as_image(self, x_BCT: Tensor) -> Tensor:
+        """Rows and columns in place of a row of pixels."""
         return torch.unflatten(x_BCT, 2, self.size)

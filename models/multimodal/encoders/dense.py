@@ -49,7 +49,7 @@ class Mlp(ModalityEncoder):
 
     def steps(self) -> Sequence[Step]:
         """What a window goes through, each BatchNorm a step of its own."""
-        return [_flat, self.norm_in, *self.layers, self.fc]
+        return [flat, self.norm_in, *self.layers, self.fc]
 
 
 class Text(ModalityEncoder):
@@ -73,8 +73,9 @@ class Text(ModalityEncoder):
 
     def steps(self) -> Sequence[Step]:
         """What a window goes through, each BatchNorm a step of its own."""
-        return [_flat, self.weights, *self.layers, self.fc]
+        return [flat, self.weights, *self.layers, self.fc]
 
 
-def _flat(x_BCT: Tensor) -> Tensor:
+def flat(x_BCT: Tensor) -> Tensor:
+    """A window's values in a row."""
     return x_BCT.flatten(1)

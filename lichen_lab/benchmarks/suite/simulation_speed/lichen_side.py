@@ -1,4 +1,4 @@
-"""lichen's simulation as a process: ``python -P -m ... NETWORK DEVICES PER_ROUND ROUNDS WORKERS``.
+"""lichen's simulation as a process: ``python -P -m ... NETWORK DEVICES PER_ROUND ROUNDS WORKERS AT_ONCE``.
 
 Prints a line when a round is over.
 """
@@ -11,7 +11,9 @@ from lichen_lab.benchmarks.suite.simulation_speed.fleet import WINDOWS, task_of,
 from lichen_lab.simulation.training.runner import RoundRecord, simulate
 
 
-def main(network: str, devices: int, per_round: int, rounds: int, workers: int) -> None:
+def main(  # noqa: PLR0917 - as on the command line
+    network: str, devices: int, per_round: int, rounds: int, workers: int, at_once: int
+) -> None:
     """Simulate."""
     torch.set_num_threads(1)
     task = task_of(network, rounds, per_round)
@@ -23,7 +25,7 @@ def main(network: str, devices: int, per_round: int, rounds: int, workers: int) 
         sys.stdout.write(f"round {record.round}\n")
         sys.stdout.flush()
 
-    simulate(task, fleet, None, task.seed, workers=workers, progress=over)
+    simulate(task, fleet, None, task.seed, workers=workers, devices_at_once=at_once, progress=over)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""Which options of ``lichen simulate`` go together."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+_PAIRS: Final = {
+    "missing_share": "affected_rounds",
+    "affected_rounds": "missing_share",
+    "snr_db": "noisy_rounds",
+}
+"""An option that does nothing alone, and the option that it needs."""
+
+
+def require_one_kind(
+    task: Path | None,
+    data: Path | None,
+    test: Path | None,
+    dataset: object | None,
+    changes: dict[str, Any],
+) -> None:
+    """Require files or a data set, each with its own options.
+
+    Raises:
+        BadParameter: the message names the options.
+    """
+    if dataset is None and changes:
+        raise typer.BadParameter(f"{_flag(next(iter(changes)))} goes with --dataset")
+    if dataset is not None and (data is not None or test is not None):
+        word = "--data" if data is not None else "--test"
+        raise typer.BadParameter(f"{word} and --dataset exclude each other: the data set has its own windows")
+    if dataset is None and (task is None or data is None):
+        raise typer.BadParameter(
+            "name a data set with --dataset, or a task and its devices' data with --task and --data; "
+            "or --faults"
+        )
+    for name, other in _PAIRS.items():
+        if name in changes and other not in changes:
+            raise typer.BadParameter(f"{_flag(name)} does nothing without {_flag(other)}: give both")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

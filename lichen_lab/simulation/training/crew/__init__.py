@@ -1,0 +1,1 @@
+"""How simulated devices are made, and dealt to groups and processes."""
