@@ -1,30 +1,34 @@
 """The coordinator, from its settings to an exit status."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
 
 from coordinator.compute.runner import ClusterFolds, ClusterRunner
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.config.tasks import FOLDER
 from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
 from coordinator.lease.keeper import LeaseKeeper
 from coordinator.messaging.leased_link import LeasedLink
 from coordinator.messaging.sender import RunningLink
 from coordinator.recovery.state_folder import Storage, open_storage
-from coordinator.task import load_task
 from coordinator.wires import Wires
 from coordinator.wiring import build
 from coordinator.workers import labelled_data
-from coordinator.workers.jobs import Jobs, WorkerJobs
+from coordinator.workers.jobs import Jobs, WorkerJobs, secrets_in
 from models.contract import Server
 from protocol.tasks.task import Task
 from protocol.topics import coordinator_filters, leader_filters, ping_topic
-from runtime import logs
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
-from runtime.process import garbage
+from runtime.process.worker_turns import WorkerTurns
 from runtime.tracing.settings import tracer_of
+
+T = TypeVar("T")
 
 
 def link_of(settings: CoordinatorSettings, make: Callable[..., RunningLink] = Link) -> RunningLink:
@@ -55,7 +59,11 @@ def cluster_of(settings: CoordinatorSettings, storage: Storage) -> ClusterRunner
 
 
 def jobs_of(
-    settings: CoordinatorSettings, task: Task, storage: Storage, cluster: ClusterRunner | None = None
+    settings: CoordinatorSettings,
+    task: Task,
+    storage: Storage,
+    cluster: ClusterRunner | None = None,
+    turns: WorkerTurns | None = None,
 ) -> Jobs:
     """Makes the jobs for child processes, or for a cluster."""
     test = settings.evaluation
@@ -70,7 +78,16 @@ def jobs_of(
         packages=settings.packages.allow,
         elsewhere=cluster,
         start=settings.start.weights,
+        hidden=_of_others(settings),
+        turns=turns,
     )
+
+
+def _of_others(settings: CoordinatorSettings) -> list[Path]:
+    """What child processes of this task may not open of the fleet's other tasks."""
+    if settings.further_task is None:
+        return [settings.state_dir.resolve() / FOLDER]
+    return secrets_in(settings.main.state_dir)
 
 
 @asynccontextmanager
@@ -85,6 +102,8 @@ async def open_coordinator(
     rng: random.Random | None = None,
     wires: Wires | None = None,
     lease: LeaseKeeper | None = None,
+    turns: WorkerTurns | None = None,
+    in_threads: bool = False,
 ) -> AsyncIterator[Coordinator]:
     """Open the state folder and build a coordinator on it; :meth:`Coordinator.run` runs it.
 
@@ -98,6 +117,8 @@ async def open_coordinator(
         rng: draws the id of a training run; None takes the system's random numbers.
         wires: the signals between parts; None creates them.
         lease: held; other processes accept the updates. None: this process does everything.
+        turns: limits the child processes; None: they have no limit.
+        in_threads: open and close the state folder in threads, because others run on this event loop.
 
     Raises:
         Misconfigured: the state folder is not writable or belongs to another task, or the labelled windows
@@ -106,10 +127,15 @@ async def open_coordinator(
     """
     clock = clock or SystemClock()
     keeps_messages = routing(server) is not None
-    with open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng, lease=lease) as storage:
+    opening = open_storage(settings, task, clock, keeps_messages=keeps_messages, rng=rng, lease=lease)
+    async with AsyncExitStack() as stack:
+        if in_threads:
+            storage = await stack.enter_async_context(_in_threads(opening))
+        else:
+            storage = stack.enter_context(opening)
         task = labelled_data.announced(task)  # from here on: the part of the task that devices may see
         cluster = None if jobs is not None else cluster_of(settings, storage)
-        jobs = jobs or jobs_of(settings, task, storage, cluster)
+        jobs = jobs or jobs_of(settings, task, storage, cluster, turns)
         tracer = tracer_of(settings.tracing, "lichen-coordinator", settings.fleet)
         coordinator = build(
             settings,
@@ -140,13 +166,13 @@ async def run(settings: CoordinatorSettings, task: Task, server: Server, *, jobs
         return await coordinator.run()
 
 
-async def serve(settings: CoordinatorSettings) -> int:
-    """Run the coordinator that the settings describe.
-
-    Raises:
-        Misconfigured: the task, the method's options or the state folder.
-    """
-    logs.configure(settings.log)
-    garbage.collect_seldom()
-    task, spec = load_task(settings)
-    return await run(settings, task, spec.server())
+@asynccontextmanager
+async def _in_threads(blocking: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """A context that blocks for a disk, entered and left in threads; a cancelled entry is undone."""
+    entering = asyncio.ensure_future(asyncio.to_thread(blocking.__enter__))
+    try:
+        yield await asyncio.shield(entering)
+    finally:
+        await asyncio.wait([entering])
+        if not entering.cancelled() and entering.exception() is None:
+            await asyncio.to_thread(blocking.__exit__, None, None, None)

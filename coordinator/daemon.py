@@ -78,15 +78,20 @@ class Coordinator:
     measured: tuple[HasMetrics, ...]
     """Parts with metrics."""
 
-    async def run(self) -> int:
-        """Run until a signal, or until all rounds are over if the settings say so; the exit status."""
-        await self.driver.open()
-        return await self.serve()
+    async def run(self, beside: Mapping[str, Service] | None = None, *measured: HasMetrics) -> int:
+        """Run until a signal, or until all rounds are over if the settings say so; the exit status.
 
-    async def serve(self) -> int:
+        Args:
+            beside: further services, or others in the place of those with the same name.
+            measured: further parts with metrics.
+        """
+        await self.driver.open()
+        return await self.serve(beside, *measured)
+
+    async def serve(self, beside: Mapping[str, Service] | None = None, *measured: HasMetrics) -> int:
         """As :meth:`run`, once the driver is open."""
-        with serve_metrics(self.settings.metrics, self.measured):
-            return await supervise(self.services(), on_stop=self.goodbye)
+        with serve_metrics(self.settings.metrics, (*self.measured, *measured)):
+            return await supervise({**self.services(), **(beside or {})}, on_stop=self.goodbye)
 
     def services(self) -> dict[str, Service]:
         """All services to run; the enrolment port is taken now."""

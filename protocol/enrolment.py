@@ -23,6 +23,13 @@ _PREFIX: Final = "lichen1."
 _MAX_INVITE: Final = 4096
 COORDINATOR_NAME: Final = "@coordinator"
 """The common name of the coordinator's certificate; no device can have it, for ``@`` fits no name."""
+
+
+def coordinator_name(task: str | None) -> str:
+    """The common name of a coordinator's link: of a further task, or (None) of the fleet's main task."""
+    return COORDINATOR_NAME if task is None else f"{COORDINATOR_NAME}~{task}"
+
+
 ENROL_PATH: Final = "/v1/enrol"
 RENEW_PATH: Final = "/v1/renew"
 CA_PATH: Final = "/v1/ca"

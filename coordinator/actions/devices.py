@@ -1,4 +1,8 @@
-"""Actions on a device: invite, approve, release, revoke, forget, and ask for its state or its log lines."""
+"""Actions on a device: invite, approve, release, revoke, forget, and ask for its state or its log lines.
+
+Who belongs to the fleet is decided for all its tasks: in the tables of the main task, and in its audit log.
+What a device reported is each task's own.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +52,7 @@ def invite(settings: CoordinatorSettings, person: Person, name: str | None, last
     """
     require_authority(settings)
     with (
-        AuditLog(settings.location) as log,
+        AuditLog(settings.main.location) as log,
         log.acting(person, "device.invite", name or "any new name"),
         EnrolmentAuthority(settings) as desk,
     ):
@@ -65,7 +69,7 @@ def approve(
         Refused: there is no such device, it was revoked, or its status is another than the one ``seen``.
         Transient: the disk is full, or the tables cannot be reached; nothing was changed.
     """
-    with AuditLog(settings.location) as log, log.acting(person, "device.approve", name) as action:
+    with AuditLog(settings.main.location) as log, log.acting(person, "device.approve", name) as action:
         was = _approved(settings, name, seen)
         action.outcome = f"done: it was {was}"
         return was
@@ -78,11 +82,11 @@ def release(settings: CoordinatorSettings, person: Person, name: str) -> None:
         Refused: it is not in quarantine, is not known, waits for approval, or was revoked.
         Transient: the disk is full, or the tables cannot be reached; nothing was changed.
     """
-    with AuditLog(settings.location) as log, log.acting(person, "device.release", name):
+    with AuditLog(settings.main.location) as log, log.acting(person, "device.release", name):
         known = seen_devices(settings.location).get(name)
         if known is None or known.quarantine is None:
             raise Refused(Reason.WRONG_ROUND, f"{name} is not in quarantine")
-        with IdentityStore(settings.location) as book:
+        with IdentityStore(settings.main.location) as book:
             book.refresh()
             released = book.released_at(name)
             if released is not None and released >= known.quarantine.since:
@@ -94,9 +98,9 @@ def release(settings: CoordinatorSettings, person: Person, name: str) -> None:
 
 def _approved(settings: CoordinatorSettings, name: str, seen: Standing | None) -> Standing:
     reported = name in seen_devices(settings.location)
-    if not reported and not settings.location.has(IDENTITIES):
+    if not reported and not settings.main.location.has(IDENTITIES):
         raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name}; lichen device ls shows those there are")
-    with IdentityStore(settings.location) as book:
+    with IdentityStore(settings.main.location) as book:
         return book.approve(name, unknown=reported, seen=seen)
 
 
@@ -117,7 +121,7 @@ def revoke(
     """
     require_authority(settings)
     with (
-        AuditLog(settings.location) as log,
+        AuditLog(settings.main.location) as log,
         log.acting(person, "device.revoke", name) as action,
         EnrolmentAuthority(settings) as desk,
     ):

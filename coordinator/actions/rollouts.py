@@ -228,7 +228,7 @@ def _doubts(settings: CoordinatorSettings, store: Database, plan: Plan) -> list[
     """
     roster = DeviceRegistry(store, time.time)
     devices = {name: one.state.labels or {} for name in roster.names() if (one := roster.get(name))}
-    enrolled, _ = read_decisions(settings.location)
+    enrolled, _ = read_decisions(settings.main.location)
     return list(doubts(plan.canary, devices, enrolled))
 
 

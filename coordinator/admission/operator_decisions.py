@@ -7,7 +7,7 @@ authority.
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -108,14 +108,15 @@ class OperatorDecisions:
     """The operator's decision on each device; :meth:`services` reads and refreshes it.
 
     Args:
-        settings: where the authority and the identity store are.
+        settings: where the authority and the identity store are: for all tasks of a fleet, in its main task.
         clock: the time.
-        reads_only: this process holds no key: it never opens the authority, nor lets devices enrol.
+        reads_only: this process holds no key: it never opens the authority, nor lets devices enrol. So it is
+            for a further task.
     """
 
     def __init__(self, settings: CoordinatorSettings, clock: Clock, *, reads_only: bool = False) -> None:
-        self._settings = settings
-        self._reads_only = reads_only
+        self._settings = settings.main
+        self._reads_only = reads_only or settings.further_task is not None
         self._clock = clock
         self._desk: EnrolmentAuthority | None = None
         self._book: IdentityStore | None = None
@@ -129,10 +130,11 @@ class OperatorDecisions:
         Raises:
             Misconfigured: the settings require it, but there is no authority.
         """
-        there = (settings.state_dir / AUTHORITY).is_dir()
+        folder = settings.main.state_dir / AUTHORITY
+        there = folder.is_dir()
         if settings.identity.enabled and not there:
             raise Misconfigured(
-                f"identity.enabled: {settings.state_dir / AUTHORITY} is not there; make the fleet's "
+                f"identity.enabled: {folder} is not there; make the fleet's "
                 "authority with: lichen coordinator init"
             )
         return there and settings.identity.enabled is not False
@@ -171,6 +173,16 @@ class OperatorDecisions:
         if self._book is None or self._book.standing(device) != "revoked":
             return None
         return Refused(Reason.REVOKED, f"{device} was revoked by the operator (lichen device revoke)")
+
+    def serve_tasks(self, names: Sequence[str]) -> None:
+        """Admit links of these further tasks to the broker, and no others. Blocks for disk and broker.
+
+        Raises:
+            LichenError: a certificate or the broker's files could not be written, or the broker did not read
+                them; it is tried again every minute.
+        """
+        if self._desk is not None:
+            self._desk.serve_tasks(names)
 
     def active(self, device: str) -> bool:
         """Whether it is enrolled and admitted, as of the last refresh, so without a disk."""

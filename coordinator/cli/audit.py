@@ -11,8 +11,7 @@ from rich.table import Table
 
 from coordinator.audit.chain import AuditHead
 from coordinator.audit.log import read_log, verify_log
-from coordinator.cli.options import Config
-from coordinator.config.coordinator import load_settings
+from coordinator.cli.options import Config, TaskName, read_settings
 from protocol.errors import Reason, Refused
 from runtime.cli import Format, FormatOption, fail, print_result
 from runtime.process.run_as_owner import run_as_owner
@@ -26,10 +25,12 @@ app = typer.Typer(
 def list_(
     config: Config,
     last: Annotated[int, typer.Option("--last", "-n", min=1, help="show the newest N rows")] = 100,
+    *,
+    task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Show the newest rows of the log: each action when it begins, and its outcome when it is over."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         found = read_log(settings.location, last=last)
     if fmt is Format.JSON:
@@ -51,6 +52,8 @@ def verify(
         list[str] | None,
         typer.Option(help="NUMBER:DIGEST of an earlier call, kept elsewhere; repeatable", show_default=False),
     ] = None,
+    *,
+    task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Check the chain of the log, and name the first row that was changed or removed.
@@ -58,7 +61,7 @@ def verify(
     Prints the number and digest of the newest row: keep them on another machine for --head, which shows if
     the whole log was written anew. Exit status 65: a row was changed or removed.
     """
-    settings, heads = load_settings(config), tuple(AuditHead.read(one, "--head") for one in head or [])
+    settings, heads = read_settings(config, task), tuple(AuditHead.read(one, "--head") for one in head or [])
     with run_as_owner(settings.state_dir):
         found = verify_log(settings.location, heads)
     end = None if found.head is None else str(found.head)

@@ -21,7 +21,7 @@ from coordinator.actions.answers import (
     DeviceRevoked,
 )
 from coordinator.audit.log import account
-from coordinator.cli.options import Config
+from coordinator.cli.options import Config, TaskName, read_settings
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.diagnosis.device_logs import LogAnswer
 from coordinator.identity.paths import IdentityPaths
@@ -97,9 +97,9 @@ def invite(
 
 
 @app.command("ls")
-def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+def list_(config: Config, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """List all devices: those with an identity, and those that reported without one."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     found: dict[str, Any] = {"fleet": settings.fleet, "devices": [], "invites": []}
     with run_as_owner(settings.state_dir):
         seen = seen_devices(settings.location)
@@ -133,9 +133,9 @@ def list_(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 
 @app.command()
-def approve(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
+def approve(config: Config, name: Name, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """Admit a pending device, or end a device's quarantine."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         was = devices.approve(settings, account(), name)
     print_answer(fmt, DeviceApproved.of(name, was))
@@ -167,6 +167,7 @@ def forget(
     config: Config,
     name: Name,
     *,
+    task: TaskName = None,
     force: Annotated[bool, typer.Option("--force", help="forget a device that is online, too")] = False,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
@@ -175,25 +176,25 @@ def forget(
     What it delivered stays in the history. Its admission does not change; see revoke. Exit status 75: it is
     online, and would report again.
     """
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         runs = devices.forget(settings, account(), name, force=force)
     print_answer(fmt, DeviceForgotten.of(name, runs=runs))
 
 
 @app.command()
-def release(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
+def release(config: Config, name: Name, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """End a device's quarantine. It does not admit a device that waits for approval; see approve."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         devices.release(settings, account(), name)
     print_answer(fmt, DeviceReleased(device=name))
 
 
 @app.command(name="ask-state")
-def ask_state(config: Config, name: Name, fmt: FormatOption = Format.TABLE) -> None:
+def ask_state(config: Config, name: Name, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """Have the running coordinator ask a device for its state. Exit status 75: nobody can ask, or answer."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         devices.ask_state(settings, account(), name)
     print_answer(fmt, DeviceAsked(device=name))
@@ -205,6 +206,7 @@ def logs(
     name: Name,
     wait: Annotated[float, typer.Option(min=1, max=300, help="seconds to wait for the answer")] = 30.0,
     *,
+    task: TaskName = None,
     last: Annotated[
         bool, typer.Option("--last", help="do not ask: show the answer to the last question")
     ] = False,
@@ -214,7 +216,7 @@ def logs(
 
     Exit status 65: its owner does not permit it; 75: it is offline, no coordinator runs, or no answer came.
     """
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         try:
             answer = _stored(settings, name) if last else _asked(settings, name, wait)

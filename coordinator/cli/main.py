@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,31 +12,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from coordinator.admission.operator_decisions import AUTHORITY, OperatorDecisions
-from coordinator.app import serve as serve_settings
 from coordinator.cli.monitoring import monitoring
-from coordinator.cli.options import Config, require_database
+from coordinator.cli.options import Config, TaskName, read_settings, require_database
 from coordinator.cli.status import status
 from coordinator.cli.support import support
 from coordinator.cli.trust import app as trust
 from coordinator.config.coordinator import load_settings
 from coordinator.recovery.blob_place import FOLDER, move_blobs, place_of
 from coordinator.recovery.downgrade import downgraded
-from coordinator.recovery.folder_owner import check_owner
-from coordinator.recovery.open_stores import open_bucket
-from coordinator.recovery.state_backup import copy_state
+from coordinator.recovery.settings_check import checked
+from coordinator.recovery.state_backup import copy_fleet, fleet_locations
 from coordinator.recovery.table_copy import copy_from_files
 from coordinator.status.history import read
-from coordinator.status.history_table import HistoryParts, evaluated_by_devices, judged_on, print_parts
-from coordinator.task import load_task
+from coordinator.status.history_table import HistoryParts, judged_on, print_parts, rounds_table
+from coordinator.tasks.serve import serve as serve_settings
 from coordinator.trust.signer import repository_of
 from coordinator.versions.best_version import BestVersion
-from coordinator.workers.labelled_data import read as read_labelled
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.cli import Format, FormatOption, print_result
 from runtime.process.daemon import run
 from runtime.process.run_as_owner import run_as_owner
-from runtime.text import first_few
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,32 +41,31 @@ app = typer.Typer(
 )
 
 
-_TABLE_METRICS = ("accuracy", "macro_f1", "loss")
-"""Metrics in the table, besides those that devices report; the JSON has all."""
-
-
 @app.command()
 def serve(config: Config) -> None:
-    """Run the coordinator until SIGTERM (or, with exit_when_done, until the last round is over)."""
+    """Run all tasks of a fleet until SIGTERM (or, with exit_when_done, until their last rounds are over).
+
+    At SIGHUP it reads the file again: it starts tasks that are new there and ends those that are gone.
+    """
     settings = load_settings(config)
-    raise typer.Exit(run(lambda: serve_settings(settings)))
+    raise typer.Exit(run(lambda: serve_settings(settings, partial(load_settings, config))))
 
 
 @app.command()
-def lead(config: Config) -> None:
+def lead(config: Config, task: TaskName = None) -> None:
     """Lead the rounds while no other process does, else wait. Needs at least one ``ingest`` process."""
     from coordinator.cluster.app import lead as lead_settings  # noqa: PLC0415 - these commands alone need it
 
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     raise typer.Exit(run(lambda: lead_settings(settings)))
 
 
 @app.command()
-def ingest(config: Config) -> None:
+def ingest(config: Config, task: TaskName = None) -> None:
     """Accept updates and serve models for the process that leads; any number may run, without keys."""
     from coordinator.cluster.app import ingest as ingest_settings  # noqa: PLC0415 - these commands alone need it
 
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     raise typer.Exit(run(lambda: ingest_settings(settings)))
 
 
@@ -98,35 +94,40 @@ def init(
 
 
 @app.command()
-def check(config: Config, fmt: FormatOption = Format.TABLE) -> None:
-    """Check the configuration, the task, the method's options, the owner of state_dir, and the bucket."""
-    settings = load_settings(config)
-    task, spec = load_task(settings)
-    labelled = read_labelled(settings, task)
-    location = settings.location
-    if location.exists():
-        with location.database(read_only=True) as store:
-            check_owner(store, task, settings)
-    if (bucket := open_bucket(settings.storage)) is not None:
-        bucket.check()
+def check(config: Config, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
+    """Check the configuration, the task, the method's options, the owner of state_dir, and the bucket.
+
+    Without --task it also checks each further task.
+    """
+    settings = read_settings(config, task)
+    learned, spec, labelled = checked(settings)
+    others = settings.task_names()
+    for name in others:
+        try:
+            checked(settings.for_task(name))
+        except Misconfigured as error:
+            raise Misconfigured(f"task {name!r}: {error}") from None
     found = {
         "config": str(config),
         "fleet": settings.fleet,
         "broker": settings.mqtt.where,
         "state_dir": str(settings.state_dir),
-        "storage": location.where,
+        "storage": settings.location.where,
         "blobs": place_of(settings.storage),
-        "task": task.name,
+        "task": learned.name,
         "method": spec.name,
-        "rounds": task.rounds.count,
-        "modalities": list(task.modality_names),
+        "rounds": learned.rounds.count,
+        "modalities": list(learned.modality_names),
         "learns_from": spec.kind.noun,
-        "classes": len(task.labels),
-        "targets": list(task.target_names),
-        "selection": task.rounds.selection,
-        "identity": str(settings.state_dir / AUTHORITY) if OperatorDecisions.enabled_by(settings) else None,
+        "classes": len(learned.labels),
+        "targets": list(learned.target_names),
+        "selection": learned.rounds.selection,
+        "identity": str(settings.main.state_dir / AUTHORITY)
+        if OperatorDecisions.enabled_by(settings)
+        else None,
         "bundles": "signed" if repository_of(settings).exists else "unsigned (lichen coordinator trust init)",
         "rollout": settings.rollout.mode,
+        "tasks": list(others),
         "labelled": None if labelled is None else len(labelled.windows),
         "evaluation": None if settings.evaluation.data is None else str(settings.evaluation.data),
     }
@@ -147,7 +148,7 @@ def downgrade(config: Config, fmt: FormatOption = Format.TABLE) -> None:
     """
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        done = downgraded(settings.location)
+        done = [line for one in fleet_locations(settings) for line in downgraded(one)]
     text = "\n".join(done) or "This release can use what is there; nothing was changed."
     print_result(fmt, {"put_back": done}, text)
 
@@ -163,10 +164,13 @@ def backup(
     config: Config,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Copy the whole state folder, also while the coordinator runs. The copy has the fleet's secrets."""
+    """Copy the whole state folder, with that of each further task, also while the coordinator runs.
+
+    The copy has the fleet's secrets.
+    """
     settings = load_settings(config)
     with run_as_owner(settings.state_dir):
-        made = copy_state(settings.location, folder)
+        made = copy_fleet(settings, folder)
     if fmt is Format.JSON:
         typer.echo(json.dumps({"folder": str(made.folder), "files": made.files, "bytes": made.size}))
         return
@@ -178,10 +182,12 @@ def backup(
 def move(
     to: Annotated[str, typer.Argument(help="URL of a bucket (s3://BUCKET/PREFIX?...), or: folder")],
     config: Config,
+    *,
+    task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Copy versions, bundles and accepted updates to another place; the coordinator must not run."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         made = move_blobs(settings, to)
     then = "remove storage.blobs" if to == FOLDER else "set storage.blobs to that URL"
@@ -194,14 +200,18 @@ def move(
 def restore(
     folder: Annotated[Path, typer.Argument(help="a state folder with SQLite files, or a backup")],
     config: Config,
+    *,
+    task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Write the tables of a state folder, or of a backup, into the empty database that storage.url names.
 
+    Those of a further task, with --task, are in the backup's folder tasks/NAME.
+
     Copy the other files of the folder into state_dir first, where they are not there yet. The next start adds
     what blobs and accepted updates prove since then.
     """
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     location = settings.location
     if location.schema is None:
         raise Misconfigured(
@@ -222,6 +232,7 @@ def history(
     config: Config,
     fmt: FormatOption = Format.TABLE,
     *,
+    task: TaskName = None,
     last: Annotated[
         int,
         typer.Option("--last", "-n", min=0, help="Show the newest N rounds; 0: all rounds and all devices."),
@@ -235,7 +246,7 @@ def history(
 
     JSON has, under versions, the results of each version on parts of the windows (evaluation.by).
     """
-    location = load_settings(config).location
+    location = read_settings(config, task).location
     require_database(location, "lichen coordinator", fmt)
     found = read(location, last=last or None)
     if fmt is Format.JSON:
@@ -260,7 +271,7 @@ def _print(found: dict[str, Any]) -> None:
         console.print(f"best: {BestVersion(**found['best']).words}", markup=False)
     if found["salvaged"]:
         console.print(f"salvaged: {found['salvaged']}", soft_wrap=True, markup=False)
-    console.print(_rounds_table(found))
+    console.print(rounds_table(found))
     for what, count in found["left_out"].items():
         console.print(f"{what}: {count} more (--last 0 shows all)", markup=False)
     if found["refusals"]:
@@ -279,41 +290,3 @@ def _print(found: dict[str, Any]) -> None:
             table.add_row(escape(label), *map(str, row))
         console.print(table)
         console.print(judged_on(found["confusion"]), soft_wrap=True, markup=False, highlight=False)
-
-
-def _rounds_table(found: dict[str, Any]) -> Table:
-    on_devices = found["evaluations"]
-    more = ["on devices"] if on_devices else []
-    table = Table(
-        "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", *more, title="Rounds"
-    )
-    of_targets = dict.fromkeys(n for row in found["rounds"] for n in row["metrics"] if "/" in n)
-    shown = dict.fromkeys((*_TABLE_METRICS, *of_targets, *found["reported"]))
-    for row in found["rounds"]:
-        table.add_row(
-            str(row["round"]),
-            ", ".join(a["outcome"] or "open" for a in row["attempts"]),
-            _who(row),
-            "\n".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
-            "" if row["bytes_up"] is None else f"{row['bytes_up']:,}",
-            "\n".join(f"{name} {row['metrics'][name]:.3f}" for name in shown if name in row["metrics"]),
-            *([evaluated_by_devices(on_devices.get(row["round"]))] if on_devices else []),
-        )
-    return table
-
-
-def _who(row: dict[str, Any]) -> str:
-    """How many delivered, and who did not."""
-    here = {u["device"] for u in row["updates"] if not u["lost"]}
-    asked = {d for attempt in row["attempts"] for d in attempt["selected"]} | here
-    missing = sorted(asked - here)
-    asked_for = max([len(asked), *(a["selected_count"] for a in row["attempts"])])
-    return f"{len(here)} of {asked_for}" + (f", not {first_few(missing)}" if missing else "")
-
-
-def _mean_quality(updates: list[dict[str, Any]]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for update in updates:
-        for name, quality in update["quality"].items():
-            values.setdefault(name, []).append(quality)
-    return {name: sum(found) / len(found) for name, found in values.items()}

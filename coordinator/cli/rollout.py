@@ -12,9 +12,9 @@ from coordinator.actions import rollouts
 from coordinator.actions.answers import RolloutCreated, RolloutOrdered
 from coordinator.audit.chain import Person
 from coordinator.audit.log import account
-from coordinator.cli.options import Config
+from coordinator.cli.options import Config, TaskName, read_settings
 from coordinator.cli.rollout_view import OpenedState, show, told
-from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.rollout.blocked_devices import in_rollout
 from coordinator.rollout.model import RolloutState
@@ -70,6 +70,8 @@ def create(  # noqa: PLR0917 - one for each option of the command
     min_labelled: Annotated[
         int | None, _option("with fewer labelled windows accuracy is not judged", _TRIAL)
     ] = None,
+    *,
+    task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Start the rollout of a version. Defaults come from `rollout` in coordinator.toml.
@@ -77,7 +79,7 @@ def create(  # noqa: PLR0917 - one for each option of the command
     Exit status 65: a rollout is open, the version has no bundle, or the canary matches no known device;
     78: rollout.mode is "newest".
     """
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     if version is not None and bundle is not None:
         raise typer.BadParameter("--version and --bundle: give one of them")
     trial = {
@@ -106,9 +108,9 @@ def create(  # noqa: PLR0917 - one for each option of the command
 
 
 @app.command()
-def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+def status(config: Config, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """Show the rollout: phase and figures of each device, what it waits for, and until when."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     now = time.time()
     course, past = read_rollouts(settings.location)
     said = OpenedState()
@@ -129,25 +131,26 @@ def status(config: Config, fmt: FormatOption = Format.TABLE) -> None:
 
 
 @app.command()
-def pause(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+def pause(config: Config, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """Pause the rollout. Devices that have the candidate keep it, and may still roll back."""
-    _order(config, rollouts.pause, fmt)
+    _order(read_settings(config, task), rollouts.pause, fmt)
 
 
 @app.command()
-def resume(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+def resume(config: Config, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """Resume a paused rollout. Its stage gets its whole time again."""
-    _order(config, rollouts.resume, fmt)
+    _order(read_settings(config, task), rollouts.resume, fmt)
 
 
 @app.command()
-def abort(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+def abort(config: Config, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """End the rollout: all devices go back to the stable version."""
-    _order(config, rollouts.abort, fmt)
+    _order(read_settings(config, task), rollouts.abort, fmt)
 
 
-def _order(config: Path, act: Callable[[CoordinatorSettings, Person], RolloutState], fmt: Format) -> None:
-    settings = load_settings(config)
+def _order(
+    settings: CoordinatorSettings, act: Callable[[CoordinatorSettings, Person], RolloutState], fmt: Format
+) -> None:
     with run_as_owner(settings.state_dir):
         after = act(settings, account())
     print_answer(fmt, RolloutOrdered.of(after))

@@ -7,8 +7,7 @@ import typer
 from coordinator.actions import rounds
 from coordinator.actions.answers import RoundsOrdered
 from coordinator.audit.log import account
-from coordinator.cli.options import Config, require_database
-from coordinator.config.coordinator import load_settings
+from coordinator.cli.options import Config, TaskName, read_settings, require_database
 from coordinator.status.history import read_rounds
 from coordinator.status.round_report import explained, lines
 from runtime.cli import Format, FormatOption, fail, print_answer, print_result
@@ -24,27 +23,27 @@ Why = Annotated[str, typer.Option("--why", help="the reason, for the status and 
 
 
 @app.command()
-def hold(config: Config, why: Why = "", fmt: FormatOption = Format.TABLE) -> None:
+def hold(config: Config, why: Why = "", *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """Let no further round be opened; the open one goes on to its end. It stands until `resume`."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         before = rounds.hold(settings, account(), why)
     print_answer(fmt, RoundsOrdered.of("held", before))
 
 
 @app.command()
-def resume(config: Config, fmt: FormatOption = Format.TABLE) -> None:
+def resume(config: Config, *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """Let rounds be opened again after `hold`; after `end`, from the coordinator's next start on."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         before = rounds.resume(settings, account())
     print_answer(fmt, RoundsOrdered.of("open", before))
 
 
 @app.command()
-def end(config: Config, why: Why = "", fmt: FormatOption = Format.TABLE) -> None:
+def end(config: Config, why: Why = "", *, task: TaskName = None, fmt: FormatOption = Format.TABLE) -> None:
     """End the rounds: an open one closes with the updates that are here; the last version is exported."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     with run_as_owner(settings.state_dir):
         before = rounds.end(settings, account(), why)
     print_answer(fmt, RoundsOrdered.of("ended", before))
@@ -56,13 +55,15 @@ def explain(
     number: Annotated[
         int | None, typer.Option("--round", "-r", min=1, help="Number of the round; default: the newest.")
     ] = None,
+    *,
+    task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Show for each attempt of a round which devices were selected, why, who was next, and the outcome.
 
     Exit status 69: the round is not known here.
     """
-    location = load_settings(config).location
+    location = read_settings(config, task).location
     require_database(location, "lichen round", fmt)
     found, known = read_rounds(location, number)
     if found is None:

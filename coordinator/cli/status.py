@@ -16,8 +16,9 @@ from coordinator.admission.quarantine import OffenceRecord, describe, in_quarant
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.device_weight_store import newest
 from coordinator.aggregation.device_weights import shares
-from coordinator.cli.options import Config, require_database
-from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.cli.further_tasks import further_tasks, task_lines
+from coordinator.cli.options import Config, TaskName, read_settings, require_database
+from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import mismatch_warning
 from coordinator.fleet.serving_routes import served, unserved
@@ -61,25 +62,28 @@ RegistryReader = Callable[[Database, Callable[[], float]], DeviceRegistry]
 def status(
     config: Config,
     *,
+    task: TaskName = None,
     why: Annotated[
         bool, typer.Option("--why", help="show only what it waits for, since when and until when")
     ] = False,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Show where the coordinator stands and what it waits for. Exit status 69: it does not run."""
-    settings = load_settings(config)
+    settings = read_settings(config, task)
     location, now = settings.location, SystemClock().wall()
     try:
         require_database(location, "lichen coordinator", fmt)
         with location.database(read_only=True) as store:
             found, waited = look(store, settings, now)
+            tasks = further_tasks(store, settings, running=found["running"])
     except Transient as error:
         if location.schema is None:
             raise
         _print_lost(error, settings, now, fmt)
         raise typer.Exit(exit_codes.UNAVAILABLE) from None
-    result = found | {"waits": [wait.as_json(found["now"]) for wait in waited]}
-    print_result(fmt, result, _words(found, waited, found["now"], why=why))
+    result = found | {"waits": [wait.as_json(found["now"]) for wait in waited], "tasks": tasks}
+    words = [_words(found, waited, found["now"], why=why), *task_lines(tasks, found["now"])]
+    print_result(fmt, result, "\n".join(words))
     if not found["running"]:
         raise typer.Exit(exit_codes.UNAVAILABLE)
 
@@ -194,7 +198,7 @@ def look(
     )
     going = rollout_waits(course, in_rollout(course, roster.get))
     signatures = trust_waits(settings, now, roster, barred)
-    told = unproven(settings.location)
+    told = None if settings.further_task else unproven(settings.location)
     revocations = [] if told is None else [told]
     held_rounds = [] if (hold := order.wait()) is None or state.phase is RoundPhase.DONE else [hold]
     others = [*held_rounds, *going, *elsewhere(roster, course, barred), *wait_kept(store), *signatures]
@@ -234,7 +238,7 @@ def _attempt(store: Database, state: RoundState) -> dict[str, Any] | None:
 
 def _barred(store: Database, settings: CoordinatorSettings, now: float) -> dict[str, OffenceRecord | None]:
     """Denied devices with their quarantine; None: revoked by the operator."""
-    standing, released = read_decisions(settings.location)
+    standing, released = read_decisions(settings.main.location)
     held = {d: one for d, one in in_quarantine(conduct(store), now) if released.get(d, 0.0) < one.since}
     revoked = [device for device, what in standing.items() if what == "revoked"]
     return held | dict.fromkeys(revoked)

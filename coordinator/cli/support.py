@@ -76,6 +76,10 @@ def _contents(config: Path, log: list[Path]) -> tuple[Mapping[str, Part], set[st
         parts["settings.json"] = partial(_settings, settings)
         parts["folders.json"] = partial(folders, places)
         parts["databases.json"] = partial(databases, places)
+        for name in settings.task_names():
+            places[f"task {name}"] = settings.for_task(name).state_dir
+            of_task = (*("--task", name), *("--format", "json"))
+            parts[f"status-{name}.json"] = partial(status, *of_task)
         if settings.storage.url:
             parts["tables.json"] = partial(_tables, settings)
         secrets |= _secrets(settings)

@@ -1,4 +1,4 @@
-"""``[[tasks]]`` of ``coordinator.toml``: further tasks of the fleet (docs/coordinator-settings.md)."""
+"""``[[tasks]]`` of ``coordinator.toml``: further tasks of the fleet (docs/several-tasks.md)."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 from coordinator.identity import certificates
 from coordinator.identity.certificates import CLIENT, SERVER, Key, Presented, PublicKey, Revoked, Span
 from protocol.base import NAME_ERROR, Name, Wire
-from protocol.enrolment import COORDINATOR_NAME
+from protocol.enrolment import coordinator_name
 from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors, sync_folder, write_atomic
 
@@ -199,9 +199,13 @@ class Authority:
         hosts = self.hosts if hosts is None else tuple(hosts)
         return self._pair(hosts[0][:64], SERVER, hosts)
 
-    def issue_coordinator(self) -> Pair:
-        """Key and certificate of the coordinator as a client of the broker."""
-        return self._pair(COORDINATOR_NAME, CLIENT)
+    def issue_coordinator(self, task: str | None = None) -> Pair:
+        """Key and certificate of the coordinator as a client of the broker.
+
+        Args:
+            task: the further task of that link; None: the fleet's main task.
+        """
+        return self._pair(coordinator_name(task), CLIENT)
 
     def issue_observer(self) -> Pair:
         """Key and certificate of ``lichen status``, which reads the fleet's topics and writes none."""

@@ -8,7 +8,7 @@ import binascii
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import urlsplit
@@ -64,6 +64,7 @@ class EnrolmentAuthority:
     """
 
     def __init__(self, settings: CoordinatorSettings, *, wall: Callable[[], float] = time.time) -> None:
+        settings = settings.main
         self.places = IdentityPaths.of(settings)
         self.authority = Authority.load(self.places.authority, wall=wall)
         check_fleet(self.authority, settings.fleet, self.places)
@@ -222,6 +223,16 @@ class EnrolmentAuthority:
         self.authority = Authority.load(self.places.authority, wall=self._wall)
         refresh_own(self.places, self.authority, wall=self._wall)
 
+    def serve_tasks(self, names: Sequence[str]) -> None:
+        """Make the certificates of these further tasks, and let the broker admit them and no others.
+
+        Raises:
+            Misconfigured, Transient: as :meth:`publish`.
+        """
+        self.places = self.places.with_tasks(names)
+        self.prepare()
+        self.publish()
+
     def publish(self, *, force: bool = False, reload: bool = True) -> PublishedList:
         """Write the broker's files from the identity store, and make the broker read them.
 
@@ -262,7 +273,8 @@ class EnrolmentAuthority:
             pair = self.places.broker.folder / mosquitto.SERVER
             with disk_errors(pair):
                 shown = hashlib.sha256(pair.read_bytes()).hexdigest()
-            said = [barred, [one.serial for one in revoked], conf, shown]
+            tasks = self.places.broker.tasks
+            said = [barred, [one.serial for one in revoked], conf, shown, *([list(tasks)] if tasks else [])]
             mark = hashlib.sha256(json.dumps(said).encode()).hexdigest()
             if not force and self.book.written() == mark and self.places.broker_written:
                 return False, mark, self.book.published() == mark

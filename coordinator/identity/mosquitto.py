@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.identity.authority import OBSERVER_NAME
-from protocol.enrolment import COORDINATOR_NAME
+from protocol.enrolment import coordinator_name
 from protocol.errors import Misconfigured, Transient
+from protocol.topics import namespace
 from runtime.storage.files import disk_errors, sync_folder
 
 CONF: Final = "mosquitto.conf"
@@ -50,6 +51,7 @@ class Broker:
         address: the one address it listens on; empty: all.
         group: the broker's group, which may read the files; empty: only their owner.
         user: the user that Mosquitto changes to when root starts it; empty: its default.
+        tasks: names of the fleet's further tasks.
     """
 
     folder: Path
@@ -58,6 +60,7 @@ class Broker:
     address: str = ""
     group: str = ""
     user: str = ""
+    tasks: tuple[str, ...] = ()
 
 
 def render_conf(broker: Broker, *, included: bool = False) -> str:
@@ -92,39 +95,43 @@ def render_conf(broker: Broker, *, included: bool = False) -> str:
     )
 
 
-def render_acl(fleet: str, barred: Iterable[str] = ()) -> str:
+def render_acl(fleet: str, barred: Iterable[str] = (), tasks: Sequence[str] = ()) -> str:
     """The access list.
 
     Args:
         fleet: name of the fleet in the topics.
         barred: revoked devices: they are denied everything, also on open connections.
+        tasks: names of the fleet's further tasks: each has its topics, and a coordinator's link of its own.
     """
-    root = f"lichen/v1/{fleet}"
+    names = (None, *tasks)
+    roots = [f"lichen/v1/{namespace(fleet, task)}" for task in names]
     lines = [
-        "# Written by lichen; changes are overwritten. Who is not named, and fits no pattern, gets nothing.",
-        f"user {COORDINATOR_NAME}",
-        f"topic read {root}/d/+/up/#",
-        f"topic write {root}/d/+/down/#",
-        f"topic write {root}/b/#",
-        "",
-        f"user {OBSERVER_NAME}",
-        f"topic read {root}/d/+/up/state",
-        f"topic read {root}/d/+/up/metric",
-        f"topic read {root}/d/+/down/receipt",
-        "",
+        "# Written by lichen; changes are overwritten. Who is not named, and fits no pattern, gets nothing."
     ]
+    for root, task in zip(roots, names, strict=True):
+        lines += [
+            f"user {coordinator_name(task)}",
+            f"topic read {root}/d/+/up/#",
+            f"topic write {root}/d/+/down/#",
+            f"topic write {root}/b/#",
+            "",
+        ]
+    lines.append(f"user {OBSERVER_NAME}")
+    for root in roots:
+        lines += [f"topic read {root}/d/+/{tail}" for tail in ("up/state", "up/metric", "down/receipt")]
+    lines.append("")
     for device in sorted(set(barred)):
         # Mosquitto checks denials first, and a user's own lines before the patterns.
         lines += [f"user {device}", "topic deny #", ""]
-    lines += [
-        "# %u is the common name of the certificate.",
-        f"pattern write {root}/d/%u/up/#",
-        f"pattern write {root}/d/%u/ping",
-        f"pattern read {root}/d/%u/down/#",
-        f"pattern read {root}/b/#",
-        "",
-    ]
-    return "\n".join(lines)
+    lines.append("# %u is the common name of the certificate.")
+    for root in roots:
+        lines += [
+            f"pattern write {root}/d/%u/up/#",
+            f"pattern write {root}/d/%u/ping",
+            f"pattern read {root}/d/%u/down/#",
+            f"pattern read {root}/b/#",
+        ]
+    return "\n".join([*lines, ""])
 
 
 def write_server(broker: Broker, ca_pem: str, both_pem: bytes) -> None:
@@ -151,7 +158,7 @@ def write_rules(broker: Broker, barred: Iterable[str], crl_pem: bytes) -> None:
         _folder(broker, broker.folder, 0o750 if broker.group else 0o700)
         _folder(broker, broker.folder / DATA, 0o770 if broker.group else 0o700)
     _place(broker, CRL, crl_pem)
-    _place(broker, ACL, render_acl(broker.fleet, barred).encode())
+    _place(broker, ACL, render_acl(broker.fleet, barred, broker.tasks).encode())
     _place(broker, INCLUDED, render_conf(broker, included=True).encode())
     _place(broker, CONF, render_conf(broker).encode())
 

@@ -1,21 +1,24 @@
 """Paths of the identity files, and renewal of the coordinator's own certificates.
 
 Below ``state_dir``: ``authority/`` (the secret), ``identity.sqlite3``, ``identity/`` (``https.pem`` for the
-enrolment service, ``coordinator.pem`` and ``observer.pem`` for the broker, ``ca.pem``), and ``mosquitto/``.
+enrolment service, ``coordinator.pem`` and ``observer.pem`` for the broker, ``ca.pem``; for each further task
+``coordinator~TASK.pem``), and ``mosquitto/``.
 """
 
 import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.config.tasks import OWN_FOLDER, own_certificate
 from coordinator.identity import mosquitto
 from coordinator.identity.authority import FOLDER, Authority, Pair
 from coordinator.identity.mosquitto import Broker
@@ -37,15 +40,21 @@ class IdentityPaths:
 
     @classmethod
     def of(cls, settings: CoordinatorSettings) -> "IdentityPaths":
-        """The paths of these settings."""
+        """The paths of these settings; a further task has those of the fleet's main task."""
+        settings = settings.main
         identity = settings.identity
         broker = Broker(
             folder=(identity.broker_dir or settings.state_dir / "mosquitto").absolute(),
             fleet=settings.fleet,
             port=identity.broker_port,
             group=identity.broker_group,
+            tasks=settings.task_names(),
         )
         return cls(settings.state_dir.absolute(), broker)
+
+    def with_tasks(self, names: Sequence[str]) -> "IdentityPaths":
+        """The same for a fleet with these further tasks."""
+        return replace(self, broker=replace(self.broker, tasks=tuple(names)))
 
     @property
     def authority(self) -> Path:
@@ -60,7 +69,7 @@ class IdentityPaths:
     @property
     def own(self) -> Path:
         """The folder of the coordinator's own certificates."""
-        return self.state_dir / "identity"
+        return self.state_dir / OWN_FOLDER
 
     @property
     def https(self) -> Path:
@@ -70,7 +79,12 @@ class IdentityPaths:
     @property
     def coordinator(self) -> Path:
         """Certificate and key of the coordinator as a client of the broker."""
-        return self.own / "coordinator.pem"
+        return own_certificate(self.state_dir, None)
+
+    @property
+    def of_tasks(self) -> dict[str, Path]:
+        """The same of each further task, by its name."""
+        return {name: own_certificate(self.state_dir, name) for name in self.broker.tasks}
 
     @property
     def observer(self) -> Path:
@@ -136,6 +150,7 @@ def refresh_own(
     ca, now = authority.ca_pem.encode(), wall()
     server: list[tuple[Path, Callable[[], Pair]]] = [(places.https, authority.issue_server)]
     clients = [(places.coordinator, authority.issue_coordinator), (places.observer, authority.issue_observer)]
+    clients += [(path, partial(authority.issue_coordinator, name)) for name, path in places.of_tasks.items()]
     for path, issue in server + clients:
         hosts = authority.hosts if path == places.https else ()
         if not is_fresh(path, authority, hosts, now):

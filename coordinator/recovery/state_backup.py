@@ -15,6 +15,8 @@ from typing import Final
 
 from coordinator.audit.log import HEAD
 from coordinator.audit.tables import OPERATORS
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.config.tasks import FOLDER as TASKS
 from coordinator.recovery.table_copy import copy_to_files
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage.backup import back_up, copy_checked
@@ -24,8 +26,9 @@ from protocol.errors import Misconfigured
 from runtime.storage.files import disk_errors
 
 DATABASES: Final = (DATABASE, IDENTITIES.file, ROLLOUTS.file, OPERATORS.file)
-_MADE_ANEW: Final = frozenset({"cache", "jobs", "uploads", "mosquitto", "lost+found"})
-"""Folders of temporary work, and the broker's files, which the coordinator writes at its start."""
+_NOT_COPIED: Final = frozenset({"cache", "jobs", "uploads", "mosquitto", "lost+found", TASKS})
+"""Folders of temporary work; the broker's files, which the coordinator writes at its start; and that of
+further tasks, each of which is a state folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,30 @@ def copy_state(where: Location | Path, to: Path) -> Copied:
     return Copied(to, len(found), sum(found))
 
 
+def fleet_locations(settings: CoordinatorSettings) -> list[Location]:
+    """The places of all tasks, the main one first; also of those that are no longer in the file."""
+    found = [settings.location, *(settings.for_task(name).location for name in settings.task_names())]
+    known = {one.state_dir for one in found}
+    folders = sorted((settings.state_dir / TASKS).glob("*/"))
+    return [*found, *(Location(folder) for folder in folders if folder not in known)]
+
+
+def copy_fleet(settings: CoordinatorSettings, to: Path) -> Copied:
+    """Copy the state folders of all tasks; arguments and errors as of :func:`copy_state`.
+
+    Each task's copy is below ``to`` where its folder is below ``state_dir``.
+    """
+    main, *others = fleet_locations(settings)
+    made = copy_state(main, to)
+    for one in others:
+        if one.exists():
+            target = to / one.state_dir.relative_to(settings.state_dir)
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            more = copy_state(one, target)
+            made = Copied(to, made.files + more.files, made.size + more.size)
+    return made
+
+
 def _copy_files(state_dir: Path, to: Path, but: str = "") -> None:
     """Copy all files but databases and temporary ones; files that disappear meanwhile are not needed."""
     for path in _files(state_dir):
@@ -101,7 +128,7 @@ def _files(state_dir: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(state_dir):
         here = Path(folder)
         if here == state_dir:
-            folders[:] = [name for name in folders if name not in _MADE_ANEW]
+            folders[:] = [name for name in folders if name not in _NOT_COPIED]
             names = [name for name in names if not name.startswith(DATABASES)]  # noqa: PLW2901 - fewer of them
         for name in names:
             if not name.startswith(".tmp-") and not name.endswith((".lock", ".part")):

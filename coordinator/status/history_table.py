@@ -1,14 +1,18 @@
-"""Parts of the windows that a version was evaluated on, and their numbers, as text."""
+"""Rounds, and parts of the windows that a version was evaluated on, as tables for people."""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from protocol.tasks.task import LABEL
+from runtime.text import first_few
+
+_TABLE_METRICS: Final = ("accuracy", "macro_f1", "loss")
+"""Metrics in the table, besides those that devices report; the JSON has all."""
 
 
 class HistoryParts(StrEnum):
@@ -57,3 +61,42 @@ def print_parts(found: Mapping[str, Any], kind: str) -> None:
         row = ("" if number is None else f"{number:.3f}" for number in numbers)
         table.add_row(escape(name), f"{metrics['windows']:.0f}", *row)
     console.print(table)
+
+
+def rounds_table(found: dict[str, Any]) -> Table:
+    """The rounds, a row for each."""
+    on_devices = found["evaluations"]
+    more = ["on devices"] if on_devices else []
+    table = Table(
+        "round", "attempts", "devices", "quality by modality", "bytes up", "metrics", *more, title="Rounds"
+    )
+    of_targets = dict.fromkeys(n for row in found["rounds"] for n in row["metrics"] if "/" in n)
+    shown = dict.fromkeys((*_TABLE_METRICS, *of_targets, *found["reported"]))
+    for row in found["rounds"]:
+        table.add_row(
+            str(row["round"]),
+            ", ".join(a["outcome"] or "open" for a in row["attempts"]),
+            _who(row),
+            "\n".join(f"{name} {value:.2f}" for name, value in _mean_quality(row["updates"]).items()),
+            "" if row["bytes_up"] is None else f"{row['bytes_up']:,}",
+            "\n".join(f"{name} {row['metrics'][name]:.3f}" for name in shown if name in row["metrics"]),
+            *([evaluated_by_devices(on_devices.get(row["round"]))] if on_devices else []),
+        )
+    return table
+
+
+def _who(row: dict[str, Any]) -> str:
+    """How many delivered, and who did not."""
+    here = {u["device"] for u in row["updates"] if not u["lost"]}
+    asked = {d for attempt in row["attempts"] for d in attempt["selected"]} | here
+    missing = sorted(asked - here)
+    asked_for = max([len(asked), *(a["selected_count"] for a in row["attempts"])])
+    return f"{len(here)} of {asked_for}" + (f", not {first_few(missing)}" if missing else "")
+
+
+def _mean_quality(updates: list[dict[str, Any]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for update in updates:
+        for name, quality in update["quality"].items():
+            values.setdefault(name, []).append(quality)
+    return {name: sum(found) / len(found) for name, found in values.items()}

@@ -87,9 +87,14 @@ class _Collector:
         )
 
         families = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+        found: dict[str, Any] = {}
         for part in self._parts:
             for metric in part.metrics():
                 family = families[metric.kind](metric.name, metric.words, labels=metric.labels)
                 for labels, value in metric.values:
                     family.add_metric(labels, value)
-                yield family
+                # Each metric is served once: those of further tasks have a label more than the main task's.
+                found.setdefault(metric.name, family)
+                if found[metric.name] is not family:
+                    found[metric.name].samples.extend(family.samples)
+        yield from found.values()

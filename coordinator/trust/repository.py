@@ -82,10 +82,24 @@ class PublishedMetadata(Wire):
 
 
 class Repository:
-    """The repository of one coordinator. Not thread-safe."""
+    """The repository of one coordinator. Not thread-safe.
 
-    def __init__(self, folder: Path, timestamp_s: float = 7 * DAY_S, again_s: float = DAY_S) -> None:
+    Args:
+        folder: with roots and keys.
+        timestamp_s: how long online signatures are valid.
+        again_s: online metadata is signed again after this time.
+        publishes_in: the folder of the published metadata; None: ``folder``.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        timestamp_s: float = 7 * DAY_S,
+        again_s: float = DAY_S,
+        publishes_in: Path | None = None,
+    ) -> None:
         self.folder = folder
+        self._published = (publishes_in or folder) / "published.json"
         self.timestamp_s = timestamp_s
         """How long online signatures are valid."""
         self.again_s = again_s
@@ -175,9 +189,9 @@ class Repository:
 
     def published(self) -> PublishedMetadata | None:
         """The published metadata; None if there is none or it is damaged: it is signed again then."""
-        with disk_errors(self.folder):
+        with disk_errors(self._published):
             try:
-                return PublishedMetadata.model_validate_json((self.folder / "published.json").read_bytes())
+                return PublishedMetadata.model_validate_json(self._published.read_bytes())
             except (FileNotFoundError, ValidationError):
                 return None
 
@@ -228,7 +242,7 @@ class Repository:
         now = wall if before is None else max(wall, before.latest + 1)
         version = max(1, int((now - _BEGAN_S) // 60), 0 if before is None else before.version + 1)
         published = _signed(self.online(), version, now, self.timestamp_s, listed)
-        write_atomic(self.folder / "published.json", published.model_dump_json().encode())
+        write_atomic(self._published, published.model_dump_json().encode())
         return published
 
 

@@ -198,12 +198,13 @@ def pointer_signer_of(settings: CoordinatorSettings, blobs: BlobStorage, clock: 
 
 
 def repository_of(settings: CoordinatorSettings) -> Repository:
-    """The repository of these settings."""
+    """The repository of these settings: the fleet's roots and keys, and what this task publishes."""
     trust = settings.trust
     return Repository(
-        settings.state_dir / FOLDER,
+        settings.main.state_dir / FOLDER,
         timestamp_s=trust.timestamp_days * DAY_S,
         again_s=trust.again_hours * 3600,
+        publishes_in=settings.state_dir / FOLDER,
     )
 
 

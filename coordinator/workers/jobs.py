@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -26,6 +27,7 @@ from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits, digest
 from protocol.tasks.task import Task
 from runtime.process.worker import Worker, WorkerFailed
+from runtime.process.worker_turns import WorkerTurns
 from runtime.storage.files import full
 
 UPDATES: Final = "updates"
@@ -36,8 +38,8 @@ _BOOK: Final = "identity.sqlite3"
 
 def secrets_in(state_dir: Path) -> list[Path]:
     """Paths that child processes may not open: private keys and the identity store."""
-    books = (f"{_BOOK}{end}" for end in ("", "-wal", "-shm", ".backup"))
-    return [state_dir.resolve() / name for name in (*_SECRET, *books)]
+    names = (*_SECRET, *(f"{_BOOK}{end}" for end in ("", "-wal", "-shm", ".backup")))
+    return [state_dir.resolve() / name for name in names]
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
@@ -129,6 +131,8 @@ class WorkerJobs:
         packages: names of those that a task may use.
         elsewhere: runs all jobs; None: child processes of this one.
         start: weights of version 0; None: fresh ones.
+        hidden: further paths that child processes may not open.
+        turns: of the child processes of all tasks.
     """
 
     task: Task
@@ -141,16 +145,18 @@ class WorkerJobs:
     packages: tuple[str, ...] = ()
     elsewhere: JobRunner | None = None
     start: Path | None = None
+    hidden: Sequence[Path] = ()
+    turns: WorkerTurns | None = None
 
     def __post_init__(self) -> None:
         self._task = announced(self.task)
         self._real = (self.windows or self.labelled) if self.int8 else None
-        hidden, idle_s = secrets_in(self.root.parent), self.settings.idle_s
-        self._learn = self.elsewhere or Worker("models.worker", idle_s=idle_s, hidden=hidden)
+        hidden, idle_s = (*secrets_in(self.root.parent), *self.hidden), self.settings.idle_s
+        child = partial(Worker, idle_s=idle_s, hidden=hidden, turns=self.turns)
+        self._learn = self.elsewhere or child("models.worker")
         spec = methods().get(self.task.method)
-        # For several bundles in a row, torch is loaded once.
-        several = spec is not None and spec.routed
-        self._export = self.elsewhere or Worker("export", idle_s=idle_s, warm=several, hidden=hidden)
+        # Warm for several bundles in a row: torch is loaded once.
+        self._export = self.elsewhere or child("export", warm=spec is not None and spec.routed)
         self._one_model = spec is not None and spec.one_model
         self._exported: ExportedBundle | None = None
         self._known = None if self.windows is None else _identity(self.windows)
@@ -244,10 +250,8 @@ class WorkerJobs:
     async def finish(self, round_: int, seed: int, state: Blobs) -> tuple[Blobs, dict[str, float]]:
         """Run a finish job."""
         with self._folder("finish") as folder:
-            own = self._windows_of_own()
-            job = job_folder.FinishJob(
-                self._task, round_, seed, own, self.settings.threads, packages=self.packages
-            )
+            own, threads = self._windows_of_own(), self.settings.threads
+            job = job_folder.FinishJob(self._task, round_, seed, own, threads, packages=self.packages)
             await self._guide(folder, job, state)
             return await asyncio.to_thread(job_folder.read_finished, folder)
 

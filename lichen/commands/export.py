@@ -52,7 +52,11 @@ def export(  # noqa: PLR0917 - options, given by name
         Path | None, typer.Option(help="With --blobs: the version's manifest (JSON).", show_default=False)
     ] = None,
     task: Annotated[
-        Path | None, typer.Option(help="With --blobs: the task.toml it was trained for.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="With --blobs: the task.toml it was trained for; with --config: a further task's name.",
+            show_default=False,
+        ),
     ] = None,
     inputs: Annotated[
         list[str] | None,
@@ -83,7 +87,8 @@ def export(  # noqa: PLR0917 - options, given by name
     """Export a global version to an ONNX bundle, checked against torch before it is written.
 
     The version is one of a coordinator's (--config, --version), which may be running or not, or a local
-    manifest with its blobs (--blobs, --manifest, --task).
+    manifest with its blobs (--blobs, --manifest, --task). With --config, --task NAME is a further task of
+    that fleet.
     """
     if context.invoked_subcommand is not None:
         if any(value is not None for value in (out, config, version, blobs, manifest, task, calibrate)):
@@ -95,12 +100,12 @@ def export(  # noqa: PLR0917 - options, given by name
         raise NotWritten(f"--out {out}: is no file; choose another place", exit_codes.CANTCREAT)
     by_hand = {"--blobs": blobs, "--manifest": manifest, "--task": task}
     if config is not None:
-        if given := [name for name, value in by_hand.items() if value is not None]:
+        if given := [name for name in ("--blobs", "--manifest") if by_hand[name] is not None]:
             raise typer.BadParameter(f"{given[0]} and --config exclude each other: the coordinator knows it")
         from lichen.commands.export_version import version_of  # noqa: PLC0415 - a machine that only exports has no SQL
 
         with TemporaryDirectory(prefix="lichen-export-") as scratch:
-            chosen = version_of(config, version, Path(scratch))
+            chosen = version_of(config, version, Path(scratch), None if task is None else str(task))
             chosen = replace(chosen, packages=(*chosen.packages, *(allow_package or ())))
             _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
         return

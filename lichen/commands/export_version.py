@@ -19,20 +19,23 @@ from protocol.tasks.task import Task
 BEST: Final = "best"
 
 
-def version_of(config: Path, chosen: str | None, scratch: Path) -> ExportChoice:
+def version_of(
+    config: Path, chosen: str | None, scratch: Path, further_task: str | None = None
+) -> ExportChoice:
     """The version, its task and the folder of its blobs; the coordinator may run.
 
     Args:
         config: coordinator.toml.
         chosen: number of the version, or ``best``: by the coordinator's evaluation; None: the newest.
         scratch: an empty folder, for the blobs of a coordinator that has them in a bucket.
+        further_task: of the fleet; None: its main task.
 
     Raises:
-        Misconfigured: the coordinator never ran, has no such version, or has removed it; the message names
-            the available ones.
+        Misconfigured: there is no such task, the coordinator never ran, has no such version, or has removed
+            it; the message names the available ones.
         Transient: the bucket does not answer.
     """
-    settings = load_settings(config)
+    settings = load_settings(config).for_task(further_task)
     location, blobs = settings.location, settings.state_dir / "blobs"
     if not location.exists():
         raise Misconfigured(

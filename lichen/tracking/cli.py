@@ -21,6 +21,10 @@ def mlflow(
         str, typer.Option("--experiment", help="Name; default: the fleet's.", show_default=False)
     ] = "",
     *,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="NAME", help="A further task of the fleet; default: the main task."),
+    ] = None,
     bundles: Annotated[
         bool, typer.Option("--bundles/--no-bundles", help="Also store the bundles of exported versions.")
     ] = True,
@@ -41,7 +45,7 @@ def mlflow(
     from lichen.tracking.follower import Follower  # noqa: PLC0415 - as above
     from lichen.tracking.mlflow_store import MlflowStore  # noqa: PLC0415 - as above
 
-    settings = load_settings(config)
+    settings = load_settings(config).for_task(task)
     target = MlflowStore(store, experiment or settings.fleet, settings.fleet)
     follower = Follower(settings, target, bundles=bundles)
     try:

@@ -216,7 +216,7 @@ def _status(group: "asyncio.Task[None]") -> int:
 
 def report(error: BaseException) -> int:
     """Log an error, or each one of a group, and return its exit status."""
-    errors = list(_flat(error))
+    errors = list(each_error(error))
     wrong = [e for e in errors if isinstance(e, Misconfigured)]
     for mistake in wrong:
         _log.error("misconfigured", error=str(mistake))
@@ -231,10 +231,11 @@ def report(error: BaseException) -> int:
     return exit_codes.SOFTWARE
 
 
-def _flat(error: BaseException) -> Iterator[BaseException]:
+def each_error(error: BaseException) -> Iterator[BaseException]:
+    """An error itself, or each one of a group."""
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
-            yield from _flat(one)
+            yield from each_error(one)
     else:
         yield error
 

@@ -22,6 +22,7 @@ import structlog
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from runtime import exit_codes
 from runtime.process.exit_check import has_ended
+from runtime.process.worker_turns import WorkerTurns
 
 _log = structlog.get_logger(__name__)
 _STDERR_BYTES: Final = 4096
@@ -110,6 +111,7 @@ class Worker:
         warm: keep the child between jobs (imports and torch start-up happen once).
         hidden: paths that the child cannot open, if the kernel has Landlock
             (:mod:`runtime.process.hide_paths`).
+        turns: shared with others, whose child processes it limits; None: there is no limit.
     """
 
     module: str
@@ -118,6 +120,7 @@ class Worker:
     env: Mapping[str, str] | None = None
     warm: bool = True
     hidden: Sequence[Path] = ()
+    turns: WorkerTurns | None = None
 
     def __post_init__(self) -> None:
         self._through = (
@@ -136,7 +139,7 @@ class Worker:
         return None if self._child is None else self._child.process.pid
 
     async def run(self, job_dir: Path, timeout_s: float) -> None:
-        """Run one job, after the job before. Time-out or cancellation kill the whole process group.
+        """Run one job, after the job before, and in its turn. Time-out and cancellation kill its group.
 
         Raises:
             WorkerFailed: it died, was killed, timed out, or met a fault; the detail has the end of its
@@ -144,7 +147,7 @@ class Worker:
             Misconfigured, Refused: reported by the worker.
         """
         job = os.path.abspath(job_dir)  # noqa: PTH100, ASYNC240 - a path as text; no file is accessed
-        async with self._lock:
+        async with self._lock, self.turns.turn(self) if self.turns else contextlib.nullcontext():
             await self._stop_idle_timer()
             child = await self._ready(job)
             self._child, keep = child, False

@@ -1,0 +1,1 @@
+"""Further tasks of a fleet in one process (docs/several-tasks.md)."""
