@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from console.access.forgery import SAFE, foreign, require_header
+from console.navigation import TaskNames, header
 from console.openapi import PREFIX, Trouble, document
 from console.ports import Access, ConsolePart, Endpoint, Viewer, asks_for_region, status_of, viewer_of
 from console.words import FILTERS
@@ -45,6 +46,7 @@ class Console:
         parts: pages and operations.
         hosts: names under which a browser may reach it.
         given: further names of every template.
+        tasks: the further tasks of the fleet; None: it has none.
     """
 
     def __init__(
@@ -54,8 +56,10 @@ class Console:
         hosts: Iterable[str],
         *,
         given: Mapping[str, Any] | None = None,
+        tasks: TaskNames | None = None,
     ) -> None:
         self._parts = parts
+        self._tasks = tasks
         assets = Assets(name for one in parts for name in one.assets)
         packages = [*(name for one in parts for name in one.templates), "console"]
         self._pages = Pages(packages, assets, FILTERS, given)
@@ -91,9 +95,9 @@ class Console:
             return Markup("" if viewer is None else "".join(found))  # noqa: S704 - each part escapes its own
 
         shown = {
+            **header(request, links, () if self._tasks is None else self._tasks.names),
             "path": request.url.path,
             "viewer": viewer,
-            "navigation": links,
             "controls": controls,
             "region": asks_for_region(request),
         }

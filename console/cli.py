@@ -51,7 +51,7 @@ def serve(
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key: give both, or none")
     files = None if tls_cert is None or tls_key is None else TlsFiles(tls_cert, tls_key)
-    options = ServeOptions(listen, tuple(host or ()), closed, tls, files)
+    options = ServeOptions(listen, tuple(host or ()), closed, tls, files, config)
     with run_as_owner(settings.state_dir):
         status = run(lambda: serve_settings(settings, options))
     raise typer.Exit(status)

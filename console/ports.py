@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -13,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from protocol.errors import Reason, Refused
 
+TASKS: Final = "/tasks"
 _STATUS: Final = {
     Reason.DUPLICATE: 409,
     Reason.FULL: 503,
@@ -95,19 +97,27 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class NavigationLink:
-    """An entry of the navigation."""
+    """An entry of the navigation.
+
+    Attributes:
+        path: of its page; of a page of a task, below the task's address.
+        words: on it.
+        role: the least role that sees it.
+        of_fleet: the page is the same for all tasks.
+    """
 
     path: str
     words: str
     role: Role = Role.VIEWER
+    of_fleet: bool = False
 
 
 Controls = Callable[[Request, str, Mapping[str, Any]], str]
 """Forms and buttons for a place of a page, as HTML: ``(request, place, subject)``. Places: ``device``,
 ``log`` and ``refusals`` (subject ``{"device": NAME}``), ``round`` (``{"round": N}``), ``rollout``
-(``{"rollout": N, "phase": WORD}``), ``enrolment`` (``{"device": NAME, "status": WORD}``), ``fleet``,
-``rounds``, ``rollouts`` (``{}``). Further keys: ``status`` and ``quarantined`` of a ``device``, ``last``
-(number) of ``rollouts``."""
+(``{"rollout": N, "phase": WORD}``), ``enrolment`` (``{"device": NAME, "status": WORD}``), ``rounds``
+(``{"ordered": WORD}``), ``fleet``, ``rollouts`` (``{}``). Further keys: ``status`` and ``quarantined`` of a
+``device``, ``last`` (number) of ``rollouts``."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +162,18 @@ def viewer_of(request: HTTPConnection, least: Role = Role.VIEWER) -> Viewer:
 def asks_for_region(request: HTTPConnection) -> bool:
     """Whether a page asks for its live region alone, and not for what is around it."""
     return request.headers.get("hx-target") == "live"
+
+
+def base_of(request: HTTPConnection) -> str:
+    """The address below which the task of a request has its pages: ``/tasks/NAME``; empty: the main task."""
+    name = task_of(request)
+    return "" if name is None else f"{TASKS}/{quote(name, safe='')}"
+
+
+def task_of(request: HTTPConnection) -> str | None:
+    """The name of the task in the address of a request; None: the main task, or a page of the fleet."""
+    name: str | None = request.path_params.get("task")
+    return name
 
 
 def render(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:

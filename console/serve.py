@@ -1,9 +1,11 @@
 """The console, from its settings to an exit status."""
 
+import asyncio
 import contextlib
 import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -14,22 +16,17 @@ from console.access.sign_in import SessionAccess
 from console.access.tls import ConsoleTls, TlsFiles
 from console.actions.part import ConsoleActions
 from console.app import Console
-from console.tables.bundle_files import BundleFiles
-from console.tables.connection import TablesConnection
-from console.tables.marks import MARKS
-from console.tables.shared_readings import SharedReadings
-from console.tables.watch import TableWatch
-from console.views.device_views import DeviceViews
-from console.views.evaluations.device_evaluations import DeviceEvaluationPages
-from console.views.overview import Overview
-from console.views.rollouts import RolloutPages
-from console.views.rounds import RoundPages
-from console.views.versions import VersionPages
+from console.tasks.open_sites import OpenSites
+from console.tasks.overview import TaskOverview
+from console.tasks.pages_of_tasks import part_of_tasks
+from console.tasks.summaries import TaskSummaries
+from console.tasks.task_list import TaskList
+from console.tasks.task_site import TaskSite
+from console.views.device_views import AdmissionViews
 from coordinator.config.coordinator import CoordinatorSettings
 from runtime import logs
 from runtime.process.daemon import supervise
 from runtime.process.garbage import collect_seldom
-from runtime.web.events import EventStream
 from runtime.web.server import PageServer, address, is_loopback
 
 log = structlog.get_logger(__name__)
@@ -49,6 +46,7 @@ class ServeOptions:
         closed: everybody signs in, also those who only look on this machine.
         tls: TLS also on the loopback address; other addresses have it always.
         files: a certificate and its key; None: one of the fleet's authority.
+        config: the file of the settings, whose tasks are read again when it changes; None: they stay.
     """
 
     listen: str = LISTEN
@@ -56,6 +54,7 @@ class ServeOptions:
     closed: bool = False
     tls: bool = False
     files: TlsFiles | None = None
+    config: Path | None = None
 
 
 class RunningConsole:
@@ -75,10 +74,17 @@ class RunningConsole:
         tls = None
         if options.tls or options.files is not None or not is_loopback(host):
             tls = ConsoleTls(settings, host, options.hosts, options.files)
-        events = EventStream()
-        # Of the watch alone: no page waits until the status is read.
-        self._watched, self._tables = TablesConnection(settings.location), TablesConnection(settings.location)
-        self.watch = watch = TableWatch(settings, self._watched, events, MARKS)
+        self.tasks = TaskList(settings, options.config)
+        self.summaries = TaskSummaries(self.tasks)
+
+        async def tasks_of(device: str) -> tuple[str | None, ...]:
+            return await asyncio.to_thread(self.summaries.tasks_of, device)
+
+        self._main = main = TaskSite(settings, tasks_of)
+        self.sites = OpenSites(self.tasks, tasks_of)
+        self.watch = main.watch
+        admission = AdmissionViews(settings, main.watch, main.devices, main.events)
+        overview = TaskOverview(self.tasks, self.summaries, main.watch)
         names = [*_LOCAL, host, socket.gethostname(), *options.hosts, *(() if tls is None else tls.hosts)]
         self._accounts = Accounts(settings.location)
         access = SessionAccess(
@@ -87,31 +93,32 @@ class RunningConsole:
             open_viewing=not options.closed and is_loopback(host),
             certificates=None if tls is None else tls.certificates,
         )
-        readings = SharedReadings(self._tables, watch)
-        self._devices = DeviceViews(settings, watch, readings, events)
-        parts = [
-            Overview(settings, watch, readings, events).part(),
-            RoundPages(watch, readings).part(),
-            VersionPages(watch, readings, BundleFiles(settings), settings.fleet).part(),
-            DeviceEvaluationPages(watch, readings).part(),
-            RolloutPages(settings, watch, readings).part(),
-            *self._devices.parts(),
+        self.parts = (
+            *main.parts,
+            overview.part(),
+            part_of_tasks(main, self.sites),
+            *admission.parts(),
             session_part(),
-            ConsoleActions(settings, watch).part(),
-        ]
-        self.parts = tuple(parts)
-        console = Console(access, self.parts, names, given={"fleet": settings.fleet})
+            ConsoleActions(self.tasks.settings_of).part(),
+        )
+        console = Console(access, self.parts, names, given={"fleet": settings.fleet}, tasks=self.tasks)
         server = PageServer(console.asgi, host, port, None if tls is None else tls.context)
         self.url = f"http{'' if tls is None else 's'}://{f'[{host}]' if ':' in host else host}:{server.port}"
-        self.services = {"tables": watch.run, "pages": server.run, **self._devices.services()}
+        self.services = {
+            **main.services,
+            "pages": server.run,
+            "task-list": self.tasks.run,
+            "task-sites": self.sites.run,
+            **overview.services(),
+            **admission.services(),
+        }
         if tls is not None:
             self.services["certificate"] = tls.run
 
     def close(self) -> None:
         """Close what it holds of the tables."""
-        self._devices.close()
-        self._watched.close()
-        self._tables.close()
+        self._main.close()
+        self.summaries.close_idle(0.0)
         self._accounts.close()
 
 

@@ -25,7 +25,7 @@ class ActionCall:
     """One call of an action.
 
     Attributes:
-        settings: of the coordinator.
+        settings: of the task that it acts on; of the main task, if the action is the fleet's.
         person: who acts.
         path: the names in the path.
         body: an instance of the action's ``body``.
@@ -51,6 +51,7 @@ class ConsoleAction:
         body: the model of its JSON body, and of the fields of its form.
         answer: the model of its answer.
         run: does it; synchronous; raises ``LichenError``.
+        of_fleet: it is the same for all tasks, and has one address.
     """
 
     name: str
@@ -60,6 +61,7 @@ class ConsoleAction:
     body: type[BaseModel]
     answer: type[ActionAnswer]
     run: Callable[[ActionCall], ActionAnswer]
+    of_fleet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class ActionForm:
     inputs: tuple[FormInput, ...] = ()
     danger: bool = False
 
-    @property
-    def target(self) -> str:
-        """Where it is sent."""
-        return FORMS + self.action.path.replace(":int}", "}").format_map(self.path)
+    def target(self, base: str) -> str:
+        """Where it is sent from a page of the task whose addresses begin with ``base``."""
+        path = FORMS + self.action.path.replace(":int}", "}").format_map(self.path)
+        return path if self.action.of_fleet else base + path

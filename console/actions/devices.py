@@ -102,9 +102,17 @@ APPROVE = ConsoleAction(
     SeenDevice,
     DeviceApproved,
     _approve,
+    of_fleet=True,
 )
 REVOKE = ConsoleAction(
-    "device.revoke", f"{_AT}/revoke", Role.ADMIN, "Revoke a device", SeenDevice, DeviceRevoked, _revoke
+    "device.revoke",
+    f"{_AT}/revoke",
+    Role.ADMIN,
+    "Revoke a device",
+    SeenDevice,
+    DeviceRevoked,
+    _revoke,
+    of_fleet=True,
 )
 FORGET = ConsoleAction(
     "device.forget",
@@ -116,7 +124,14 @@ FORGET = ConsoleAction(
     _forget,
 )
 INVITE = ConsoleAction(
-    "device.invite", "/invites", Role.ADMIN, "Make an invite for a device", NewInvite, DeviceInvited, _invite
+    "device.invite",
+    "/invites",
+    Role.ADMIN,
+    "Make an invite for a device",
+    NewInvite,
+    DeviceInvited,
+    _invite,
+    of_fleet=True,
 )
 ACTIONS = (ASK_STATE, ASK_LOGS, RELEASE, APPROVE, REVOKE, FORGET, INVITE)
 

@@ -17,8 +17,19 @@ from console.access.listing import PeopleAnswer, read_people
 from console.access.sign_in import own_path
 from console.actions import devices, people, rollouts, rounds
 from console.actions.definitions import FORMS, ActionCall, ActionForm, ConsoleAction
-from console.ports import ConsolePart, Endpoint, NavigationLink, Role, Viewer, render, status_of, viewer_of
-from console.tables.watch import TableWatch
+from console.ports import (
+    TASKS,
+    ConsolePart,
+    Endpoint,
+    NavigationLink,
+    Role,
+    Viewer,
+    base_of,
+    render,
+    status_of,
+    task_of,
+    viewer_of,
+)
 from coordinator.actions.answers import ActionAnswer, DeviceInvited, LinkMade
 from coordinator.audit.chain import Person
 from coordinator.config.coordinator import CoordinatorSettings
@@ -37,6 +48,7 @@ ACTIONS: Final[tuple[ConsoleAction, ...]] = (
 )
 _AT_ONCE: Final = 2
 """Actions at a time: one may wait for the broker, and looking goes on meanwhile."""
+_AT: Final = TASKS + "/{task}"
 _OWN_FIELDS: Final = frozenset({"csrf", "back"})
 
 
@@ -44,26 +56,30 @@ class ConsoleActions:
     """Carries actions out, and gives their forms.
 
     Args:
-        settings: of the coordinator.
-        watch: how things stand, as pages show it.
+        settings_of: the settings of a task by its name, None: of the main one; raises ``HTTPException`` 404.
     """
 
-    def __init__(self, settings: CoordinatorSettings, watch: TableWatch) -> None:
-        self._settings = settings
-        self._watch = watch
+    def __init__(self, settings_of: Callable[[str | None], CoordinatorSettings]) -> None:
+        self._settings_of = settings_of
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._pages = Pages([__package__], Assets())
 
     def part(self) -> ConsolePart:
         """For the application."""
         forms = [Route(FORMS + one.path, self._from_form(one), methods=["POST"]) for one in ACTIONS]
+        of_tasks = [one for one in ACTIONS if not one.of_fleet]
+        forms += [Route(_AT + FORMS + one.path, self._from_form(one), methods=["POST"]) for one in of_tasks]
         listing = Endpoint(
             "GET", "/people", "People, links, sessions", PeopleAnswer, self._people, Role.ADMIN
         )
         return ConsolePart(
             routes=[*forms, Route("/people", self._people_page, methods=["GET"])],
-            endpoints=[listing, *(self._endpoint(one) for one in ACTIONS)],
-            navigation=[NavigationLink("/people", "People", Role.ADMIN)],
+            endpoints=[
+                listing,
+                *(self._endpoint(one, one.path) for one in ACTIONS),
+                *(self._endpoint(one, _AT + one.path) for one in of_tasks),
+            ],
+            navigation=[NavigationLink("/people", "People", Role.ADMIN, of_fleet=True)],
             templates=[__package__],
             controls=self.controls,
         )
@@ -82,7 +98,7 @@ class ConsoleActions:
             "refusals": lambda: devices.forms_of_refusals(subject),
             "rollout": lambda: rollouts.forms_of_rollout(subject),
             "rollouts": lambda: rollouts.forms_of_rollouts(subject),
-            "rounds": lambda: rounds.forms_of_rounds(self._watch.picture.status.get("rounds_ordered")),
+            "rounds": lambda: rounds.forms_of_rounds(subject),
         }
         return forms[place]() if place in forms else []
 
@@ -92,23 +108,27 @@ class ConsoleActions:
         if not allowed:
             return ""
         back = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        text = self._pages.html("forms.html", forms=allowed, token=viewer.token, back=back)
+        text = self._pages.html(
+            "forms.html", forms=allowed, token=viewer.token, back=back, base=base_of(request)
+        )
         return Markup(text)  # noqa: S704 - the template escapes every value
 
     async def _perform(self, action: ConsoleAction, request: Request, body: BaseModel) -> ActionAnswer:
         viewer = viewer_of(request, action.role)
-        for key, value in request.path_params.items():
+        path = {key: value for key, value in request.path_params.items() if key != "task"}
+        for key, value in path.items():
             if isinstance(value, str) and (words := name_trouble(value)):
                 raise Refused(Reason.MALFORMED, f"{key}: {words}")
         address = request.headers.get("origin") or f"{request.url.scheme}://{request.headers['host']}"
         person = Person(viewer.name, viewer.role.words, viewer.how)
-        call = ActionCall(self._settings, person, dict(request.path_params), body, address)
+        task = task_of(request)
+        call = ActionCall(self._settings_of(task), person, path, body, address)
         async with self._turn:
             done = await asyncio.shield(asyncio.to_thread(action.run, call))
-        log.info("acted", action=action.name, who=viewer.name)
+        log.info("acted", action=action.name, who=viewer.name, task=task)
         return done
 
-    def _endpoint(self, action: ConsoleAction) -> Endpoint:
+    def _endpoint(self, action: ConsoleAction, path: str) -> Endpoint:
         async def handle(request: Request) -> BaseModel:
             is_empty = request.headers.get("content-length", "0") == "0"
             value = (
@@ -116,9 +136,7 @@ class ConsoleActions:
             )
             return await self._perform(action, request, _checked(action.body, value))
 
-        return Endpoint(
-            "POST", action.path, action.summary, action.answer, handle, action.role, body=action.body
-        )
+        return Endpoint("POST", path, action.summary, action.answer, handle, action.role, body=action.body)
 
     def _from_form(self, action: ConsoleAction) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -139,11 +157,11 @@ class ConsoleActions:
         return answer
 
     async def _people(self, request: Request) -> PeopleAnswer:  # noqa: ARG002 - a route is called with its request
-        return await asyncio.to_thread(read_people, self._settings.location)
+        return await asyncio.to_thread(read_people, self._settings_of(None).location)
 
     async def _people_page(self, request: Request) -> Response:
         viewer = viewer_of(request, Role.ADMIN)
-        found = await asyncio.to_thread(read_people, self._settings.location)
+        found = await asyncio.to_thread(read_people, self._settings_of(None).location)
         return render(
             request,
             "people.html",

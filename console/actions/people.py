@@ -48,12 +48,28 @@ def _sign_out(call: ActionCall) -> PersonSignedOut:
 
 
 _AT = "/people/{person}"
-LINK = ConsoleAction("person.link", "/links", Role.ADMIN, "Make a one-time link", NewLink, LinkMade, _link)
+LINK = ConsoleAction(
+    "person.link", "/links", Role.ADMIN, "Make a one-time link", NewLink, LinkMade, _link, of_fleet=True
+)
 ROLE = ConsoleAction(
-    "person.role", f"{_AT}/role", Role.ADMIN, "Give a person another role", NewRole, PersonChanged, _role
+    "person.role",
+    f"{_AT}/role",
+    Role.ADMIN,
+    "Give a person another role",
+    NewRole,
+    PersonChanged,
+    _role,
+    of_fleet=True,
 )
 REVOKE = ConsoleAction(
-    "person.revoke", f"{_AT}/revoke", Role.ADMIN, "Revoke a person", NoBody, PersonRevoked, _revoke
+    "person.revoke",
+    f"{_AT}/revoke",
+    Role.ADMIN,
+    "Revoke a person",
+    NoBody,
+    PersonRevoked,
+    _revoke,
+    of_fleet=True,
 )
 SIGN_OUT = ConsoleAction(
     "session.end",
@@ -63,6 +79,7 @@ SIGN_OUT = ConsoleAction(
     NoBody,
     PersonSignedOut,
     _sign_out,
+    of_fleet=True,
 )
 ACTIONS = (LINK, ROLE, REVOKE, SIGN_OUT)
 

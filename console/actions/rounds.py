@@ -1,5 +1,6 @@
 """The rounds: hold, resume, end."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -50,8 +51,9 @@ ACTIONS = (HOLD, RESUME, END)
 _WHY = FormInput("why", "Why", hint="for others, in the status and the audit log")
 
 
-def forms_of_rounds(ordered: str | None) -> list[ActionForm]:
-    """For the place ``rounds``; ``ordered``: as ``rounds_ordered`` of the status; None: not known."""
+def forms_of_rounds(subject: Mapping[str, Any]) -> list[ActionForm]:
+    """For the place ``rounds``: ``{"ordered": WORD}``, ``rounds_ordered`` of the status; None: not known."""
+    ordered = subject.get("ordered")
     if ordered is None:
         return []
     seen = {"seen": ordered or "open"}

@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.storage.database import Database
 from coordinator.storage.location import Location
 from protocol.errors import LichenError, Transient
@@ -23,23 +24,36 @@ class TablesConnection:
 
     Args:
         location: of the tables.
+        absent: what a person should know if there are none.
     """
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, absent: str = "has this coordinator ever run?") -> None:
         self._location = location
+        self._absent = absent
         self._lock = threading.Lock()
         self._store: Database | None = None
         self._opened = 0.0
         self._file: tuple[int, int] | None = None
+        self._is_closed = False
+
+    @classmethod
+    def of_task(cls, settings: CoordinatorSettings) -> Self:
+        """To the tables of the task of these settings."""
+        if settings.further_task is None:
+            return cls(settings.location)
+        return cls(settings.location, "the coordinator makes its tables when it begins this task")
 
     def read(self, query: Callable[[Database], T]) -> T:
         """What a function reads, as of one moment.
 
         Raises:
             Misconfigured: the tables are of another release, damaged, or not ours to read.
-            Transient: there are none yet, they are held, or the server cannot be reached.
+            Transient: there are none yet, they are held, the server cannot be reached, or :meth:`close` was
+                called: nobody looks at them any more.
         """
         with self._lock:
+            if self._is_closed:
+                raise Transient(f"{self._location.where} is read no more: nobody looked; load the page again")
             store = self._open()
             try:
                 with store.snapshot():
@@ -58,8 +72,9 @@ class TablesConnection:
         return self._opened, self._location.change_mark(store)
 
     def close(self) -> None:
-        """Close the connection; the next read opens another."""
+        """Close the connection, for good."""
         with self._lock:
+            self._is_closed = True
             self._close()
 
     def _open(self) -> Database:
@@ -68,7 +83,7 @@ class TablesConnection:
             return self._store
         self._close()
         if not self._location.exists():
-            raise Transient(f"{self._location.where} is not there; has this coordinator ever run?")
+            raise Transient(f"{self._location.where} is not there; {self._absent}")
         self._store = self._location.database(read_only=True)
         self._opened, self._file = time.monotonic(), file
         return self._store

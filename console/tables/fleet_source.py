@@ -118,10 +118,12 @@ class FleetSource:
     Args:
         location: of the tables.
         tables: the coordinator's own.
+        main: where the main task's tables are: admission is there for all tasks; None: these are.
     """
 
-    def __init__(self, location: Location, tables: TablesConnection) -> None:
-        self._location = location
+    def __init__(self, location: Location, tables: TablesConnection, main: Location | None = None) -> None:
+        self._admission = main or location
+        self._is_apart = self._admission != location
         self._tables = tables
         self._parts = _FleetParts()
         self._rest: tuple[Any, ...] = ()
@@ -133,7 +135,7 @@ class FleetSource:
 
     def read(self) -> tuple[FleetPicture, str]:
         """The picture, and a text that changes with it; raises as :meth:`TablesConnection.read`."""
-        mark, now = self._tables.read(self._tables.mark), time.time()
+        mark, now = self._tables.read(self._marks), time.time()
         if self._picture is None or mark != self._mark or now >= self._until:
             try:
                 picture = self._read(now)
@@ -143,11 +145,15 @@ class FleetSource:
             self._picture, self._mark, self._until = picture, mark, _ends(picture)
         return self._picture, digest(self._began, self._count)
 
+    def _marks(self, store: Database) -> Hashable:
+        own = self._tables.mark(store)
+        return (own, self._admission.mark(IDENTITIES, store)) if self._is_apart else own
+
     def _read(self, now: float) -> FleetPicture:
         if now >= self._until:
             self._parts.identities.forget()
-        mark = self._tables.read(lambda store: self._location.mark(IDENTITIES, store))
-        identities, changed = self._parts.identities.get(mark, lambda: read_identities(self._location))
+        mark = self._tables.read(lambda store: self._admission.mark(IDENTITIES, store))
+        identities, changed = self._parts.identities.get(mark, lambda: read_identities(self._admission))
         return self._tables.read(lambda store: self._of(store, identities, now, whole=changed))
 
     def _of(self, store: Database, identities: Identities, now: float, *, whole: bool) -> FleetPicture:

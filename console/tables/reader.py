@@ -110,9 +110,10 @@ class SharedReader(Generic[T]):
             self._pace.spend(cpu_s, is_news=self.reading.revision != before)
         self._events.publish({self._subject: self.reading.revision})
 
-    async def run(self) -> None:
-        """Read at the start, so that the first viewer waits less, and then for ever while somebody looks."""
-        await self.again()
+    async def run(self, *, at_start: bool = True) -> None:
+        """Read for ever while somebody looks; ``at_start``: also now, so that the first viewer waits less."""
+        if at_start:
+            await self.again()
         while True:
             if not self._wanted():
                 self._wake.clear()

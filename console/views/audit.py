@@ -32,6 +32,8 @@ class AuditQuery(ListQuery):
     """Its name, or the first word of it: ``device`` or ``device.revoke``."""
     device: Text = ""
     """A part of what was acted on."""
+    task: Text = ""
+    """The further task that it was about."""
 
 
 class AuditEntryAnswer(BaseModel):
@@ -46,6 +48,7 @@ class AuditEntryAnswer(BaseModel):
     target: str
     outcome: str
     of: int | None
+    task: str | None
 
     @classmethod
     def of_entry(cls, one: AuditEntry) -> "AuditEntryAnswer":
@@ -112,7 +115,7 @@ class AuditView:
                 Endpoint("GET", PATH, "Rows of the audit log", AuditAnswer, self._answer, query=AuditQuery),
                 Endpoint("GET", PATH + "/check", checked, AuditCheckAnswer, self._checked),
             ],
-            navigation=[NavigationLink(PATH, "Audit")],
+            navigation=[NavigationLink(PATH, "Audit", of_fleet=True)],
         )
 
     async def _page(self, request: Request) -> Response:
@@ -181,5 +184,9 @@ def _matching(rows: Sequence[AuditEntry] | None, query: AuditQuery) -> Sequence[
         if (not person or person in one.who.lower())
         and (not query.action or one.action == query.action or one.action.startswith(query.action + "."))
         and (not device or device in one.target.lower())
-        and (not words or words in f"{one.who}\n{one.action}\n{one.target}\n{one.outcome}".lower())
+        and (not query.task or query.task == one.task)
+        and (
+            not words
+            or words in f"{one.who}\n{one.action}\n{one.target}\n{one.task or ''}\n{one.outcome}".lower()
+        )
     ]

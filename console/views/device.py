@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pydantic import BaseModel
@@ -29,6 +30,8 @@ from coordinator.admission.quarantine import OffenceRecord
 from coordinator.identity.store import DeviceRow
 from protocol.errors import LichenError, Reason, Refused
 
+TasksOfDevice = Callable[[str], Awaitable[tuple[str | None, ...]]]
+"""Names of the tasks that a device takes part in, None for the main one; empty if the fleet has one task."""
 _FRESH_S: Final = 1.0
 """Viewers of the same device within this time share what was read."""
 _HELD: Final = 64
@@ -117,6 +120,7 @@ class DeviceDetailAnswer(BaseModel):
 
     ``windows``: by modality, then by class. ``classes``: their labels. ``history``: ``at`` (Unix seconds)
     and columns of the same length. ``quarantine``: None: it is in none. ``certificate``: None: not enrolled.
+    ``tasks``: that it takes part in, null for the main one; empty if the fleet has one task.
     """
 
     read_wall: float
@@ -130,6 +134,7 @@ class DeviceDetailAnswer(BaseModel):
     refusals: tuple[RefusalAnswer, ...]
     quarantine: QuarantineAnswer | None
     certificate: CertificateAnswer | None
+    tasks: tuple[str | None, ...]
 
 
 class OneDevice:
@@ -140,6 +145,7 @@ class OneDevice:
         fleet: reads all devices.
         tables: for what only this page reads.
         logs: log lines of devices, for operators.
+        tasks_of: finds the tasks that a device takes part in.
     """
 
     def __init__(
@@ -148,8 +154,10 @@ class OneDevice:
         fleet: SharedReader[FleetPicture],
         tables: TablesConnection,
         logs: DeviceLogReadings,
+        tasks_of: TasksOfDevice,
     ) -> None:
         self._logs = logs
+        self._tasks_of = tasks_of
         self._watch = watch
         self._fleet = fleet
         self._tables = tables
@@ -223,8 +231,9 @@ class OneDevice:
         certificate = picture.identities.devices.get(one.name)
         conduct = picture.quarantine.get(one.name)
         logs = await self._logs.get(one.name) if request.state.viewer.role >= Role.OPERATOR else None
+        tasks = await self._tasks_of(one.name)
         state = (status.trouble, status.status.get("running"), trouble)
-        shown = content_of(request, one, detail, certificate, conduct, state, logs)
+        shown = content_of(request, one, detail, certificate, conduct, state, logs, tasks)
         if (same := unchanged(request, shown)) is not None:
             return same
         return render(
@@ -239,6 +248,7 @@ class OneDevice:
             windows=_windows(picture, detail),
             charts=charts_of(detail.history),
             logs=logs,
+            tasks_of_it=tasks,
             shown=shown,
         )
 
@@ -265,6 +275,7 @@ class OneDevice:
             refusals=tuple(RefusalAnswer.of(row) for row in detail.refusals),
             quarantine=None if conduct is None else QuarantineAnswer.of(one.name, conduct),
             certificate=None if certificate is None else CertificateAnswer.of(certificate),
+            tasks=await self._tasks_of(one.name),
         )
 
 

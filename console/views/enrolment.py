@@ -92,7 +92,7 @@ class EnrolmentView:
         return ConsolePart(
             routes=[Route(PATH, self._page, methods=["GET"])],
             endpoints=[Endpoint("GET", PATH, words, EnrolmentAnswer, self._answer, query=EnrolmentQuery)],
-            navigation=[NavigationLink(PATH, "Enrolment")],
+            navigation=[NavigationLink(PATH, "Enrolment", of_fleet=True)],
         )
 
     async def _page(self, request: Request) -> Response:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.ports import ConsolePart, Endpoint, NavigationLink, render
+from console.ports import ConsolePart, Endpoint, NavigationLink, base_of, render
 from console.tables.fleet import FleetMember, FleetPicture
 from console.tables.reader import SharedReader
 from console.tables.watch import TableWatch
@@ -168,7 +168,7 @@ class FleetDevices:
         state = (status.trouble, status.status.get("running"))
 
         def look() -> tuple[Listing[FleetMember], str]:
-            found = Listing(PATH, query, matching(reading.value, query))
+            found = Listing(base_of(request) + PATH, query, matching(reading.value, query))
             totals = _totals(reading.value)
             return found, digest(query, found.total, found.rows, state, reading.trouble, totals)
 
@@ -195,7 +195,7 @@ class FleetDevices:
     async def _list(self, request: Request) -> DevicesAnswer:
         query = query_of(request, DevicesQuery)
         reading = await self._fleet.newest()
-        found = Listing(PATH, query, matching(reading.value, query))
+        found = Listing(base_of(request) + PATH, query, matching(reading.value, query))
         return DevicesAnswer(
             read_wall=reading.wall,
             trouble_of_tables=reading.trouble,

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.ports import ConsolePart, Endpoint, NavigationLink, render
+from console.ports import ConsolePart, Endpoint, NavigationLink, base_of, render
 from console.tables.fleet import FleetPicture, RefusalCount
 from console.tables.reader import SharedReader
 from console.tables.refused_updates import RefusedUpdate
@@ -98,7 +98,7 @@ class RefusalsView:
         query = query_of(request, RefusalsQuery)
         reading, status = await self._fleet.newest(), self._watch.picture
         picture = reading.value
-        found = Listing(PATH, query, _matching(picture, query))
+        found = Listing(base_of(request) + PATH, query, _matching(picture, query))
         updates = _updates(picture, query)
         barred = [] if picture is None else list(picture.quarantine.items())
         state = (status.trouble, status.status.get("running"), reading.trouble, picture is None)
@@ -125,7 +125,7 @@ class RefusalsView:
     async def _answer(self, request: Request) -> RefusalsAnswer:
         query = query_of(request, RefusalsQuery)
         reading = await self._fleet.newest()
-        found = Listing(PATH, query, _matching(reading.value, query))
+        found = Listing(base_of(request) + PATH, query, _matching(reading.value, query))
         return RefusalsAnswer(
             read_wall=reading.wall,
             trouble_of_tables=reading.trouble,

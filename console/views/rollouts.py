@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.ports import ConsolePart, Endpoint, NavigationLink, render
+from console.ports import ConsolePart, Endpoint, NavigationLink, base_of, render
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
 from console.views.overview import WaitAnswer
@@ -22,6 +22,7 @@ from coordinator.status.rollouts import detail, list_rollouts, with_reports
 from coordinator.status.versions import known_versions
 from coordinator.storage.database import Database
 
+_PATH: Final = "/rollouts"
 KINDS: Final = {"committed": "good", "rolled_back": "bad", "refused": "bad", "trial": "", "waiting": ""}
 """Of a device's phase: kind of tag."""
 _ORDER: Final = ("refused", "rolled_back", "trial", "waiting", "committed")
@@ -77,8 +78,8 @@ class RolloutPages:
         """For the application."""
         return ConsolePart(
             routes=[
-                Route("/rollouts", self._list_page, methods=["GET"]),
-                Route("/rollouts/{rollout:int}", self._page, methods=["GET"]),
+                Route(_PATH, self._list_page, methods=["GET"]),
+                Route(_PATH + "/{rollout:int}", self._page, methods=["GET"]),
             ],
             endpoints=[
                 Endpoint(
@@ -96,7 +97,7 @@ class RolloutPages:
                     query=RolloutDevicesQuery,
                 ),
             ],
-            navigation=[NavigationLink("/rollouts", "Rollouts")],
+            navigation=[NavigationLink(_PATH, "Rollouts")],
         )
 
     async def _list_page(self, request: Request) -> Response:
@@ -107,7 +108,7 @@ class RolloutPages:
         now = None
         if last is not None and last.over is None:
             query = RolloutDevicesQuery()
-            read = partial(self._read, number=last.number, query=query)
+            read = partial(self._read, path=_path(request, last.number), number=last.number, query=query)
             now = (await self._readings.get("rollouts", (last.number, query), read)).value
         shown = digest(self._seen(), reading.trouble)
         if (same := unchanged(request, shown)) is not None:
@@ -128,7 +129,7 @@ class RolloutPages:
 
     async def _page(self, request: Request) -> Response:
         query, number = query_of(request, RolloutDevicesQuery), request.path_params["rollout"]
-        read = partial(self._read, number=number, query=query)
+        read = partial(self._read, path=_path(request, number), number=number, query=query)
         reading = await self._readings.get("rollouts", (number, query), read)
         picture = self._watch.picture
         shown = digest(self._seen(), number, query, reading.trouble)
@@ -158,7 +159,7 @@ class RolloutPages:
         self, request: Request, query: RolloutDevicesQuery
     ) -> tuple[RolloutDetail, Listing[RolloutDeviceRow]]:
         number = request.path_params["rollout"]
-        read = partial(self._read, number=number, query=query)
+        read = partial(self._read, path=_path(request, number), number=number, query=query)
         found = (await self._readings.get("rollouts", (number, query), read)).require()
         if found is None:
             raise HTTPException(404, f"rollout {number} is not stored (any more)")
@@ -182,7 +183,7 @@ class RolloutPages:
         )
 
     def _read(
-        self, store: Database, number: int, query: RolloutDevicesQuery
+        self, store: Database, path: str, number: int, query: RolloutDevicesQuery
     ) -> tuple[RolloutDetail, Listing[RolloutDeviceRow]] | None:
         """One rollout without its list of devices, and the page of it that was asked for."""
         one = detail(self._settings.location, number, time.time())
@@ -200,7 +201,11 @@ class RolloutPages:
             rows.sort(key=lambda row: (_ORDER.index(row.phase), row.device))
         if query.order == "desc":
             rows.reverse()
-        listing = Listing(f"/rollouts/{number}", query, rows)
+        listing = Listing(path, query, rows)
         if one.open:
             listing.rows = with_reports(store, listing.rows, one.row.bundles)
         return one.model_copy(update={"devices": ()}), listing
+
+
+def _path(request: Request, number: int) -> str:
+    return f"{base_of(request)}{_PATH}/{number}"

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.ports import ConsolePart, Endpoint, NavigationLink, render
+from console.ports import ConsolePart, Endpoint, NavigationLink, base_of, render
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
 from console.views.overview import WaitAnswer
@@ -28,6 +28,7 @@ from coordinator.status.round_records import (
 from coordinator.status.rounds import count_rounds, list_rounds, read_round, read_updates
 from coordinator.storage.database import Database
 
+_PATH: Final = "/rounds"
 _ROWS: Final = 25
 _WEIGHTS: Final = 100
 STATUSES: Final = {
@@ -121,13 +122,11 @@ class RoundPages:
         """For the application."""
         return ConsolePart(
             routes=[
-                Route("/rounds", self._list_page, methods=["GET"]),
-                Route("/rounds/{round:int}", self._page, methods=["GET"]),
+                Route(_PATH, self._list_page, methods=["GET"]),
+                Route(_PATH + "/{round:int}", self._page, methods=["GET"]),
             ],
             endpoints=[
-                Endpoint(
-                    "GET", "/rounds", "Rounds, the newest first", RoundsAnswer, self._list, query=ListQuery
-                ),
+                Endpoint("GET", _PATH, "Rounds, the newest first", RoundsAnswer, self._list, query=ListQuery),
                 Endpoint("GET", "/rounds/{round:int}", "One round", RoundAnswer, self._one),
                 Endpoint(
                     "GET",
@@ -138,12 +137,13 @@ class RoundPages:
                     query=RoundDevicesQuery,
                 ),
             ],
-            navigation=[NavigationLink("/rounds", "Rounds")],
+            navigation=[NavigationLink(_PATH, "Rounds")],
         )
 
     async def _list_page(self, request: Request) -> Response:
         query = query_of(request, ListQuery)
-        reading = await self._readings.get("rounds", ("list", query.page), partial(_listed, page=query.page))
+        read = partial(_listed, path=base_of(request) + _PATH, page=query.page)
+        reading = await self._readings.get("rounds", ("list", query.page), read)
         picture = self._watch.picture
         shown = digest(_seen(picture.revisions), query, reading.trouble)
         if (same := unchanged(request, shown)) is not None:
@@ -155,15 +155,15 @@ class RoundPages:
 
     async def _list(self, request: Request) -> RoundsAnswer:
         query = query_of(request, ListQuery)
-        reading = await self._readings.get("rounds", ("list", query.page), partial(_listed, page=query.page))
+        read = partial(_listed, path=base_of(request) + _PATH, page=query.page)
+        reading = await self._readings.get("rounds", ("list", query.page), read)
         listing, rows = reading.require()
         return RoundsAnswer(total=listing.total, page=listing.number, pages=listing.pages, rounds=tuple(rows))
 
     async def _page(self, request: Request) -> Response:
         query, number = query_of(request, RoundDevicesQuery), request.path_params["round"]
-        reading = await self._readings.get(
-            "rounds", (number, query), partial(_read, number=number, query=query)
-        )
+        read = partial(_read, path=f"{base_of(request)}{_PATH}/{number}", number=number, query=query)
+        reading = await self._readings.get("rounds", (number, query), read)
         picture = self._watch.picture
         shown = digest(_seen(picture.revisions), query, reading.trouble)
         if (same := unchanged(request, shown)) is not None:
@@ -181,9 +181,8 @@ class RoundPages:
 
     async def _one(self, request: Request) -> RoundAnswer:
         number, query = request.path_params["round"], RoundDevicesQuery()
-        reading = await self._readings.get(
-            "rounds", (number, query), partial(_read, number=number, query=query)
-        )
+        read = partial(_read, path=f"{base_of(request)}{_PATH}/{number}", number=number, query=query)
+        reading = await self._readings.get("rounds", (number, query), read)
         found, picture = reading.require(), self._watch.picture
         if found is None:
             raise HTTPException(404, f"round {number} is not in the history")
@@ -204,9 +203,8 @@ class RoundPages:
 
     async def _devices(self, request: Request) -> RoundDevicesAnswer:
         query, number = query_of(request, RoundDevicesQuery), request.path_params["round"]
-        reading = await self._readings.get(
-            "rounds", (number, query), partial(_read, number=number, query=query)
-        )
+        read = partial(_read, path=f"{base_of(request)}{_PATH}/{number}", number=number, query=query)
+        reading = await self._readings.get("rounds", (number, query), read)
         found = reading.require()
         if found is None:
             raise HTTPException(404, f"round {number} is not in the history")
@@ -225,13 +223,13 @@ def _seen(revisions: Any) -> tuple[Any, Any]:
     return revisions.get("rounds"), revisions.get("status")
 
 
-def _listed(store: Database, page: int) -> tuple[Listing[int], list[RoundRow]]:
-    listing = Listing("/rounds", ListQuery(page=page), range(count_rounds(store)), _ROWS)
+def _listed(store: Database, path: str, page: int) -> tuple[Listing[int], list[RoundRow]]:
+    listing = Listing(path, ListQuery(page=page), range(count_rounds(store)), _ROWS)
     return listing, list_rounds(store, max(0, listing.first - 1), len(listing.rows))
 
 
 def _read(
-    store: Database, number: int, query: RoundDevicesQuery
+    store: Database, path: str, number: int, query: RoundDevicesQuery
 ) -> tuple[RoundDetail, Listing[RoundDevice], dict[str, DeviceUpdate]] | None:
     """One round without its list of devices, and the page of it that was asked for."""
     one = read_round(store, number)
@@ -249,7 +247,7 @@ def _read(
         rows.sort(key=lambda row: row.size or 0)
     if query.order == "desc":
         rows.reverse()
-    listing = Listing(f"/rounds/{number}", query, rows)
+    listing = Listing(path, query, rows)
     updates = read_updates(store, number, [row.device for row in listing.rows if row.wall is not None])
     return one.model_copy(update={"devices": ()}), listing, updates
 

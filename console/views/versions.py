@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from console.ports import ConsolePart, Endpoint, NavigationLink, render
+from console.ports import ConsolePart, Endpoint, NavigationLink, base_of, render
 from console.tables.bundle_files import BundleFiles
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
@@ -30,6 +30,7 @@ from coordinator.status.versions import (
 from coordinator.storage.database import Database
 from protocol.bundle import BundleManifest, Variant
 
+_PATH: Final = "/versions"
 _ROWS: Final = 50
 _MANIFESTS: Final = 16
 _SHADES: Final = (0.005, 0.05, 0.2, 0.5, 0.8)
@@ -93,8 +94,8 @@ class VersionPages:
         """For the application."""
         return ConsolePart(
             routes=[
-                Route("/versions", self._list_page, methods=["GET"]),
-                Route("/versions/{version:int}", self._page, methods=["GET"]),
+                Route(_PATH, self._list_page, methods=["GET"]),
+                Route(_PATH + "/{version:int}", self._page, methods=["GET"]),
                 Route("/versions/{version:int}/bundles/{digest}", self._download, methods=["GET"]),
             ],
             endpoints=[
@@ -114,14 +115,13 @@ class VersionPages:
                     self._one,
                 ),
             ],
-            navigation=[NavigationLink("/versions", "Versions")],
+            navigation=[NavigationLink(_PATH, "Versions")],
         )
 
     async def _list_page(self, request: Request) -> Response:
         query = query_of(request, ListQuery)
-        reading = await self._readings.get(
-            "versions", ("list", query.page), partial(_listed, page=query.page)
-        )
+        read = partial(_listed, path=base_of(request) + _PATH, page=query.page)
+        reading = await self._readings.get("versions", ("list", query.page), read)
         picture = self._watch.picture
         seen = picture.revisions.get("versions"), bool(picture.status.get("running"))
         shown = digest(seen, query, reading.trouble)
@@ -138,9 +138,8 @@ class VersionPages:
 
     async def _list(self, request: Request) -> VersionsAnswer:
         query = query_of(request, ListQuery)
-        reading = await self._readings.get(
-            "versions", ("list", query.page), partial(_listed, page=query.page)
-        )
+        read = partial(_listed, path=base_of(request) + _PATH, page=query.page)
+        reading = await self._readings.get("versions", ("list", query.page), read)
         listing, rows, curves = reading.require()
         return VersionsAnswer(
             total=listing.total, page=listing.number, pages=listing.pages, versions=tuple(rows), curves=curves
@@ -179,7 +178,10 @@ class VersionPages:
         manifests = await self._manifests(one)
         return VersionAnswer(
             version=one,
-            bundles=tuple(_answer(number, row, manifests.get(row.digest)) for row in one.bundles),
+            bundles=tuple(
+                _answer(f"{base_of(request)}{_PATH}/{number}/bundles", row, manifests.get(row.digest))
+                for row in one.bundles
+            ),
         )
 
     async def _manifests(self, one: VersionDetail) -> dict[str, BundleManifest]:
@@ -204,14 +206,14 @@ class VersionPages:
         return StreamingResponse(parts, headers=headers, media_type="application/zip")
 
 
-def _listed(store: Database, page: int) -> tuple[Listing[int], list[VersionRow], Curves]:
-    listing = Listing("/versions", ListQuery(page=page), range(count_versions(store)), _ROWS)
+def _listed(store: Database, path: str, page: int) -> tuple[Listing[int], list[VersionRow], Curves]:
+    listing = Listing(path, ListQuery(page=page), range(count_versions(store)), _ROWS)
     rows = list_versions(store, max(0, listing.first - 1), len(listing.rows))
     return listing, rows, read_curves(store)
 
 
-def _answer(number: int, row: BundleRow, manifest: BundleManifest | None) -> BundleAnswer:
-    path = f"/versions/{number}/bundles/{row.digest}"
+def _answer(folder: str, row: BundleRow, manifest: BundleManifest | None) -> BundleAnswer:
+    path = f"{folder}/{row.digest}"
     if manifest is None:
         return BundleAnswer(bundle=row, path=path, variants=None, parity=None)
     variants = tuple(

@@ -7,6 +7,7 @@ What a device reported is each task's own.
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.actions.fleet_log import fleet_log, task_orders
 from coordinator.admission.operator_orders import SEND_LOGS, SEND_STATE, request
 from coordinator.audit.chain import Person
 from coordinator.audit.log import AuditLog
@@ -82,7 +83,7 @@ def release(settings: CoordinatorSettings, person: Person, name: str) -> None:
         Refused: it is not in quarantine, is not known, waits for approval, or was revoked.
         Transient: the disk is full, or the tables cannot be reached; nothing was changed.
     """
-    with AuditLog(settings.main.location) as log, log.acting(person, "device.release", name):
+    with fleet_log(settings) as log, log.acting(person, "device.release", name):
         known = seen_devices(settings.location).get(name)
         if known is None or known.quarantine is None:
             raise Refused(Reason.WRONG_ROUND, f"{name} is not in quarantine")
@@ -142,7 +143,7 @@ def forget(settings: CoordinatorSettings, person: Person, name: str, *, force: b
         Refused: the device never reported.
         Transient: it is online and would report again; or the disk is full.
     """
-    with AuditLog(settings.location) as log, log.acting(person, "device.forget", name):
+    with fleet_log(settings) as log, log.acting(person, "device.forget", name):
         known = seen_devices(settings.location)
         if name not in known:
             raise Refused(Reason.UNKNOWN_DEVICE, f"no device {name} has said anything here")
@@ -166,9 +167,10 @@ def ask_state(settings: CoordinatorSettings, person: Person, name: str) -> None:
         Refused: the device never reported.
         Transient: no coordinator runs, the device is offline, or the disk is full.
     """
-    with AuditLog(settings.location) as log, log.acting(person, "device.ask_state", name):
+    with fleet_log(settings) as log, log.acting(person, "device.ask_state", name):
         _require_online(settings, name)
-        request(log, name, SEND_STATE)
+        with task_orders(settings, log) as orders:
+            request(orders, name, SEND_STATE)
 
 
 def ask_logs(settings: CoordinatorSettings, person: Person, name: str) -> float:
@@ -183,11 +185,12 @@ def ask_logs(settings: CoordinatorSettings, person: Person, name: str) -> float:
         Refused: the device never reported, or was asked a moment ago.
         Transient: no coordinator runs, the device is offline, or the disk is full.
     """
-    with AuditLog(settings.location) as log, log.acting(person, "device.ask_logs", name):
+    with fleet_log(settings) as log, log.acting(person, "device.ask_logs", name):
         _require_online(settings, name)
         asked = log.now()
         device_logs.ask(settings.location, name, asked)
-        request(log, name, SEND_LOGS)
+        with task_orders(settings, log) as orders:
+            request(orders, name, SEND_LOGS)
         return asked
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from coordinator.actions.canary import doubts
+from coordinator.actions.fleet_log import fleet_log
 from coordinator.admission.operator_decisions import read_decisions
 from coordinator.audit.chain import Person
-from coordinator.audit.log import AuditLog
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.config.rollout import Plan, planned
 from coordinator.fleet.device_registry import DeviceRegistry
@@ -67,7 +67,7 @@ def create(
         Transient: the disk is full, or the tables cannot be reached; nothing was decided.
     """
     what = f"version {version}" if version is not None else str(bundle or "the newest version")
-    with AuditLog(settings.location) as log, log.acting(person, "rollout.create", what) as action:
+    with fleet_log(settings) as log, log.acting(person, "rollout.create", what) as action:
         made = _create(settings, given, version, bundle, last)
         action.outcome = f"done: {made.words}"
         return made
@@ -154,7 +154,7 @@ def _play(
         Transient: the disk is full, or the tables cannot be reached; nothing was decided.
     """
     target = "the open rollout" if number is None else f"rollout {number}"
-    with AuditLog(settings.location) as log, log.acting(person, action, target) as doing:
+    with fleet_log(settings) as log, log.acting(person, action, target) as doing:
         if not settings.location.has(ROLLOUTS):
             raise Refused(Reason.WRONG_ROUND, f"there was no rollout yet ({settings.location.where})")
         with RolloutStore(settings.location) as book:

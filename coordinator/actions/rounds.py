@@ -1,8 +1,8 @@
 """Actions on the rounds: hold, resume, end. They stand until an operator takes them back."""
 
+from coordinator.actions.fleet_log import fleet_log, task_orders
 from coordinator.admission.operator_orders import RoundOrder, Standing, order_rounds
 from coordinator.audit.chain import Person
-from coordinator.audit.log import AuditLog
 from coordinator.config.coordinator import CoordinatorSettings
 from protocol.errors import Reason, Refused
 
@@ -56,5 +56,9 @@ def _ordered(
     if not settings.location.exists():
         where = settings.location.where
         raise Refused(Reason.UNKNOWN_TASK, f"{where} is not there; has this coordinator ever run?")
-    with AuditLog(settings.location) as log, log.acting(person, action, why):
-        return order_rounds(log, person, state, why, seen)
+    with (
+        fleet_log(settings) as log,
+        log.acting(person, action, why),
+        task_orders(settings, log) as orders,
+    ):
+        return order_rounds(orders, person, state, why, seen)

@@ -53,6 +53,7 @@ class AuditEntry(Wire):
         target: a device, a rollout, a role; empty if there is none.
         outcome: ``begun``, or what became of it.
         of: number of the row that began the action; None in that row.
+        task: name of the further task that it is about; None: the main task, or the whole fleet.
         before: digest of the row before.
     """
 
@@ -65,6 +66,7 @@ class AuditEntry(Wire):
     target: str
     outcome: str
     of: int | None = None
+    task: str | None = None
     before: Digest
 
 
@@ -124,6 +126,7 @@ def next_row(
     outcome: str,
     wall: float,
     of: int | None = None,
+    task: str | None = None,
 ) -> AuditRow:
     """The row after ``last``."""
     entry = AuditEntry(
@@ -136,9 +139,12 @@ def next_row(
         target=one_line(target, 200),
         outcome=one_line(outcome, _MAX_WORDS),
         of=of,
+        task=task,
         before=NOTHING if last is None else last.digest,
     )
-    doc = entry.model_dump_json()
+    doc = entry.model_dump_json(
+        exclude={"task"} if task is None else None
+    )  # as rows were before there were tasks
     return AuditRow(entry.seq, doc, digest_of(doc))
 
 

@@ -42,9 +42,14 @@ class OngoingAction:
 
 
 class AuditLog:
-    """Opens (and creates) the log of a coordinator; a folder stands for the SQLite files in it.
+    """Opens (and creates) the log of a coordinator.
 
     Synchronous and thread-safe; every row is on disk when the method returns.
+
+    Args:
+        where: the tables; a folder stands for the SQLite files in it.
+        task: the further task that the rows are about; None: the main one, or the fleet.
+        wall: Unix seconds.
 
     Raises:
         Refused: there is no state folder: no coordinator ever ran here.
@@ -52,13 +57,16 @@ class AuditLog:
         Transient: the disk is full, or the server cannot be reached.
     """
 
-    def __init__(self, where: Location | Path, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, where: Location | Path, *, task: str | None = None, wall: Callable[[], float] = time.time
+    ) -> None:
         location = Location.at(where)
         if location.schema is None and not location.state_dir.is_dir():  # a mistyped folder is not made
             raise Refused(
                 Reason.UNKNOWN_TASK, f"{location.where} is not there; has this coordinator ever run?"
             )
         self._tables = location.shared(OPERATORS)
+        self._task = task
         self._head = location.state_dir / HEAD
         self._wall = wall
 
@@ -101,6 +109,7 @@ class AuditLog:
                 outcome=outcome,
                 wall=self._wall(),
                 of=of,
+                task=self._task,
             )
             tables.execute("INSERT INTO audit VALUES (?, ?, ?)", (row.seq, row.doc, row.digest))
         mine = AuditHead(row.seq, row.digest)

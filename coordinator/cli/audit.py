@@ -29,10 +29,16 @@ def list_(
     task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
-    """Show the newest rows of the log: each action when it begins, and its outcome when it is over."""
+    """Show the newest rows of the log: each action when it begins, and its outcome when it is over.
+
+    The fleet has one log; --task shows the rows about one further task.
+    """
     settings = read_settings(config, task)
-    with run_as_owner(settings.state_dir):
-        found = read_log(settings.location, last=last)
+    main = settings.main
+    with run_as_owner(main.state_dir):
+        found = read_log(main.location, last=last if task is None else None)
+    if task is not None:
+        found = [one for one in found if one.task == task][-last:]
     if fmt is Format.JSON:
         typer.echo(json.dumps({"rows": [one.model_dump() for one in found]}))
         return
@@ -40,7 +46,8 @@ def list_(
     for one in found:
         when = dt.datetime.fromtimestamp(one.wall, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
         outcome = one.outcome if one.of is None else f"{one.outcome} (of row {one.of})"
-        words = (f"{one.who} ({one.role})", one.how, one.action, one.target, outcome)
+        target = one.target if one.task is None else f"{one.target} (task {one.task})".lstrip()
+        words = (f"{one.who} ({one.role})", one.how, one.action, target, outcome)
         table.add_row(str(one.seq), when, *map(escape, words))
     Console().print(table)
 
@@ -52,8 +59,6 @@ def verify(
         list[str] | None,
         typer.Option(help="NUMBER:DIGEST of an earlier call, kept elsewhere; repeatable", show_default=False),
     ] = None,
-    *,
-    task: TaskName = None,
     fmt: FormatOption = Format.TABLE,
 ) -> None:
     """Check the chain of the log, and name the first row that was changed or removed.
@@ -61,7 +66,7 @@ def verify(
     Prints the number and digest of the newest row: keep them on another machine for --head, which shows if
     the whole log was written anew. Exit status 65: a row was changed or removed.
     """
-    settings, heads = read_settings(config, task), tuple(AuditHead.read(one, "--head") for one in head or [])
+    settings, heads = read_settings(config, None), tuple(AuditHead.read(one, "--head") for one in head or [])
     with run_as_owner(settings.state_dir):
         found = verify_log(settings.location, heads)
     end = None if found.head is None else str(found.head)

@@ -1,7 +1,8 @@
 """The Grafana dashboards as code: ``python -m coordinator.observability.dashboards`` writes the JSON files.
 
 A panel's expressions choose the fleet by the label that the scrape configuration gives, and sum over the
-processes of a cluster.
+processes of a cluster. Series of further tasks have the label ``task``, those of the main task have none:
+each task is a line of its own, and the variable ``task`` chooses.
 """
 
 import json
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 FOLDER: Final = Path(__file__).parent
-FLEET: Final = '{fleet="$fleet"}'
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS: Final = 24
 _HEIGHT: Final = 8
@@ -39,22 +39,32 @@ class Panel:
 
 
 def _of(name: str, more: str = "") -> str:
-    return f'{name}{{fleet="$fleet"{more}}}'
+    return f'{name}{{fleet="$fleet", task=~"$task"{more}}}'
+
+
+def _of_process(name: str) -> str:
+    """Of a process, whatever tasks it has."""
+    return f'{name}{{fleet="$fleet"}}'
+
+
+def _most(name: str, by: str = "") -> str:
+    """By task: the processes of a cluster show the same."""
+    return f"max by ({f'task, {by}' if by else 'task'}) ({_of(name)})"
 
 
 def _all(name: str, more: str = "") -> str:
-    """The sum over the processes of a cluster."""
-    return f"sum({_of(name, more)})"
+    """By task: the sum over the processes of a cluster."""
+    return f"sum by (task) ({_of(name, more)})"
 
 
 def _rate(name: str, by: str = "") -> str:
-    return f"sum{f' by ({by})' if by else ''} (rate({_of(name)}[5m]))"
+    return f"sum by ({f'task, {by}' if by else 'task'}) (rate({_of(name)}[5m]))"
 
 
 def _quantiles(metric: str, by: str = "") -> dict[str, str]:
     """Median and extremes of the devices."""
     buckets = _of(f"lichen_telemetry_{metric}_bucket")
-    labels = f"le, {by}" if by else "le"
+    labels = f"task, le, {by}" if by else "task, le"
     legend = f" {{{{{by}}}}}" if by else ""
     return {
         f"{name}{legend}": f"histogram_quantile({share}, sum by ({labels}) ({buckets}))"
@@ -70,42 +80,40 @@ def _beyond(metric: str, le: str) -> str:
 
 
 ROUNDS: Final = (
-    Panel("Round", "The round that is open", {"round": f"max({_of('lichen_round')})"}, kind="stat", width=3),
-    Panel(
-        "Version", "The newest version", {"version": f"max({_of('lichen_version')})"}, kind="stat", width=3
-    ),
+    Panel("Round", "The round that is open", {"round": _most("lichen_round")}, kind="stat", width=3),
+    Panel("Version", "The newest version", {"version": _most("lichen_version")}, kind="stat", width=3),
     Panel(
         "Devices online",
         "Devices that are online now",
-        {"online": f"max({_of('lichen_devices_online')})"},
+        {"online": _most("lichen_devices_online")},
         kind="stat",
         width=3,
     ),
     Panel(
         "In quarantine",
         "Devices whose messages are ignored for a time, after refusals",
-        {"quarantined": f"max({_of('lichen_quarantined')})"},
+        {"quarantined": _most("lichen_quarantined")},
         kind="stat",
         width=3,
     ),
     Panel(
         "Phase",
         "What the coordinator does: 1 for the present phase",
-        {"{{phase}}": f"max by (phase) ({_of('lichen_phase')})"},
+        {"{{phase}}": _most("lichen_phase", "phase")},
         width=12,
     ),
     Panel(
         "Metrics of the newest version",
         "By the coordinator's evaluation, or what devices report",
-        {"{{metric}}": f"max by (metric) ({_of('lichen_version_metric')})"},
+        {"{{metric}}": _most("lichen_version_metric", "metric")},
         width=12,
     ),
     Panel(
         "This round",
         "Devices that were selected, and that delivered",
         {
-            "selected": f"max({_of('lichen_selected')})",
-            "delivered": f"max({_of('lichen_delivered')})",
+            "selected": _most("lichen_selected"),
+            "delivered": _most("lichen_delivered"),
         },
         width=12,
     ),
@@ -128,7 +136,7 @@ ROUNDS: Final = (
     Panel(
         "Rollout",
         "Devices of the present rollout by phase of their trial (rollout.mode = staged)",
-        {"{{phase}}": f"max by (phase) ({_of('lichen_rollout_devices')})"},
+        {"{{phase}}": _most("lichen_rollout_devices", "phase")},
         width=12,
     ),
     Panel(
@@ -143,13 +151,13 @@ ROUNDS: Final = (
     Panel(
         "Longest stall",
         "Longest time for which the event loop did nothing else",
-        {"{{instance}}": f"max by (instance) ({_of('lichen_loop_stall_seconds')})"},
+        {"{{instance}}": f"max by (instance) ({_of_process('lichen_loop_stall_seconds')})"},
         "s",
     ),
     Panel(
         "Free disk of the coordinator",
         "On the disk of state_dir",
-        {"{{instance}}": f"min by (instance) ({_of('lichen_disk_free_bytes')})"},
+        {"{{instance}}": f"min by (instance) ({_of_process('lichen_disk_free_bytes')})"},
         "bytes",
     ),
 )
@@ -158,7 +166,7 @@ DEVICES: Final = (
         "Devices that report",
         "Devices that are online, and with a recent report about themselves",
         {
-            "online": f"max({_of('lichen_devices_online')})",
+            "online": _most("lichen_devices_online"),
             "report": _all("lichen_telemetry_devices"),
         },
     ),
@@ -223,6 +231,17 @@ def dashboard(title: str, panels: Sequence[Panel]) -> dict[str, Any]:
                     "query": "label_values(lichen_devices_online, fleet)",
                     "refresh": 2,
                 },
+                {
+                    "name": "task",
+                    "label": "Further task",
+                    "type": "query",
+                    "datasource": _DATASOURCE,
+                    "query": 'label_values(lichen_round{fleet="$fleet"}, task)',
+                    "refresh": 2,
+                    "includeAll": True,
+                    "allValue": ".*",
+                    "current": {"text": "All", "value": "$__all"},
+                },
             ]
         },
         "panels": found,
@@ -242,7 +261,7 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
             {
                 "refId": chr(ord("A") + n),
                 "expr": expression,
-                "legendFormat": legend,
+                "legendFormat": legend if "task" not in expression else f"{{{{task}}}} {legend}",
                 "datasource": _DATASOURCE,
             }
             for n, (legend, expression) in enumerate(panel.expressions.items())

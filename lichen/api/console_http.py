@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 
@@ -22,6 +22,10 @@ PREFIX: Final = "/api/v1"
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _COOKIES: Final = ("__Host-lichen_console", "lichen_console")
 _PART_BYTES: Final = 256 * 1024
+_OF_FLEET: Final = re.compile(
+    r"/(?:audit|enrolment|invites|links|people|session|tasks)(?:/|$)|/devices/[^/]+/(?:approve|revoke)$"
+)
+"""Operations that are the same for all tasks."""
 _REASONS: Final = {
     403: Reason.UNTRUSTED,
     404: Reason.UNKNOWN_TASK,
@@ -252,6 +256,11 @@ class ConsoleHttp:
         if status >= http.client.INTERNAL_SERVER_ERROR:
             return Transient(f"{self.url}: {words}")
         return ConsoleRefused(_REASONS.get(status, Reason.MALFORMED), f"{self.url}: {words}")
+
+
+def path_of(task: str, path: str) -> str:
+    """The path of an operation of a further task; those that are the fleet's have one path for all tasks."""
+    return path if not task or _OF_FLEET.match(path) else f"/tasks/{quote(task, safe='')}{path}"
 
 
 def _is_loopback(host: str) -> bool:

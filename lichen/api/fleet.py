@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
-from lichen.api.console_http import ConsoleHttp, ConsoleRefused, TlsNames
+from lichen.api.console_http import ConsoleHttp, ConsoleRefused, TlsNames, path_of
 from lichen.api.rows import Rows
 from protocol.errors import Misconfigured, Reason
 
@@ -29,6 +29,8 @@ class Fleet:
             certificate's file and its key's.
         ca: the fleet's authority (``authority/ca.crt``); None: the machine's authorities.
         session: of an earlier client, instead of a link.
+        task: which further task of the fleet is meant; empty: the main one. Sign-in, admission, people and
+            audit log are those of the fleet.
         timeout_s: seconds for one answer.
 
     Raises:
@@ -46,6 +48,7 @@ class Fleet:
         certificate: str | Path | tuple[str | Path, str | Path] | None = None,
         ca: str | Path | None = None,
         session: str = "",
+        task: str = "",
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         if sum(map(bool, (link, certificate, session))) > 1:
@@ -55,6 +58,7 @@ class Fleet:
         self._http = ConsoleHttp(url, tls, timeout_s, session)
         self._link = link
         self._certified = bool(certificate)
+        self.task = task
 
     @property
     def url(self) -> str:
@@ -69,12 +73,12 @@ class Fleet:
     def get(self, path: str, **query: Any) -> Any:
         """The answer of any operation of ``/api/v1`` that reads, such as ``get("/quarantine")``."""
         self._enter()
-        return self._http.get(path, query)
+        return self._http.get(path_of(self.task, path), query)
 
     def post(self, path: str, **body: Any) -> Any:
         """The answer of any operation of ``/api/v1`` that changes something; it needs a session."""
         self._enter()
-        return self._http.post(path, body)
+        return self._http.post(path_of(self.task, path), body)
 
     def close(self) -> None:
         """End the session."""
@@ -89,7 +93,7 @@ class Fleet:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Fleet at {self.url}>"
+        return f"<Fleet at {self.url}{f', task {self.task}' if self.task else ''}>"
 
     # What there is
 
@@ -100,6 +104,10 @@ class Fleet:
     def who(self) -> dict[str, Any]:
         """Who is signed in, with which role."""
         return {name: value for name, value in self.get("/session").items() if name != "token"}
+
+    def tasks(self) -> Rows:
+        """All tasks of the fleet, the main one (``name`` None) first."""
+        return Rows(self.get("/tasks")["tasks"])
 
     def devices(self, limit: int | None = None, **filters: Any) -> Rows:
         """Devices, by name; filters of the console: ``status``, ``role``, ``modality``, ``label``, ``q``."""

@@ -18,7 +18,8 @@ def mlflow(
         typer.Option("--store", help="http(s)://HOST:PORT of a tracking server, or sqlite:///FILE."),
     ] = "sqlite:///mlflow.db",
     experiment: Annotated[
-        str, typer.Option("--experiment", help="Name; default: the fleet's.", show_default=False)
+        str,
+        typer.Option("--experiment", help="Name; default: the fleet's, or FLEET~TASK.", show_default=False),
     ] = "",
     *,
     task: Annotated[

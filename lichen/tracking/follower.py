@@ -51,7 +51,7 @@ class Follower:
         self._settings = settings
         self._store = store
         self._bundles = bundles
-        self._tables = TablesConnection(settings.location)
+        self._tables = TablesConnection.of_task(settings)
         self._mark: object = None
         self._since = 0
         self._exported: dict[int, str] = {}

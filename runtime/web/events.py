@@ -22,6 +22,7 @@ class EventStream:
         self._texts: dict[str, tuple[int, str]] = {}
         self._count = 0
         self._changed = asyncio.Event()
+        self._is_closed = False
         self.viewers = 0
 
     def publish(self, events: Mapping[str, str]) -> None:
@@ -33,6 +34,11 @@ class EventStream:
         self._texts |= {name: (self._count, text) for name, text in news.items()}
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def close(self) -> None:
+        """End all streams: their viewers ask again."""
+        self._is_closed = True
+        self._changed.set()
 
     def answer(self) -> Response:
         """The answer to a viewer: the newest event of each name at once, then what changes."""
@@ -52,6 +58,8 @@ class EventStream:
                     if count > known:
                         yield f"event: {name}\ndata: {text}\n\n"
                 known = now
+                if self._is_closed:
+                    return
                 try:
                     await asyncio.wait_for(changed.wait(), HEARTBEAT_S)
                 except TimeoutError:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from console.ports import ConsolePart, Endpoint, render
+from console.ports import ConsolePart, Endpoint, base_of, render
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
 from console.views.paging import Listing, ListQuery, query_of, unchanged
@@ -68,7 +68,10 @@ class DeviceEvaluationPages:
 
     async def _page(self, request: Request) -> Response:
         number, query = request.path_params["version"], query_of(request, ListQuery)
-        key, ask = (number, query.page), partial(_found, number=number, page=query.page)
+        key, ask = (
+            (number, query.page),
+            partial(_found, base=base_of(request), number=number, page=query.page),
+        )
         reading = await self._readings.get("evaluations", key, ask)
         picture = self._watch.picture
         seen = picture.revisions.get("evaluations"), bool(picture.status.get("running"))
@@ -83,14 +86,19 @@ class DeviceEvaluationPages:
 
     async def _one(self, request: Request) -> EvaluationAnswer:
         number, query = request.path_params["version"], query_of(request, ListQuery)
-        key, ask = (number, query.page), partial(_found, number=number, page=query.page)
+        key, ask = (
+            (number, query.page),
+            partial(_found, base=base_of(request), number=number, page=query.page),
+        )
         found = (await self._readings.get("evaluations", key, ask)).require()
         if found is None:
             raise HTTPException(404, f"version {number} is not in the history")
         return found[1]
 
 
-def _found(store: Database, number: int, page: int) -> tuple[Listing[int], EvaluationAnswer] | None:
+def _found(
+    store: Database, base: str, number: int, page: int
+) -> tuple[Listing[int], EvaluationAnswer] | None:
     known = store.get_meta("task")
     task = None if known is None else Task.model_validate_json(known)
     own = read_version(store, number)
@@ -99,7 +107,7 @@ def _found(store: Database, number: int, page: int) -> tuple[Listing[int], Evalu
     nothing: dict[str, Any] = {"devices": 0, "windows": 0, "targets": {}}
     nothing |= {"by_modalities": {}, "windows_by_modalities": {}}
     one = evaluations.read(store, task, [number]).get(number, nothing)
-    address = f"/versions/{number}/evaluation"
+    address = f"{base}/versions/{number}/evaluation"
     listing = Listing(address, ListQuery(page=page), range(evaluations.count_rows(store, number)), _ROWS)
     skip = max(0, listing.first - 1)
     rows = evaluations.of_devices(store, task, number, skip=skip, limit=len(listing.rows))

@@ -38,10 +38,11 @@
   document.addEventListener("click", (event) => {
     if (event.target.matches("[data-close]")) close(event.target.closest("details"));
     if (event.target.matches("[data-dismiss]")) event.target.parentElement.remove();
+    for (const one of document.querySelectorAll("details.switch[open]")) if (!one.contains(event.target)) one.open = false;
   });
   document.addEventListener("keydown", (event) => {
-    const act = event.key === "Escape" && event.target.closest("details.act[open]");
-    if (act) close(act);
+    const open = event.key === "Escape" && event.target.closest("details.act[open], details.switch[open]");
+    if (open) close(open);
   });
 
   const span = (seconds) => {

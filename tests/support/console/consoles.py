@@ -29,7 +29,10 @@ def settings_of(folder: Path, **values: object) -> CoordinatorSettings:
 
 def with_tables(folder: Path, **values: object) -> CoordinatorSettings:
     """Settings of a coordinator that has run."""
-    settings = settings_of(folder, **values)
+    return made_tables(settings_of(folder, **values))
+
+
+def made_tables(settings: CoordinatorSettings) -> CoordinatorSettings:
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     with settings.location.database():
         pass

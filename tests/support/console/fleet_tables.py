@@ -17,7 +17,7 @@ from console.tables.connection import TablesConnection
 from console.tables.marks import MARKS
 from console.tables.shared_readings import SharedReadings
 from console.tables.watch import TableWatch
-from console.views.device_views import DeviceViews
+from console.views.device_views import AdmissionViews, DeviceViews
 from console.views.rounds import RoundPages
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.fleet.device_registry import DeviceRegistry
@@ -106,6 +106,12 @@ def statements(connection: TablesConnection) -> list[tuple[str, Any]]:
     return found
 
 
+async def one_task(device: str) -> tuple[str | None, ...]:
+    """Of a fleet that has no further task."""
+    del device
+    return ()
+
+
 class ConsoleBench:
     """The console's application with its parts about devices, and a client of this machine."""
 
@@ -115,9 +121,10 @@ class ConsoleBench:
         self.tables = TablesConnection(settings.location)
         self.watch = TableWatch(settings, self.tables, self.events, MARKS)
         readings = SharedReadings(self.tables, self.watch)
-        self.views = DeviceViews(settings, self.watch, readings, self.events)
+        self.views = DeviceViews(settings, self.watch, readings, self.events, one_task)
+        self.admission = AdmissionViews(settings, self.watch, self.views, self.events)
         rounds = RoundPages(self.watch, readings).part()
-        parts = [*self.views.parts(), rounds, ConsolePart(assets=["console"])]
+        parts = [*self.views.parts(), *self.admission.parts(), rounds, ConsolePart(assets=["console"])]
         self.console = Console(LoopbackViewers(), parts, ["console"], given={"fleet": settings.fleet})
         transport = httpx2.ASGITransport(
             app=self.console.asgi, client=("127.0.0.1", 1), raise_app_exceptions=False

@@ -11,22 +11,32 @@ from console.actions.definitions import FORMS
 from console.actions.part import ACTIONS
 from coordinator.audit.log import read_log
 from coordinator.identity.setup import init
-from tests.support.console.consoles import Client, running, signed_in, with_tables
+from tests.support.console.consoles import Client, made_tables, running, signed_in, with_tables
 
 ROLES = ("viewer", "operator", "admin")
 # The least role, names in the path, a body, and the answer to who may, where a coordinator has just begun.
-ENDPOINTS = {
-    "GET /status": ("viewer", {}, None, 200),
+OF_FLEET = {
+    "GET /tasks": ("viewer", {}, None, 200),
     "GET /session": ("viewer", {}, None, 200),
     "GET /people": ("admin", {}, None, 200),
+    "GET /enrolment": ("viewer", {}, None, 200),
+    "GET /audit": ("viewer", {}, None, 200),
+    "GET /audit/check": ("viewer", {}, None, 200),
+    "POST /devices/{device}/approve": ("admin", {"device": "pi"}, {}, 404),
+    "POST /devices/{device}/revoke": ("admin", {"device": "pi"}, {}, 404),
+    "POST /invites": ("admin", {}, {}, 200),
+    "POST /links": ("admin", {}, {"name": "ann"}, 200),
+    "POST /people/{person}/role": ("admin", {"person": "ann"}, {"role": "viewer"}, 404),
+    "POST /people/{person}/revoke": ("admin", {"person": "ann"}, {}, 404),
+    "POST /people/{person}/sign-out": ("admin", {"person": "nobody"}, {}, 200),
+}
+OF_TASK = {
+    "GET /status": ("viewer", {}, None, 200),
     "GET /devices": ("viewer", {}, None, 200),
     "GET /devices/{device}": ("viewer", {"device": "99"}, None, 404),
     "GET /devices/{device}/logs": ("operator", {"device": "99"}, None, 404),
-    "GET /enrolment": ("viewer", {}, None, 200),
     "GET /refusals": ("viewer", {}, None, 200),
     "GET /quarantine": ("viewer", {}, None, 200),
-    "GET /audit": ("viewer", {}, None, 200),
-    "GET /audit/check": ("viewer", {}, None, 200),
     "GET /rounds": ("viewer", {}, None, 200),
     "GET /rounds/{round:int}": ("viewer", {"round": "99"}, None, 404),
     "GET /rounds/{round:int}/devices": ("viewer", {"round": "99"}, None, 404),
@@ -46,25 +56,32 @@ ENDPOINTS = {
     "POST /devices/{device}/ask-state": ("operator", {"device": "pi"}, {}, 404),
     "POST /devices/{device}/ask-logs": ("operator", {"device": "pi"}, {}, 404),
     "POST /devices/{device}/release": ("operator", {"device": "pi"}, {}, 409),
-    "POST /devices/{device}/approve": ("admin", {"device": "pi"}, {}, 404),
-    "POST /devices/{device}/revoke": ("admin", {"device": "pi"}, {}, 404),
     "POST /devices/{device}/forget": ("admin", {"device": "pi"}, {}, 404),
-    "POST /invites": ("admin", {}, {}, 200),
-    "POST /links": ("admin", {}, {"name": "ann"}, 200),
-    "POST /people/{person}/role": ("admin", {"person": "ann"}, {"role": "viewer"}, 404),
-    "POST /people/{person}/revoke": ("admin", {"person": "ann"}, {}, 404),
-    "POST /people/{person}/sign-out": ("admin", {"person": "nobody"}, {}, 200),
 }
-PAGES = {
-    "/": "viewer",
-    "/events": "viewer",
+# Each task has the same operations and pages at an address of its own.
+AT = "/tasks/{task}"
+ENDPOINTS = (
+    OF_FLEET
+    | OF_TASK
+    | {
+        name.replace(" ", f" {AT}"): (role, {"task": "sound", **names}, body, answer)
+        for name, (role, names, body, answer) in OF_TASK.items()
+    }
+)
+FLEET_PAGES = {
+    "/tasks": "viewer",
+    "/events/tasks": "viewer",
     "/people": "admin",
-    "/devices": "viewer",
-    "/devices/{device}": "viewer",
     "/enrolment": "viewer",
-    "/refusals": "viewer",
     "/audit": "viewer",
     "/audit/check": "viewer",
+}
+TASK_PAGES = {
+    "/": "viewer",
+    "/events": "viewer",
+    "/devices": "viewer",
+    "/devices/{device}": "viewer",
+    "/refusals": "viewer",
     "/rounds": "viewer",
     "/rounds/{round:int}": "viewer",
     "/versions": "viewer",
@@ -74,11 +91,17 @@ PAGES = {
     "/rollouts": "viewer",
     "/rollouts/{rollout:int}": "viewer",
 }
+PAGES = FLEET_PAGES | TASK_PAGES | {(AT + path).rstrip("/"): role for path, role in TASK_PAGES.items()}
+FORMS_OF = {FORMS + one.path: one for one in ACTIONS} | {
+    AT + FORMS + one.path: one for one in ACTIONS if not one.of_fleet
+}
 
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory):
-    settings = with_tables(tmp_path_factory.mktemp("roles"))
+    folder = tmp_path_factory.mktemp("roles")
+    settings = with_tables(folder, tasks=[{"name": "sound", "task": folder / "sound.toml"}])
+    made_tables(settings.for_task("sound"))
     init(settings, ["localhost"])
     with running(settings, closed=True) as running_console:
         clients = {role: signed_in(running_console, settings, role) for role in ROLES}
@@ -98,8 +121,10 @@ def test_console_every_endpoint_and_page_is_in_the_table(console):
     pages = {one.path for one in routes if "GET" in one.methods}
     assert pages == set(PAGES), "name the role of a new page here"
     forms = {one.path for one in routes if "POST" in one.methods}
-    assert forms == {FORMS + one.path for one in ACTIONS}
-    assert {f"POST {one.path}" for one in ACTIONS} == {name for name in ENDPOINTS if name.startswith("POST")}
+    assert forms == set(FORMS_OF)
+    assert {f"POST {path.replace(FORMS, '')}" for path in FORMS_OF} == {
+        name for name in ENDPOINTS if name.startswith("POST")
+    }
 
 
 def rows(settings) -> int:
@@ -130,20 +155,22 @@ def test_console_an_endpoint_is_for_its_role_and_above(console, endpoint, who):
     else:
         assert found.status == answer, found.body
         assert method == "GET" or rows(settings) == before + 2, "an action is two rows"
+        if method == "POST":
+            assert {one.task for one in read_log(settings.location, last=2)} == {names.get("task")}
         return
     assert rows(settings) == before
 
 
 @pytest.mark.parametrize("who", ["nobody", *ROLES])
-@pytest.mark.parametrize("action", ACTIONS, ids=lambda one: one.name)
-def test_console_a_form_is_for_its_role_and_above(console, action, who):
+@pytest.mark.parametrize("path", FORMS_OF)
+def test_console_a_form_is_for_its_role_and_above(console, path, who):
     _, settings, clients = console
-    least, names, body, answer = ENDPOINTS[f"POST {action.path}"]
+    least, names, body, answer = ENDPOINTS[f"POST {path.replace(FORMS, '')}"]
     before = rows(settings)
     fields = {key: str(value) for key, value in (body or {}).items()}
     token = {} if who == "nobody" else {"csrf": clients[who].token}
     for headers in ({}, {"hx_request": "true"}):
-        found = clients[who].form(FORMS + at(action.path, names), fields | token, **headers)
+        found = clients[who].form(at(path, names), fields | token, **headers)
         if who == "nobody":
             assert found.status == (401 if headers else 303)
             assert found.headers.get("hx-redirect" if headers else "location", "").startswith("/sign-in")
@@ -157,21 +184,26 @@ def test_console_a_form_is_for_its_role_and_above(console, action, who):
     assert rows(settings) == before + (4 if allowed else 0)
 
 
-@pytest.mark.parametrize("action", ACTIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("path", FORMS_OF)
 @pytest.mark.parametrize("forgery", ["no token", "another session's", "another site's"])
-def test_console_a_forged_form_does_nothing(console, action, forgery):
+def test_console_a_forged_form_does_nothing(console, path, forgery):
     _, settings, clients = console
-    _, names, body, _ = ENDPOINTS[f"POST {action.path}"]
+    _, names, body, _ = ENDPOINTS[f"POST {path.replace(FORMS, '')}"]
     admin, before = clients["admin"], rows(settings)
     other = clients["operator"].token
     token = {"no token": "", "another session's": other, "another site's": admin.token}[forgery]
     headers = {"origin": "https://evil.example"} if forgery == "another site's" else {}
-    path = at(action.path, names)
+    form = at(path, names)
     fields = {key: str(value) for key, value in (body or {}).items()}
-    by_form = admin.form(FORMS + path, fields | ({"csrf": token} if token else {}), **headers)
+    by_form = admin.form(form, fields | ({"csrf": token} if token else {}), **headers)
     sent = {"x_csrf_token": token} if token else {}
     by_api = admin.send(
-        "POST", f"/api/v1{path}", json.dumps(body), content_type="application/json", **sent, **headers
+        "POST",
+        f"/api/v1{form.replace(FORMS, '')}",
+        json.dumps(body),
+        content_type="application/json",
+        **sent,
+        **headers,
     )
     assert (by_form.status, by_api.status) == (403, 403)
     assert "nothing was done" in by_form.body
@@ -180,14 +212,15 @@ def test_console_a_forged_form_does_nothing(console, action, forgery):
 
 
 @pytest.mark.parametrize("who", ["nobody", *ROLES])
-@pytest.mark.parametrize("page", [one for one in PAGES if one != "/events"])
+@pytest.mark.parametrize("page", [one for one in PAGES if "/events" not in one])
 def test_console_a_page_is_for_its_role_and_above(console, page, who):
-    path = re.sub(r"\{\w+(?::\w+)?\}", "99", page)
+    of_task = page.replace("{task}", "sound")
+    path = re.sub(r"\{\w+(?::\w+)?\}", "99", of_task)
     found = console[2][who].get(path)
     if who == "nobody":
         assert (found.status, found.headers["location"]) == (303, f"/sign-in?next={path}")
     else:
-        there = {"/audit/check": 303}.get(page, 200) if path == page else 404  # a part of the page /audit
+        there = {"/audit/check": 303}.get(page, 200) if path == of_task else 404  # a part of the page /audit
         assert found.status == (there if ROLES.index(who) >= ROLES.index(PAGES[page]) else 403)
 
 
@@ -198,6 +231,8 @@ def test_console_forms_are_shown_to_who_may_use_them(console):
         "admin": ["/act/rounds/hold", "/act/rounds/end"]
     }
     assert 'href="/people"' not in clients["operator"].get("/").body
+    of_task = re.findall(r'action="(/[^"]*act/[^"]+)"', clients["operator"].get("/tasks/sound").body)
+    assert of_task == ["/tasks/sound/act/rounds/hold", "/tasks/sound/act/rounds/end"]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ async def test_console_a_model_that_drifts_is_shown_with_its_limit(tmp_path: Pat
 async def test_console_every_page_is_escaped_and_its_links_lead_somewhere(tmp_path: Path) -> None:
     settings = await lived_in(tmp_path)
     async with console_of(settings) as console:
-        await console.views.checks.again()
+        await console.admission.checks.again()
         for path in PAGES:
             page = await console.get(path)
             assert page.status_code == 200, path
@@ -185,7 +185,7 @@ async def test_console_audit_rows_as_they_come_and_their_filters(tmp_path: Path)
         assert (await console.json("/audit?q=nothing+like+it"))["total"] == 0
         with AuditLog(settings.location) as log:
             log.append(ANNA, "device.forget", "barn-2", "done")
-        await console.views.audit.again()
+        await console.admission.audit.again()
         assert (await console.json("/audit"))["rows"][0]["action"] == "device.forget"
         assert (await console.json("/audit"))["known"] == 11
 
@@ -195,7 +195,7 @@ async def test_console_the_chain_is_checked_on_request_once_for_all(
 ) -> None:
     settings = await lived_in(tmp_path)
     async with console_of(settings) as console:
-        await console.views.checks.again()
+        await console.admission.checks.again()
         sound = await console.json("/audit/check")
         assert (sound["sound"], sound["whole"], sound["head"][:3]) == (True, True, "10:")
         with sqlite3.connect(settings.state_dir / "operators.sqlite3") as tables:
@@ -204,17 +204,17 @@ async def test_console_the_chain_is_checked_on_request_once_for_all(
         assert again["checked_wall"] == sound["checked_wall"], "nobody makes it check without a pause"
         for _ in range(3):
             assert (await console.get("/audit")).status_code == 200
-        assert console.views.checks.reading.wall == sound["checked_wall"], "a viewer checks nothing"
-        await console.views.checks.again()
+        assert console.admission.checks.reading.wall == sound["checked_wall"], "a viewer checks nothing"
+        await console.admission.checks.again()
         broken = await console.json("/audit/check")
         assert (broken["sound"], broken["row"]) == (False, 3)
         page = (await console.get("/audit")).text
         assert "The log was changed" in page
         assert "row 3 is not what its digest was made of" in page
-        await console.views.audit.again()
+        await console.admission.audit.again()
         assert (await console.json("/audit"))["known"] == 10, "rows are shown all the same"
         monkeypatch.setattr(audit, "MOST_CHECKED", 2)
-        await console.views.checks.again()
+        await console.admission.checks.again()
         part = await console.json("/audit/check")
         assert (part["sound"], part["whole"], part["head"][:2]) == (True, False, "2:")
 
@@ -226,13 +226,13 @@ async def test_console_a_cut_log_and_a_row_that_is_none(tmp_path: Path) -> None:
         assert (await console.json("/audit"))["known"] == 10
         with sqlite3.connect(file) as tables:
             tables.execute("DELETE FROM audit WHERE seq > 8")
-        await console.views.audit.again()
-        await console.views.checks.again()
+        await console.admission.audit.again()
+        await console.admission.checks.again()
         assert (await console.json("/audit"))["known"] == 8
         assert "rows 9 to 10 are missing" in (await console.json("/audit/check"))["why"]
         with sqlite3.connect(file) as tables:
             tables.execute("UPDATE audit SET doc = 'nonsense' WHERE seq = 8")
-        await console.views.audit.again()
+        await console.admission.audit.again()
         page = (await console.get("/audit")).text
         assert "a row of the audit log cannot be read" in page
         assert "What follows is how it stood before" in page

@@ -152,4 +152,4 @@ async def test_console_controls_of_others_have_their_places(tmp_path) -> None:
         await made.page("/rounds")
         await made.page("/rounds/1")
         await made.page("/rollouts")
-        assert asked == [("rounds", {}), ("round", {"round": 1}), ("rollouts", {"last": 0})]
+        assert asked == [("rounds", {"ordered": ""}), ("round", {"round": 1}), ("rollouts", {"last": 0})]

@@ -32,6 +32,18 @@ def change(folder, *statements: str) -> None:
             tables.execute(one)
 
 
+def test_a_row_names_its_further_task_and_the_others_are_as_they_were(tmp_path):
+    acted(tmp_path, 2)
+    with AuditLog(tmp_path, task="sound") as log, log.acting(ANN, "rounds.hold", "noise"):
+        pass
+    acted(tmp_path, 1)
+    assert [one.task for one in read_log(tmp_path)] == [None, None, "sound", "sound", None]
+    with closing(Location.at(tmp_path).shared(OPERATORS)) as shared:
+        docs = [json.loads(row["doc"]) for row in shared.rows("SELECT doc FROM audit ORDER BY seq")]
+    assert ["task" in one for one in docs] == [False, False, True, True, False]
+    assert verify_log(tmp_path).row is None
+
+
 def test_an_action_is_a_row_before_it_and_one_after_it(tmp_path):
     with AuditLog(tmp_path, wall=lambda: 12.5) as log:
         with log.acting(ANN, "device.approve", "pi") as action:

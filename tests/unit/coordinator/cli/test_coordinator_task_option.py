@@ -36,7 +36,6 @@ COMMANDS = (
     "device ask-state barn-1",
     "device logs barn-1",
     "audit list",
-    "audit verify",
     "export --out bundle.zip",
     "export mlflow",
 )
@@ -115,14 +114,17 @@ async def test_orders_and_devices_are_of_one_task(tmp_path: Path, capsys: pytest
     assert run("device", "ls", "--config", config, "--task", "sound") == 0
     assert "barn-1" in capsys.readouterr().out
 
-    for words in (("device", "ls"), ("audit", "list")):
-        assert run(*words, "--config", config) == 0
-        told = capsys.readouterr().out
-        assert "barn-1" not in told
-        assert "hold" not in told
-    assert run("audit", "list", "--config", config, "--task", "sound", "--format", "json") == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {(one["action"], one["target"]) for one in rows} == {("rounds.hold", "a test")}
+    assert run("round", "end", "--config", config) == 0
+    assert run("device", "ls", "--config", config) == 0
+    assert "barn-1" not in capsys.readouterr().out
+    for words, expected in (
+        ((), {("rounds.hold", "a test", "sound"), ("rounds.end", "", None)}),
+        (("--task", "sound"), {("rounds.hold", "a test", "sound")}),
+    ):
+        assert run("audit", "list", "--config", config, *words, "--format", "json") == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        assert {(one["action"], one["target"], one["task"]) for one in rows} == expected
+    assert run("audit", "verify", "--config", config) == 0
 
 
 def test_check_names_the_task_that_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,8 @@ def test_every_panel_has_words_fits_the_grid_and_chooses_the_fleet():
         names = re.findall(r"lichen_\w+", expression)
         assert names, where
         assert expression.count('fleet="$fleet"') == len(names), where
+        of_process = {"lichen_loop_stall_seconds", "lichen_disk_free_bytes"}
+        assert ('task=~"$task"' in expression) == (not set(names) & of_process), where
 
 
 @needs_prometheus
@@ -113,6 +115,10 @@ async def test_every_expression_of_every_panel_has_data_from_a_coordinator_at_wo
             await asyncio.to_thread(check, tmp_path, f"127.0.0.1:{port}")
 
 
+def chosen(expression: str, task: str = ".*") -> str:
+    return expression.replace("$fleet", FLEET_NAME).replace("$task", task)
+
+
 def has_numbers(found: list[dict[str, Any]]) -> bool:
     return any(not math.isnan(float(sample["value"][1])) for sample in found)
 
@@ -124,7 +130,7 @@ def check(folder: Path, target: str) -> None:
         empty = [
             where
             for where, expression in EXPRESSIONS.items()
-            if not has_numbers(server.until(expression.replace("$fleet", FLEET_NAME), seconds=5.0))
+            if not has_numbers(server.until(chosen(expression), seconds=5.0))
         ]
         assert empty == []
         assert len(EXPRESSIONS) > 60

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.config.coordinator import load_settings
+from coordinator.config.coordinator import CoordinatorSettings, load_settings
 from coordinator.round_machine.events import RoundPhase
 from lichen.commands.export import app
 from lichen.tracking.follower import Follower
@@ -62,10 +62,12 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def play(tmp_path: Path, *rounds: int, exported: bool = True) -> dict[int, bytes]:
+def play(
+    tmp_path: Path, *rounds: int, exported: bool = True, settings: CoordinatorSettings | None = None
+) -> dict[int, bytes]:
     """Rounds of the coordinator; version -> its bundle."""
     bundles = {}
-    with History(settings_in(tmp_path)) as history:
+    with History(settings or settings_in(tmp_path)) as history:
         if 1 in rounds:
             history.makes(0)
         for number in rounds:
@@ -89,15 +91,16 @@ def export(config: Path, store: str, *words: str) -> dict[str, Any]:
 class Written:
     """What a store holds, by MLflow's own client."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, name: str = "test") -> None:
         from mlflow import MlflowClient  # noqa: PLC0415 - as above
 
         self.client: Any = MlflowClient(store, store)
-        [experiment] = [one for one in self.client.search_experiments() if one.name == "test"]
+        [experiment] = [one for one in self.client.search_experiments() if one.name == name]
         self.runs = self.client.search_runs([experiment.experiment_id])
         self.run = self.runs[0]
         self.versions = sorted(
-            self.client.search_model_versions("name='test'"), key=lambda one: int(one.tags["lichen:version"])
+            self.client.search_model_versions(f"name='{name}'"),
+            key=lambda one: int(one.tags["lichen:version"]),
         )
 
     def values(self, name: str) -> list[tuple[int, float]]:
@@ -130,6 +133,23 @@ def test_tracking_versions_metrics_and_lineage_are_written_once(
     before = (tmp_path / "mlflow.db").read_bytes()
     assert export(config, store) == {"store": store, "values": 0, "registered": 0, "newest": 3}
     assert (tmp_path / "mlflow.db").read_bytes() == before, "the second run writes nothing at all"
+
+
+def test_tracking_a_further_task_has_its_own_experiment_and_model(
+    tmp_path: Path, config: Path, store: str
+) -> None:
+    config.write_text(f'{config.read_text()}[[tasks]]\nname = "sound"\ntask = "sound.toml"\n')
+    play(tmp_path, 1)
+    play(tmp_path, 1, 2, settings=load_settings(config).for_task("sound"))
+    assert export(config, store)["registered"] == 1
+    assert export(config, store, "--task", "sound")["registered"] == 2
+    assert len(Written(store).versions) == 1
+    found = Written(store, "test~sound")
+    assert found.run.data.tags["lichen:fleet"] == "test~sound"
+    assert [one.tags["lichen:version"] for one in found.versions] == ["1", "2"]
+    done = CliRunner().invoke(app, ["mlflow", "-c", str(config), "--store", store, "--task", "sounds"])
+    assert isinstance(done.exception, Misconfigured)
+    assert "its [[tasks]] are sound" in str(done.exception)
 
 
 def test_tracking_what_comes_later_is_added(tmp_path: Path, config: Path, store: str) -> None:
