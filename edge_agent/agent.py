@@ -27,6 +27,7 @@ from edge_agent.messaging.log_sender import LogSender
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter, will
+from edge_agent.ports import OtherTasks, TaskLink
 from edge_agent.publish.service import Publishing
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
@@ -41,7 +42,6 @@ from edge_agent.windows.collector import Collector
 from edge_agent.work_receiver import WorkReceiver
 from protocol.tasks.task import Task
 from runtime.clock import Clock
-from runtime.mqtt.link import Link
 from runtime.process.daemon import Progress
 from runtime.storage import sqlite
 from runtime.storage.blob_fetcher import Fetcher
@@ -58,7 +58,7 @@ class Agent:
     sources: list[Source]
     clock: Clock
     storage: AgentStorage
-    link: Link
+    link: TaskLink
     fetcher: Fetcher
     tasks: CurrentTask
     collector: Collector
@@ -80,12 +80,13 @@ class Agent:
     evaluation: EvaluationService
     drift: DriftService
     local: LocalServer | None
-    renewal: Renewal
+    renewal: Renewal | None
     report: StatusReport
     progress: Progress
     trace: DeviceTrace
     tracer: Tracer
     first_task: Task | None = None
+    others: OtherTasks | None = None
 
     async def start(self) -> None:
         """Begin with the known task, if any."""
@@ -132,7 +133,8 @@ class Agent:
                 f"source[{i}]": partial(self.collector.run_source, source)
                 for i, source in enumerate(self.sources)
             },
-            **self.renewal.services(),
+            **(self.renewal.services() if self.renewal else {}),
+            **(self.others.services() if self.others else {}),
         }
 
     def _observe(self, seen: BatchObservation) -> None:
@@ -152,12 +154,15 @@ class Agent:
             await self.publishing.send_offline()
         await self.deployment.executor.stop()
         await self.reporter.send_stopped()
+        if self.others is not None:
+            await self.others.stop()
 
     def close(self) -> None:
         """Close everything, after all services have ended."""
         self.tasks.close()
         self.storage.close()
-        self.tracer.close()
+        if self.settings.task_name is None:  # the tasks of a device share it
+            self.tracer.close()
 
     def status(self) -> dict[str, Any]:
         """What the agent does, and what it waits for."""

@@ -1,43 +1,30 @@
 """Starts an agent from its configuration file, and returns its exit status."""
 
 import os
-import random
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from edge_agent.agent import Agent
 from edge_agent.config.agent import AgentSettings, read, read_task
-from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.in_process import all_ended
 from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
 from edge_agent.labels.requests import SOCKET
-from edge_agent.ports import Trainer
-from edge_agent.publish.service import predictions_link
-from edge_agent.sources.base import Source
+from edge_agent.opening import make_folders, open_agent, open_device
 from edge_agent.sources.registry import open_sources
 from edge_agent.status.liveness import hang_reason
-from edge_agent.storage.agent_storage import AgentStorage, open_storage
 from edge_agent.tasks.config_warnings import require_output
-from edge_agent.tasks.roles import learning_role
-from edge_agent.tasks.task_store import first_task
-from edge_agent.wiring import build
 from models.worker.job_loop import one_arena, trim_memory
 from protocol.errors import Misconfigured
-from protocol.topics import device_filters, ping_topic
 from runtime import logs
-from runtime.clock import Clock, SystemClock
+from runtime.clock import SystemClock
 from runtime.diagnosis.recent_lines import RecentLines
-from runtime.mqtt.link import Link
 from runtime.process import daemon
 from runtime.settings.load import LogSettings
-from runtime.storage.files import disk_errors
 from runtime.tracing.settings import tracer_of
-from runtime.tracing.spans import OFF, Tracer
 
 _log = structlog.get_logger(__name__)
 _PATIENCE_S: Final = 5.0
@@ -54,16 +41,12 @@ def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSetting
     recent = RecentLines()
     logs.configure(settings.log, recent)
     clock = SystemClock()
+    if settings.tasks:
+        return settings, open_device(settings, config, clock, zygote=zygote, recent=recent)
     task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, clock)
     require_output(settings, config)
-    for key in ("state_dir", "cache_dir"):
-        folder: Path = getattr(settings, key)
-        try:
-            with disk_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-        except Misconfigured as error:
-            raise Misconfigured(f"{config}: {key}: {error}") from None
+    make_folders(settings, config)
     return settings, open_agent(
         settings,
         sources,
@@ -73,71 +56,6 @@ def load(config: Path, zygote: ZygoteClient | None = None) -> tuple[AgentSetting
         recent=recent,
         tracer=tracer_of(settings.tracing, "lichen-agent", settings.device),
     )
-
-
-def open_agent(
-    settings: AgentSettings,
-    sources: list[Source],
-    clock: Clock,
-    *,
-    storage: AgentStorage | None = None,
-    make_link: Callable[..., Any] = Link,
-    worker: Trainer | None = None,
-    zygote: ZygoteClient | None = None,
-    rng: random.Random | None = None,
-    inference: Inference | None = None,
-    local_socket: Path | None = None,
-    recent: RecentLines | None = None,
-    tracer: Tracer = OFF,
-) -> Agent:
-    """Open the agent's files, and make its parts; :meth:`Agent.close` closes them.
-
-    Args:
-        settings: checked.
-        sources: opened.
-        clock: of all services.
-        storage: opened for this agent; None opens it.
-        make_link: makes a link, as the constructor of ``runtime.mqtt.link.Link``.
-        worker: as for :func:`edge_agent.wiring.build`, and so are the others.
-        zygote: see there.
-        rng: see there.
-        inference: see there.
-        local_socket: see there.
-        recent: see there.
-        tracer: takes spans; closed with the agent.
-
-    Raises:
-        Misconfigured: another agent runs on this state_dir, or a folder or file of it is invalid.
-    """
-    task = first_task(settings, sources)
-    storage = storage or open_storage(settings, clock)
-    fleet, device = settings.fleet, settings.device
-    try:
-        link = make_link(
-            settings.mqtt,
-            f"agent-{fleet}-{device}",
-            filters=list(device_filters(fleet, device, learns=learning_role(settings) is not None)),
-            ping_topic=ping_topic(fleet, device),
-        )
-        return build(
-            settings,
-            sources,
-            clock,
-            storage=storage,
-            link=link,
-            publish_link=predictions_link(settings, make_link),
-            first_task=task,
-            worker=worker,
-            zygote=zygote,
-            rng=rng,
-            inference=inference,
-            local_socket=local_socket,
-            recent=recent,
-            tracer=tracer,
-        )
-    except BaseException:
-        storage.close()
-        raise
 
 
 async def main(config: Path, zygote: ZygoteClient | None = None) -> int:
@@ -154,7 +72,7 @@ async def live(agent: Agent) -> int:
         return await daemon.supervise(
             agent.services(),
             on_stop=agent.stop,
-            alive=partial(hang_reason, agent.progress, agent.storage.spool),
+            alive=partial(hang_reason, agent.progress, agent.storage.spool, others=agent.others),
         )
     finally:
         agent.close()

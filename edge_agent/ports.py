@@ -1,9 +1,58 @@
-"""What services need of parts that are made after them, or that a simulation replaces."""
+"""What services need of parts that are made after them, or that another part may stand for."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from protocol.rollout import Hindrance, TrialReport
+from runtime.mqtt.link import LinkCounters, Message, OnConnect, WillNow
+from runtime.waits import StatusPart
+
+
+class TaskLink(Protocol):
+    """A task's link to its coordinator: ``runtime.mqtt.link.Link``, or a view of the one that tasks share."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether messages can be sent."""
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the broker still had our session."""
+
+    @property
+    def chunk_bytes(self) -> int:
+        """The largest chunk that fits into a packet."""
+
+    @property
+    def counters(self) -> LinkCounters:
+        """Of the connection."""
+
+    @property
+    def why(self) -> str:
+        """The current state in words."""
+
+    @property
+    def since(self) -> float:
+        """Since when it holds, Unix seconds."""
+
+    @property
+    def until(self) -> float | None:
+        """The time of the next attempt to connect, Unix seconds; None: connected, or trying."""
+
+    def messages(self) -> AsyncIterator[Message]:
+        """Incoming messages, without end."""
+
+    async def publish(
+        self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
+    ) -> None:
+        """Send, and return at PUBACK. Raises Refused, Transient."""
+
+    def reconnect(self, because: str) -> None:
+        """Get retained messages again; a connection of one task alone is ended for it."""
+
+    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
+        """A service: stay connected."""
 
 
 class ReportsModels(Protocol):
@@ -20,6 +69,19 @@ class ReportsModels(Protocol):
     @property
     def blocked(self) -> Hindrance | None:
         """Why the device does not run the announced model."""
+
+
+class OtherTasks(StatusPart, Protocol):
+    """The further tasks of a device, beside its main one."""
+
+    def services(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Name -> run."""
+
+    async def stop(self) -> None:
+        """Send the last states while the link is up."""
+
+    def hanging(self, patience_s: float) -> str:
+        """The work that hangs longer than ``patience_s``; empty: none does."""
 
 
 class Trainer(Protocol):

@@ -26,7 +26,7 @@ from edge_agent.messaging.log_sender import LogSender
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
-from edge_agent.ports import Trainer
+from edge_agent.ports import OtherTasks, TaskLink, Trainer
 from edge_agent.publish.service import Publishing
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
@@ -37,6 +37,7 @@ from edge_agent.tasks.task_store import TASK_FILE, saved_task_mismatch
 from edge_agent.telemetry.reporter import TelemetryReporter
 from edge_agent.training.learner import Learner
 from edge_agent.training.offer_schedule import OfferSchedule
+from edge_agent.training.turns import TrainingTurns
 from edge_agent.trust.updater import trust_of
 from edge_agent.trust.work_verifier import WorkVerifier
 from edge_agent.windows.collector import Collector
@@ -60,7 +61,7 @@ def build(
     clock: Clock,
     *,
     storage: AgentStorage,
-    link: Link,
+    link: TaskLink,
     publish_link: Link | None,
     first_task: Task | None,
     worker: Trainer | None = None,
@@ -70,11 +71,14 @@ def build(
     local_socket: Path | None = None,
     recent: RecentLines | None = None,
     tracer: Tracer = OFF,
+    task_mismatch: str = "",
+    turns: TrainingTurns | None = None,
+    others: OtherTasks | None = None,
 ) -> Agent:
     """Make every part, after the parts it depends on.
 
     Args:
-        settings: checked.
+        settings: checked; of one task, if the device has several.
         sources: opened.
         clock: of all services.
         storage: opened for this agent.
@@ -88,6 +92,9 @@ def build(
         local_socket: of the local interface; None: there is none.
         recent: the last log lines; None: none are stored.
         tracer: takes spans of rounds and models.
+        task_mismatch: why the task of ``task_file`` cannot be done; empty if it can.
+        turns: of the tasks of a device that learn; None: there is one task.
+        others: the further tasks of the device, for the main one.
 
     Raises:
         Misconfigured: ``trust_file`` is missing, or no root.
@@ -102,14 +109,15 @@ def build(
     trace = DeviceTrace(tracer, settings.fleet, settings.device, clock)
 
     # From sensors or files to the current task's data.
-    inference = inference or Inference(settings.infer, clock, storage.private, zygote)
+    main = settings.task_name is None
+    inference = inference or Inference(settings.infer, clock, storage.private, zygote, ends_zygote=main)
     collector = Collector(
         settings, sources, clock=clock, listener=inference.enqueue, changed=changed, progress=progress
     )
     graph = KnowledgeGraphWatcher(settings, clock, changed, progress)
     tasks = CurrentTask(
         settings, sources, windows=collector, graph=graph, changed=changed, clock=clock,
-        task_mismatch=saved_task_mismatch(settings.state_dir / TASK_FILE),
+        task_mismatch=task_mismatch or saved_task_mismatch(settings.state_dir / TASK_FILE),
     )  # fmt: skip
 
     # From an offer to an update with a receipt.
@@ -124,6 +132,7 @@ def build(
     learner = Learner(
         settings, tasks, outbox, storage=storage, fetcher=fetcher, clock=clock, learning=learning,
         metrics=metrics, contact=contact, worker=worker, zygote=zygote, trace=trace,
+        turns=turns or TrainingTurns(),
     )  # fmt: skip
 
     schedule = OfferSchedule(settings.device, learner, link, clock, learning)
@@ -164,12 +173,11 @@ def build(
         link, _handlers(fetcher, outbox, work, deployment, reporter, logs=logs), contact=contact,
         refused=refused, progress=progress, clock=clock,
     )  # fmt: skip
-    renewal = Renewal(
-        folder_of(settings.state_dir), clock, partial(link.reconnect, "the certificate was renewed"), rng=rng
-    )
+    renew_link = partial(link.reconnect, "the certificate was renewed")
+    renewal = Renewal(folder_of(settings.device_dir), clock, renew_link, rng=rng) if main else None
     parts: list[StatusPart | None] = [
         renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models, inference,
-        publishing, questions, labels, evaluation, drift, dispatcher, logs, trace,
+        publishing, questions, labels, evaluation, drift, dispatcher, logs, trace, others,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(
@@ -178,7 +186,7 @@ def build(
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
         dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, logs=logs, publishing=publishing,
         questions=questions, evaluation=evaluation, drift=drift, local=local, renewal=renewal, report=report,
-        progress=progress, first_task=first_task, trace=trace, tracer=tracer,
+        progress=progress, first_task=first_task, trace=trace, tracer=tracer, others=others,
     )  # fmt: skip
 
 

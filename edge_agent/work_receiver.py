@@ -43,7 +43,10 @@ class WorkReceiver:
     refused: Counter[str]
 
     async def on_task(self, _route: Route, payload: bytes) -> None:
-        """Handle an announced task. Raises Refused."""
+        """Handle an announced task; an empty payload ends a further task of the device. Raises Refused."""
+        if not payload:
+            await self._withdrawn()
+            return
         try:
             announcement = decode(payload, TaskAnnouncement)
         except Refused as error:
@@ -51,6 +54,16 @@ class WorkReceiver:
                 self.tasks.refuse(error.words)
             raise
         await self._verified(announcement)
+
+    async def _withdrawn(self) -> None:
+        """Nobody announces the task any more. The main task stays: a broker may have lost its message."""
+        work = self.tasks.workspace
+        if work is None or self.tasks.settings.task_name is None:
+            return
+        _log.info("task_ended", name=work.task.name)
+        self.schedule.end()
+        await self.tasks.end()
+        self.deployment.task_ended()
 
     async def on_offer(self, _route: Route, payload: bytes) -> None:
         """Handle the offer of a round; an empty payload withdraws it. Raises Refused.

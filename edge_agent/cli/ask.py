@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_agent.cli.options import DEFAULT_CONFIG, Config
-from edge_agent.config.agent import AgentSettings, KnowledgeGraphSettings, read, read_task
+from edge_agent.cli.options import DEFAULT_CONFIG, Config, TaskOption, read_task_settings
+from edge_agent.config.agent import AgentSettings, read_task
+from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
 from edge_agent.deployment.bundle_store import read_current
 from edge_agent.identity.files import read_small
 from edge_agent.identity.fleet_secret import secret_path
@@ -43,6 +44,7 @@ def ask(
         typer.Option("--tail", help="HEAD is the tail of the fact: answer with heads"),
     ] = False,
     config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Ask the installed model which entities complete a fact, the best first. Known facts are marked.
@@ -50,7 +52,7 @@ def ask(
     Exit status 65: no fact has such an entity or relation; 69: there is no model, or it has not learned them.
     """
     try:
-        settings = read(config)
+        settings = read_task_settings(config, task_name)
         logs.configure(settings.log)
         line = _answered(settings, config, entity, relation, heads=tail)
     except LichenError as error:

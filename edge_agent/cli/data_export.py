@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from edge_agent.cli.options import DEFAULT_CONFIG, Config
-from edge_agent.config.agent import AgentSettings, read, read_task
+from edge_agent.cli.options import DEFAULT_CONFIG, Config, TaskOption, read_task_settings
+from edge_agent.config.agent import AgentSettings, read_task
 from edge_agent.tasks.task_store import TASK_FILE, read_saved_task
 from edge_agent.windows.rows import WindowRow, as_set, whole_bytes
 from edge_agent.windows.store import MAX_READ_BYTES
@@ -39,6 +39,7 @@ def export(
     out: Annotated[Path, typer.Option(help="the npz to write")],
     config: Config = DEFAULT_CONFIG,
     newest: Annotated[int | None, typer.Option(min=1, help="write at most this many, the newest")] = None,
+    task_name: TaskOption = None,
     *,
     unlabelled: Annotated[
         bool, typer.Option("--unlabelled", help="include windows without any label")
@@ -50,7 +51,7 @@ def export(
     The group of each window is the device's name. The agent may run. The file has raw values, which leave the
     device in no other way.
     """
-    settings = read(config)
+    settings = read_task_settings(config, task_name)
     task = _task(settings, config)
     found = stored(settings.state_dir / "store", task, newest, unlabelled=unlabelled)
     with writing(out):

@@ -106,7 +106,7 @@ def _enroll(
     settings = load(Unenrolled, config)
     name = _device(invite, device, settings.device)
     require_writable(config)
-    folder = folder_of(settings.state_dir)
+    folder = folder_of(settings.device_dir)
     with run_as_owner(settings.state_dir):
         if fleet_secret is not None:
             secrets.place(secrets.secret_path(settings), fleet_secret, replace=replace)

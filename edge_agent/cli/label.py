@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_agent.cli.options import DEFAULT_CONFIG, Config
-from edge_agent.config.agent import read
+from edge_agent.cli.options import DEFAULT_CONFIG, Config, TaskOption, read_task_settings
 from edge_agent.labels.local_client import ask
 from edge_agent.labels.requests import SOCKET, read_request
 from protocol.errors import LichenError
@@ -22,6 +21,7 @@ Window = Annotated[str, typer.Argument(metavar="WINDOW", help="a name that `list
 @app.command("list")
 def list_(
     config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
     count: Annotated[int, typer.Option(min=1, max=20, help="how many windows")] = 10,
     *,
     newest: Annotated[
@@ -31,7 +31,7 @@ def list_(
     output: FormatOption = Format.TABLE,
 ) -> None:
     """List windows to label: those whose labels are worth most, and why; or the newest ones."""
-    found = _asked(config, {"do": "windows" if newest else "propose", "count": count}, output)
+    found = _asked((config, task_name), {"do": "windows" if newest else "propose", "count": count}, output)
     if output is Format.JSON:
         typer.echo(json.dumps(found))
     else:
@@ -43,6 +43,7 @@ def set_(
     window: Window,
     label: Annotated[str, typer.Argument(metavar="LABEL", help="a class of the task")],
     config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Label a window. It is on the disk when this command says so.
@@ -50,7 +51,9 @@ def set_(
     Exit status 65: the window was dropped, or the task has no such class; 75: the disk does not take it now,
     or the agent does not run.
     """
-    found = _asked(config, {"do": "label", "window": window, "label": label, "by": "command"}, output)
+    found = _asked(
+        (config, task_name), {"do": "label", "window": window, "label": label, "by": "command"}, output
+    )
     print_result(
         output, found, f"{found['window']}: {found['label']} (before: {found['before'] or 'no label'})"
     )
@@ -59,11 +62,12 @@ def set_(
 @app.command()
 def undo(
     config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
     window: Annotated[str | None, typer.Option(help="only if the last label is that of this window")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
     """Take the last label back, until the next round starts to train. Exit status 65: there is none."""
-    found = _asked(config, {"do": "undo", "window": window}, output)
+    found = _asked((config, task_name), {"do": "undo", "window": window}, output)
     print_result(
         output,
         found,
@@ -72,15 +76,20 @@ def undo(
 
 
 @app.command()
-def skip(window: Window, config: Config = DEFAULT_CONFIG, output: FormatOption = Format.TABLE) -> None:
+def skip(
+    window: Window,
+    config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
+    output: FormatOption = Format.TABLE,
+) -> None:
     """Do not propose a window again while the agent runs."""
-    found = _asked(config, {"do": "skip", "window": window}, output)
+    found = _asked((config, task_name), {"do": "skip", "window": window}, output)
     print_result(output, found, f"{found['window']} is not proposed again")
 
 
-def _asked(config: Path, request: dict[str, Any], output: Format) -> dict[str, Any]:
+def _asked(where: tuple[Path, str | None], request: dict[str, Any], output: Format) -> dict[str, Any]:
     try:
-        return ask(read(config).cache_dir / SOCKET, read_request(json.dumps(request).encode()))
+        return ask(read_task_settings(*where).cache_dir / SOCKET, read_request(json.dumps(request).encode()))
     except LichenError as error:
         fail("lichen agent label", error, output)
 

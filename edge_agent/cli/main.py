@@ -12,12 +12,12 @@ from edge_agent.cli.data_export import app as data
 from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enroll import enroll
 from edge_agent.cli.label import app as label
-from edge_agent.cli.options import DEFAULT_CONFIG, Config
+from edge_agent.cli.options import DEFAULT_CONFIG, Config, TaskOption, read_task_settings
 from edge_agent.cli.page import page
 from edge_agent.cli.secret import secret
 from edge_agent.cli.sensors import app as sensors
 from edge_agent.cli.support import support
-from edge_agent.config.agent import read, read_task
+from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.knowledge_graph.watcher import check_knowledge_graph
 from edge_agent.sources.base import channels_in
 from edge_agent.sources.registry import open_sources
@@ -70,15 +70,33 @@ def check(config: Config = DEFAULT_CONFIG, output: FormatOption = Format.TABLE) 
 
 def _checked(config: Path) -> dict[str, Any]:
     settings = read(config)
+    further = [one.name for one in settings.tasks]
+    found = _checked_task(settings.for_task(None), config)
+    if further:
+        found["tasks"] = {name: _checked_further(settings.for_task(name), config) for name in further}
+    return found
+
+
+def _checked_further(settings: AgentSettings, config: Path) -> dict[str, Any]:
+    try:
+        found = _checked_task(settings, config)
+    except Misconfigured as error:
+        raise Misconfigured(f"task {settings.task_name}: {error}") from None
+    return {key: found[key] for key in ("fleet", "roles", "bundles", "task", "warnings")}
+
+
+def _checked_task(settings: AgentSettings, config: Path) -> dict[str, Any]:
     task = None if settings.task_file is None else read_task(settings.task_file, config)
-    sources = open_sources(settings, config, task, SystemClock())
+    known = None if settings.tasks else task  # a source may be another task's
+    sources = open_sources(settings, config, known, SystemClock())
     require_output(settings, config)
     tls_context(settings.mqtt)
     read_password(settings.mqtt)
-    first = begin(settings.state_dir, settings.trust_file)
+    first = begin(settings.device_dir, settings.trust_file)
     if task is not None:
         check_task(task, sources, learn_settings(settings), settings.graph)
-        if wrong := [*unused(task, sources, settings.graph), *unknown_modalities(task, settings.learn)]:
+        others = [] if settings.tasks else unused(task, sources, settings.graph)
+        if wrong := [*others, *unknown_modalities(task, settings.learn)]:
             raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")
     return {
         "config": str(config),
@@ -97,6 +115,7 @@ def _checked(config: Path) -> dict[str, Any]:
 @app.command()
 def status(
     config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
     output: FormatOption = Format.TABLE,
     *,
     why: Annotated[
@@ -104,9 +123,12 @@ def status(
         typer.Option("--why", help="show only the conditions that it waits for, since when and until when"),
     ] = False,
 ) -> None:
-    """Show the agent's activity and the conditions that it waits for. Exit status 69: it does not run."""
+    """Show the agent's activity and the conditions that it waits for. Exit status 69: it does not run.
+
+    Of a device with several tasks: the main task, and the others in short; --task shows one of them.
+    """
     try:
-        settings = read(config)
+        settings = read_task_settings(config, task_name)
     except Misconfigured as error:
         fail(_COMMAND, error, output)
     try:

@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 import typer
 
-from edge_agent.cli.options import DEFAULT_CONFIG, Config
-from edge_agent.config.agent import AgentSettings, read
+from edge_agent.cli.options import DEFAULT_CONFIG, Config, TaskOption, read_task_settings
+from edge_agent.config.agent import AgentSettings
 from edge_agent.page.access import PageAccess
 from protocol.errors import LichenError, Misconfigured
 from runtime import logs
@@ -20,6 +20,7 @@ _IDLE_S: Final = 300.0
 
 def page(
     config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
     listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes any")] = LISTEN,
     host: Annotated[
         list[str] | None,
@@ -42,7 +43,7 @@ def page(
     missing, or the address cannot be listened on.
     """
     try:
-        settings = read(config)
+        settings = read_task_settings(config, task_name)
         access = PageAccess(settings.cache_dir / "page", SystemClock())
         if link:
             typer.echo(f"http://{listen}/enter?token={access.new_token()}")

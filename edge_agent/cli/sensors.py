@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from edge_agent.cli.options import DEFAULT_CONFIG, Config
-from edge_agent.config.agent import AgentSettings, read, read_task
+from edge_agent.cli.options import DEFAULT_CONFIG, Config, TaskOption, read_task_settings
+from edge_agent.config.agent import AgentSettings, read_task
 from edge_agent.sensors.discovery import discover
 from edge_agent.sensors.source_check import check_sources
 from edge_agent.sources.base import Source
@@ -65,6 +65,7 @@ def _pasted(entry: dict[str, Any]) -> list[str]:
 @app.command("test")
 def try_(
     config: Config = DEFAULT_CONFIG,
+    task_name: TaskOption = None,
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="seconds to listen")] = 5.0,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -75,7 +76,7 @@ def try_(
     """
     clock = SystemClock()
     try:
-        settings = read(config)
+        settings = read_task_settings(config, task_name)
         task = _task(settings, config)
     except Misconfigured as error:
         fail("lichen agent sensors", error, output)

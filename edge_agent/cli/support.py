@@ -80,7 +80,7 @@ def _contents(config: Path, log: list[Path], *, offline: bool) -> tuple[Mapping[
         parts["last_lines.json"] = partial(ask, settings.cache_dir / SOCKET, LastLines(do="lines"))
         parts["folders.json"] = partial(folders, places)
         parts["databases.json"] = partial(databases, places)
-        secrets |= private_key_lines(folder_of(settings.state_dir).path.glob("*.pem"))
+        secrets |= private_key_lines(folder_of(settings.device_dir).path.glob("*.pem"))
     parts["environment.json"] = partial(environment, places)
     return parts, secrets
 

@@ -1,18 +1,27 @@
 """``agent.toml``: every key, its unit and its default. docs/agent-settings.md explains them."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from edge_agent.config.further_tasks import (
+    FOLDER,
+    MAX_TASKS,
+    DeviceTaskSettings,
+    require_share,
+    source_of_task,
+)
+from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
 from edge_agent.config.publish import PublishSettings
+from edge_agent.config.quality import QualitySettings
 from protocol.base import Label, Name, Share
 from protocol.errors import Misconfigured
 from protocol.messages import Role
 from protocol.rollout import Trial
 from protocol.tasks.evaluation import MAX_EVALUATED
-from protocol.tasks.options import FeatureName
 from protocol.tasks.task import ModalityName, Task
+from protocol.topics import is_namespace, namespace, split_namespace
 from runtime.settings.load import (
     ConfigPath,
     LogSettings,
@@ -25,7 +34,9 @@ from runtime.settings.load import (
 from runtime.settings.packages import PackagesSettings
 from runtime.tracing.settings import TracingSettings
 
-Bytes = Annotated[int, Field(ge=64 * 1024, le=2**40)]
+MIN_BYTES = 64 * 1024
+MIN_STORE_BYTES = 1_000_000
+Bytes = Annotated[int, Field(ge=MIN_BYTES, le=2**40)]
 DownloadHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:[0-9]{1,5})?$")]
 Positive = Annotated[float, Field(gt=0, le=86400)]
 MIB = 1024 * 1024
@@ -48,7 +59,7 @@ class StoreSettings(Section):
     enabled: bool | None = None
     """None: on if this device learns (roles ``train``, ``prototype``). Without a store windows are counted
     and used at once, and not stored."""
-    budget_bytes: Annotated[int, Field(ge=1_000_000, le=2**40)] = 256 * MIB
+    budget_bytes: Annotated[int, Field(ge=MIN_STORE_BYTES, le=2**40)] = 256 * MIB
     """Of all its files on the disk, including SQLite's WAL and index."""
     commit_every_s: Positive = 5.0
     """A power cut loses at most this much; a longer time spares the SD card."""
@@ -131,63 +142,6 @@ class WindowSettings(Section):
     """A modality that has delivered nothing for this long is not waited for."""
 
 
-class QualitySettings(Section):
-    """``[quality]``: thresholds, explained in :mod:`edge_agent.windows.quality.meter`."""
-
-    gap_bad: float = Field(default=0.2, gt=0, le=1)
-    stuck_share: Share = 0.5
-    stuck_channel_share: Share = 0.9
-    clip_share: Share = 0.04
-    range_share: Share = 0.02
-    noise_excess: float = Field(default=8.0, gt=1)
-    noise_white: Share = 0.6
-    """Minimal flatness of the spectrum of noise (1: white); that of motion is far below."""
-    gain_tolerance: float = Field(default=0.15, gt=0, lt=1)
-    """Tolerated distance of an accelerometer at rest from 1 g, in g; calibration errors are up to about 0.1.
-    """
-    gain_allowance: float = Field(default=0.5, ge=0)
-    """Additional tolerance, in g per g of standard deviation in the window."""
-    turn_low: float = Field(default=0.57, gt=0, lt=1)
-    """A gyroscope's gain is wrong below this."""
-    turn_high: float = Field(default=1.4, gt=1)
-    history: int = Field(default=1024, ge=32, le=65536)
-    """Windows of the sensor's own past that define its normal noise."""
-    min_history: int = Field(default=16, ge=4)
-    """Noise is judged from this many windows."""
-    sound_clip_share: Share = 0.01
-    silent_level: Share = 0.0003
-    """Of full scale: -70 dB."""
-    dropout_s: Positive = 0.01
-    """Sound that does not change for this long has a dropout."""
-    dropout_share: Share = 0.05
-    dark_level: Share = 0.1
-    bright_share: Share = 0.5
-    constant_range: Share = 0.02
-    blur_limit: float = Field(default=0.05, ge=0)
-    """Sharp images of 96 pixels have 0.2 or more; blurred over 2 % of their width, with a camera's noise,
-    0.02 to 0.04. 0: blur is no fault."""
-    frozen_s: Positive = 5.0
-    frozen_vector_s: Positive = 60.0
-
-
-class KnowledgeGraphSettings(Section):
-    """``[graph]``: the device's facts, for tasks on knowledge graphs. Changed files are read again."""
-
-    triples: Annotated[tuple[ConfigPath, ...], Field(min_length=1, max_length=256)]
-    """Files of facts (head, relation, tail, separated by tabs), or folders whose ``*.tsv`` all count."""
-    features: Annotated[dict[FeatureName, ConfigPath], Field(max_length=15, default_factory=dict)]
-    """By modality of the task, an npz with ``entity`` and ``values``."""
-    masks: ConfigPath | None = None
-    """An npz with ``entity``, ``modality`` and ``present``: the entities whose features may be used."""
-    secret_file: ConfigPath | None = None
-    """The secret of the fleet's devices, which the coordinator does not have; made by ``lichen agent
-    secret``. None: ``fleet.secret`` in ``state_dir/identity``."""
-    queries: ConfigPath | None = None
-    """Questions, as (head, relation) lines separated by tabs; appended lines are new questions."""
-    poll_s: Positive = 5.0
-    """Seconds between two checks for changed files."""
-
-
 class TrialSettings(Trial):
     """``[deploy.trial]``: the keys of :class:`Trial`."""
 
@@ -242,6 +196,7 @@ class AgentSettings(Section):
     """The whole file."""
 
     fleet: Name
+    """In the settings of one task (:meth:`for_task`) its namespace."""
     device: Name
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=3)] = ("observe", "train")
     state_dir: ConfigPath = Path("/var/lib/lichen")
@@ -253,6 +208,8 @@ class AgentSettings(Section):
     device; without one, unsigned bundles are accepted."""
     source: tuple[SourceTable, ...] = ()
     """``[[source]]`` tables; each kind checks its own keys."""
+    tasks: Annotated[tuple[DeviceTaskSettings, ...], Field(max_length=MAX_TASKS)] = ()
+    """``[[tasks]]``: further tasks of this device (docs/several-tasks.md)."""
     mqtt: MqttSettings = MqttSettings()
     log: LogSettings = LogSettings()
     windows: WindowSettings = WindowSettings()
@@ -280,6 +237,55 @@ class AgentSettings(Section):
     """Minimal time between two states; small changes wait for ``state_idle_s``."""
     state_idle_s: Positive = 600.0
 
+    @property
+    def task_name(self) -> str | None:
+        """The further task that these settings are narrowed to; None: the main task."""
+        return split_namespace(self.fleet)[1] if is_namespace(self.fleet) else None  # before the enrolment
+
+    @property
+    def device_dir(self) -> Path:
+        """The ``state_dir`` of the whole device: its identity is there."""
+        return self.state_dir if self.task_name is None else self.state_dir.parents[1]
+
+    def for_task(self, name: str | None) -> Self:
+        """The settings of one task: its namespace, folders, and share of the budgets. None: the main task.
+
+        Raises:
+            Misconfigured: there is no ``[[tasks]]`` table of this name.
+        """
+        if not self.tasks and name is None:
+            return self
+        count = 1 + len(self.tasks)
+        shared: dict[str, Any] = {
+            "store": self.store.model_copy(update={"budget_bytes": self.store.budget_bytes // count}),
+            "outbox": self.outbox.model_copy(update={"budget_bytes": self.outbox.budget_bytes // count}),
+            "blob_budget_bytes": self.blob_budget_bytes // count,
+        }
+        if name is None:
+            return self.model_copy(update=shared)
+        task = next((one for one in self.tasks if one.name == name), None)
+        if task is None:
+            known = ", ".join(one.name for one in self.tasks) or "none"
+            raise Misconfigured(f"no [[tasks]] table is named {name!r}; there is {known}")
+        return self.model_copy(
+            update=shared
+            | {
+                "fleet": namespace(self.fleet, name),
+                "roles": task.roles or self.roles,
+                "task_file": task.task_file,
+                "trust_file": task.trust_file or self.trust_file,
+                "state_dir": self.state_dir / FOLDER / name,
+                "cache_dir": self.cache_dir / FOLDER / name,
+                "source": tuple(source_of_task(table, name) for table in self.source),
+                "learn": task.learn.over(self.learn, inputs=task.learn.inputs, targets=task.learn.targets),
+                "infer": task.infer.over(
+                    self.infer,
+                    output=task.infer.output,
+                    mqtt=self.infer.mqtt and self.infer.mqtt.of_task(name),
+                ),
+            }
+        )
+
 
 def read(file: Path) -> AgentSettings:
     """Read ``agent.toml`` with drop-ins and environment.
@@ -290,11 +296,24 @@ def read(file: Path) -> AgentSettings:
     settings = load(AgentSettings, file)
     if not settings.source and settings.graph is None:
         raise Misconfigured(f"{file}: no [[source]] and no [graph]: the agent would have nothing to collect")
+    names = [one.name for one in settings.tasks]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Misconfigured(f"{file}: tasks.name: {twice[0]!r} is there twice; a further task has one table")
+    count = 1 + len(names)
+    require_share(file, "store.budget_bytes", settings.store.budget_bytes, count, MIN_STORE_BYTES)
+    require_share(file, "outbox.budget_bytes", settings.outbox.budget_bytes, count, MIN_BYTES)
+    require_share(file, "blob_budget_bytes", settings.blob_budget_bytes, count, MIN_BYTES)
+    for name in (None, *names):
+        _require_consistent(settings.for_task(name), file)
+    return settings
+
+
+def _require_consistent(settings: AgentSettings, file: Path) -> None:
+    """Check the settings of one task. Raises Misconfigured."""
     learns = [role for role in ("train", "prototype") if role in settings.roles]
     if settings.store.enabled is False and learns:
         words = f"the role {learns[0]!r} learns from stored windows: leave out one or the other"
         raise Misconfigured(f"{file}: store.enabled is false: {words}")
-    return settings
 
 
 def read_task(file: Path, config: Path | None = None) -> Task:

@@ -55,6 +55,10 @@ class PublishSettings(BrokerSettings):
             )
         return self
 
+    def of_task(self, name: str) -> Self:
+        """The same for a further task of the device: its topics begin with ``<topic>/<name>``."""
+        return self.model_copy(update={"topic": f"{self.topic}/{name}"})
+
     def base(self, device: str) -> str:
         """The prefix of all topics of a device."""
         return self.topic.replace(_DEVICE, device)

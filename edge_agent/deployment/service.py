@@ -127,6 +127,13 @@ class DeploymentService(StatusText):
             self._inference.disabled_reason = f"no model for the new task: {why}"
         self._news.set()
 
+    def task_ended(self) -> None:
+        """The task was withdrawn: nothing predicts until one is announced."""
+        if self.executor.phase is DeploymentPhase.ON_TRIAL:
+            self.executor.apply(Withdrawn())
+        self._inference.activate(None)
+        self._inference.disabled_reason = "the task was withdrawn"
+
     def _incompatibility(self) -> str:
         model, work = self._inference.model, self._tasks.workspace
         if model is None or work is None:

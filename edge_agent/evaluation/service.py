@@ -22,6 +22,7 @@ from edge_agent.evaluation.scores import Scores, cells, count, evaluated_targets
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.served_kinds import ServedWindows
 from edge_agent.inference.serving.served_model import PredictionFailed
+from edge_agent.ports import TaskLink
 from edge_agent.windows.collector import Collector
 from edge_agent.windows.rows import RowKind, WindowRow, as_set, labelled_for, whole_bytes
 from edge_agent.windows.store import WindowStore
@@ -36,7 +37,6 @@ from protocol.tasks.evaluation import MAX_CELLS, DeviceEvaluation
 from protocol.tasks.task import Target, Task
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
-from runtime.mqtt.link import Link
 from runtime.waits import StatusPart
 
 _log = structlog.get_logger(__name__)
@@ -59,7 +59,12 @@ class EvaluationService(StatusPart):
     """
 
     def __init__(
-        self, settings: AgentSettings, link: Link, collector: Collector, inference: Inference, clock: Clock
+        self,
+        settings: AgentSettings,
+        link: TaskLink,
+        collector: Collector,
+        inference: Inference,
+        clock: Clock,
     ) -> None:
         self._settings = settings
         self._link = link

@@ -33,7 +33,7 @@ _HOW: Final = (
 def secret_path(settings: AgentSettings) -> Path:
     """The path of this device's copy."""
     named = None if settings.graph is None else settings.graph.secret_file
-    return named or folder_of(settings.state_dir).path / FILE
+    return named or folder_of(settings.device_dir).path / FILE
 
 
 def make(path: Path) -> bytes:

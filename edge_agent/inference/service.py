@@ -57,6 +57,7 @@ class Inference(StatusPart):
         clock: stamps predictions.
         private: the device's private tensors; a change counts from the next window on.
         zygote: starts model processes; None: one of its own, started when first needed.
+        ends_zygote: with :meth:`close`; False if other tasks of the device use it.
     """
 
     def __init__(
@@ -65,11 +66,14 @@ class Inference(StatusPart):
         clock: Clock,
         private: PrivateTensors | None = None,
         zygote: ZygoteClient | None = None,
+        *,
+        ends_zygote: bool = True,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._private = None if private is None else private.folder
         self._zygote = ZygoteClient() if zygote is None else zygote
+        self._ends_zygote = ends_zygote
         self._host = host_of(self._zygote, settings)
         self._waiting: deque[Batch] = deque()
         self._wake = Signal()
@@ -190,7 +194,8 @@ class Inference(StatusPart):
         self._thread.shutdown(wait=True)
         if self._output is not None:
             self._output.close()
-        await self._zygote.aclose()
+        if self._ends_zygote:
+            await self._zygote.aclose()
 
     def status(self) -> dict[str, Any]:
         """The active model, and its figures."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from edge_agent.config.agent import KnowledgeGraphSettings
+from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
 from edge_agent.identity import fleet_secret as secrets
 from edge_agent.knowledge_graph.fact_files import FactFiles, Stat, stat_of
 from models.knowledge_graph.data.files import BOUNDS, Bounds, read_features, read_masks

@@ -5,7 +5,8 @@ from typing import Any
 
 import structlog
 
-from edge_agent.config.agent import AgentSettings, KnowledgeGraphSettings
+from edge_agent.config.agent import AgentSettings
+from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
 from edge_agent.identity import fleet_secret as secrets
 from edge_agent.identity.fleet_secret import fingerprint, secret_path
 from edge_agent.knowledge_graph.fact_files import FactFiles, stat_of

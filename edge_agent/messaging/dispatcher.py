@@ -8,17 +8,18 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.messaging.contact import Contact
+from edge_agent.ports import TaskLink
 from protocol.errors import Reason, Refused, Transient
 from protocol.messages import Command, decode
 from protocol.topics import Kind, Route, parse
 from runtime.clock import Clock
 from runtime.logs import LineRateLimiter
-from runtime.mqtt.link import Link, Message
+from runtime.mqtt.link import Message
 from runtime.process.daemon import Progress
 from runtime.waits import StatusPart
 
 _log = structlog.get_logger(__name__)
-_MAY_BE_EMPTY: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL, Kind.OFFER})
+_MAY_BE_EMPTY: Final = frozenset({Kind.MODEL, Kind.FLEET_MODEL, Kind.OFFER, Kind.TASK})
 """Handlers of these kinds also get an empty payload: the topic's message was deleted."""
 Handler = Callable[[Route, bytes], Awaitable[None]]
 
@@ -36,7 +37,7 @@ class MessageDispatcher(StatusPart):
         clock: paces the log.
     """
 
-    link: Link
+    link: TaskLink
     handlers: Mapping[Kind, Handler]
     contact: Contact
     refused: Counter[str]

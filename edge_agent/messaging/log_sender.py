@@ -7,6 +7,7 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.identity.secret_values import secrets_of
+from edge_agent.ports import TaskLink
 from protocol.errors import Refused, Transient
 from protocol.log_lines import MAX_LINES, MAX_LOG_BYTES, LogLine, LogLines
 from protocol.messages import Command, encode
@@ -15,7 +16,6 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.diagnosis.recent_lines import RecentLine, RecentLines
 from runtime.diagnosis.redaction import redacted
-from runtime.mqtt.link import Link
 from runtime.pacing import TokenBucket
 from runtime.text import one_line
 from runtime.waits import StatusPart
@@ -39,7 +39,9 @@ class LogSender(StatusPart):
         clock: paces the answers.
     """
 
-    def __init__(self, settings: AgentSettings, link: Link, recent: RecentLines | None, clock: Clock) -> None:
+    def __init__(
+        self, settings: AgentSettings, link: TaskLink, recent: RecentLines | None, clock: Clock
+    ) -> None:
         self._settings = settings
         self._link = link
         self._recent = recent

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from edge_agent.config.agent import AgentSettings
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.device_trace import NO_TRACE, DeviceTrace
+from edge_agent.ports import TaskLink
 from edge_agent.storage.round_ledger import RoundLedger
 from protocol.errors import Refused, Transient
 from protocol.frames.chunks import chunk_at, chunk_count
@@ -29,7 +30,6 @@ from protocol.topics import Kind, Route, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.concurrency.uninterrupted import finished
-from runtime.mqtt.link import Link
 from runtime.storage.spool import Spool, SpoolEntry
 from runtime.waits import StatusPart, StatusText, Wait
 
@@ -69,7 +69,7 @@ class Outbox(StatusPart):
         trace: records receipts.
     """
 
-    link: Link
+    link: TaskLink
     spool: Spool
     ledger: RoundLedger
     settings: AgentSettings

@@ -20,7 +20,7 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.knowledge_graph.workspace import BROKEN
 from edge_agent.messaging.round_metrics import RoundMetrics
-from edge_agent.ports import ReportsModels
+from edge_agent.ports import ReportsModels, TaskLink
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.roles import roles_of
 from edge_agent.trust.work_verifier import WorkVerifier
@@ -30,7 +30,7 @@ from protocol.tasks.task import LABEL
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
-from runtime.mqtt.link import Link, Will
+from runtime.mqtt.link import Will
 from runtime.text import one_line
 
 _log = structlog.get_logger(__name__)
@@ -75,7 +75,7 @@ class StateReporter:
     """
 
     settings: AgentSettings
-    link: Link
+    link: TaskLink
     tasks: CurrentTask
     models: ReportsModels
     verifier: WorkVerifier

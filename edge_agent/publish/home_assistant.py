@@ -14,6 +14,7 @@ from typing import Any, Final
 from edge_agent.config.publish import PublishSettings
 from protocol.bundle import BundleManifest
 from protocol.tasks.task import LABEL, Target
+from protocol.topics import split_namespace
 
 PREDICTION: Final = "prediction"
 AVAILABILITY: Final = "availability"
@@ -31,7 +32,12 @@ _NO_UNIT: Final = "1"
 
 
 def node_of(fleet: str, device: str) -> str:
-    """The device's level in discovery topics, and its identifier; unique for each device."""
+    """The device's level in discovery topics, and its identifier; unique for each device and further task.
+
+    Args:
+        fleet: namespace of the task.
+        device: its name.
+    """
     mark = hashlib.sha256(f"{fleet}/{device}".encode()).hexdigest()[:8]
     return f"lichen_{device}_{mark}"
 
@@ -96,7 +102,7 @@ def _shared(settings: PublishSettings, fleet: str, device: str, task: str) -> di
         "availability_topic": f"{settings.base(device)}/{AVAILABILITY}",
         "device": {
             "identifiers": [node_of(fleet, device)],
-            "name": device,
+            "name": " ".join(filter(None, (device, split_namespace(fleet)[1]))),
             "manufacturer": "lichen",
             "model": task,
             "sw_version": version("lichen"),

@@ -28,9 +28,13 @@ class Source(Protocol):
     """
 
     name: str
-    channels: dict[str, int]
-    """Values of a sample by task modality: channels; of images and vectors all values of a frame (C * T), of
-    texts the buckets."""
+
+    @property
+    def channels(self) -> dict[str, int]:
+        """Values of a sample by task modality.
+
+        Channels; of images and vectors all values of a frame (C * T), of texts the buckets.
+        """
 
     def samples(self) -> AsyncIterator[Batch]:
         """Yield batches until the stream ends.

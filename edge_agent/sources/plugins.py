@@ -89,6 +89,11 @@ class GuardedSource:
         self._refused = 0
 
     @property
+    def one_reader(self) -> bool:
+        """See :func:`edge_agent.sources.shared.takes_one_reader`."""
+        return bool(getattr(self._source, "one_reader", not isinstance(self._source, FollowsTask)))
+
+    @property
     def state(self) -> str:
         """See :class:`edge_agent.sources.base.ReportsStatus`."""
         return self._call(lambda source: str(source.state) if isinstance(source, ReportsStatus) else "", "")

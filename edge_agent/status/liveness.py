@@ -8,17 +8,20 @@ the link) is not checked.
 
 import asyncio
 
+from edge_agent.ports import OtherTasks
 from protocol.errors import LichenError
 from runtime.process.daemon import Progress
 from runtime.storage.spool import Spool
 
 
-async def hang_reason(progress: Progress, spool: Spool, patience_s: float) -> str:
+async def hang_reason(
+    progress: Progress, spool: Spool, patience_s: float, *, others: OtherTasks | None = None
+) -> str:
     """The work that hangs longer than ``patience_s``; empty: none does.
 
     It does not return while the disk or all threads hang; the caller limits its time.
     """
-    if hanging := progress.hanging(patience_s):
+    if hanging := progress.hanging(patience_s) or (others.hanging(patience_s) if others else ""):
         return hanging
     try:
         await asyncio.to_thread(spool.pending)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from edge_agent.ports import TaskLink
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.windows.workspace import EMPTY_STATUS
-from runtime.mqtt.link import Link
 from runtime.waits import StatusPart, Wait
 
 _ENDED: Final = "stopped with the agent"
@@ -21,7 +21,7 @@ class StatusReport:
         parts: the others, in the order in which their waits are shown.
     """
 
-    def __init__(self, device: str, link: Link, parts: Sequence[StatusPart]) -> None:
+    def __init__(self, device: str, link: TaskLink, parts: Sequence[StatusPart]) -> None:
         self._device = device
         self._link = link
         self._parts = parts

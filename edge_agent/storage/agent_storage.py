@@ -58,7 +58,11 @@ class AgentStorage(StatusPart):
 
 
 def open_storage(
-    settings: AgentSettings, clock: Clock, make_spool: Callable[..., Spool] = Spool
+    settings: AgentSettings,
+    clock: Clock,
+    make_spool: Callable[..., Spool] = Spool,
+    *,
+    privacy: PrivacyAccount | None = None,
 ) -> AgentStorage:
     """Lock the state folder, remove the remains of interrupted writes, and open the files.
 
@@ -66,6 +70,8 @@ def open_storage(
         settings: give the paths.
         clock: of the times in the files.
         make_spool: as the constructor of ``runtime.storage.spool.Spool``.
+        privacy: the device's account, for a further task: its tasks learn from the same streams. None: the
+            one in this folder.
 
     Raises:
         Misconfigured: another agent runs on this state_dir, or access to a folder is denied.
@@ -80,7 +86,7 @@ def open_storage(
             make_spool(root / SPOOL, settings.outbox.budget_bytes, wall=clock.wall),
             RoundLedger(root / "rounds.json", clock, settings.outbox.resend_s),
             PrivateTensors(root / "private"),
-            PrivacyAccount(root / PRIVACY_FILE, settings.learn),
+            privacy or PrivacyAccount(root / PRIVACY_FILE, settings.learn),
         )
     except BaseException:
         lock.close()

@@ -19,7 +19,7 @@ from runtime.mqtt.tls import tls_context
 def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Source]) -> list[str]:
     """All warnings for this device; ``task``: None while none is known."""
     exposed = [
-        *folder_of(settings.state_dir).exposed(),
+        *folder_of(settings.device_dir).exposed(),
         *fleet_secret.exposed(fleet_secret.secret_path(settings)),
     ]
     misfits = [] if task is None else doubts(task, sources)

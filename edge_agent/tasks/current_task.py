@@ -22,7 +22,7 @@ from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
-from runtime.storage.files import write_atomic
+from runtime.storage.files import remove, write_atomic
 from runtime.waits import StatusPart, Wait
 
 _log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ class CurrentTask(StatusPart):
             self.refuse(why := error.words if isinstance(error, Refused) else str(error))
             raise Refused(Reason.UNKNOWN_TASK, why) from None
         self.task_mismatch = ""
-        for words in unused(task, self.sources, settings.graph):
+        for words in () if settings.tasks else unused(task, self.sources, settings.graph):
             _log.warning("not_used", why=words)
         doubtful = await asyncio.to_thread(doubts, task, self.sources)
         for words in [*doubtful, *unknown_modalities(task, settings.learn)]:
@@ -119,6 +119,15 @@ class CurrentTask(StatusPart):
             self.workspace = None
         await other.leave()
         self.workspace = await keeper.use(task)
+
+    async def end(self) -> None:
+        """The announcement was withdrawn: wait for another one. Stored windows stay."""
+        await self.windows.leave()
+        await self.graph.leave()
+        self.workspace, self.task_mismatch = None, ""
+        self._started = self.clock.wall()
+        await asyncio.to_thread(remove, self.settings.state_dir / TASK_FILE)
+        self.changed.set()
 
     def refuse(self, words: str) -> None:
         """Set the reason why this device does not do the last announced task; empty: it does."""

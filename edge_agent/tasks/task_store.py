@@ -5,7 +5,8 @@ from typing import Final
 
 import structlog
 
-from edge_agent.config.agent import AgentSettings, KnowledgeGraphSettings, LearnSettings, read_task
+from edge_agent.config.agent import AgentSettings, LearnSettings, read_task
+from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
 from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import matching_modalities, source_mismatches
 from edge_agent.tasks.privacy_floors import require_private
@@ -115,7 +116,9 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
         require_packages(from_file, settings)
         check_task(from_file, sources, learn_settings(settings), settings.graph)
         if wrong := [
-            *unused(from_file, sources, settings.graph),
+            *(
+                [] if settings.tasks else unused(from_file, sources, settings.graph)
+            ),  # another task may use it
             *unknown_modalities(from_file, settings.learn),
         ]:
             raise Misconfigured(f"{'; '.join(wrong)} ({settings.task_file})")

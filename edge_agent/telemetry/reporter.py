@@ -14,6 +14,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.drift.service import DriftService
 from edge_agent.inference.latency import Latency
 from edge_agent.inference.service import Inference
+from edge_agent.ports import TaskLink
 from edge_agent.telemetry.host import HostReading, cpu_seconds, read_host
 from edge_agent.windows.collector import Collector, ModalityTotal
 from protocol.errors import Refused, Transient
@@ -21,7 +22,6 @@ from protocol.messages import Metric, encode
 from protocol.telemetry import ModalityTelemetry, Telemetry
 from protocol.topics import Kind, device_topic
 from runtime.clock import Clock
-from runtime.mqtt.link import Link
 from runtime.storage.spool import Spool
 
 _log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class TelemetryReporter:
     def __init__(
         self,
         settings: AgentSettings,
-        link: Link,
+        link: TaskLink,
         *,
         spool: Spool,
         collector: Collector,

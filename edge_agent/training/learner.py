@@ -8,7 +8,7 @@ cancels the present training. After a failure the offer waits, longer each time;
 import asyncio
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from edge_agent.tasks.roles import learning_role, no_role_reason
 from edge_agent.tasks.workspace import TrainingData
 from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.training.prototype_maker import PrototypeMaker
+from edge_agent.training.turns import TrainingTurns
 from edge_agent.training.update_encoding import encode_update
 from models import registry
 from models.contract import Blobs, LocalResult, Tensors
@@ -66,6 +67,7 @@ class Learner(StatusPart):
         worker: trains; None uses a child process as configured.
         zygote: starts encoder processes; None starts one when needed.
         trace: records the steps of each round.
+        turns: of all tasks of the device.
     """
 
     settings: AgentSettings
@@ -80,6 +82,7 @@ class Learner(StatusPart):
     worker: Trainer | None = None
     zygote: ZygoteClient | None = None
     trace: DeviceTrace = NO_TRACE
+    turns: TrainingTurns = field(default_factory=TrainingTurns)
 
     def __post_init__(self) -> None:
         self._jobs = self.settings.cache_dir / "jobs"
@@ -204,7 +207,7 @@ class Learner(StatusPart):
     async def _attempt(self, offer: Offer) -> None:
         """Train in a task of its own, so that a newer offer can cancel it."""
         self._current = offer
-        self._task = asyncio.create_task(self._learn(offer))
+        self._task = asyncio.create_task(self._learn_in_turn(offer))
         try:
             await asyncio.wait([self._task])
         finally:
@@ -229,6 +232,10 @@ class Learner(StatusPart):
         self.failures += 1
         self.learning.say(f"round {offer.round} failed: {error}", pause)
         _log.error("local_round_failed", round=offer.round, error=str(error), pause_s=pause)
+
+    async def _learn_in_turn(self, offer: Offer) -> None:
+        async with self.turns.turn(offer.task, self.learning.say):
+            await self._learn(offer)
 
     async def _learn(self, offer: Offer) -> None:
         settings, work = self.settings, self.tasks.workspace

@@ -10,12 +10,12 @@ from typing import Final
 
 import structlog
 
+from edge_agent.ports import TaskLink
 from edge_agent.training.learner import Learner
 from protocol.cohort import moment
 from protocol.messages import Offer
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
-from runtime.mqtt.link import Link
 from runtime.waits import StatusText
 
 _log = structlog.get_logger(__name__)
@@ -50,7 +50,9 @@ class OfferSchedule:
         learning: the learner's status.
     """
 
-    def __init__(self, device: str, learner: Learner, link: Link, clock: Clock, learning: StatusText) -> None:
+    def __init__(
+        self, device: str, learner: Learner, link: TaskLink, clock: Clock, learning: StatusText
+    ) -> None:
         self._device = device
         self._learner = learner
         self._link = link

@@ -68,7 +68,7 @@ def trust_of(settings: AgentSettings, fetcher: Fetcher, clock: Clock) -> "Metada
     Raises:
         Misconfigured: ``trust_file`` is missing, or not a root.
     """
-    first = begin(settings.state_dir, settings.trust_file, verified=False)
+    first = begin(settings.device_dir, settings.trust_file, verified=False)
     me = (settings.fleet, settings.device)
     return MetadataUpdater(settings.state_dir / FOLDER, first, fetcher, clock, settings.fetch_timeout_s, me)
 

@@ -6,6 +6,7 @@ of the task changes, windower, meter and store are replaced together, between tw
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.sources.base import FollowsTask, Source, source_status
+from edge_agent.sources.shared import SourceTap
 from edge_agent.sources.task_match import doubts, matching_modalities
 from edge_agent.tasks.profile import permitted_profile
 from edge_agent.tasks.roles import learning_role
@@ -120,30 +122,37 @@ class Collector(StatusPart):
     async def leave(self) -> None:
         """Stop collecting: the task is not on windows. Stored windows stay for a task of the same grid."""
         old, self.workspace = self.workspace, None
+        self._has_task.clear()
+        for source in self.sources:
+            if isinstance(source, SourceTap):
+                source.leave()
         if old is not None:
             await asyncio.to_thread(old.close)
 
     async def run_source(self, source: Source) -> None:
         """Feed one source for ever; after a failure, wait and start again (the gap is masked)."""
-        await self._has_task.wait()
         failures = 0
         while True:
+            await self._has_task.wait()
             try:
-                async for batch in source.samples():
-                    if self.workspace is not None:
+                stream: Any = source.samples()
+                async with aclosing(stream):
+                    async for batch in stream:
+                        if self.workspace is None:
+                            break  # the task has ended: nobody needs the sensor
                         self.workspace.windower.feed(batch, self.clock.now())
                         self.live.feed(batch)
                         self._wake.set()
-                    failures = 0
+                        failures = 0
+                    else:
+                        self.finished.add(source.name)
+                        _log.info("source_ended", source=source.name)
+                        return
             except (OSError, Transient) as error:
                 self.restarts[source.name] = self.restarts.get(source.name, 0) + 1
                 pause, failures = backoff_s(_FIRST_BACKOFF_S, _LAST_BACKOFF_S, failures), failures + 1
                 _log.warning("source_failed", source=source.name, error=str(error), again_in_s=pause)
                 await self.clock.sleep(pause)
-            else:
-                self.finished.add(source.name)
-                _log.info("source_ended", source=source.name)
-                return
 
     async def run(self) -> None:
         """Cut, score and store windows; commit at intervals."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from edge_agent.config.agent import QualitySettings
+from edge_agent.config.quality import QualitySettings
 from edge_agent.windows.quality.meter import Quality, QualityMeter
 from models.contract import WindowSet
 from models.data import window_set

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
+from typing import Final
 
 import structlog
 
@@ -29,6 +30,8 @@ WillNow = Will | Callable[[], Will]
 """A will, or the function that makes it at each connect."""
 
 _log = structlog.get_logger(__name__)
+_MOST_FILTERS: Final = 8
+"""Of one SUBSCRIBE: AWS IoT Core takes no more."""
 
 
 class Link:
@@ -128,6 +131,15 @@ class Link:
             raise Transient(f"{topic} was not published: {self.why}")
         await session.publish(topic, payload, qos=qos, retain=retain, timeout_s=timeout_s)
 
+    async def subscribe_again(self, filters: Sequence[tuple[str, int]]) -> None:
+        """Repeat some subscriptions: the broker sends their retained messages once more.
+
+        Raises:
+            Transient: the connection ended, or no SUBACK came.
+        """
+        if self._session is not None and self.connected:
+            await self._session.subscribe(filters)
+
     def reconnect(self, because: str) -> None:
         """End the connection, if there is one; the next one reads the TLS files again."""
         if self._session is not None:
@@ -189,10 +201,14 @@ class Link:
         await session.open()
         if session.session_present:
             self._inbox.forget_repeated()
-        for words in await session.subscribe(self._filters):
-            _log.error(
-                "subscription_refused", broker=self._settings.where, why=words, detail="check its access list"
-            )
+        for first in range(0, len(self._filters), _MOST_FILTERS):
+            for words in await session.subscribe(self._filters[first : first + _MOST_FILTERS]):
+                _log.error(
+                    "subscription_refused",
+                    broker=self._settings.where,
+                    why=words,
+                    detail="check its access list",
+                )
         self._session = session
         self._up.set()
         self.counters.reconnects += self._was_up

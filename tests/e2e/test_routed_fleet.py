@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings, LearnSettings, WindowSettings
+from edge_agent.opening import open_agent
 from models.contract import Blobs, Profile, Update, blob_of
 from models.methods.disentafl.routing.blob_names import domains_of, route
 from models.registry import method

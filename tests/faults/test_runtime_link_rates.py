@@ -127,3 +127,9 @@ async def test_an_upload_with_the_aws_profile_keeps_every_limit_of_aws(tmp_path)
                 await link.publish("a/b", bytes(150_000))
     assert 30 <= mqtt.keepalive_s <= 1200
     assert mqtt.backoff_min_s >= 1
+
+
+async def test_a_device_with_many_tasks_sends_no_subscribe_with_more_filters_than_aws_takes():
+    filters = [(f"lichen/v1/f~{i}/b/task", 1) for i in range(20)]
+    async with fake_broker(FakeBroker()) as fake, running(Link(quick(fake.port), "me", filters=filters)):
+        assert fake.filters == [8, 8, 4]

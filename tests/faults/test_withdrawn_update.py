@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings
+from edge_agent.opening import open_agent
 from lichen_lab.simulation.deterministic.scenario.toy_method import ToySource, ToyTrainer
 from protocol.errors import Reason
 from runtime.clock import SystemClock

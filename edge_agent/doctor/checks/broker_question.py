@@ -82,7 +82,7 @@ def _shake(settings: AgentSettings, limit_s: float) -> Tls:
 
 def _own_until(settings: AgentSettings) -> float | None:
     """Validity of the enrolled certificate, if that is the one in use."""
-    tls, folder = settings.mqtt.tls, folder_of(settings.state_dir)
+    tls, folder = settings.mqtt.tls, folder_of(settings.device_dir)
     if tls is None or tls.cert_file is None or Path(tls.cert_file) != folder.pair:
         return None
     try:

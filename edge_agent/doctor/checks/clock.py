@@ -38,7 +38,7 @@ def probe(settings: AgentSettings | None) -> ClockTime:
     cert = None
     if settings is not None:
         tls = settings.mqtt.tls
-        cert = folder_of(settings.state_dir).pair if tls is None or tls.cert_file is None else tls.cert_file
+        cert = folder_of(settings.device_dir).pair if tls is None or tls.cert_file is None else tls.cert_file
     clock = SystemClock()
     battery = any(Path("/sys/class/rtc").glob("rtc*"))
     return ClockTime(clock.wall(), max(FLOOR, known_since(cert, [])), clock.synchronised(), battery)

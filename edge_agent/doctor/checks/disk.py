@@ -122,12 +122,12 @@ def judge(folders: Iterable[FolderUsage], person: ServiceUser, exposed: Iterable
 def secrets_of(settings: AgentSettings) -> list[str]:
     """A message for each secret that other users may read, with what to do."""
     found = [
-        *folder_of(settings.state_dir).exposed(),
+        *folder_of(settings.device_dir).exposed(),
         *fleet_secret.exposed(fleet_secret.secret_path(settings)),
     ]
     tls = settings.mqtt.tls
     for path in (settings.mqtt.password_file, None if tls is None else tls.key_file):
-        if path is None or path.parent == folder_of(settings.state_dir).path:
+        if path is None or path.parent == folder_of(settings.device_dir).path:
             continue
         try:
             mode = stat.S_IMODE(path.stat().st_mode)

@@ -150,6 +150,9 @@ class MediaDevice:
 class GStreamer:
     """One pipeline. Calling :meth:`samples` again starts it again."""
 
+    one_reader = True
+    """A camera is opened once, although it follows the task (:mod:`edge_agent.sources.shared`)."""
+
     def __init__(
         self, device: MediaDevice, settings: MediaSettings, known: Sequence[str] | None, clock: Clock
     ) -> None:

@@ -43,7 +43,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.config.agent import QualitySettings
+from edge_agent.config.quality import QualitySettings
 from edge_agent.windows.quality.checks import FOUND, Bools, Floats
 from edge_agent.windows.quality.gyroscope import GyroscopeGain, partner
 from edge_agent.windows.quality.sensor_checks import sensor_checks

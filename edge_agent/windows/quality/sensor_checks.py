@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.config.agent import QualitySettings
+from edge_agent.config.quality import QualitySettings
 from edge_agent.windows.quality import checks, frames, sound
 from edge_agent.windows.quality.accelerometer import AccelerometerGain
 from edge_agent.windows.quality.checks import FOUND, Bools, Floats, Values

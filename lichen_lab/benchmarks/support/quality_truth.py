@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_agent.config.agent import QualitySettings
+from edge_agent.config.quality import QualitySettings
 from edge_agent.windows.quality.meter import REASONS
 from edge_agent.windows.window_sets import scored_windows
 from lichen_lab.simulation.data.sensor_faults import Recording, SensorFault, gain_at, modalities_of

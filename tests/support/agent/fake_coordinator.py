@@ -49,11 +49,13 @@ class FakeCoordinator:
     """By device: bytes of every chunk that was sent to it, by digest and index."""
     drop_chunks: set[int] = field(default_factory=set)
     """Chunks that are lost once."""
+    fleet: str = FLEET
+    """Or a further task's namespace."""
 
     def __post_init__(self) -> None:
         settings = MqttSettings(host=self.host, port=self.port, backoff_min_s=0.05, backoff_max_s=0.2)
-        filters = [(f, 1) for f in coordinator_filters(FLEET)]
-        self.link = Link(settings, "fake-coordinator", filters=filters)
+        filters = [(f, 1) for f in coordinator_filters(self.fleet)]
+        self.link = Link(settings, f"fake-coordinator-{self.fleet}", filters=filters)
         self.news = asyncio.Event()
         self._assemblies: dict[str, tuple[Assembly, bytearray]] = {}
 
@@ -81,8 +83,12 @@ class FakeCoordinator:
 
     async def announce(self, task: Task) -> None:
         await self.link.publish(
-            broadcast_topic(FLEET, Kind.TASK), encode(TaskAnnouncement.of(task)), retain=True
+            broadcast_topic(self.fleet, Kind.TASK), encode(TaskAnnouncement.of(task)), retain=True
         )
+
+    async def withdraw(self) -> None:
+        """Clear the announcement."""
+        await self.link.publish(broadcast_topic(self.fleet, Kind.TASK), b"", retain=True)
 
     def version(self, task: Task, blobs: Blobs, version: int = 0) -> BlobRef:
         """Make a global version fetchable; returns its manifest."""
@@ -113,7 +119,7 @@ class FakeCoordinator:
             closes_in_s=60,
             members=pack("0" * 32, asked),
         )
-        await self.link.publish(broadcast_topic(FLEET, Kind.OFFER), encode(offer), retain=True)
+        await self.link.publish(broadcast_topic(self.fleet, Kind.OFFER), encode(offer), retain=True)
 
     async def receipt(self, device: str, task: Task, round_: int, frame: bytes, **kwargs: object) -> None:
         receipt = Receipt(
@@ -125,7 +131,7 @@ class FakeCoordinator:
         await self.down(device, Kind.RECEIPT, encode(receipt))
 
     async def down(self, device: str, kind: Kind, payload: bytes) -> None:
-        await self.link.publish(device_topic(FLEET, device, kind), payload)
+        await self.link.publish(device_topic(self.fleet, device, kind), payload)
 
     async def _handle(self, message: Message) -> None:
         route = parse(message.topic)
@@ -174,7 +180,7 @@ class FakeCoordinator:
             return
         for index in range(fetch.first, fetch.first + fetch.count):
             if index * fetch.chunk_bytes < len(data):
-                topic = device_topic(FLEET, device, Kind.DOWN_BLOB, fetch.digest, index)
+                topic = device_topic(self.fleet, device, Kind.DOWN_BLOB, fetch.digest, index)
                 chunk = chunk_at(data, index, fetch.chunk_bytes)
                 self.pulled.setdefault(device, {})[fetch.digest, index] = len(chunk)
                 await self.link.publish(topic, chunk)

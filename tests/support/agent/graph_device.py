@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_agent.config.agent import AgentSettings, InferSettings, KnowledgeGraphSettings
+from edge_agent.config.agent import AgentSettings, InferSettings
+from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
 from edge_agent.identity.fleet_secret import secret_path
 from edge_agent.knowledge_graph.reader import KnowledgeGraphReader, KnowledgeGraphSnapshot
 from edge_agent.storage.private_tensors import PrivateTensors

@@ -23,6 +23,8 @@ class FakeBroker:
     port: int = 0
     connects: int = 0
     connect_packets: list[bytes] = field(default_factory=list)
+    filters: list[int] = field(default_factory=list)
+    """Of each SUBSCRIBE."""
     published: list[tuple[str, bytes, int]] = field(default_factory=list)  # topic, properties, packet id
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # of PUBLISH: when, bytes of the packet
     pubacks: list[int] = field(default_factory=list)
@@ -52,6 +54,7 @@ class FakeBroker:
                 await _send(writer, 0x20, self.connack)
         elif kind == SUBSCRIBE:
             properties = b"\x00" if self.mqtt5 else b""
+            self.filters.append(_filters(body[2 + len(properties) :]))
             await _send(writer, 0x90, body[:2] + properties + bytes([self.suback]))
         elif kind == PUBLISH:
             await self._publish(flags, body, writer)
@@ -112,6 +115,15 @@ class FakeBroker:
         """Close every connection in order, with no DISCONNECT: a broker that gives the session to another."""
         for writer in self.writers:
             writer.close()
+
+
+def _filters(body: bytes) -> int:
+    """Number of filters in the payload of a SUBSCRIBE."""
+    count = at = 0
+    while at < len(body):
+        at += 3 + int.from_bytes(body[at : at + 2])
+        count += 1
+    return count
 
 
 async def _length(reader: asyncio.StreamReader) -> int:

@@ -14,8 +14,9 @@ from coordinator.daemon import Coordinator
 from coordinator.messaging.receipts import Answer, AnswerQueue
 from coordinator.wires import Wires
 from edge_agent.agent import Agent
-from edge_agent.app import live, open_agent
+from edge_agent.app import live
 from edge_agent.config.agent import AgentSettings
+from edge_agent.opening import open_agent
 from edge_agent.storage.agent_storage import open_storage
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import OneCoordinator

@@ -16,9 +16,9 @@ from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from coordinator.rounds.progress import FleetStatus
 from coordinator.status.waits import CoordinatorStatus
 from coordinator.status.waits import waits as coordinator_waits
-from edge_agent.app import open_agent
 from edge_agent.cli import main as agent_cli
 from edge_agent.config.agent import read
+from edge_agent.opening import open_agent
 from edge_agent.status import status_file as agent_status
 from edge_agent.storage.agent_storage import LOCK_FILE
 from edge_agent.windows.workspace import WindowWorkspace

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from edge_agent.app import open_agent
 from edge_agent.cli.main import app
 from edge_agent.knowledge_graph.workspace import BROKEN
+from edge_agent.opening import open_agent
 from models import registry
 from models.contract import Blobs
 from models.knowledge_graph.data import embedding_tables, keyed

@@ -6,9 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
-from edge_agent.app import load, open_agent
+from edge_agent.app import load
 from edge_agent.config.agent import AgentSettings, read, read_task
 from edge_agent.messaging.state_reporter import StateReporter
+from edge_agent.opening import open_agent
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.task_store import first_task
 from edge_agent.training.update_encoding import encode_update

@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from edge_agent.agent import Agent
-from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings, LearnSettings, read
+from edge_agent.opening import open_agent
 from edge_agent.sources import LabelBatch
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.task_store import check_task, first_task

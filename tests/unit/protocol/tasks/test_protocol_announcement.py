@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from edge_agent.agent import Agent
-from edge_agent.app import open_agent
 from edge_agent.config.agent import read
+from edge_agent.opening import open_agent
 from edge_agent.sources.registry import open_sources
 from edge_agent.tasks.task_store import TASK_FILE
 from protocol.errors import Misconfigured, Reason, Refused

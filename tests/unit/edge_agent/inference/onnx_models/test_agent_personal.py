@@ -8,11 +8,11 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from edge_agent.app import open_agent
 from edge_agent.config.agent import AgentSettings, InferSettings
 from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
 from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.service import Inference
+from edge_agent.opening import open_agent
 from edge_agent.sources.registry import open_sources
 from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.windows.quality.meter import REASONS, Quality, ScoredWindows

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edge_agent.config.agent import QualitySettings
+from edge_agent.config.quality import QualitySettings
 from edge_agent.windows.quality.accelerometer import GRAVITY, AccelerometerGain
 from edge_agent.windows.quality.gyroscope import gains, partner
 from edge_agent.windows.quality.meter import REASONS

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_agent.config.agent import QualitySettings
+from edge_agent.config.quality import QualitySettings
 from edge_agent.windows.quality.meter import Quality, QualityMeter
 from edge_agent.windows.window_sets import scored_windows
 from lichen_lab.simulation.data.access.idx import read
