@@ -122,7 +122,7 @@ class Fleet:
 
 
 async def online(coordinator: Coordinator, device: str) -> None:
-    state = encode(State(status="online", device=device, roles=("train",)))
+    state = encode(State(status="online", device=device, roles=("train",), modalities={}))
     topic = device_topic(coordinator.settings.fleet, device, Kind.STATE)
     handled = asyncio.Event()
     await coordinator.dispatcher.dispatch(Message(topic, state, False, handled.set))

@@ -156,6 +156,7 @@ class FakeDevice:
         chunk_bytes: larger updates are sent as a pointer and chunks.
         mute: accepts offers and sends nothing.
         session: with another name, the broker finds no earlier session, and sends its retained messages.
+        fleet: or the namespace of a further task.
     """
 
     def __init__(
@@ -171,8 +172,10 @@ class FakeDevice:
         sensors: tuple[str, ...] = ("acc",),
         session: str = "",
         protocol: str = "5",
+        fleet: str = FLEET,
     ) -> None:
         self.name = name
+        self.fleet = fleet
         self.value = value
         self.size = size
         self.mute = mute
@@ -191,8 +194,8 @@ class FakeDevice:
         self._tasks: list[asyncio.Task[None]] = []
         settings = MqttSettings(port=port, protocol=protocol, backoff_min_s=0.05, backoff_max_s=0.3)
         # an agent does not receive rounds; tests do
-        filters = [*device_filters(FLEET, name), (broadcast_topic(FLEET, Kind.ROUND), 1)]
-        self.link = Link(settings, f"agent-{FLEET}-{name}{session}", filters=filters)
+        filters = [*device_filters(fleet, name), (broadcast_topic(fleet, Kind.ROUND), 1)]
+        self.link = Link(settings, f"agent-{fleet}-{name}{session}", filters=filters)
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(job()) for job in (self._connected, self._listen, self._resend)]
@@ -217,7 +220,7 @@ class FakeDevice:
     async def publish(
         self, kind: Kind, payload: bytes, mark: str | None = None, index: int = 0, **how: bool
     ) -> None:
-        topic = device_topic(FLEET, self.name, kind, mark, None if mark is None else index)
+        topic = device_topic(self.fleet, self.name, kind, mark, None if mark is None else index)
         await self.link.publish(topic, payload, timeout_s=5.0, **how)
 
     async def wait_for(self, what: object, seconds: float = 20.0) -> None:

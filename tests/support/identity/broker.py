@@ -22,11 +22,11 @@ from tests.support.services import beside
 class SecuredBroker:
     """Mosquitto with ``pki``'s certificates; not started."""
 
-    def __init__(self, folder: Path, pki: Pki) -> None:
+    def __init__(self, folder: Path, pki: Pki, tasks: tuple[str, ...] = ()) -> None:
         program = require_mosquitto()
         self.pki = pki
         self.port = free_port()
-        self._files = mosquitto.Broker(folder, FLEET, self.port, HOST, user=getpass.getuser())
+        self._files = mosquitto.Broker(folder, FLEET, self.port, HOST, user=getpass.getuser(), tasks=tasks)
         self._revoked: list[Revoked] = []
         self._barred: list[str] = []
         folder.mkdir(parents=True)

@@ -63,9 +63,9 @@ class Pki:
         made = self.authority.issue_device(keys.request_pem(key, name), name, days)
         return self._write(name, made.certificate_pem.encode() + keys.key_pem(key), made.serial)
 
-    def coordinator(self) -> Shown:
-        made = self.authority.issue_coordinator()
-        return self._write("coordinator", made.certificate_pem.encode() + made.key_pem, made.serial)
+    def coordinator(self, task: str | None = None) -> Shown:
+        made = self.authority.issue_coordinator(task)
+        return self._write(f"coordinator-{task}", made.certificate_pem.encode() + made.key_pem, made.serial)
 
     def server(self, hosts: list[str] | None = None) -> Path:
         made = self.authority.issue_server(hosts)
