@@ -26,13 +26,18 @@ _PERIOD_S: Final = 1.0
 class TaskAnswer(BaseModel):
     """One task; ``name``: null: the main one. ``has_begun``: false: its tables are not there yet.
 
-    ``status`` is what ``GET /tasks/NAME/status`` says, of the keys that a list needs.
+    ``state``: what the process that runs all tasks says of a further one: ``starting``, ``running``, ``done``
+    or ``failed``; null: nothing. ``why``: of ``failed``; ``again``: when it is tried again, Unix seconds. The
+    rest is as ``GET /tasks/NAME/status`` says it.
     """
 
     name: str | None
     path: str
     has_begun: bool
     trouble_of_tables: str
+    state: str | None
+    why: str
+    again: float | None
     task: str | None
     method: str
     learns: str
@@ -48,12 +53,16 @@ class TaskAnswer(BaseModel):
     @classmethod
     def of(cls, one: TaskSummary, now: float) -> "TaskAnswer":
         """A task as seen at a time, Unix seconds."""
+        report = one.report
         keys = ("running", "phase", "round", "rounds", "version", "devices_known", "devices_online")
         return cls(
             name=one.name,
             path="/" if one.name is None else f"{TASKS}/{one.name}",
             has_begun=one.has_begun,
             trouble_of_tables=one.trouble,
+            state=None if report is None else report.state,
+            why="" if report is None else report.why,
+            again=None if report is None else report.again,
             task=one.task,
             method=one.method,
             learns=one.learns,

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from console.tasks.task_list import TaskList
 from console.words import digest
 from coordinator.cli.status import look
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.fleet.task_reports import TaskReport, read_reports
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from protocol.errors import LichenError
@@ -42,6 +43,8 @@ class TaskSummary:
         learns: what, in words.
         status: as ``lichen coordinator status`` prints it, without its waits.
         waits: what it waits for.
+        report: of the process that runs all tasks about a further one; None: it does not know the task, none
+            runs, or the task has processes of its own.
     """
 
     name: str | None
@@ -52,6 +55,7 @@ class TaskSummary:
     learns: str = ""
     status: dict[str, Any] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
+    report: TaskReport | None = None
 
 
 class TaskSummaries:
@@ -70,8 +74,12 @@ class TaskSummaries:
 
     def read(self) -> tuple[tuple[TaskSummary, ...], str]:
         """All tasks, the main one first, and a text that changes with them."""
-        found = tuple(one.read() for one in self._each().values())
-        return found, digest([(one.name, one.trouble, one.task, one.waits, _lasting(one)) for one in found])
+        readers = self._each()
+        found = [one.read() for one in readers.values()]
+        reports = readers[None].reports
+        found = [replace(one, report=reports.get(one.name or "")) for one in found]
+        lasting = [(one.name, one.trouble, one.task, one.waits, one.report, _lasting(one)) for one in found]
+        return tuple(found), digest(lasting)
 
     def tasks_of(self, device: str) -> tuple[str | None, ...]:
         """The tasks whose tables have a state of a device; empty if the fleet has one task alone."""
@@ -130,6 +138,8 @@ class _TaskReader:
         self._registry = FollowedRegistry()
         self._mark: object = None
         self._held = TaskSummary(name)
+        self.reports: dict[str, TaskReport] = {}
+        """Of the further tasks, in the tables of the main one."""
         self._at = -_AGAIN_S
 
     def read(self) -> TaskSummary:
@@ -140,6 +150,7 @@ class _TaskReader:
         except (LichenError, ValueError, TypeError, LookupError, ArithmeticError) as error:
             is_ours = isinstance(error, LichenError)
             words = str(error) if is_ours else f"rows of the tables are not as expected: {error!r}"
+            self.reports = {}
             self._registry, self._mark, self._at = FollowedRegistry(), None, time.monotonic()
             self._held = TaskSummary(self._name, has_begun=self._exists(), trouble=words[:500])
         return self._held
@@ -155,6 +166,7 @@ class _TaskReader:
         if mark == self._mark and now - self._at < _AGAIN_S:
             return self._held
         status, waits = look(store, self.settings, time.time(), self._registry)
+        self.reports = read_reports(store) if status["running"] else {}
         known = store.get_meta("task")
         task = None if known is None else Task.model_validate_json(known)
         self._mark, self._at = mark, now

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.console.browser import needs_browser
-from tests.support.console.pictures import LOOKS, PAGES, make
+from tests.support.console.pictures import LOOKS, PAGES, PAGES_OF_TASKS, make
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "docs" / "pictures"
 MOST_BYTES = 150_000
-NAMES = {f"console-{page}-{scheme}.png" for page in PAGES for scheme in LOOKS}
+NAMES = {f"console-{page}-{scheme}.png" for page in (*PAGES, *PAGES_OF_TASKS) for scheme in LOOKS}
 
 
 @needs_browser

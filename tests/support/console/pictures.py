@@ -7,6 +7,7 @@ import base64
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from tests.support.console.consoles import running
 from tests.support.console.fleet_tables import state_of, store_states
 from tests.support.console.history import History, settings_in
 from tests.support.console.lived_in import telemetry_of
+from tests.support.console.several_tasks import learns, tasks_of
 from tests.support.coordinator.rollouts import plan, release, report
 from tests.support.tasks import sensors, small_task
 
@@ -36,6 +38,8 @@ PAGES: Final = {
     "versions": "/versions",
     "rollout": "/rollouts/1",
 }
+PAGES_OF_TASKS: Final = {"tasks": "/tasks"}
+"""Of the same fleet with two further tasks."""
 LOOKS: Final = {"light": SCREEN, "dark": PHONE}
 _DEVICES: Final = tuple(f"{site}-{number}" for number in range(1, 4) for site in ("barn", "field", "mill"))
 _VERSIONS: Final = 12
@@ -76,6 +80,14 @@ def prepared(folder: Path) -> CoordinatorSettings:
         _telemetry(history, now)
     _rollout(settings, now - 300)
     return settings
+
+
+def prepared_tasks(folder: Path, settings: CoordinatorSettings) -> CoordinatorSettings:
+    """The same main task, a further one that waits for devices, and one that is new."""
+    tasks = tasks_of(folder, "sound", "gate")
+    made = CoordinatorSettings.model_validate(settings.model_dump() | {"tasks": tasks})
+    learns(made.for_task("sound"), 4, _DEVICES[:4], name="barn-sounds")
+    return made
 
 
 def _state(number: int, name: str) -> State:
@@ -145,13 +157,15 @@ def _picture(page: Page) -> bytes:
     return base64.b64decode(answer["data"])
 
 
-def write(folder: Path, url: str, browser: Browser) -> list[tuple[str, int, object]]:
-    """Write all pictures; what is cut off or not accessible: page, CSS pixels, findings."""
+def write(
+    folder: Path, url: str, browser: Browser, pages: Mapping[str, str]
+) -> list[tuple[str, int, object]]:
+    """Write pictures of pages; what is cut off or not accessible: page, CSS pixels, findings."""
     folder.mkdir(parents=True, exist_ok=True)
     wrong: list[tuple[str, int, object]] = []
     for scheme, width in LOOKS.items():
         with page_of(browser, width, scheme) as page:
-            for name, path in PAGES.items():
+            for name, path in pages.items():
                 look(page, url, path)
                 (folder / f"console-{name}-{scheme}.png").write_bytes(_picture(page))
                 cut, found = hidden_width(page), violations(page)
@@ -165,8 +179,12 @@ def make(folder: Path) -> list[tuple[str, int, object]]:
     with tempfile.TemporaryDirectory() as state:
         settings = prepared(Path(state))
         # As long as its lock is held, a coordinator runs.
-        with settings.location.database(), running(settings) as served, chromium() as browser:
-            return write(folder, served.url, browser)
+        with settings.location.database(), chromium() as browser:
+            with running(settings) as served:
+                wrong = write(folder, served.url, browser, PAGES)
+            several = prepared_tasks(Path(state), settings)
+            with several.for_task("sound").location.database(), running(several) as served:
+                return wrong + write(folder, served.url, browser, PAGES_OF_TASKS)
 
 
 if __name__ == "__main__":

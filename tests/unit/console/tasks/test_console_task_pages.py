@@ -15,6 +15,7 @@ from coordinator.admission.operator_orders import SEND_STATE, read_order
 from coordinator.audit.log import AuditLog, read_log, verify_log
 from coordinator.audit.tables import OPERATORS
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.fleet.task_reports import META, TaskReport, encode_reports
 from tests.support.console.consoles import ADMIN, Client, running, signed_in
 from tests.support.console.history import History
 from tests.support.console.several_tasks import DOOR, SOUND, several_tasks
@@ -93,7 +94,7 @@ def test_all_tasks_are_on_one_page_with_what_each_waits_for(client: Client) -> N
     assert (door["name"], door["has_begun"], door["task"], door["running"]) == (DOOR, False, None, None)
     page = client.get("/tasks").body
     assert 'sse-connect="/events/tasks"' in page
-    assert "It has no tables yet: the coordinator makes them when it begins this task" in page
+    assert "The coordinator that runs does not know it yet: <code>systemctl reload" in page
     assert 'href="/tasks/sound/versions/2"' in page
 
 
@@ -169,6 +170,24 @@ def test_the_head_leads_to_the_same_page_of_each_task(client: Client) -> None:
     of_fleet = client.get("/audit").body.partition("<main")[0]
     assert "Choose a task" in of_fleet
     assert 'href="/rounds"' not in of_fleet, "nobody acts on the main task because they forgot the other"
+
+
+def test_a_task_that_failed_says_why_and_when_it_is_tried_again(tmp_path: Path) -> None:
+    settings, again = several_tasks(tmp_path), time.time() + 100
+    with settings.location.database() as store, running(settings) as made:
+        reports = {DOOR: TaskReport(state="failed", why="door.toml: <no> name", again=again)}
+        store.put_meta({META: encode_reports(reports | {SOUND: TaskReport(state="running")})})
+        client = Client(made.url)
+        _, sound, door = client.get("/api/v1/tasks").json["tasks"]
+        assert (sound["state"], door["state"], door["again"]) == ("running", "failed", again)
+        assert door["why"] == "door.toml: <no> name"
+        page = client.get("/tasks").body
+        assert "door.toml: &lt;no&gt; name" in page
+        assert "tried again <time" in page
+    with running(settings) as made:
+        page = Client(made.url).get("/tasks").body
+        assert "door.toml" not in page, "nothing runs that would try again"
+        assert "It has no tables yet: the coordinator makes them when it begins this task" in page
 
 
 def test_a_fleet_with_one_task_shows_no_tasks(tmp_path: Path) -> None:

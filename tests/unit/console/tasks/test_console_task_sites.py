@@ -74,7 +74,8 @@ def test_a_task_costs_nothing_until_somebody_looks_and_after_nobody_does(
         site = console.sites.sites["t3"]
         monkeypatch.setattr(open_sites, "IDLE_S", 0.1)
         until(lambda: not console.sites.sites, "it is closed when nobody looks")
-        assert site.devices.whole._store is None, "with its connections"
+        until(lambda: site._tables._is_closed, "with its connections")
+        assert site.devices.whole._store is None
         asked.clear()
         until(lambda: asked, "the main task is read further")
         assert not [one for one in asked if "/tasks/" in one]
@@ -177,7 +178,12 @@ def test_the_file_is_read_again_only_if_it_or_a_drop_in_has_changed(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []
-    monkeypatch.setattr(task_list, "load_settings", lambda path: read.append(path) or load_settings(path))
+
+    def counted(path: Path) -> CoordinatorSettings:
+        read.append(path)
+        return load_settings(path)
+
+    monkeypatch.setattr(task_list, "load_settings", counted)
     tasks = TaskList(load_settings(file), file)
     for _ in range(3):
         tasks.refresh(file)
