@@ -84,7 +84,7 @@ class _Halved(torch.autograd.Function):
         """The slope of the larger one; of equals the first."""
         (slope,), (x, larger) = slopes, ctx.saved_tensors
         is_first = x[..., ::2] == larger
-        both = torch.empty_like(x).unflatten(2, (-1, 2))
+        both = torch.unflatten(torch.empty_like(x), 2, (-1, 2))
         torch.mul(slope, is_first, out=both[..., 0])
         torch.mul(slope, ~is_first, out=both[..., 1])
         return both.flatten(2)
@@ -145,7 +145,7 @@ class StackedNetwork:
 
     def _apart(self, z: Tensor) -> Tensor:
         """(B, G * C) to (G, B, C)."""
-        return z.unflatten(1, (self._copies, -1)).transpose(0, 1)
+        return torch.unflatten(z, 1, (self._copies, -1)).transpose(0, 1)
 
     def _through(self, steps: Iterable[Step], x: Tensor, mode: _Mode) -> Tensor:
         for step in steps:
@@ -197,11 +197,11 @@ class StackedNetwork:
 
     def _multiplied(self, conv: nn.Conv1d, weight_GOCS: Tensor, x: Tensor) -> Tensor:
         """A convolution over time as one product of matrices for each copy."""
-        (padding,), (dilation,), (stride,) = conv.padding, conv.dilation, conv.stride
+        padding, (dilation,), (stride,) = int(conv.padding[0]), conv.dilation, conv.stride
         reach = dilation * (weight_GOCS.shape[3] - 1) + 1
         seen = functional.pad(x, (padding, padding)).unfold(2, reach, stride)[..., ::dilation]
-        seen_BGCTS = seen.unflatten(1, (self._copies, -1))
+        seen_BGCTS = torch.unflatten(seen, 1, (self._copies, -1))
         batch, steps = seen_BGCTS.shape[0], seen_BGCTS.shape[3]
         columns = seen_BGCTS.permute(1, 2, 4, 0, 3).flatten(3).flatten(1, 2)
-        made = torch.bmm(weight_GOCS.flatten(2), columns).unflatten(2, (batch, steps))
+        made = torch.unflatten(torch.bmm(weight_GOCS.flatten(2), columns), 2, (batch, steps))
         return made.permute(2, 0, 1, 3).flatten(1, 2)

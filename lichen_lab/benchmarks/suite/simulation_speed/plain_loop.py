@@ -3,6 +3,7 @@
 ``python -P -m ... NETWORK DEVICES [REUSE]``. Prints a line after each device.
 """
 
+import copy
 import sys
 
 import torch
@@ -22,7 +23,7 @@ def main(network: str, devices: int, reuse: bool) -> None:  # noqa: FBT001 - as 
     task = task_of(network, 1, 1)
     config = METHOD.configure(task)
     net = build(task)
-    begun = {name: value.clone() for name, value in net.state_dict().items()}
+    begun = copy.deepcopy(net.state_dict())  # a plain dict would lack the version of BatchNorm's tensors
     for number in range(devices):
         windows = windows_of(task, number, WINDOWS[network])
         net.load_state_dict(begun)

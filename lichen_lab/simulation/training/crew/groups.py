@@ -33,14 +33,14 @@ def require_groups(site: Site, ray: str) -> None:
     if ray:
         raise Misconfigured(
             f"{OPTION} {site.at_once} is not for a Ray cluster, where devices of lost processes change their "
-            "group: use --workers, or leave it out"
+            f"group: use --workers, or leave {OPTION} out"
         )
     spec = registry.method(site.task.method)  # the site's own parts cannot be sent to a process
     why = f"method {spec.name!r} trains its devices one by one"
     if spec.in_groups:
         why = cast("GroupClient", spec.client()).group_trouble(site.task)
     if why:
-        raise Misconfigured(f"task {site.task.name!r}, {OPTION} {site.at_once}: {why}; leave it out")
+        raise Misconfigured(f"task {site.task.name!r}, {OPTION} {site.at_once}: {why}; leave {OPTION} out")
 
 
 def shards(site: Site, devices: Sequence[VirtualDevice]) -> list[list[VirtualDevice]]:
@@ -55,8 +55,10 @@ def deliver_all(
     site: Site, shard: Sequence[VirtualDevice], state: Blobs, round_: int
 ) -> Iterator[DeviceResult]:
     """The results of the devices of a shard that take part in a round, in their order."""
-    for first in range(0, len(shard), site.at_once):
-        group = shard[first : first + site.at_once]
+    groups = max(1, math.ceil(len(shard) / site.at_once))
+    size = max(1, math.ceil(len(shard) / groups))  # of equal size: a group of a few devices gains little
+    for first in range(0, len(shard), size):
+        group = shard[first : first + size]
         made = _trained_at_once(site, group, state, round_) if len(group) > 1 else {}
         for device in group:
             yield site.deliver(device, state, round_, made.get(device.name))

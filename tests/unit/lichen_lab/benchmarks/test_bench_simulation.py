@@ -4,10 +4,19 @@ import sys
 
 import psutil
 import pytest
+import torch
 
 from lichen_lab.benchmarks.suite.peers.flower_fleet import VARIABLE
-from lichen_lab.benchmarks.suite.simulation_speed import bench
-from lichen_lab.benchmarks.suite.simulation_speed.bench import FLOWER, LICHEN, PLAIN, SimulationLoad, measure
+from lichen_lab.benchmarks.suite.simulation_speed import bench, plain_loop
+from lichen_lab.benchmarks.suite.simulation_speed.bench import (
+    AT_ONCE,
+    FLOWER,
+    LICHEN,
+    PLAIN,
+    SimulationLoad,
+    commands,
+    measure,
+)
 from lichen_lab.benchmarks.suite.simulation_speed.fleet import REFERENCE, SMALL, task_of, windows_of
 from models.multimodal.network import build
 from protocol.errors import Misconfigured, Transient
@@ -43,6 +52,19 @@ def test_cpu_counts_from_the_end_of_the_first_round_and_all_processes_end(monkey
     figures = measure(SimulationLoad(SMALL, 4, 2, 2), LICHEN)
     assert 90 < figures["CPU ms a client-round"] < 190  # of the child's .4 s those after round 1, over two
     assert not set(psutil.Process().children(recursive=True)) - before
+
+
+def test_the_plain_loop_trains_each_device_from_the_same_weights(capsys):
+    threads = torch.get_num_threads()
+    plain_loop.main(SMALL, 2, reuse=False)
+    torch.set_num_threads(threads)
+    assert capsys.readouterr().out.splitlines() == ["round 1", "round 2"]
+
+
+def test_both_ways_of_lichen_get_the_same_work():
+    work = SimulationLoad(SMALL, 6, 4, 2)
+    assert commands(work, LICHEN, 2)[4:] == [SMALL, "6", "4", "2", "2", "1"]
+    assert commands(work, AT_ONCE, 2)[4:] == [SMALL, "6", "4", "2", "2", "32"]
 
 
 def test_a_side_that_fails_says_how(monkeypatch):

@@ -1,15 +1,18 @@
 """``--devices-at-once``: the same rounds as without, values nearly to the bit, whatever the processes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import lichen
-from lichen_lab.simulation.training.crew.groups import shards
+from lichen_lab.simulation.training.crew.groups import deliver_all, shards
 from lichen_lab.simulation.training.crew.parts import fleet_of, site_of
 from lichen_lab.simulation.training.runner import History, simulate
-from models.contract import WindowSet
+from models.contract import Blobs, WindowSet
+from models.methods.qqr.client import QqrClient
+from models.training.group_client import GroupMember
 from protocol.errors import Misconfigured
 from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.network import Encoder, Network
@@ -79,6 +82,25 @@ def test_simulate_at_once_shards_depend_on_the_fleet_alone(
     dealt = shards(site_of(its, 1, devices, at_once), devices)
     assert [len(shard) for shard in dealt] == sizes
     assert sorted(device.name for shard in dealt for device in shard) == sorted(fleet())
+
+
+def test_simulate_at_once_groups_are_of_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard may have more devices in a round than train at once: a last group of one would gain nothing."""
+    sizes: list[int] = []
+
+    def no_group(_client: QqrClient, members: Sequence[GroupMember], _state: Blobs) -> list[None]:
+        sizes.append(len(members))
+        return [None] * len(members)
+
+    monkeypatch.setattr(QqrClient, "train_group", no_group)
+    its = task(rounds=Rounds(count=1))
+    devices = fleet_of(fleet(9), {}, {})
+    site = site_of(its, 1, devices, 4)
+    results = list(deliver_all(site, devices, site.client.initial(its, 1), 1))
+    assert sizes == [3, 3, 3]
+    assert [result.device for result in results] == [device.name for device in devices]
+    assert all(result.frame for result in results)
+    assert not list(deliver_all(site, [], {}, 1))
 
 
 def test_simulate_at_once_says_why_devices_cannot() -> None:

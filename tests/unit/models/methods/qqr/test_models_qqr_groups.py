@@ -9,6 +9,7 @@ from models.contract import ClientContext, LocalResult, WindowSet
 from models.methods.qqr.client import QqrClient, make_client
 from models.training.group_client import GroupMember
 from protocol.errors import Transient
+from protocol.tasks.kinds import Augment
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.task import Task
 from tests.support.methods.qqr_cases import task, windows, with_prototypes, without
@@ -50,7 +51,17 @@ def at_once(client: QqrClient, its: Task, sets: list[WindowSet]) -> list[LocalRe
     ids=lambda config: ", ".join(config) or "defaults",
 )
 def test_qqr_devices_at_once_learn_what_each_learns_alone(config: dict[str, object]) -> None:
-    its, client, sets = task(**config), make_client(), devices()
+    compare(task(**config))
+
+
+def test_qqr_devices_at_once_change_their_windows_as_each_alone() -> None:
+    its = task(batch=5)
+    changed = [one.model_copy(update={"augment": Augment(shift=0.2, noise=0.5)}) for one in its.modalities]
+    compare(its.model_copy(update={"modalities": tuple(changed)}))
+
+
+def compare(its: Task) -> None:
+    client, sets = make_client(), devices()
     together = at_once(client, its, sets)
     for one, other in zip(alone(client, its, sets), together, strict=True):
         assert other is not None
