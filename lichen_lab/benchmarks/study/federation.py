@@ -59,7 +59,7 @@ class StudyDevice(VirtualDevice):
         self.train_s = time.perf_counter() - began
         if self.look is not None:
             self.look(self, state, result)
-        made = self._packed(context, material, result, base)
+        made = self.packed(context, material, result, base)
         self.sent.append(len(made[0]))
         return made
 

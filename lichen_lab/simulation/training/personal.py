@@ -8,8 +8,9 @@ import numpy as np
 
 from edge_agent.windows.observed_profile import restrict_to_profile, training_windows
 from lichen_lab.simulation.data.streams import rng_of
+from lichen_lab.simulation.training.crew.parts import Devices
 from lichen_lab.simulation.training.evaluation.scores import scored
-from lichen_lab.simulation.training.runner import Devices, History
+from lichen_lab.simulation.training.runner import History
 from models import registry
 from models.contract import Blobs, Client, Evaluation, Profile, RoutedServer, WindowSet
 from models.data.window_set import select
