@@ -3,7 +3,8 @@
 A sensor is opened once. A source that turns its samples into what a task says (classes of labels, buckets of
 texts) and takes several readers, as a recording or a broker does, is opened for each task instead.
 
-Queue: at most ``MAX_BATCHES`` a task; if it is full the oldest is dropped, and counted with the source.
+Queue: at most ``MAX_BATCHES`` and ``MAX_BYTES`` a task and source; if it is full the oldest are dropped, and
+counted with the source.
 """
 
 import asyncio
@@ -20,11 +21,13 @@ from edge_agent.sources.base import (
     Source,
     channels_in,
 )
-from models.data.streams.batches import Batch
+from models.data.streams.batches import Batch, SampleBatch
 from protocol.tasks.task import Task
 
 MAX_BATCHES: Final = 4096
 """Tasks take batches as they come; so many wait only if one has ended in an error."""
+MAX_BYTES: Final = 16 * 1024 * 1024
+"""Of samples and their times. A frame of 1280 x 720 pixels has 11 MB in float32: it waits alone."""
 
 
 def takes_one_reader(source: Source) -> bool:
@@ -88,7 +91,7 @@ class SharedSource:
                     self._reader = asyncio.create_task(self._read())
             while True:
                 while mine.batches:
-                    yield mine.batches.popleft()
+                    yield mine.take()
                 if mine.ended:
                     if mine.error is not None:
                         raise mine.error
@@ -123,24 +126,37 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.batches: deque[Batch] = deque()
+        self._bytes = 0
         self.news = asyncio.Event()
         self.ended = False
         self.error: Exception | None = None
 
     def put(self, batch: Batch) -> int:
         """Queue a batch; returns how many were dropped for it."""
-        over = len(self.batches) >= MAX_BATCHES
-        if over:
-            self.batches.popleft()
+        before = len(self.batches)
+        while self.batches and (len(self.batches) >= MAX_BATCHES or self._bytes + _size(batch) > MAX_BYTES):
+            self.take()
+        dropped = before - len(self.batches)
         self.batches.append(batch)
+        self._bytes += _size(batch)
         self.news.set()
-        return int(over)
+        return dropped
+
+    def take(self) -> Batch:
+        """The oldest batch, which waits no more."""
+        batch = self.batches.popleft()
+        self._bytes -= _size(batch)
+        return batch
 
     def end(self, error: Exception | None) -> None:
         """Nothing more comes."""
         self.ended = True
         self.error = error
         self.news.set()
+
+
+def _size(batch: Batch) -> int:
+    return batch.t.nbytes + (batch.values if isinstance(batch, SampleBatch) else batch.label).nbytes
 
 
 def _form(source: Source, task: Task) -> tuple[object, ...]:

@@ -9,7 +9,14 @@ import pytest
 from edge_agent.sources.gstreamer.source import GStreamer
 from edge_agent.sources.mqtt.source import Mqtt
 from edge_agent.sources.replay import Replay
-from edge_agent.sources.shared import MAX_BATCHES, DeviceSources, SharedSource, SourceTap, takes_one_reader
+from edge_agent.sources.shared import (
+    MAX_BATCHES,
+    MAX_BYTES,
+    DeviceSources,
+    SharedSource,
+    SourceTap,
+    takes_one_reader,
+)
 from edge_agent.sources.task_match import doubts, matching_modalities
 from models.data.streams.batches import Batch, SampleBatch
 from protocol.tasks.task import Modality, Task, Window
@@ -139,6 +146,20 @@ async def test_a_task_that_takes_nothing_fills_no_memory_and_stops_no_other() ->
     assert found == [float(at) for at in range(many)]
     assert shared.dropped == 50
     await stuck.aclose()
+
+
+async def test_large_frames_that_nobody_takes_are_bounded_in_bytes() -> None:
+    sensor = Sensor()
+    shared = SharedSource(sensor)
+    stream = shared.tap().samples()
+    sensor.queue.put_nowait(batch(-1))
+    await anext(stream)
+    values = np.zeros((1, MAX_BYTES // 10), np.float32)  # two fit
+    for at in range(9):
+        sensor.queue.put_nowait(SampleBatch("acc", np.array([float(at)]), values))
+    sensor.queue.put_nowait(None)
+    left = [float(one.t[0]) async for one in stream]
+    assert (left, shared.dropped) == ([7.0, 8.0], 7)
 
 
 class Camera(Sensor):
