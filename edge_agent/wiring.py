@@ -12,6 +12,7 @@ from edge_agent.drift.service import DriftService
 from edge_agent.evaluation.service import EvaluationService
 from edge_agent.identity.files import folder_of
 from edge_agent.identity.renewal_service import Renewal
+from edge_agent.inference.providers.accelerators import Accelerators
 from edge_agent.inference.question_service import QuestionService
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.zygote_client import ZygoteClient
@@ -110,7 +111,10 @@ def build(
 
     # From sensors or files to the current task's data.
     main = settings.task_name is None
-    inference = inference or Inference(settings.infer, clock, storage.private, zygote, ends_zygote=main)
+    accelerators = Accelerators(settings.infer, settings.cache_dir / "engines", clock)
+    inference = inference or Inference(
+        settings.infer, clock, storage.private, zygote, accelerators, ends_zygote=main
+    )
     collector = Collector(
         settings, sources, clock=clock, listener=inference.enqueue, changed=changed, progress=progress
     )
@@ -176,8 +180,9 @@ def build(
     renew_link = partial(link.reconnect, "the certificate was renewed")
     renewal = Renewal(folder_of(settings.device_dir), clock, renew_link, rng=rng) if main else None
     parts: list[StatusPart | None] = [
-        renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models, inference,
-        publishing, questions, labels, evaluation, drift, dispatcher, logs, trace, others,
+        renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models,
+        accelerators, inference, publishing, questions, labels, evaluation, drift, dispatcher, logs, trace,
+        others,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(

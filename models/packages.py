@@ -23,7 +23,9 @@ from protocol.tasks.task import Task
 ENCODERS: Final = "lichen.encoders"
 NETWORKS: Final = "lichen.networks"
 METHODS: Final = "lichen.methods"
-GROUPS: Final = (ENCODERS, NETWORKS, METHODS)
+PROVIDERS: Final = "lichen.providers"
+"""Of execution providers, which no task names: ``[[infer.packages]]`` of a device does."""
+GROUPS: Final = (ENCODERS, NETWORKS, METHODS, PROVIDERS)
 OWN_METHOD: Final = "own-"
 """Begins the name of a method from a package: names of methods have no colon."""
 
@@ -104,6 +106,38 @@ def _same(package: Package, where: str, find: Callable[[str], InstalledPackage])
     return found
 
 
+def require_installed(package: Package, where: str) -> InstalledPackage:
+    """The installed package, if it has this version and hash. Imports nothing.
+
+    Args:
+        package: as a configuration names it.
+        where: begins the message of an error.
+
+    Raises:
+        Misconfigured: it is not installed, or another one is.
+    """
+    return _same(package, where, find_package)
+
+
+def load_point(package: Package, group: str, name: str, where: str) -> Any:
+    """Import the object of an entry point, after the check of :func:`require_installed`.
+
+    Args:
+        package: that the owner of this machine allows, by version and hash.
+        group: of the entry point.
+        name: of the entry point.
+        where: begins the message of an error.
+
+    Raises:
+        Misconfigured: the package is another one, has no such entry point, or fails to import.
+        ImportedBefore: this process has imported other files of it.
+    """
+    found = require_installed(package, where)
+    if (group, name) not in found.offers:
+        raise Misconfigured(f"{where}: it has no entry point {name!r} of {group!r}")
+    return _imported_point([found], group, name)[1]
+
+
 def wanted(task: Task) -> Iterator[tuple[str, str, str]]:
     """The parts that a task takes from packages: the key that names it, the group and the entry point."""
     if is_own_method(task):
@@ -121,7 +155,9 @@ def is_own_method(task: Task) -> bool:
 
 
 def where_to_name(group: str, name: str) -> str:
-    """The line of a task that names a part of a package."""
+    """The line of a task that names a part of a package; of a provider, the table of agent.toml."""
+    if group == PROVIDERS:
+        return f"provider {name}: in agent.toml the table is [[infer.packages]]"
     if group == METHODS:
         return f'method = "{OWN_METHOD}{name}"'
     table = "[network]" if group == NETWORKS else "[network.encoders.MODALITY]"

@@ -13,6 +13,7 @@ from edge_agent.config.further_tasks import (
     source_of_task,
 )
 from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
+from edge_agent.config.providers import AcceleratorSettings
 from edge_agent.config.publish import PublishSettings
 from edge_agent.config.quality import QualitySettings
 from protocol.base import Label, Name, Share
@@ -95,7 +96,7 @@ class LearnSettings(Section):
     """The worker's module; another one only in tests."""
 
 
-class InferSettings(Section):
+class InferSettings(AcceleratorSettings):
     """``[infer]``: ONNX Runtime on the live windows."""
 
     enabled: bool = True
@@ -260,6 +261,7 @@ class AgentSettings(Section):
             "store": self.store.model_copy(update={"budget_bytes": self.store.budget_bytes // count}),
             "outbox": self.outbox.model_copy(update={"budget_bytes": self.outbox.budget_bytes // count}),
             "blob_budget_bytes": self.blob_budget_bytes // count,
+            "infer": self.infer.model_copy(update={"engine_bytes": self.infer.engine_bytes // count}),
         }
         if name is None:
             return self.model_copy(update=shared)
@@ -279,7 +281,7 @@ class AgentSettings(Section):
                 "source": tuple(source_of_task(table, name) for table in self.source),
                 "learn": task.learn.over(self.learn, inputs=task.learn.inputs, targets=task.learn.targets),
                 "infer": task.infer.over(
-                    self.infer,
+                    shared["infer"],
                     output=task.infer.output,
                     mqtt=self.infer.mqtt and self.infer.mqtt.of_task(name),
                 ),
@@ -302,6 +304,7 @@ def read(file: Path) -> AgentSettings:
     count = 1 + len(names)
     require_share(file, "store.budget_bytes", settings.store.budget_bytes, count, MIN_STORE_BYTES)
     require_share(file, "outbox.budget_bytes", settings.outbox.budget_bytes, count, MIN_BYTES)
+    require_share(file, "infer.engine_bytes", settings.infer.engine_bytes, count, MIN_BYTES)
     require_share(file, "blob_budget_bytes", settings.blob_budget_bytes, count, MIN_BYTES)
     for name in (None, *names):
         _require_consistent(settings.for_task(name), file)
@@ -310,6 +313,9 @@ def read(file: Path) -> AgentSettings:
 
 def _require_consistent(settings: AgentSettings, file: Path) -> None:
     """Check the settings of one task. Raises Misconfigured."""
+    if settings.infer.packages and settings.infer.isolation != "process":
+        words = "code of a package never runs in the agent's process"
+        raise Misconfigured(f'{file}: infer.packages needs infer.isolation = "process": {words}')
     learns = [role for role in ("train", "prototype") if role in settings.roles]
     if settings.store.enabled is False and learns:
         words = f"the role {learns[0]!r} learns from stored windows: leave out one or the other"

@@ -9,6 +9,7 @@ from typing import Final
 from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor import imports
 from edge_agent.doctor.checks import (
+    accelerators,
     broker,
     broker_question,
     clock,
@@ -28,6 +29,8 @@ from runtime.process.time_limit import TookTooLong, run_with_timeout
 
 LOCAL_S: Final = 20.0
 """Limit for probes of folders, device files, clock or processor."""
+ACCELERATORS_S: Final = 120.0
+"""ONNX Runtime is loaded, and each provider may take a minute to find its hardware."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ class Checkup:
             return looks
         looks["trust"] = partial(self._trust, settings)
         looks["models"] = lambda: confinement.judge(confinement.probe(), settings)
+        looks["accelerators"] = lambda: accelerators.judge(
+            run_with_timeout(ACCELERATORS_S, lambda: accelerators.probe(settings)), settings
+        )
         looks["disk"] = partial(self._disk, settings)
         looks["hardware"] = partial(self._hardware, settings)
         if not self.offline:
@@ -72,9 +78,7 @@ class Checkup:
             try:
                 yield from look()
             except TookTooLong:
-                yield warn(
-                    f"{name}.look", f"no answer in {LOCAL_S:g} s", "does a disk or a mount hang? See dmesg"
-                )
+                yield warn(f"{name}.look", "no answer in time", "does a disk or a mount hang? See dmesg")
             except OSError as error:
                 todo = "run this as root, or as the service's user"
                 yield warn(f"{name}.look", f"could not look: {error}", todo)

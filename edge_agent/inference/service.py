@@ -22,6 +22,7 @@ from edge_agent.config.agent import InferSettings
 from edge_agent.inference.batches import Batch, ModelInput, QuestionBatch, WindowBatch
 from edge_agent.inference.latency import Latency
 from edge_agent.inference.onnx_models.observation import Answers, BatchObservation, rows
+from edge_agent.inference.providers.accelerators import Accelerators
 from edge_agent.inference.question_answers import NameIndex
 from edge_agent.inference.rotating_log import RotatingLines
 from edge_agent.inference.serving.served_kinds import Model, ServedCompletion, ServedWindows
@@ -57,6 +58,7 @@ class Inference(StatusPart):
         clock: stamps predictions.
         private: the device's private tensors; a change counts from the next window on.
         zygote: starts model processes; None: one of its own, started when first needed.
+        accelerators: of this device; None: no compiled model is kept.
         ends_zygote: with :meth:`close`; False if other tasks of the device use it.
     """
 
@@ -66,6 +68,7 @@ class Inference(StatusPart):
         clock: Clock,
         private: PrivateTensors | None = None,
         zygote: ZygoteClient | None = None,
+        accelerators: Accelerators | None = None,
         *,
         ends_zygote: bool = True,
     ) -> None:
@@ -74,6 +77,7 @@ class Inference(StatusPart):
         self._private = None if private is None else private.folder
         self._zygote = ZygoteClient() if zygote is None else zygote
         self._ends_zygote = ends_zygote
+        self._accelerators = accelerators or Accelerators(settings, None, clock)
         self._host = host_of(self._zygote, settings)
         self._waiting: deque[Batch] = deque()
         self._wake = Signal()
@@ -135,7 +139,7 @@ class Inference(StatusPart):
         """
         self._close_unused()
         model = await start_model(
-            self._zygote, self._host, folder, self._settings, self._private, self._recent
+            self._zygote, self._host, folder, self._settings, self._private, self._recent, self._accelerators
         )
         self._loaded.append(model)
         trim_memory()  # free what fetching, unpacking and parsing left behind

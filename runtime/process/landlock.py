@@ -25,6 +25,8 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
 _WRITE: Final = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
+_CREATE: Final = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13
+"""Remove a folder or a file, make a folder or a file, move between folders. No links, no devices."""
 _OF_A_FILE: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _KNOWN: Final = ((1, 13), (2, 14), (3, 15), (5, 16))
 """Number of file access rights, by the Landlock version that introduced them."""
@@ -46,12 +48,15 @@ def version() -> int:
         return 0
 
 
-def restrict(*, read: Iterable[Path], write: Iterable[Path] = (), network: bool = False) -> bool:
+def restrict(
+    *, read: Iterable[Path], write: Iterable[Path] = (), create: Iterable[Path] = (), network: bool = False
+) -> bool:
     """Restrict this thread to read and execute ``read`` and what is below, and to write ``write``.
 
     Args:
         read: files and folders; missing ones are left out.
         write: as above; existing files can be written, none can be created.
+        create: folders in which files and folders can also be created, renamed and removed.
         network: whether it may bind and connect TCP sockets (enforced by kernels from 6.7 on).
 
     Returns:
@@ -66,7 +71,7 @@ def restrict(*, read: Iterable[Path], write: Iterable[Path] = (), network: bool 
     handled = (1 << max(count for since, count in _KNOWN if since <= abi)) - 1
     ruleset = _ruleset(abi, handled, network=network)
     try:
-        for paths, rights in ((read, _READ), (write, _READ | _WRITE)):
+        for paths, rights in ((read, _READ), (write, _READ | _WRITE), (create, _READ | _WRITE | _CREATE)):
             for path in paths:
                 _allow(ruleset, path, rights & handled)
         _no_new_privileges()

@@ -38,6 +38,7 @@ NOT_MODULES = {
     "lichen.gone",
     "lichen.methods",
     "lichen.networks",
+    "lichen.providers",
     "lichen.simulators",
     "lichen.sources",
     "models.landlock",

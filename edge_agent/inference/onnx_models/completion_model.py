@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
-from edge_agent.inference.onnx_models.session import CPU
 from edge_agent.inference.onnx_models.window_model import OnnxModel
+from edge_agent.inference.providers.kinds import ON_CPU, Provider
 from models.contract import FloatArray
 from models.knowledge_graph.data.embedding_tables import Tables
 from models.knowledge_graph.data.graph import IntArray
@@ -26,7 +26,9 @@ _TYPES: Final = dict(zip(COMPLETION_INPUTS, ("int64", "int64", "float", "float")
 class CompletionModel(OnnxModel):
     """An inference session; every call includes the embeddings. Arguments and errors of the base class."""
 
-    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
+    def __init__(
+        self, folder: Path, threads: int, file: str = MODEL_FILE, provider: Provider = ON_CPU
+    ) -> None:
         super().__init__(folder, threads, file, provider)
         if self.manifest.graph is None:
             raise Refused(Reason.WRONG_TENSORS, f"{folder}: the model is of windows, not of knowledge graphs")

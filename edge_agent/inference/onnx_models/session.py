@@ -18,13 +18,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
+from edge_agent.inference.onnx_models.compatibility import MODEL_FILE, PRESENT
 from edge_agent.inference.onnx_models.graph_safety import require_safe_model
+from edge_agent.inference.providers.kinds import (
+    COMPILED_MODEL,
+    CPU,
+    MAX_ROWS,
+    ON_CPU,
+    Provider,
+    ProviderKind,
+    SessionRequest,
+)
+from edge_agent.inference.providers.loading import devices_of, load_kind
 from protocol.bundle import BundleManifest
-from protocol.errors import Reason, Refused, Transient
+from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.frames.frame import digest
 
-CPU: Final = "CPUExecutionProvider"
 PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
 """Errors of the system, not of a file."""
 _MFD_NOEXEC_SEAL: Final = 0x8
@@ -35,7 +44,7 @@ checked."""
 
 
 def open_session(
-    folder: Path, manifest: BundleManifest, threads: int, file: str = MODEL_FILE, provider: str = CPU
+    folder: Path, manifest: BundleManifest, threads: int, file: str = MODEL_FILE, provider: Provider = ON_CPU
 ) -> Any:
     """The inference session of an unpacked bundle.
 
@@ -47,8 +56,8 @@ def open_session(
         provider: runs supported operators; the CPU runs the rest.
 
     Raises:
-        Refused: the file differs from the manifest, is unsafe (``graph_safety``), does not load, or ONNX
-            Runtime has no such provider here.
+        Refused: the file differs from the manifest, is unsafe (``graph_safety``), does not load, or the
+            provider may not or cannot run it here.
         Transient: it cannot be read now (too many open files, no memory); the file may be valid.
     """
     path = folder / file
@@ -56,10 +65,48 @@ def open_session(
         raise Refused(Reason.MALFORMED, f"{path} is not in its manifest")
     with _sealed(path) as sealed:
         _require(sealed, manifest.files[file].digest, path)
-        session = _session(f"/proc/self/fd/{sealed}", str(path), threads, provider)
-    if (first := session.get_providers()[0]) != provider:  # ONNX Runtime falls back without an error
-        raise Refused(Reason.MALFORMED, f"{path} is run by {first}: {provider} does not work here")
+        model = Path(f"/proc/self/fd/{sealed}")
+        if provider.on_cpu:
+            return _session(str(model), str(path), threads)
+        shapes = {m.name: (m.channels, manifest.samples.get(m.name, 0)) for m in manifest.modalities}
+        asked = SessionRequest(
+            provider.engine,
+            provider.compiling,
+            {**shapes, PRESENT: (len(manifest.modalities),)},
+            MAX_ROWS,
+            model,
+        )
+        return _accelerated(asked, str(path), threads, provider)
+
+
+def _accelerated(asked: SessionRequest, what: str, threads: int, provider: Provider) -> Any:
+    """The session of a provider other than the CPU; it is asked to compile, or reads what it compiled."""
+    kind, model, compiled = load_kind(provider), asked.model, None
+    if kind.engine == "model" and asked.engine is not None:
+        compiled = asked.engine / COMPILED_MODEL
+        if not asked.compiling:
+            model = compiled  # made of a checked model; its hash was checked (``providers.engine_cache``)
+    with _refusals(f"{what} on {provider.name}"):
+        session = _provided(str(model), kind, asked, threads, provider)
+    if (first := session.get_providers()[0]) != kind.provider:  # ONNX Runtime falls back without an error
+        raise Refused(Reason.MALFORMED, f"{what} is run by {first}: {kind.provider} does not work here")
+    if asked.compiling and compiled is not None and not compiled.is_file():
+        raise Refused(Reason.MALFORMED, f"{provider.name} wrote no compiled model of {what}")
     return session
+
+
+def _provided(model: str, kind: ProviderKind, asked: SessionRequest, threads: int, provider: Provider) -> Any:
+    import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
+
+    options = _options(threads)
+    for entry in kind.entries(asked).items():
+        options.add_session_config_entry(*entry)
+    settings = {**dict(provider.options), **kind.options(asked)}
+    if kind.library is not None:
+        options.add_provider_for_devices(devices_of(kind), settings)
+        return onnxruntime.InferenceSession(model, options)
+    first = [] if kind.provider == CPU else [(kind.provider, settings)]
+    return onnxruntime.InferenceSession(model, options, providers=[*first, CPU])
 
 
 def session_of(data: bytes, what: str, threads: int) -> Any:
@@ -74,11 +121,32 @@ def session_of(data: bytes, what: str, threads: int) -> Any:
         Refused: it is unsafe (``graph_safety``), or does not load.
     """
     require_safe_model(data, what)
-    return _session(data, what, threads, CPU)
+    return _session(data, what, threads)
 
 
-def _session(model: str | bytes, what: str, threads: int, provider: str) -> Any:
+def _session(model: str | bytes, what: str, threads: int) -> Any:
     import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
+
+    try:
+        return onnxruntime.InferenceSession(model, _options(threads), providers=[CPU])
+    except onnx_errors() as error:
+        raise Refused(Reason.MALFORMED, f"{what} does not load: {error}"[:500]) from None
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """Errors of a provider, and of a package's code, as Refused."""
+    try:
+        yield
+    except LichenError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a package's code may raise anything; its words reach the owner
+        words = f"{what} does not load: {type(error).__name__}: {error}"
+        raise Refused(Reason.MALFORMED, words[:500]) from None
+
+
+def _options(threads: int) -> Any:
+    import onnxruntime  # noqa: PLC0415 - as above
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -86,12 +154,7 @@ def _session(model: str | bytes, what: str, threads: int, provider: str) -> Any:
     options.enable_cpu_mem_arena = False  # an arena keeps the memory of the largest run
     options.log_severity_level = 3
     options.add_session_config_entry(*_FORMAT)
-    try:
-        return onnxruntime.InferenceSession(
-            model, options, providers=[provider] if provider == CPU else [provider, CPU]
-        )
-    except onnx_errors() as error:
-        raise Refused(Reason.MALFORMED, f"{what} does not load: {error}"[:500]) from None
+    return options
 
 
 def _memory_file() -> int:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE, PRESENT
-from edge_agent.inference.onnx_models.session import CPU, PASSING, onnx_errors, open_session
+from edge_agent.inference.onnx_models.session import PASSING, onnx_errors, open_session
+from edge_agent.inference.providers.kinds import MAX_ROWS, ON_CPU, Provider
 from models.contract import FloatArray, Tensors
 from models.tensors import unflatten
 from protocol.bundle import BundleManifest
@@ -57,16 +58,19 @@ class OnnxModel:
         folder: an unpacked bundle.
         threads: of ONNX Runtime.
         file: which of its models.
-        provider: of ONNX Runtime.
+        provider: runs it.
 
     Raises:
         Refused: the file is unsafe (``graph_safety``), does not load, or its inputs or outputs differ from
             its manifest.
     """
 
-    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
+    def __init__(
+        self, folder: Path, threads: int, file: str = MODEL_FILE, provider: Provider = ON_CPU
+    ) -> None:
         self.manifest = read_manifest(folder)
         self.digest = folder.name
+        self._max_rows = None if provider.on_cpu else MAX_ROWS
         self._session: Any = open_session(folder, self.manifest, threads, file, provider)
 
     def _run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -89,7 +93,9 @@ class OnnxModel:
 class LoadedModel(OnnxModel):
     """A model of windows (:mod:`.completion_model` has the one of knowledge graphs)."""
 
-    def __init__(self, folder: Path, threads: int, file: str = MODEL_FILE, provider: str = CPU) -> None:
+    def __init__(
+        self, folder: Path, threads: int, file: str = MODEL_FILE, provider: Provider = ON_CPU
+    ) -> None:
         super().__init__(folder, threads, file, provider)
         self.names = tuple(m.name for m in self.manifest.modalities)
         """Modalities that it reads, in the order of the columns of ``present``."""
@@ -198,6 +204,19 @@ class LoadedModel(OnnxModel):
         return answers
 
     def _predict(self, feeds: Mapping[str, NDArray[np.float32]]) -> dict[str, FloatArray]:
+        rows, most = len(feeds[PRESENT]), self._max_rows
+        if most is None or rows <= most:
+            return self._predict_at_once(feeds)
+        batched = {PRESENT, *self.names}
+        parts = [
+            self._predict_at_once(
+                {name: value[at : at + most] if name in batched else value for name, value in feeds.items()}
+            )
+            for at in range(0, rows, most)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self._answers}
+
+    def _predict_at_once(self, feeds: Mapping[str, NDArray[np.float32]]) -> dict[str, FloatArray]:
         made = self._run(list(self._answers.values()), feeds)
         return {name: np.asarray(value, np.float32) for name, value in zip(self._answers, made, strict=True)}
 

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.providers.kinds import ON_CPU, Provider
 from runtime.process import landlock
 from runtime.storage.files import make_folder
 
@@ -28,17 +28,19 @@ _SYSTEM: Final = (
 _WRITTEN: Final = ("/dev/null",)
 _OF_PROVIDERS: Final = ("/dev", "/proc")
 """For ONNX Runtime's providers other than the CPU: devices, and the files of their drivers."""
+_READ_BY_PROVIDERS: Final = ("/etc/nv_tegra_release", "/etc/OpenCL", "/etc/vulkan")
 _PATHS: Final = ("folder", "private")
 _LIBRARIES: Final = "LD_LIBRARY_PATH"
 
 
-def confine(folder: Path | None, private: Path | None = None, provider: str = CPU) -> bool:
+def confine(folder: Path | None, private: Path | None = None, provider: Provider = ON_CPU) -> bool:
     """Give up all other access, for good. The process has one thread, and has loaded ONNX Runtime.
 
     Args:
         folder: absolute, of the model; None: it comes as bytes.
         private: absolute, of the device's own tensors; None: none are read.
-        provider: of ONNX Runtime. Others than the CPU may also use devices and the network.
+        provider: others than the CPU may also use devices and the network, and read the compiled model, or
+            write it while they compile.
 
     Returns:
         False if the kernel has no Landlock: then only the working folder has changed.
@@ -52,10 +54,13 @@ def confine(folder: Path | None, private: Path | None = None, provider: str = CP
     sys.path[:] = [str(Path(entry).absolute()) for entry in sys.path if entry]
     stand_in_an_empty_folder()
     needed = [path for path in (folder, private) if path is not None]
-    others = provider != CPU
+    others, engine = not provider.on_cpu, provider.engine
+    if others:
+        needed += [*_libraries(), *map(Path, _READ_BY_PROVIDERS), *([] if engine is None else [engine])]
     return landlock.restrict(
-        read=[*_code(), *map(Path, _SYSTEM), *needed, *(_libraries() if others else ())],
+        read=[*_code(), *map(Path, _SYSTEM), *needed],
         write=map(Path, (*_WRITTEN, *(_OF_PROVIDERS if others else ()))),
+        create=[engine] if engine is not None and provider.compiling else (),
         network=others,
     )
 
@@ -63,7 +68,7 @@ def confine(folder: Path | None, private: Path | None = None, provider: str = CP
 def confine_for(asked: Mapping[str, Any]) -> bool:
     """As :func:`confine`, for a servant's request ``open``."""
     folder, private = (None if asked.get(name) is None else Path(asked[name]) for name in _PATHS)
-    return confine(folder, private, asked.get("provider", CPU))
+    return confine(folder, private, Provider.of(asked))
 
 
 def stand_in_an_empty_folder() -> None:

@@ -1,8 +1,9 @@
 """The process of one model: opens it, tries it once, answers until the other side closes.
 
-Requests (``op``): ``open`` (which model, where private tensors are), ``task``, ``predict`` (arrays: the
-modalities and ``present``), ``ask`` (questions by key), ``features`` (an encoder's ONNX model,
-``edge_agent.inference.onnx_models.encoder_model``). An answer with ``refused`` and ``words`` is a refusal.
+Requests (``op``): ``look`` (for the accelerator of a provider), ``open`` (which model, where private tensors
+are), ``task``, ``predict`` (arrays: the modalities and ``present``), ``ask`` (questions by key), ``features``
+(an encoder's ONNX model, ``edge_agent.inference.onnx_models.encoder_model``). An answer with ``refused`` and
+``words`` is a refusal.
 """
 
 import os
@@ -23,6 +24,8 @@ from edge_agent.inference.onnx_models.encoder_model import EncoderModel
 from edge_agent.inference.onnx_models.loader import Model, load
 from edge_agent.inference.onnx_models.personal_tensors import PersonalTensors
 from edge_agent.inference.onnx_models.window_model import LoadedModel
+from edge_agent.inference.providers.kinds import Provider
+from edge_agent.inference.providers.loading import hardware_of
 from edge_agent.inference.serving.codec import Header, MessageReader, send
 from edge_agent.inference.serving.confinement import confine_for
 from edge_agent.storage.private_tensors import PrivateTensors
@@ -33,6 +36,7 @@ from runtime import exit_codes
 
 _Given = dict[str, NDArray[Any]]
 GRAPH: Final = "graph"
+LOOK: Final = "look"
 WINDOWS: Final = ""
 """Name of the windows' array, beside the tensors of an encoder."""
 FEATURE: Final = "feature"
@@ -66,7 +70,7 @@ class ModelServer:
         if GRAPH in given:
             self._graph = EncoderModel(given[GRAPH].tobytes(), header["threads"])
             return {"dim": self._graph.dim}, {}
-        model = load(Path(header["folder"]), header["threads"], header["file"], header["provider"])
+        model = load(Path(header["folder"]), header["threads"], header["file"], Provider.of(header))
         model.try_once()
         trim_memory()  # free what parsing and optimizing the ONNX model left behind
         self._model = model
@@ -74,6 +78,16 @@ class ModelServer:
             private = PrivateTensors(Path(header["private"]))
             self._personal, self._tables = PersonalTensors(private), TableReader(private)
         return {}, {}
+
+    def look(self, header: Header, _: _Given) -> tuple[Header, _Given]:
+        """Find the accelerator of a provider; a package is imported for that."""
+        kind, found = hardware_of(Provider.of(header))
+        return {
+            "runs": kind.provider,
+            "compiles": kind.engine != "none",
+            "device": found.device,
+            "versions": tuple(sorted(found.versions.items())),
+        }, {}
 
     def use(self, header: Header, _: _Given) -> tuple[Header, _Given]:
         """Use the own tensors of this task from now on."""
@@ -119,6 +133,7 @@ class ModelServer:
 
 _DO: Final = {
     "open": ModelServer.open,
+    LOOK: ModelServer.look,
     "task": ModelServer.use,
     "predict": ModelServer.predict,
     "ask": ModelServer.ask,
@@ -137,7 +152,7 @@ def serve(sock: socket.socket, *, alone: bool = False) -> int:
     servant, reader = ModelServer(), MessageReader(sock)
     try:
         while (asked := reader.message()) is not None:
-            if alone and asked[0].get("op") == "open":
+            if alone and asked[0].get("op") in {"open", LOOK}:
                 confine_for(asked[0])
             send(sock, *servant.answer(*asked))
     except (Refused, ConnectionError) as error:  # the agent died in the middle of a message

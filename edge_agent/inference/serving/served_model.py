@@ -1,7 +1,7 @@
 """A model, as the agent holds it: started, called, restarted, ended; in its process or in the agent's."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
 from edge_agent.inference.onnx_models.exit_words import exit_words
-from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.providers.kinds import CPU, ON_CPU, Provider
 from edge_agent.inference.serving.codec import Arrays, Header
 from edge_agent.inference.serving.host import ChannelClosed
 from edge_agent.inference.serving.in_process import Host, ModelChannel
@@ -21,6 +21,11 @@ from protocol.tasks.task import Task
 _log = structlog.get_logger(__name__)
 OPEN_TIMEOUT_S: Final = 60.0
 """Seconds to open a model and try it once."""
+FLOAT32: Final = "float32"
+_ON_ACCELERATOR: Final = 2
+"""Failures in a row after which an accelerator is given up."""
+_HANGS: Final = "not answered"
+"""In the words of ``ChannelClosed``."""
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
@@ -37,14 +42,16 @@ class ModelOptions:
         timeout_s: to answer a batch.
         private: folder of the private tensors; None: there are none.
         file: in the bundle's folder.
-        provider: of ONNX Runtime.
+        provider: runs it.
+        open_timeout_s: to open the model and try it once.
     """
 
     threads: int = 1
     timeout_s: float = 10.0
     private: Path | None = None
     file: str = MODEL_FILE
-    provider: str = CPU
+    provider: Provider = ON_CPU
+    open_timeout_s: float = OPEN_TIMEOUT_S
 
 
 class ServedModel:
@@ -94,11 +101,11 @@ class ServedModel:
             "folder": str(self._folder.absolute()),
             "threads": how.threads,
             "file": how.file,
-            "provider": how.provider,
+            **how.provider.header(),
             "private": None if how.private is None else str(how.private.absolute()),
         }
         try:
-            answer, _ = await self._channel.ask(asked, {}, OPEN_TIMEOUT_S)
+            answer, _ = await self._channel.ask(asked, {}, how.open_timeout_s)
         except ChannelClosed:
             raise Refused(Reason.MALFORMED, await self._end_reason()) from None
         except BaseException:
@@ -112,6 +119,11 @@ class ServedModel:
         if self._closed:
             self._end()
 
+    async def ended(self) -> None:
+        """As :meth:`close`, and wait until the process has ended."""
+        self._closed = True
+        await self._end_reason()
+
     def close(self) -> None:
         """End the process; its memory returns to the system."""
         self._closed = True
@@ -122,7 +134,29 @@ class ServedModel:
     ) -> tuple[Header, dict[str, NDArray[Any]]]:
         """Send a request, after those before it; raises PredictionFailed."""
         async with self._one:
+            try:
+                return await self._request(header, arrays, max_body)
+            except PredictionFailed as error:
+                if not await self._fell_back(f"{error}"):
+                    raise
             return await self._request(header, arrays, max_body)
+
+    async def _fell_back(self, why: str) -> bool:
+        """Give up an accelerator that hangs or failed twice in a row; then float32 on the CPU answers."""
+        name, hangs = self._options.provider.name, _HANGS in why
+        if self._closed or self._options.provider.on_cpu:
+            return False
+        if not hangs and self.failures < _ON_ACCELERATOR:
+            return False
+        await self._end_reason()
+        self._options = replace(
+            self._options, file=MODEL_FILE, provider=ON_CPU, open_timeout_s=OPEN_TIMEOUT_S
+        )
+        words = f"{name} {'hangs' if hangs else f'failed {self.failures} times in a row'}: {why}"
+        self.choice = {"variant": FLOAT32, "provider": CPU, "why": words[:500]}
+        version = self.manifest.version
+        _log.error("provider_given_up", detail="float32 on the CPU is used", version=version, why=words)
+        return True
 
     async def _request(
         self, header: Header, arrays: Arrays, max_body: int
@@ -171,7 +205,7 @@ class ServedModel:
         if channel is not None:
             channel.close()
         status = None if pid is None else await self._host.exit_status(pid)
-        hangs = "not answered" in why
+        hangs = _HANGS in why
         how = "" if status is None or hangs else exit_words(status, "")
         return f"{who}: {how or why or 'it has ended'}"
 

@@ -8,6 +8,7 @@ import structlog
 
 from edge_agent.config.agent import InferSettings
 from edge_agent.inference.onnx_models.window_model import read_manifest
+from edge_agent.inference.providers.accelerators import Accelerators
 from edge_agent.inference.serving.in_process import Host, InProcessHost
 from edge_agent.inference.serving.served_kinds import Model, served
 from edge_agent.inference.serving.served_model import ModelOptions
@@ -31,6 +32,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
     settings: InferSettings,
     private: Path | None,
     recent: RecentWindows,
+    accelerators: Accelerators,
 ) -> Model:
     """Start the fastest variant of a model that agrees with float32 here, and run it once.
 
@@ -44,6 +46,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
         settings: variants and providers allowed.
         private: folder of the device's own tensors, if any.
         recent: windows to measure on.
+        accelerators: of this device; a model is compiled for one if need be.
 
     Raises:
         Refused: it is damaged, does not run, or crashes its process.
@@ -51,7 +54,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
     """
     manifest = await asyncio.to_thread(read_manifest, folder)
     plain = ModelOptions(settings.threads, settings.timeout_s, private)
-    chosen, told = await choose(zygote, folder, manifest, settings, plain, recent)
+    chosen, told = await choose(zygote, folder, manifest, settings, plain, recent, accelerators)
 
     async def start(how: ModelOptions, words: dict[str, Any]) -> Model:
         if host is not zygote:
@@ -64,7 +67,7 @@ async def start_model(  # noqa: PLR0917 - who makes processes, where it runs the
         return model
 
     try:
-        return await start(chosen, told)
+        return await start(await accelerators.prepare(zygote, folder, manifest, chosen), told)
     except Refused as error:
         if chosen == plain:
             raise

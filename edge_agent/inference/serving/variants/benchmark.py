@@ -18,6 +18,9 @@ import structlog
 from numpy.typing import NDArray
 
 from edge_agent.config.agent import InferSettings
+from edge_agent.inference.providers.accelerators import Accelerators
+from edge_agent.inference.providers.catalog import usable
+from edge_agent.inference.providers.kinds import CPU, Provider
 from edge_agent.inference.serving.served_kinds import ServedWindows
 from edge_agent.inference.serving.served_model import ModelOptions, PredictionFailed
 from edge_agent.inference.serving.variants.choice import (
@@ -124,6 +127,7 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
     settings: InferSettings,
     options: ModelOptions,
     recent: RecentWindows,
+    accelerators: Accelerators,
 ) -> tuple[ModelOptions, dict[str, Any]]:
     """How to open a bundle here, and a description; measured once under the same conditions.
 
@@ -134,18 +138,19 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
     ready = await zygote.ready()
     if ready.why:
         raise Transient(ready.why)
-    if lacking := set(settings.providers) - set(ready.providers):
+    found = () if manifest.graph is not None else await accelerators.look(zygote, ready)
+    if lacking := set(settings.providers) - {CPU, *(one.provider.name for one in found)}:
         _log.warning("providers_missing", lacking=sorted(lacking), has=ready.providers)
-    some = candidates(manifest, settings, ready.providers)
+    some = candidates(manifest, settings, usable(found))
     if manifest.graph is not None or len(some) == 1:
         return options, {"variant": REFERENCE.variant, "provider": REFERENCE.provider}
-    key, path = _key(settings, ready, some), folder / CHOICE_FILE
+    key, path = _key(settings, ready, some, accelerators), folder / CHOICE_FILE
     told = await asyncio.to_thread(_kept, path, key)
     sample = recent.sample(manifest)
     count = len(sample.present_NM)
     if told is None or _is_better(sample, told):
-        found = [*await measure(zygote, folder, manifest, some, options, sample)]
-        best, why = chosen(found, settings, SelectionLimits.of(manifest, count, sample.recorded))
+        measured = await measure(zygote, folder, manifest, some, options, accelerators, sample)
+        best, why = chosen(measured, settings, SelectionLimits.of(manifest, count, sample.recorded))
         _log.info("variants_measured", version=manifest.version, taken=str(best), why=why)
         told = {
             "key": key,
@@ -153,12 +158,12 @@ async def choose(  # noqa: PLR0917 - what is measured, where, on what
             "provider": best.provider,
             "file": best.file,
             "why": why,
-            "measured": [one.summary() for one in found],
+            "measured": [one.summary() for one in measured],
             "windows": count,
             "recorded": sample.recorded,
         }
         await asyncio.to_thread(_keep, path, told)
-    taken = replace(options, file=told["file"], provider=told["provider"])
+    taken = replace(options, file=told["file"], provider=Provider(told["provider"]))
     return taken, {name: told[name] for name in told if name not in {"key", "file"}}
 
 
@@ -175,6 +180,7 @@ async def measure(  # noqa: PLR0917 - as above
     manifest: BundleManifest,
     some: Sequence[Candidate],
     options: ModelOptions,
+    accelerators: Accelerators,
     sample: Sample,
 ) -> list[Measured]:
     """Time and compare candidates, one by one, each in its own process; the first is the reference.
@@ -186,9 +192,12 @@ async def measure(  # noqa: PLR0917 - as above
     found: list[Measured] = []
     said: dict[str, FloatArray] = {}
     for one in some:
-        how = replace(options, file=one.file, provider=one.provider, private=None, timeout_s=_TIMEOUT_S)
-        model = ServedWindows(zygote, folder, manifest, how)
+        provider = Provider(one.provider)
+        how = replace(options, file=one.file, provider=provider, private=None, timeout_s=_TIMEOUT_S)
+        model: ServedWindows | None = None
         try:
+            how = await accelerators.prepare(zygote, folder, manifest, how)
+            model = ServedWindows(zygote, folder, manifest, how)
             await model.start()
             answers = await model.predict(sample.x, sample.present_NM, None)
             said = said or answers
@@ -200,7 +209,8 @@ async def measure(  # noqa: PLR0917 - as above
             words = error.detail if isinstance(error, Refused) else str(error)
             found.append(Measured(one, why=words[:200]))
         finally:
-            model.close()
+            if model is not None:
+                model.close()
     return found
 
 
@@ -218,9 +228,12 @@ async def _median_s(model: ServedWindows, sample: Sample) -> float:
     return statistics.median(times[_WARM:] or times)
 
 
-def _key(settings: InferSettings, ready: Ready, some: Sequence[Candidate]) -> dict[str, Any]:
+def _key(
+    settings: InferSettings, ready: Ready, some: Sequence[Candidate], accelerators: Accelerators
+) -> dict[str, Any]:
     """The conditions of a choice, beside the bundle."""
-    return {
+    others = accelerators.conditions()
+    return ({"accelerators": others} if others else {}) | {
         "onnxruntime": ready.version,
         "cpu": _cpu(),
         "threads": settings.threads,

@@ -15,12 +15,12 @@ import numpy as np
 from edge_agent.config.agent import InferSettings
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
 from edge_agent.inference.onnx_models.observation import Answers
-from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.providers.kinds import CPU
+from edge_agent.inference.serving.served_model import FLOAT32
 from models.contract import FloatArray
 from protocol.bundle import BundleManifest
 from protocol.tasks.task import Target
 
-FLOAT32: Final = "float32"
 MAX_MEAN_DIFFERENCE: Final = 0.05
 """Of a probability, or of a number in units of its scale."""
 _ROUNDING: Final = 1e-9
@@ -30,10 +30,10 @@ _FASTER: Final = 0.95
 """A variant less than 5 % faster is not preferred to float32 on the CPU: the difference may be chance."""
 ENOUGH: Final = 100
 """Recorded windows. With fewer, a single window that differs is chance."""
-_PRECISIONS: Final = frozenset({"int8"})
-"""Names of variants; a bundle of a newer release may have others."""
 _AFAR: Final = frozenset({"AzureExecutionProvider"})
 """Sends windows to another machine; only if ``infer.providers`` names it."""
+_PRECISIONS: Final = frozenset({"int8"})
+"""Names of variants; a bundle of a newer release may have others."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,20 @@ def candidates(
     Args:
         manifest: names the variants.
         settings: ``variant`` and ``providers``.
-        providers: that ONNX Runtime has here.
+        providers: that ONNX Runtime or a package has here.
     """
-    named = settings.providers or [name for name in providers if name not in _AFAR]
-    usable = [CPU, *(name for name in providers if name in named and name != CPU)]
+    usable = [CPU, *permitted(settings, providers)]
     known = {n: v.file for n, v in (manifest.variants or {}).items() if v.precision in _PRECISIONS}
     files = {FLOAT32: MODEL_FILE} | known
     wanted = [name for name in files if settings.variant in {"auto", name}]
     found = [Candidate(name, files[name], provider) for name in wanted for provider in usable]
     return (REFERENCE, *(one for one in found if one != REFERENCE))
+
+
+def permitted(settings: InferSettings, providers: Sequence[str]) -> list[str]:
+    """Those providers beside the CPU that ``infer.providers`` permits; without it all on this device."""
+    named = settings.providers or [name for name in providers if name not in _AFAR]
+    return [name for name in providers if name in named and name != CPU]
 
 
 def chosen(

@@ -19,7 +19,7 @@ import psutil
 
 from edge_agent.config.agent import InferSettings
 from edge_agent.inference.onnx_models.observation import BatchObservation
-from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.providers.kinds import CPU
 from edge_agent.inference.service import Inference
 from edge_agent.inference.serving.zygote_client import IDLE_S, ZygoteClient
 from edge_agent.windows.quality.meter import REASONS, Quality, ScoredWindows

@@ -12,12 +12,25 @@ from typer.testing import CliRunner
 
 from edge_agent.cli import main
 from edge_agent.config.agent import read
+from edge_agent.config.providers import ProviderPackage
 from edge_agent.doctor import imports, service_account
-from edge_agent.doctor.checks import broker, clock, configuration, confinement, cpu, disk, hardware
+from edge_agent.doctor.checks import (
+    accelerators,
+    broker,
+    clock,
+    configuration,
+    confinement,
+    cpu,
+    disk,
+    hardware,
+)
 from edge_agent.doctor.checks.broker import BrokerReply, Tls
 from edge_agent.doctor.findings import MIB, fail, ok, status_of, warn
 from edge_agent.doctor.service_account import ServiceUser, Unit
 from edge_agent.identity.files import folder_of
+from edge_agent.inference.providers.catalog import Accelerator
+from edge_agent.inference.providers.kinds import Provider
+from protocol.errors import Misconfigured
 from runtime.process import landlock, time_limit
 from tests.unit.edge_agent.messaging.test_agent_session import BASIC, config, write_task
 
@@ -53,6 +66,38 @@ def test_it_says_whether_models_processes_give_up_the_device_s_secrets(tmp_path)
     assert only(confinement.judge(0, plain), "models.landlock").level == "warn"
     assert confinement.judge(0, plain.model_copy(update={"infer": off, "roles": ["observe"]})) == []
     assert confinement.probe() == landlock.version()
+
+
+def test_it_says_of_each_accelerator_whether_it_is_used_and_why_not(tmp_path):
+    settings = read(config(tmp_path))
+    package = ProviderPackage(name="lichen-npu", version="1.0", sha256="0" * 64)
+    lost = Accelerator(Provider("npu", package), "infer.packages names package lichen-npu 1.0: not installed")
+    gone = Accelerator(Provider("TensorrtExecutionProvider"), "no NVIDIA device file in /dev")
+    good = Accelerator(Provider("OpenVINOExecutionProvider"), "", "Arc", (("driver", "2"),), compiles=True)
+    choice = {"provider": "CPUExecutionProvider", "why": "float32 on OpenVINO is not faster"}
+    about = {"engine_hits": 3, "engines_compiled": 1, "compile_s": 81.5}
+    status = {"model_choice": choice, "accelerators": about}
+    facts = accelerators.AcceleratorFacts((lost, gone, good), ((tmp_path, 2 * MIB), (tmp_path, MIB)), status)
+    found = accelerators.judge(facts, settings)
+    first, second, third, engines, chosen = found
+    assert [finding.level for finding in found] == ["warn", "warn", "ok", "ok", "ok"]
+    assert "npu of package lichen-npu is not used" in first.seen
+    assert "lichen task package NAME" in first.todo
+    assert "no NVIDIA device file" in second.seen
+    assert "accelerators.md" in second.todo
+    assert "may run models on Arc (driver 2)" in third.seen
+    assert "2 compiled models, 3.0 of 512 MiB" in engines.seen
+    assert "float32 on OpenVINO is not faster" in chosen.seen
+    assert "3 compiled models found, 1 compiled, the last one in 81.5 s" in chosen.seen
+    assert accelerators.judge(accelerators.AcceleratorFacts(), settings) == []
+
+
+def test_a_provider_of_a_package_is_refused_where_models_run_in_the_agent(tmp_path):
+    plain = config(tmp_path)
+    package = '[[infer.packages]]\nname = "a"\nversion = "1"\nsha256 = "' + "0" * 64 + '"\n'
+    plain.write_text(plain.read_text() + '[infer]\nisolation = "none"\n' + package)
+    with pytest.raises(Misconfigured, match="never runs in the agent's process"):
+        read(plain)
 
 
 PI4 = cpu.Processor("aarch64", 64, frozenset({"fp", "asimd", "crc32"}), 4, 4096 * MIB, (3, 11))

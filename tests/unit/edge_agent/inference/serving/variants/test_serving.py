@@ -15,7 +15,7 @@ from edge_agent.config.agent import InferSettings
 from edge_agent.deployment.trial_metrics import TrialMetrics, added
 from edge_agent.inference.latency import BOUNDS_S, Latency
 from edge_agent.inference.onnx_models.observation import TAILS
-from edge_agent.inference.onnx_models.session import CPU
+from edge_agent.inference.providers.kinds import CPU
 from edge_agent.inference.serving import codec
 from edge_agent.inference.serving.variants import benchmark
 from edge_agent.inference.serving.variants.choice import (
