@@ -123,14 +123,15 @@ def render_acl(fleet: str, barred: Iterable[str] = (), tasks: Sequence[str] = ()
     for device in sorted(set(barred)):
         # Mosquitto checks denials first, and a user's own lines before the patterns.
         lines += [f"user {device}", "topic deny #", ""]
-    lines.append("# %u is the common name of the certificate.")
-    for root in roots:
-        lines += [
-            f"pattern write {root}/d/%u/up/#",
-            f"pattern write {root}/d/%u/ping",
-            f"pattern read {root}/d/%u/down/#",
-            f"pattern read {root}/b/#",
-        ]
+    # In all tasks, also those that are not there: a device may be told of one before the coordinator, or keep
+    # it for longer, and Mosquitto 2.0 ends a connection that publishes what is denied.
+    lines += [
+        "# %u is the common name of the certificate; + is the fleet, or one of its tasks.",
+        "pattern write lichen/v1/+/d/%u/up/#",
+        "pattern write lichen/v1/+/d/%u/ping",
+        "pattern read lichen/v1/+/d/%u/down/#",
+        "pattern read lichen/v1/+/b/#",
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -76,6 +76,20 @@ async def test_each_task_has_a_link_of_its_own_and_one_device_speaks_to_both(
         assert main.link.connected, "no link takes over the other's session"
 
 
+async def test_a_task_that_only_the_device_knows_costs_it_nothing(pki: Pki, secured: SecuredBroker) -> None:
+    """Mosquitto ends a connection that publishes what is denied, and with it those of the other tasks."""
+    early = namespace(FLEET, "early")
+    filters = [topic for topic, _ in device_filters(FLEET, "barn-3")]
+    async with (
+        link_of(pki, secured, None) as main,
+        connected(pki.device("barn-3").mqtt(secured.port), "agent", filters) as device,
+    ):
+        await device.link.publish(device_topic(early, "barn-3", Kind.STATE), b"early", retain=True)
+        await device.link.publish(device_topic(FLEET, "barn-3", Kind.STATE), b"main")
+        await main.until(device_topic(FLEET, "barn-3", Kind.STATE))
+        assert device.link.counters.reconnects == 0
+
+
 async def test_the_link_of_one_task_writes_nothing_in_another(pki: Pki, secured: SecuredBroker) -> None:
     filters = [topic for topic, _ in device_filters(FLEET, "barn-2")]
     async with (

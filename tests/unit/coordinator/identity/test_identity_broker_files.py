@@ -48,7 +48,11 @@ def test_what_a_broker_already_says_stands_only_in_a_configuration_of_its_own(tm
 def test_the_list_allows_what_daemons_subscribe_to() -> None:
     acl = render_acl("f").splitlines()
     assert all(f"topic read {one}" in acl for one in coordinator_filters("f"))
-    reads = {line.split()[-1].replace("%u", "pi") for line in acl if line.startswith("pattern read")}
+    reads = {
+        line.split()[-1].replace("%u", "pi").replace("+", "f")
+        for line in acl
+        if line.startswith("pattern read")
+    }
     for wanted, _ in device_filters("f", "pi"):
         assert wanted in reads or any(wanted.startswith(one.removesuffix("#")) for one in reads)
     assert not [line for line in acl if line.startswith("topic") and "+/up" in line and "write" in line]
