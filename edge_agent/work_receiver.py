@@ -62,6 +62,7 @@ class WorkReceiver:
             return
         _log.info("task_ended", name=work.task.name)
         self.schedule.end()
+        self.learner.outbox.rest()
         await self.tasks.end()
         self.deployment.task_ended()
 
@@ -109,6 +110,7 @@ class WorkReceiver:
             return
         self.learner.cancel()  # an update for the former task is of no use
         await self.tasks.use(task)
+        self.learner.outbox.resume()
         _log.info("task_started", name=task.name, method=task.method)
         self.changed.set()
         self.deployment.task_changed()

@@ -150,12 +150,22 @@ def status(
     else:
         told = [wait.as_json(now) for wait in waits]
         short = {key: found.get(key) for key in ("agent", "running", "device", "wall")}
+        if output is Format.TABLE and isinstance(found.get("tasks"), dict):
+            found["tasks"] = [_task_line(name, task) for name, task in found["tasks"].items()]
         _show(
             (short if why else found) | {"waits": told if output is Format.JSON else lines(waits, now)},
             output,
         )
     if not alive:
         raise typer.Exit(exit_codes.UNAVAILABLE)
+
+
+def _task_line(name: str, task: dict[str, Any]) -> str:
+    """A further task of the device."""
+    if not task.get("task"):
+        return f"{name}: {task.get('state')}; it has no task yet"
+    does = f"task {task['task']}, {task.get('windows', 0)} windows; {task.get('learning')}"
+    return f"{name}: {task.get('state')}; {does}"
 
 
 def _show(found: dict[str, Any], output: Format) -> None:
@@ -169,6 +179,7 @@ def _show(found: dict[str, Any], output: Format) -> None:
     table = Table(show_header=False, box=None)
     for key, value in found.items():
         # Text: brackets, as in `pip install 'lichen[train]'`, are not markup
-        shown = "\n".join(value) if key == "waits" else value if isinstance(value, str) else json.dumps(value)
+        lines_of = key in {"waits", "tasks"} and isinstance(value, list)
+        shown = "\n".join(value) if lines_of else value if isinstance(value, str) else json.dumps(value)
         table.add_row(Text(key), Text(shown))
     Console().print(table)

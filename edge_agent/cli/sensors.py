@@ -104,7 +104,8 @@ def _open_sources(
 ) -> tuple[list[Source], list[str]]:
     """Sources, and messages for those whose table is wrong, so that the others can still be tested."""
     sources, broken = [], []
-    names = None if task is None else task.modality_names
+    # A source may be another task's.
+    names = None if task is None or settings.tasks else task.modality_names
     for i, table in enumerate(settings.source):
         try:
             sources.append(

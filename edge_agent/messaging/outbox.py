@@ -89,6 +89,7 @@ class Outbox(StatusPart):
         self._chunk_bytes: dict[str, int] = {}
         self._wants: dict[str, Want] = {}
         self._news = Signal()
+        self._rests = False
         self._random = self.rng or random.Random()  # noqa: S311 - jitter
         self.waiting = 0
         self.oldest: float | None = None
@@ -136,6 +137,15 @@ class Outbox(StatusPart):
         """After a connect, or a new update: make all of them due."""
         self._due.clear()
         self._news.set()
+
+    def rest(self) -> None:
+        """Send nothing: the task was withdrawn, and nobody takes its updates. They stay in the spool."""
+        self._rests = True
+
+    def resume(self) -> None:
+        """Send again: the task was announced."""
+        self._rests = False
+        self.send_all()
 
     def on_want(self, want: Want) -> None:
         """Record the chunks that the coordinator lacks."""
@@ -208,7 +218,7 @@ class Outbox(StatusPart):
 
     def waits(self) -> Iterator[Wait]:
         """The wait for receipts."""
-        if self.waiting:
+        if self.waiting and not self._rests:
             words = (
                 f"{self.waiting} updates have no receipt" if self.waiting > 1 else "an update has no receipt"
             )
@@ -225,6 +235,8 @@ class Outbox(StatusPart):
             self.oldest = min((entry.created_wall for entry in entries), default=None)
             self._forget_all_but({entry.digest for entry in entries})
             pause = self._resend_s
+            if self._rests:
+                entries = []
             for entry in entries:
                 pause = min(pause, await self._send_if_due(entry))
             self.again_at = self.clock.wall() + pause if entries else None

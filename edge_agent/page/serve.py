@@ -61,7 +61,8 @@ def open_server(
     """
     host, port = address(listen, "--listen")
     names = [*_LOCAL, *hosts] if is_loopback(host) else [*_LOCAL, host, socket.gethostname(), *hosts]
-    page = DevicePage(settings.cache_dir / SOCKET, settings.device, access, names, idle)
+    title = " ".join(filter(None, (settings.device, settings.task_name)))
+    page = DevicePage(settings.cache_dir / SOCKET, title, access, names, idle)
     return PageServer(page.asgi, host, port, listener=listener)
 
 

@@ -1,5 +1,6 @@
 """A device with two tasks against a real broker: shared sensors, worker and connection; separate fates."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -87,11 +88,16 @@ def round_of(update: bytes) -> tuple[str, int]:
     return header.task, header.round
 
 
-def shown(config: Path, *words: str) -> dict[str, Any]:
-    done = CliRunner().invoke(app, ["status", "--config", str(config), "--format", "json", *words])
+def said(*words: object) -> dict[str, Any]:
+    """What a command of the agent says."""
+    done = CliRunner().invoke(app, [*map(str, words), "--format", "json"])
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.output)
     return found
+
+
+def shown(config: Path, *words: str) -> dict[str, Any]:
+    return said("status", "--config", config, *words)
 
 
 async def test_a_further_task_starts_trains_and_ends_while_the_main_one_goes_on(tmp_path, broker) -> None:
@@ -118,9 +124,13 @@ async def test_a_further_task_starts_trains_and_ends_while_the_main_one_goes_on(
         have = agent.collector.totals["acc"].windows
         await until(lambda: agent.collector.totals["acc"].windows > have)
         assert next(others.waits()).what == "task"
+        assert further.outbox.waiting == 1
+        await until(lambda: further.outbox.again_at is None)
+        sent = len(steps.updates)
 
         await steps.announce(STEPS)
         await until(lambda: further.tasks.workspace is not None)
+        await steps.until(lambda: len(steps.updates) > sent)  # it had no receipt
         await main.offer(DEVICE, MAIN, 2, base_of(main, MAIN))
         await main.until(lambda: ("toy", 2) in map(round_of, main.updates))
 
@@ -162,7 +172,7 @@ async def test_a_task_that_cannot_be_done_or_crashes_ends_no_other(tmp_path, bro
         assert agent.link.connected
 
 
-async def test_the_status_lists_all_tasks_and_shows_one(tmp_path, broker) -> None:
+async def test_commands_know_all_tasks_and_take_one(tmp_path, broker) -> None:
     config = write_config(tmp_path, broker.port, TASKS)
     async with coordinators(broker) as (main, steps), device(config):
         await ready(main, MAIN)
@@ -170,7 +180,14 @@ async def test_the_status_lists_all_tasks_and_shows_one(tmp_path, broker) -> Non
         await until((tmp_path / "cache" / "tasks" / "steps" / "status.json").exists, 20)
         await until(lambda: shown(config).get("tasks", {}).get("steps", {}).get("task") == "steps", 20)
         assert shown(config)["task"] == "toy"
+        table = CliRunner().invoke(app, ["status", "--config", str(config)]).output
+        assert "steps: runs; task steps, " in table
         await until(lambda: shown(config, "--task", "steps").get("task") == "steps", 20)
+        found = await asyncio.to_thread(said, "label", "list", "--config", config, "--task", "steps")
+        assert (found["task"], found["labels"]) == ("steps", ["a", "b", "c"])
+        found = await asyncio.to_thread(said, "label", "list", "--config", config)
+        assert found["task"] == "toy"
+        assert said("check", "--config", config)["tasks"]["steps"]["fleet"] == f"{FLEET}~steps"
         wrong = CliRunner().invoke(app, ["status", "--config", str(config), "--task", "step"])
         assert wrong.exit_code == 78
         assert "no [[tasks]] table is named 'step'; there is steps" in wrong.output.replace("\n", " ")

@@ -92,6 +92,13 @@ def test_the_operators_access_list_lets_a_device_be_itself_and_nobody_else(tmp_p
     assert "another device's are not" in found["broker.acl"].seen
 
 
+def test_an_access_list_without_a_further_task_of_the_device_is_found(tmp_path, pki, secured):
+    more = f'{tls(pki.device("good"))}[[tasks]]\nname = "sound"\n'
+    found = asked(tmp_path, secured.port, more, device="good", fleet=FLEET)
+    assert found["broker.acl"].level == "fail"
+    assert f"lichen/v1/{FLEET}~sound/" in found["broker.acl"].seen
+
+
 async def test_a_running_agent_of_a_fleet_with_identities_keeps_its_connection(tmp_path, pki, secured):
     """Its lock and its status are the real agent's files; its connection is the device's own."""
     shown = pki.device("busy")

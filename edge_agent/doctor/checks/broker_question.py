@@ -15,7 +15,7 @@ from edge_agent.doctor.checks.broker import BrokerReply, Tls
 from edge_agent.doctor.checks.running_agent import link_of
 from edge_agent.identity.files import folder_of
 from protocol.errors import Misconfigured, Refused, Transient
-from protocol.topics import device_filters, ping_topic
+from protocol.topics import device_filters, namespace, ping_topic
 from runtime.mqtt.connection import ConnectOptions
 from runtime.mqtt.errors import ConnectFailed, dial_words
 from runtime.mqtt.inbox import Inbox
@@ -104,9 +104,12 @@ async def _speak(settings: AgentSettings, asked: BrokerReply, limit_s: float) ->
     session = Session(_short(mqtt, limit_s), identity, Inbox(64), LinkCounters())
     try:
         await session.open()
-        filters = [(topic, 0) for topic, _ in device_filters(settings.fleet, settings.device)]
-        refused = await session.subscribe(filters)
-        own = await _publish(session, ping_topic(settings.fleet, settings.device), 0, limit_s)
+        refused, own = [], ""
+        for task in (None, *(one.name for one in settings.tasks)):
+            space = namespace(settings.fleet, task)
+            filters = [(topic, 0) for topic, _ in device_filters(space, settings.device)]
+            refused += await session.subscribe(filters)
+            own = own or await _publish(session, ping_topic(space, settings.device), 0, limit_s)
         chunk = 0 if own else min(mqtt.chunk_bytes, session.max_packet_bytes - TOPIC_ROOM)
         big = (
             ""

@@ -79,7 +79,7 @@ def _levels(room: int, count: int) -> list[str]:
     levels = []
     for left in range(count, 0, -1):
         size = max(1, min(_LEVEL, room // left - 1) if left > 1 else min(room - 1, 128))
-        levels.append(("a_B-9" * 32)[:size])
+        levels.append(("a_B-9~" * 32)[:size])
         room -= size + 1
     return levels
 

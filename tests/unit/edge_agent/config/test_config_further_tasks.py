@@ -1,5 +1,6 @@
 """``[[tasks]]``: what a further task has for itself, what it shares, and what is refused."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from edge_agent.config.agent import AgentSettings, read
 from edge_agent.identity.fleet_secret import secret_path
 from edge_agent.opening import filters_of
-from edge_agent.publish.home_assistant import node_of
+from edge_agent.publish.home_assistant import label_entities, node_of
 from edge_agent.trust.updater import root_file
 from protocol.errors import Misconfigured
 
@@ -81,7 +82,11 @@ def test_predictions_of_two_tasks_are_published_apart(tmp_path) -> None:
     assert task.infer.mqtt is not None
     assert whole.infer.mqtt.base("d") == "lichen/d"
     assert task.infer.mqtt.base("d") == "lichen/d/sound"
-    assert node_of(task.fleet, "d") != node_of(whole.fleet, "d")
+    both = [(one.fleet, label_entities(one.infer.mqtt, one.fleet, "d", "t", ["a"])) for one in (whole, task)]
+    assert not both[0][1].keys() & both[1][1].keys()
+    named = [json.loads(next(iter(found.values())))["device"] for _, found in both]
+    assert [one["name"] for one in named] == ["d", "d sound"]
+    assert [one["identifiers"] for one in named] == [[node_of(fleet, "d")] for fleet, _ in both]
 
 
 def test_no_two_tasks_connect_to_a_sensors_broker_with_one_client_id(tmp_path) -> None:
