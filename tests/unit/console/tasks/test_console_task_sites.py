@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from console.tasks import open_sites, task_list
 from console.tasks.task_list import TaskList
 from coordinator.config.coordinator import CoordinatorSettings, load_settings
+from coordinator.identity.store import IdentityStore
 from coordinator.round_machine.events import RoundPhase
 from tests.support.console.consoles import Client, running
 from tests.support.console.history import History, settings_in
@@ -211,3 +212,22 @@ def test_a_task_that_cannot_be_read_does_not_end_the_console(tmp_path: Path) -> 
         _, sound, _ = client.get("/api/v1/tasks").json["tasks"]
         assert "rows of the tables are not as expected" in sound["trouble_of_tables"]
         assert "cannot be read" in client.get("/tasks").body
+
+
+@pytest.mark.both_engines
+def test_a_task_is_read_and_its_devices_are_admitted_by_the_fleet_on_both_engines(tmp_path: Path) -> None:
+    settings = several_tasks(tmp_path)
+    with running(settings) as console:
+        client = Client(console.url)
+
+        def ear() -> dict[str, Any]:
+            [found] = client.get("/api/v1/tasks/sound/devices?q=ear").json["devices"]
+            return dict(found)
+
+        assert (ear()["standing"], client.get("/api/v1/devices/both").json["tasks"]) == ("", [None, SOUND])
+        _, sound, door = client.get("/api/v1/tasks").json["tasks"]
+        assert (sound["version"], sound["has_begun"], door["has_begun"]) == (2, True, False)
+        with IdentityStore(settings.location) as identities:  # the fleet's, and not the task's
+            identities.revoke("ear", unknown=True)
+        until(lambda: ear()["standing"] == "revoked", "the task's list follows the fleet's decision")
+        assert client.get("/api/v1/tasks/door/devices").json["trouble_of_tables"]
