@@ -82,7 +82,7 @@ class RunningConsole:
 
         self._main = main = TaskSite(settings, tasks_of)
         self.sites = OpenSites(self.tasks, tasks_of)
-        self.watch = main.watch
+        self.watch, self.events = main.watch, main.events
         admission = AdmissionViews(settings, main.watch, main.devices, main.events)
         overview = TaskOverview(self.tasks, self.summaries, main.watch)
         names = [*_LOCAL, host, socket.gethostname(), *options.hosts, *(() if tls is None else tls.hosts)]

@@ -36,7 +36,8 @@ class EventStream:
         self._changed = asyncio.Event()
 
     def close(self) -> None:
-        """End all streams: their viewers ask again."""
+        """Send each event once more, and end all streams: viewers look again, and ask for another stream."""
+        self.publish(dict.fromkeys(self._texts, "closed"))
         self._is_closed = True
         self._changed.set()
 

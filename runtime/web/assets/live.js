@@ -8,6 +8,55 @@
   document.addEventListener("htmx:sseError", () => say("lost"));
   document.addEventListener("htmx:sseClose", () => say("lost"));
 
+  // The stream of events of all tabs of this browser, from the worker shared-events.js; to htmx it is an EventSource.
+  let isShared = Boolean(window.SharedWorker);
+  class SharedEvents extends EventTarget {
+    constructor(address) {
+      super();
+      this.readyState = EventSource.CONNECTING;
+      this.names = new Set();
+      const worker = new SharedWorker(document.body.dataset.sharedEvents, "lichen-events");
+      worker.onerror = () => { isShared = false; this.fail(EventSource.CLOSED); };  // the next one is no shared one
+      this.port = worker.port;
+      this.port.onmessage = ({ data }) => this.take(data);
+      this.port.postMessage({ kind: "open", address: new URL(address, location.href).href });
+      this.left = new AbortController();
+      const tell = (kind) => () => this.port.postMessage({ kind });
+      const { signal } = this.left;
+      const timer = setInterval(tell("here"), 30000);
+      signal.addEventListener("abort", () => clearInterval(timer));
+      addEventListener("pagehide", tell("leave"), { signal });
+      addEventListener("pageshow", (event) => { if (event.persisted) tell("here")(); }, { signal });
+      document.addEventListener("visibilitychange", () => { if (!document.hidden) tell("here")(); }, { signal });
+    }
+    take({ kind, name, text, readyState }) {
+      if (kind === "event") this.dispatchEvent(new MessageEvent(name, { data: text }));
+      else if (kind === "error") this.fail(readyState);
+      else {
+        this.readyState = EventSource.OPEN;
+        this.onopen?.(new Event("open"));
+      }
+    }
+    fail(readyState) {
+      this.readyState = readyState;
+      if (readyState === EventSource.CLOSED) this.close();
+      this.onerror?.(new Event("error"));
+    }
+    addEventListener(name, ...rest) {
+      super.addEventListener(name, ...rest);
+      if (this.names.has(name)) return;
+      this.names.add(name);
+      this.port.postMessage({ kind: "hear", name });
+    }
+    close() {
+      this.readyState = EventSource.CLOSED;
+      this.left.abort();
+      this.port.postMessage({ kind: "leave" });
+      this.port.close();
+    }
+  }
+  htmx.createEventSource = (address) => (isShared ? new SharedEvents(address) : new EventSource(address));
+
   // A live region is not fetched while somebody uses a form in it: what was typed would be lost.
   document.addEventListener("htmx:beforeRequest", (event) => {
     const region = event.detail.elt;

@@ -28,7 +28,7 @@ class Tabs:
         self._of: dict[str, str] = {}
 
     def open(self, path: str) -> None:
-        """In a tab of its own; at most five at a time: over HTTP/1.1 a browser opens six connections."""
+        """In a tab of its own."""
         if self._of:
             self.browser.switch_to.new_window("tab")
         self.browser.get(self._fleet.url + path)

@@ -48,3 +48,16 @@ async def test_web_viewers_beyond_the_limit_are_refused() -> None:
     assert stream.answer().status_code == 503
     await viewer.aclose()  # type: ignore[attr-defined]
     assert stream.answer().status_code == 200
+
+
+async def test_web_a_stream_that_closes_tells_its_viewers_to_look_once_more() -> None:
+    stream = EventStream()
+    stream.publish({"status": "1"})
+    viewer = lines(stream)
+    assert [await anext(viewer) for _ in range(2)][1] == "event: status\ndata: 1\n\n"
+    waiting = asyncio.ensure_future(anext(viewer))
+    await asyncio.sleep(0)
+    stream.close()
+    assert await waiting == "event: status\ndata: closed\n\n"
+    assert [one async for one in viewer] == []
+    assert stream.viewers == 0
