@@ -9,7 +9,9 @@ from pydantic import ValidationError
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.selection.policies import policy
+from coordinator.workers import backbones
 from models import packages
+from models.backbones.views import sensed
 from models.data import window_set
 from models.registry import admit, method
 from models.spec import MethodSpec
@@ -29,6 +31,7 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
         Misconfigured: the message names the task file, and each wrong key in a line.
     """
     task = load_toml(Task, settings.task, named_by="task in coordinator.toml")
+    task = prepared(task, settings.task)
     packages.require(task, settings.packages.allow)
     admit(task, settings.packages.allow)
     wrong = problems(task)
@@ -42,6 +45,18 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     _check_evaluation(settings.evaluation.data, task)
     spec = method(task.method)
     return spec.completed(task), spec
+
+
+def prepared(task: Task, file: Path) -> Task:
+    """The task of a file with its backbones measured, by a child process.
+
+    Raises:
+        Misconfigured: one cannot be used; the message names the file.
+    """
+    try:
+        return backbones.prepare(task, file.parent)
+    except Misconfigured as error:
+        raise Misconfigured(f"{file}: {error}") from None
 
 
 def problems(task: Task) -> list[str]:
@@ -120,7 +135,7 @@ def _check_evaluation(data: Path | None, task: Task) -> None:
             f"evaluation.data: {data} is no file; name a labelled window set (npz) or leave it out"
         )
     try:
-        windows = window_set.load(data, task)
+        windows = window_set.load(data, sensed(task))
     except Misconfigured as error:
         raise Misconfigured(f"evaluation.data: {error}") from None
     if not any((~np.isnan(window_set.target(windows, name))).any() for name in _labelled(task)):

@@ -15,6 +15,7 @@ from edge_agent.deployment.events import DeploymentPhase
 from edge_agent.deployment.service import DeploymentService
 from edge_agent.drift.service import DriftService
 from edge_agent.evaluation.service import EvaluationService
+from edge_agent.features.backbones import Backbones
 from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.question_service import QuestionService
@@ -77,6 +78,7 @@ class Agent:
     logs: LogSender
     publishing: Publishing | None
     questions: QuestionService | None
+    backbones: Backbones
     evaluation: EvaluationService
     drift: DriftService
     local: LocalServer | None
@@ -90,8 +92,8 @@ class Agent:
 
     async def start(self) -> None:
         """Begin with the known task, if any."""
+        await self.tasks.start(self.first_task)  # first: it pins the blobs that the task needs
         await asyncio.to_thread(self.storage.blobs.collect, (), self.settings.blob_budget_bytes)
-        await self.tasks.start(self.first_task)
 
     def services(self) -> dict[str, Service]:
         """Name -> coroutine function, for the one TaskGroup."""
@@ -101,6 +103,7 @@ class Agent:
             "router": self.dispatcher.run,
             "verifier": self.work.run,
             "collector": self.collector.run,
+            "backbones": self.backbones.run,
             "graph": self.graph.run,
             "outbox": self.outbox.run,
             "session": self.reporter.run,

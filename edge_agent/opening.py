@@ -21,7 +21,7 @@ from edge_agent.sources.registry import open_source, open_sources
 from edge_agent.sources.shared import DeviceSources
 from edge_agent.storage.agent_storage import AgentStorage, open_storage
 from edge_agent.tasks.config_warnings import require_output
-from edge_agent.tasks.roles import learning_role
+from edge_agent.tasks.roles import may_learn
 from edge_agent.tasks.task_store import first_task
 from edge_agent.training.turns import SharedWorker, TrainingTurns
 from edge_agent.wiring import build
@@ -194,7 +194,7 @@ def open_device(
 
 def filters_of(settings: AgentSettings) -> list[tuple[str, int]]:
     """The subscriptions of one task."""
-    learns = learning_role(settings) is not None
+    learns = may_learn(settings)
     return list(device_filters(settings.fleet, settings.device, learns=learns))
 
 

@@ -1,10 +1,12 @@
 """What services need of parts that are made after them, or that another part may stand for."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from models.data.streams.windows import Windows
 from protocol.rollout import Hindrance, TrialReport
+from protocol.tasks.task import Task
 from runtime.mqtt.link import LinkCounters, Message, OnConnect, WillNow
 from runtime.waits import StatusPart
 
@@ -82,6 +84,27 @@ class OtherTasks(StatusPart, Protocol):
 
     def hanging(self, patience_s: float) -> str:
         """The work that hangs longer than ``patience_s``; empty: none does."""
+
+
+class MakesFeatures(Protocol):
+    """Runs the backbones of a task."""
+
+    def use(self, task: Task, modalities: Collection[str]) -> None:
+        """The task, and the modalities that are collected, from now on."""
+
+    async def features(self, task: Task, windows: Windows) -> Windows:
+        """Windows as the task is learned, of windows as they were cut.
+
+        A modality whose backbone cannot be run now is missing.
+        """
+
+
+class RefusesBackbones(Protocol):
+    """Knows backbones that can never be run here."""
+
+    @property
+    def refusal(self) -> str:
+        """Why this device cannot do the task for them; empty if it can."""
 
 
 class Trainer(Protocol):

@@ -10,6 +10,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.deployment.service import DeploymentService
 from edge_agent.drift.service import DriftService
 from edge_agent.evaluation.service import EvaluationService
+from edge_agent.features.backbones import Backbones
 from edge_agent.identity.files import folder_of
 from edge_agent.identity.renewal_service import Renewal
 from edge_agent.inference.providers.accelerators import Accelerators
@@ -109,15 +110,22 @@ def build(
     zygote = zygote or ZygoteClient(settings.log)
     trace = DeviceTrace(tracer, settings.fleet, settings.device, clock)
 
+    fetcher = Fetcher(
+        link.publish, settings.fleet, settings.device, storage.blobs, lambda: link.chunk_bytes,
+        window=settings.mqtt.window, download=_download(settings),
+    )  # fmt: skip
+
     # From sensors or files to the current task's data.
     main = settings.task_name is None
     accelerators = Accelerators(settings.infer, settings.cache_dir / "engines", clock)
     inference = inference or Inference(
         settings.infer, clock, storage.private, zygote, accelerators, ends_zygote=main
     )
+    backbones = Backbones(settings, storage.blobs, fetcher, zygote, clock, changed)
     collector = Collector(
-        settings, sources, clock=clock, listener=inference.enqueue, changed=changed, progress=progress
-    )
+        settings, sources, clock=clock, listener=inference.enqueue, changed=changed, progress=progress,
+        features=backbones,
+    )  # fmt: skip
     graph = KnowledgeGraphWatcher(settings, clock, changed, progress)
     tasks = CurrentTask(
         settings, sources, windows=collector, graph=graph, changed=changed, clock=clock,
@@ -125,10 +133,6 @@ def build(
     )  # fmt: skip
 
     # From an offer to an update with a receipt.
-    fetcher = Fetcher(
-        link.publish, settings.fleet, settings.device, storage.blobs, lambda: link.chunk_bytes,
-        window=settings.mqtt.window, download=_download(settings),
-    )  # fmt: skip
     outbox = Outbox(
         link, storage.spool, storage.ledger, settings, clock, learning=learning, contact=contact,
         state_wanted=state_wanted, changed=changed, rng=rng, trace=trace,
@@ -161,6 +165,7 @@ def build(
     reporter = StateReporter(
         settings, link, tasks=tasks, models=models, verifier=verifier, clock=clock,
         withdrawn=outbox.confirmed, changed=changed, wanted=state_wanted, metrics=metrics,
+        backbones=backbones,
     )  # fmt: skip
     telemetry = TelemetryReporter(
         settings,
@@ -180,7 +185,7 @@ def build(
     renew_link = partial(link.reconnect, "the certificate was renewed")
     renewal = Renewal(folder_of(settings.device_dir), clock, renew_link, rng=rng) if main else None
     parts: list[StatusPart | None] = [
-        renewal, tasks, verifier, DataStatus(tasks), learner, collector, storage, outbox, models,
+        renewal, tasks, verifier, DataStatus(tasks), backbones, learner, collector, storage, outbox, models,
         accelerators, inference, publishing, questions, labels, evaluation, drift, dispatcher, logs, trace,
         others,
     ]  # fmt: skip
@@ -190,8 +195,9 @@ def build(
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
         models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
         dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, logs=logs, publishing=publishing,
-        questions=questions, evaluation=evaluation, drift=drift, local=local, renewal=renewal, report=report,
-        progress=progress, first_task=first_task, trace=trace, tracer=tracer, others=others,
+        questions=questions, backbones=backbones, evaluation=evaluation, drift=drift, local=local,
+        renewal=renewal, report=report, progress=progress, first_task=first_task, trace=trace, tracer=tracer,
+        others=others,
     )  # fmt: skip
 
 

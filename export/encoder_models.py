@@ -95,7 +95,7 @@ class _Open(nn.Module):
 
 
 def _blob(net: MultimodalNetwork, name: str) -> Tensors:
-    return to_blobs(net)[f"encoder/{name}"]
+    return to_blobs(net).get(f"encoder/{name}", {})
 
 
 def _graph(net: MultimodalNetwork, modality: Modality, samples: int) -> bytes:
@@ -109,7 +109,7 @@ def _graph(net: MultimodalNetwork, modality: Modality, samples: int) -> bytes:
         (x_BCT, *map(torch.from_numpy, tensors.values())),
         names=[INPUT, *tensors],
         outputs=[OUTPUT],
-        dynamic=({0: torch.export.Dim("batch")}, tuple({} for _ in tensors)),
+        dynamic=({0: torch.export.Dim("batch")}, *([tuple({} for _ in tensors)] if tensors else [])),
     )
 
 

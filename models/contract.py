@@ -138,6 +138,15 @@ class Evaluation:
     by: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
 
+class LinearClient(Protocol):
+    """The device's half for tasks whose network is one linear layer. Imports no torch."""
+
+    def train(
+        self, context: ClientContext, windows: WindowSet, state: Blobs, private: Tensors
+    ) -> LocalResult:
+        """As :meth:`Client.train`."""
+
+
 class Client(Protocol):
     """A device's half; lives in ``client.py`` and may import torch. Made by ``make_client()`` there."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
 
+from models.backbones.views import unlearnable
 from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
 from models.guided import ServerTrainer
 from models.materials import KINDS, MaterialKind, MaterialName
@@ -114,6 +115,8 @@ class MethodSpec(Generic[C]):
     """Groups of entry points (:mod:`models.packages`) whose parts its network may have."""
     home: str = ""
     """Of a method from a package: the Python package that holds its halves. Set by the registry."""
+    linear: bool = False
+    """Supports networks of one linear layer, which devices train without torch: there is a ``linear.py``."""
     misfit: Callable[[Any, Task], str] = lambda _config, _task: ""
     """What in the options does not fit the task's classes and modalities, in words; empty: all does."""
     class_rows: Callable[[str], str] = lambda _tensor: ""
@@ -179,7 +182,7 @@ class MethodSpec(Generic[C]):
                 f"task {task.name!r}, method {self.name!r}: {trouble}: it has no place for such a part of a "
                 f"package (entry points that it takes: {known})"
             )
-        if trouble := self._foreign_kind(task):
+        if trouble := self._foreign_kind(task) or unlearnable(task, linear=self.linear):
             raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {trouble}")
         try:
             config: C = _validated(self.config, json.dumps(task.config))
@@ -233,9 +236,9 @@ class MethodSpec(Generic[C]):
         server: Server = self._half("server").make_server()
         return server
 
-    def client(self) -> Client:
-        """The device's half (may import torch: call it in the worker only)."""
-        client: Client = self._half("client").make_client()
+    def client(self, *, linear: bool = False) -> Client:
+        """The device's half (may import torch: call it in the worker only); ``linear``: in NumPy."""
+        client: Client = self._half("linear" if linear else "client").make_client()
         return client
 
     def trainer(self) -> ServerTrainer:

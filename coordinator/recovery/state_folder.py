@@ -23,6 +23,7 @@ from coordinator.storage.location import DATABASE, Location
 from coordinator.storage.run_id import RunId
 from coordinator.storage.update_journal import Journal
 from coordinator.storage.write_behind import WriteBehindBuffer
+from coordinator.workers import backbones
 from coordinator.workers import labelled_data as labelled
 from protocol.errors import LichenError
 from protocol.tasks.task import Task
@@ -91,7 +92,7 @@ def open_storage(
     with ExitStack() as stack:
         with disk_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-        windows = labelled.read(settings, task)
+        windows, written = labelled.read(settings, task), task
         task = labelled.announced(task)
         rules = rules_of(task, settings)
         sweep_below(root)
@@ -108,7 +109,8 @@ def open_storage(
         own_task(store, task, settings)
         check_place(store, settings)
         with disk_errors(root):
-            kept = labelled.keep(windows, root)
+            backbones.keep(written, settings.task.parent, root, stores.blobs)
+            kept = labelled.keep(windows, root, task)
         journal = Journal(store, stores.frames, keeps_messages=keeps_messages)
         on_server = settings.location.schema is not None
         fence = None if lease is None else lease.shared_fence(same_database=on_server)

@@ -23,6 +23,7 @@ from coordinator.fleet.requirements import Requirements, requirements_of
 from coordinator.objects.blobs import BlobStorage
 from coordinator.storage.database import Database
 from coordinator.workers.jobs import Jobs
+from models.backbones.views import backbones
 from protocol.base import Digest, Wire
 from protocol.errors import LichenError, Refused, Transient
 from protocol.frames.frame import digest
@@ -132,9 +133,10 @@ class EncoderModels:
 
     @contextmanager
     def held(self) -> Iterator[tuple[str, ...]]:
-        """Digests that must be retained; none is added inside this context."""
+        """Digests that must be retained, with those of the task's backbones; none is added inside it."""
+        needed = [one.sha256 for one in backbones(self.task).values() if one.sha256 is not None]
         with self._lock:
-            yield tuple(ref.digest for ref in self._kept.graphs.values())
+            yield (*(ref.digest for ref in self._kept.graphs.values()), *needed)
 
     async def run(self) -> None:
         """Make the encoder models when a device needs them, and check them; ends if the method needs none."""

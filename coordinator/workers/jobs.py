@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from coordinator.config.versions import WorkerSettings
 from coordinator.errors import no_room
 from coordinator.storage.update_journal import AcceptedUpdate
+from coordinator.workers.backbones import EvaluationFile
 from coordinator.workers.labelled_data import announced
 from coordinator.workers.start_weights import load_start_weights
 from models.contract import Blobs, Evaluation, Tensors
@@ -150,9 +151,10 @@ class WorkerJobs:
 
     def __post_init__(self) -> None:
         self._task = announced(self.task)
-        self._real = (self.windows or self.labelled) if self.int8 else None
         hidden, idle_s = (*secrets_in(self.root.parent), *self.hidden), self.settings.idle_s
         child = partial(Worker, idle_s=idle_s, hidden=hidden, turns=self.turns)
+        judged = self._task, self.windows, self.root.parent
+        self._judged = EvaluationFile(*judged, child, self.settings.timeout_s)
         self._learn = self.elsewhere or child("models.worker")
         spec = methods().get(self.task.method)
         # Warm for several bundles in a row: torch is loaded once.
@@ -183,14 +185,14 @@ class WorkerJobs:
         Raises:
             Transient: no labelled windows are configured, or the worker failed.
         """
-        if self.windows is None:
+        if (windows := await self._judged.path()) is None:
             raise Transient("there are no labelled windows for the evaluation: set evaluation.data")
         with self._folder("evaluate") as folder:
             job = job_folder.EvaluateJob(
                 self._task, self.settings.threads, by=self.by, packages=self.packages
             )
-            await self._open_to_child(self.windows)
-            await asyncio.to_thread(job_folder.write_evaluate, folder, job, self.windows, state)
+            await self._open_to_child(windows)
+            await asyncio.to_thread(job_folder.write_evaluate, folder, job, windows, state)
             await self._learn.run(folder, self.settings.timeout_s)
             return await asyncio.to_thread(job_folder.read_evaluation, folder)
 
@@ -199,14 +201,14 @@ class WorkerJobs:
         if self._exported is not None:
             return await asyncio.to_thread(_packed_again, self._exported, lineage)
         with self._folder(f"export-{lineage.version}") as folder:
-            await asyncio.to_thread(self._write_export, folder, state, lineage)
+            await self._write_export(folder, state, lineage)
             await self._export.run(folder, self.settings.timeout_s)
             made = await asyncio.to_thread(_read_bundle, folder)
         self._exported = made if self._one_model else None
         return made
 
-    def _write_export(self, folder: Path, state: Blobs, lineage: ExportLineage) -> None:
-        job_folder.write_state(folder / "state.npz", state)
+    async def _write_export(self, folder: Path, state: Blobs, lineage: ExportLineage) -> None:
+        await asyncio.to_thread(job_folder.write_state, folder / "state.npz", state)
         job = {
             "kind": "export",
             "task": self._task.model_dump(mode="json"),
@@ -217,9 +219,9 @@ class WorkerJobs:
             "metrics": lineage.metrics,
             "packages": self.packages,
         }
-        if self._real is not None:  # an int8 variant is calibrated on them
-            job["calibrate"] = str(self._real.resolve())
-        (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+        if self.int8 and (real := await self._judged.path() or self.labelled) is not None:
+            job["calibrate"] = str(real.resolve())  # an int8 variant is calibrated on them
+        await asyncio.to_thread((folder / "job.json").write_text, json.dumps(job), encoding="utf-8")
 
     async def features(self) -> dict[str, bytes]:
         """Run a job that makes the encoder models."""

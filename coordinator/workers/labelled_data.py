@@ -11,6 +11,9 @@ from typing import Final
 import structlog
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.workers.backbones import converted
+from models.backbones.views import announced as without_files
+from models.backbones.views import sensed
 from models.contract import WindowSet
 from models.data import labelled_windows, window_set
 from protocol.errors import Misconfigured
@@ -43,15 +46,19 @@ def read(settings: CoordinatorSettings, task: Task) -> Own | None:
     if task.labelled is None:
         return None
     try:
-        found = labelled_windows.read(task, settings.task.parent)
-        windows = labelled_windows.usable(task, found)
+        cut = sensed(task)
+        found = labelled_windows.read(cut, settings.task.parent)
+        windows = labelled_windows.usable(cut, found)
     except Misconfigured as error:
         raise Misconfigured(f"{settings.task}: labelled: {error}") from None
-    return Own(windows, labelled_windows.gaps(task, found, windows))
+    return Own(windows, labelled_windows.gaps(cut, found, windows))
 
 
-def keep(own: Own | None, state_dir: Path) -> Path | None:
-    """Write the result of :func:`read`, and return its path. What it lacks is logged as a warning."""
+def keep(own: Own | None, state_dir: Path, task: Task) -> Path | None:
+    """Write the result of :func:`read`, and return its path. What it lacks is logged as a warning.
+
+    If the task has backbones, their features are written (``backbones.keep`` was called before).
+    """
     file = state_dir / FILE
     if own is None:
         file.unlink(missing_ok=True)
@@ -59,9 +66,10 @@ def keep(own: Own | None, state_dir: Path) -> Path | None:
     for words in own.gaps:
         log.warning("labelled_windows", why=words)
     window_set.save(file, own.windows)
+    converted(task, state_dir, file)
     return file
 
 
 def announced(task: Task) -> Task:
     """The task as devices and bundles see it: without paths of this machine."""
-    return task.model_copy(update={"labelled": None})
+    return without_files(task).model_copy(update={"labelled": None})

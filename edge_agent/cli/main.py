@@ -94,7 +94,7 @@ def _checked_task(settings: AgentSettings, config: Path) -> dict[str, Any]:
     read_password(settings.mqtt)
     first = begin(settings.device_dir, settings.trust_file)
     if task is not None:
-        check_task(task, sources, learn_settings(settings), settings.graph)
+        check_task(task, sources, learn_settings(settings, task), settings.graph)
         others = [] if settings.tasks else unused(task, sources, settings.graph)
         if wrong := [*others, *unknown_modalities(task, settings.learn)]:
             raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")
@@ -102,7 +102,7 @@ def _checked_task(settings: AgentSettings, config: Path) -> dict[str, Any]:
         "config": str(config),
         "fleet": settings.fleet,
         "device": settings.device,
-        "roles": list(roles_of(settings)),
+        "roles": list(roles_of(settings, task)),
         "broker": settings.mqtt.where,
         "bundles": UNSIGNED if first is None else f"must be signed (root {first.root.said.version})",
         "task": None if task is None else task.name,

@@ -20,7 +20,7 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.knowledge_graph.workspace import BROKEN
 from edge_agent.messaging.round_metrics import RoundMetrics
-from edge_agent.ports import ReportsModels, TaskLink
+from edge_agent.ports import RefusesBackbones, ReportsModels, TaskLink
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.roles import roles_of
 from edge_agent.trust.work_verifier import WorkVerifier
@@ -72,6 +72,7 @@ class StateReporter:
         changed: set by every part whose state is in the message.
         wanted: set if the state is to be sent although nothing has changed.
         metrics: of rounds, to be sent.
+        backbones: know why the task's cannot be run.
     """
 
     settings: AgentSettings
@@ -84,6 +85,7 @@ class StateReporter:
     changed: Signal
     wanted: Signal
     metrics: RoundMetrics
+    backbones: RefusesBackbones
 
     def __post_init__(self) -> None:
         self._taskless = (self.clock.now(), _TASKLESS_S)
@@ -95,11 +97,11 @@ class StateReporter:
 
     def state(self) -> State:
         """The present state."""
-        settings, now = self.settings, self.tasks.readiness()
+        settings, now, work = self.settings, self.tasks.readiness(), self.tasks.workspace
         return State(
             status="online",
             device=settings.device,
-            roles=roles_of(settings),
+            roles=roles_of(settings, None if work is None else work.task),
             modalities=dict(now.modalities),
             targets=None if now.profile.targets == (LABEL,) else now.profile.targets,
             windows=now.samples,
@@ -107,7 +109,7 @@ class StateReporter:
             chunk_bytes=self.link.chunk_bytes,
             version=_version(),
             fleet_secret=now.fleet_secret,
-            refuses=one_line(self.tasks.task_mismatch, MAX_WORDS) or None,
+            refuses=one_line(self.tasks.task_mismatch or self.backbones.refusal, MAX_WORDS) or None,
             trial=self.models.trial,
             hindered=self.models.blocked,
             distrusts=one_line(self.verifier.why, MAX_WORDS) or None,
@@ -205,4 +207,4 @@ def _kind(state: State) -> tuple[object, ...]:
     broken = any(BROKEN in modality.reasons for modality in state.modalities.values())
     trial = None if state.trial is None else state.trial.model_copy(update={"measures": {}})
     known = state.targets, state.fleet_secret, state.refuses, state.labels, trial, state.hindered
-    return set(state.modalities), known, state.distrusts, state.chunk_bytes, broken
+    return set(state.modalities), known, state.roles, state.distrusts, state.chunk_bytes, broken

@@ -22,7 +22,8 @@ from pydantic import BaseModel
 from edge_agent.sources.base import ChecksTask, FollowsTask, ReportsStatus, Source, SourceKind, channels_in
 from models.data.streams.batches import Batch, LabelBatch, SampleBatch
 from protocol.errors import LichenError, Misconfigured, Transient
-from protocol.tasks.task import MAX_WINDOW_VALUES, Task
+from protocol.tasks.labelling import MAX_WINDOW_VALUES
+from protocol.tasks.task import Task
 from runtime.clock import Clock
 
 T = TypeVar("T")

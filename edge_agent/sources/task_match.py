@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 
 from edge_agent.sources.base import ChecksTask, Source, channels_in
+from models.backbones.views import sensed
 from models.data.streams.frame_sizes import size_mismatch
 from protocol.tasks.task import Task
 
 
 def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...]:
     """The task's modalities that the sources deliver with the right size, in the task's order."""
-    have: dict[str, int] = {}
+    task, have = sensed(task), dict[str, int]()
     for source in sources:
         have |= channels_in(source, task)
     return tuple(m.name for m in task.modalities if have.get(m.name) == m.sample_values)
@@ -17,7 +18,7 @@ def matching_modalities(task: Task, sources: Iterable[Source]) -> tuple[str, ...
 
 def source_mismatches(task: Task, sources: Iterable[Source]) -> list[str]:
     """Messages about delivered modalities that the task cannot use."""
-    words = []
+    words, task = [], sensed(task)
     for source in sources:
         for name, channels in channels_in(source, task).items():
             if name not in task.modality_names:
@@ -34,4 +35,5 @@ def doubts(task: Task, sources: Iterable[Source]) -> list[str]:
     """The sources' own mismatches with the task; none for knowledge graphs."""
     if task.graph is not None:
         return []
+    task = sensed(task)
     return [words for source in sources if isinstance(source, ChecksTask) for words in source.doubts(task)]

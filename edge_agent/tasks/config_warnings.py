@@ -24,7 +24,7 @@ def warnings(settings: AgentSettings, task: Task | None, sources: Iterable[Sourc
     ]
     misfits = [] if task is None else doubts(task, sources)
     return [
-        *unavailable_roles(settings),
+        *unavailable_roles(settings, task),
         *exposed,
         *misfits,
         *_on_queries(settings),

@@ -94,7 +94,7 @@ class CurrentTask(StatusPart):
                     self.refuse("")
                 return None
             await asyncio.to_thread(require_packages, task, settings)
-            check_task(task, self.sources, learn_settings(settings), settings.graph)
+            check_task(task, self.sources, learn_settings(settings, task), settings.graph)
         except (Refused, Misconfigured) as error:
             if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
                 raise

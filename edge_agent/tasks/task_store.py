@@ -11,8 +11,9 @@ from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import matching_modalities, source_mismatches
 from edge_agent.tasks.privacy_floors import require_private
 from edge_agent.tasks.profile import permitted_profile, unknown_modalities
-from edge_agent.tasks.roles import learn_settings, learning_role
+from edge_agent.tasks.roles import has_onnxruntime, learn_settings, learning_role
 from models import packages, registry
+from models.backbones.views import backbones
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
@@ -57,6 +58,12 @@ def check_task(
             f"task {task.name!r}: this device has nothing to read: it delivers {', '.join(delivered)}, the "
             f"task reads {', '.join(task.input_names)}{setting}"
         )
+    needing = backbones(task).keys() & set(profile.modalities)
+    if needing == set(profile.modalities) and not has_onnxruntime():
+        raise Misconfigured(
+            f"task {task.name!r}: the backbones of {', '.join(sorted(needing))} need ONNX Runtime, which is "
+            "not installed here: pip install 'lichen[infer]'"
+        )
     if not profile.targets:
         raise Misconfigured(
             f"task {task.name!r}: this device has nothing to learn: learn.targets names "
@@ -73,7 +80,7 @@ def require_packages(task: Task, settings: AgentSettings) -> None:
     Raises:
         Misconfigured: it does not have or allow them; the message says what to do.
     """
-    if task.packages and learning_role(settings) == "train":
+    if task.packages and learning_role(settings, task) == "train":
         packages.require(task, settings.packages.allow)
     registry.admit(task, settings.packages.allow)
 
@@ -114,7 +121,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
         require_packages(from_file, settings)
-        check_task(from_file, sources, learn_settings(settings), settings.graph)
+        check_task(from_file, sources, learn_settings(settings, from_file), settings.graph)
         if wrong := [
             *(
                 [] if settings.tasks else unused(from_file, sources, settings.graph)
@@ -127,7 +134,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
         return from_file
     try:
         require_packages(announced, settings)
-        check_task(announced, sources, learn_settings(settings), settings.graph)
+        check_task(announced, sources, learn_settings(settings, announced), settings.graph)
     except Misconfigured as error:
         _log.warning("saved_task_does_not_fit", why=str(error))
         return from_file

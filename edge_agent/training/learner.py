@@ -122,9 +122,12 @@ class Learner(StatusPart):
         then = "it is given up, or tried again"
         if now.until is None:
             ready = " (in role prototype: when it has made the encoder models, and a device trains)"
-            role = ready if learning_role(self.settings) == "prototype" else ""
+            role = ready if learning_role(self.settings, self._task_now()) == "prototype" else ""
             then = f"until the coordinator offers a round{role}; {self.contact.words}"
         yield Wait("round", now.why, now.since, now.until, then)
+
+    def _task_now(self) -> Task | None:
+        return None if self.tasks.workspace is None else self.tasks.workspace.task
 
     def offer(self, offer: Offer) -> None:
         """Take an offer. The newest one waits, in place of an earlier one."""
@@ -196,13 +199,13 @@ class Learner(StatusPart):
         return not settled
 
     def _why_no_part(self, work: TrainingData, offer: Offer) -> str:
-        match learning_role(self.settings):
+        match learning_role(self.settings, work.task):
             case "train":
                 return ""
             case "prototype":
                 return self._prototypes.refusal(work.task, offer)
             case _:
-                return no_role_reason(self.settings)
+                return no_role_reason(self.settings, work.task)
 
     async def _attempt(self, offer: Offer) -> None:
         """Train in a task of its own, so that a newer offer can cancel it."""
@@ -247,7 +250,7 @@ class Learner(StatusPart):
         private = await asyncio.to_thread(self.storage.privacy.with_account, task, private)
         spans.mark("windows", count=len(data))
         started = self.clock.now()
-        if learning_role(settings) == "prototype":
+        if learning_role(settings, task) == "prototype":
             result = await self._prototypes.make(offer, work, data, private, self._seed(task, offer))
             took = {"prototypes_s": self.clock.now() - started}
         else:

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.features.feature_process import FeatureProcess
 from edge_agent.inference.onnx_models.encoder_model import BATCH, MAX_MODEL_BYTES, EncoderModel
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.tasks.workspace import TrainingData
-from edge_agent.training.encoder_process import FeatureProcess
 from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.windows.workspace import require_windows
 from models import registry

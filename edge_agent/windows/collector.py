@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.ports import MakesFeatures
 from edge_agent.sources.base import FollowsTask, Source, source_status
 from edge_agent.sources.shared import SourceTap
 from edge_agent.sources.task_match import doubts, matching_modalities
@@ -27,6 +28,7 @@ from edge_agent.windows.store import WindowStore
 from edge_agent.windows.store_file import grid_digest, values_within
 from edge_agent.windows.window_sets import to_window_set
 from edge_agent.windows.workspace import WindowWorkspace
+from models.backbones.views import backbones, sensed
 from models.data.streams.windows import Windower, Windows
 from protocol.errors import Transient
 from protocol.tasks.task import Task
@@ -61,6 +63,7 @@ class Collector(StatusPart):
         changed: set for each of them.
         progress: each cutting of windows is one unit of work.
         live: for those who look at the device.
+        features: runs the backbones of tasks; None: their modalities are missing.
     """
 
     settings: AgentSettings
@@ -70,6 +73,7 @@ class Collector(StatusPart):
     changed: Signal
     progress: Progress
     live: LiveSignal = field(default_factory=LiveSignal)
+    features: MakesFeatures | None = None
 
     def __post_init__(self) -> None:
         self._wake = Signal()
@@ -86,30 +90,32 @@ class Collector(StatusPart):
 
     async def use(self, task: Task) -> WindowWorkspace:
         """Collect for this task from now on. A store of the same grid is kept, another one is replaced."""
-        old, learn = self.workspace, self.settings.learn
+        old, learn, raw = self.workspace, self.settings.learn, sensed(task)
         for source in self.sources:
             if isinstance(source, FollowsTask):
-                source.follow(task)
-        self.live.use(task)
+                source.follow(raw)
+        self.live.use(raw)
         self.doubts = tuple(await asyncio.to_thread(doubts, task, self.sources))
         delivered = matching_modalities(task, self.sources)
         profile = permitted_profile(task, delivered, learn)
         names = collected_modalities(task, delivered, profile)
+        if self.features is not None:
+            self.features.use(task, names)
         if old is not None and grid_digest(old.task) == grid_digest(task):
             await asyncio.to_thread(old.store.use, task)
-            if old.windower.differs(task, names):
-                old.windower.use(task, names)
+            if old.windower.differs(raw, names):
+                old.windower.use(raw, names)
             old.task, old.modalities, old.targets = task, profile.modalities, profile.targets
             return old
         store = await asyncio.to_thread(_open_store, self.settings, task)
         work = self.workspace = WindowWorkspace(
             task,
             profile.modalities,
-            Windower(task, names, self.settings.windows.lateness_s),
-            QualityMeter(task, self.settings.quality),
+            Windower(raw, names, self.settings.windows.lateness_s),
+            QualityMeter(raw, self.settings.quality),
             store,
             targets=profile.targets,
-            by=learning_role(self.settings),
+            by=learning_role(self.settings, task),
         )
         if old is not None:
             await asyncio.to_thread(old.store.close)
@@ -187,12 +193,16 @@ class Collector(StatusPart):
     async def _step(self, work: WindowWorkspace) -> None:
         while self.workspace is work and (windows := work.windower.poll(self.clock.now())) is not None:
             quality = work.meter.judge(windows)
+            self.live.judged(ScoredWindows(work.task, windows, quality, self.clock.now()))
+            if backbones(work.task) and self.features is not None:
+                windows = await self.features.features(work.task, windows)
+                if self.workspace is not work:  # another task meanwhile
+                    return
             work.recent.extend(quality.found_BMR)
             self._count(work.task, windows, quality)
             work.store.add(to_window_set(windows, quality), windows.start_B)
             self.progress.tick("cutting windows")
             scored = ScoredWindows(work.task, windows, quality, self.clock.now())
-            self.live.judged(scored)
             self.listener(scored)
             self.changed.set()
             await self._commit_if_due(work)
@@ -219,7 +229,7 @@ def _open_store(settings: AgentSettings, task: Task) -> WindowStore | CountingSt
     folder, why = settings.state_dir / "store", ""
     if settings.store.enabled is False:
         why = "store.enabled is false"
-    elif settings.store.enabled is None and learning_role(settings) is None:
+    elif settings.store.enabled is None and learning_role(settings, task) is None:
         why = "this device does not learn (roles); store.enabled = true stores its windows anyway"
     if not why:
         budget = values_within(settings.store.budget_bytes, whole_bytes(task))

@@ -40,11 +40,13 @@ def grid_digest(task: Task) -> str:
     """Identifies the shape of a task's windows: the same grid and labels (and any context), the same store.
 
     Keys of the window with default values do not count: a release that adds one keeps devices' stores. The
-    kind and size of a modality count for other kinds than streams, which all stores of older releases hold.
+    kind and size of a modality count for other kinds than streams, which all stores of older releases hold;
+    of features of a backbone all that they depend on counts.
     """
     shape = {"name", "channels", "rate_hz", "unit"}
     other = {*shape, "kind", "height", "width"}
     parts = [m.model_dump(include=shape if m.kind == "stream" else other) for m in task.modalities]
+    parts += [m.sensed.model_dump(exclude_defaults=True) for m in task.modalities if m.sensed is not None]
     window = task.window.model_dump(exclude={"context_s"}, exclude_defaults=True)
     return digest(repr((parts, window, task.labels)).encode())[:12]
 

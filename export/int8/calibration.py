@@ -14,7 +14,8 @@ from export.signature import PRESENT, Surface
 from models.contract import FloatArray, WindowSet
 from models.data import labelled_windows, window_set
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Labelled, Task
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import Task
 
 FEWEST: Final = 32
 """Minimum number of windows to estimate ranges of activations."""

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from export.cli import ExportChoice, does, make, read_manifest
+from lichen.backbones.cli import backbone
 from lichen.tracking.cli import mlflow
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured
@@ -119,6 +120,7 @@ def export(  # noqa: PLR0917 - options, given by name
 
 
 app.command("mlflow")(mlflow)
+app.command("backbone")(backbone)
 
 
 def _export(

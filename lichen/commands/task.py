@@ -10,6 +10,7 @@ import typer
 
 from lichen.commands.trial.cli import try_
 from lichen.task_growth.cli import grow
+from models.backbones.views import backbones, sensed
 from protocol.base import name_trouble
 from protocol.errors import Misconfigured
 from protocol.tasks.task import LABEL, Task
@@ -47,13 +48,15 @@ def check(
     of a class and the like are warnings. A task on knowledge graphs has features and bounds, no windows.
     """
     try:
-        task = load_toml(Task, file, named_by="the argument")
+        from coordinator.task import prepared  # noqa: PLC0415 - the help works without it
+
+        task = prepared(load_toml(Task, file, named_by="the argument"), file)
     except Misconfigured as error:
         report = {"file": str(file), "warnings": [], "wrong": str(error).splitlines(), "sound": False}
         _finish(report, [], output_format)
     about = dict(_about(task, file))
     if data:
-        about["data"], more = _data(task, data)
+        about["data"], more = _data(sensed(task), data)
         about["warnings"] += more
     _finish(about, _lines(about), output_format)
 
@@ -147,11 +150,12 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "graph", task.graph and task.graph.model_dump(mode="json")
     yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
     yield "aggregator", task.aggregator.kind
+    yield "backbones", {name: one.model_dump(exclude_none=True) for name, one in backbones(task).items()}
     yield "packages", [f"{one.name} {one.version}" for one in task.packages]
     labelled = None
     if task.labelled is not None:
         try:
-            labelled, warnings = _labelled(task, file)
+            labelled, warnings = _labelled(sensed(task), file)
         except Misconfigured as error:
             wrong.append(f"{file}: labelled: {error}")
         if spec is not None and not spec.guided:
@@ -245,6 +249,9 @@ def _lines(report: dict[str, Any]) -> list[str]:
         f"rounds      {report['rounds']['count']}, devices chosen by {report['rounds']['selection']}"
     )
     lines.append(f"aggregator  {report['aggregator']}")
+    for name, one in report["backbones"].items():
+        about = f"{one['features']} features, {one['size']} bytes, SHA-256 {one['sha256']}"
+        lines.append(f"backbone    {name}: {one['file']}, {about}")
     if report["packages"]:
         allowed = "as task and files name them; allow them with [packages] where they train"
         lines.append(f"packages    {', '.join(report['packages'])}, {allowed}")

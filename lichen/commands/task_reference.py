@@ -11,10 +11,13 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from models.registry import methods
-from protocol.tasks.kinds import Augment
+from protocol.tasks.kinds import Augment, Backbone
 from protocol.tasks.task import Task
 
-_ELSEWHERE: Final[dict[type[BaseModel], str]] = {Augment: "[its keys](networks.md#augmentation)"}
+_ELSEWHERE: Final[dict[type[BaseModel], str]] = {
+    Augment: "[its keys](networks.md#augmentation)",
+    Backbone: "[its keys](backbones.md#the-table)",
+}
 """Tables that another page describes."""
 _MORE: Final = {
     "name": "name of the task; the coordinator's state folder belongs to it",
@@ -50,20 +53,22 @@ _MORE: Final = {
     "graph.max_triples": "bound for one device",
 }
 """The meaning of a key that has no docstring of its own in its model."""
+_NOT_WRITTEN: Final = frozenset({"modalities.sensed"})
+"""Keys of announced tasks that no task file has."""
 _HEAD: Final = """# Every key of a task
 
-Write a first task from recordings, and check one:
+Write one from recordings, and check it:
 
 ```
 lichen task init recordings/ --out task.toml
 lichen task check task.toml
 ```
 
-A task says what a fleet learns: `task.toml` of a coordinator, announced to its devices. Times are in seconds, rates in
+A task says what a fleet learns: `task.toml` of a coordinator, announced to devices. Times are in seconds, rates in
 Hz; `none` is a key that is left out. An unknown key is refused, with the nearest one.
 
-This page is made by `python -m lichen.commands.task_reference > docs/task.md`;
-`tests/unit/lichen/commands/test_task_reference.py` compares it with the models that read the file.
+Made by `python -m lichen.commands.task_reference > docs/task.md`;
+`tests/unit/lichen/commands/test_task_reference.py` compares it.
 """  # noqa: E501 - lines of a page
 _COLUMNS: Final = 118
 _TYPES: Final = {"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"}
@@ -85,6 +90,8 @@ def keys(model: type[BaseModel] = Task, at: str = "") -> Iterator[str]:
     """Every key with its table, as ``window.length_s``."""
     for name, field in model.model_fields.items():
         inner = _inner(field.annotation)
+        if f"{at}{name}" in _NOT_WRITTEN:
+            continue
         if inner is None or inner in _ELSEWHERE:
             yield f"{at}{name}"
         else:
@@ -94,10 +101,14 @@ def keys(model: type[BaseModel] = Task, at: str = "") -> Iterator[str]:
 def _table(model: type[BaseModel], at: str, title: str) -> list[str]:
     """A heading, the rows of a model's own keys, and the tables below it."""
     words, schema = _docstrings(model), model.model_json_schema()
+    if "$ref" in schema:  # a model that has itself as a field
+        schema |= schema["$defs"][model.__name__]
     lines = [f"## {title}", "", *_about(model, at), "| key | value | default | |", "|---|---|---|---|"]
     below: list[str] = []
     for name, field in model.model_fields.items():
         inner = _inner(field.annotation)
+        if f"{at}{name}" in _NOT_WRITTEN:
+            continue
         if inner is not None and inner not in _ELSEWHERE:
             kind = _kind(field.annotation, inner)
             path = f"{at}{name}" + (".<modality>" if kind == "map" else "")

@@ -27,7 +27,8 @@ from models.data.streams.recording import Recording
 from models.data.streams.recording_findings import of_recording
 from models.data.streams.windows import Windows
 from protocol.errors import Misconfigured
-from protocol.tasks.task import LABEL, Labelled, Task
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import LABEL, Task
 
 FEW: Final = 8
 """With fewer labelled windows of a class, a head hardly learns it."""

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from models.contract import Blobs
+from models.multimodal.encoders.dense import Unchanged
 from models.multimodal.encoders.registry import make_encoder
 from models.multimodal.encoders.steps import Stepped, in_parts, measure_norms, windows_at_once
-from models.multimodal.fusion import Head
+from models.multimodal.fusion import Head, LinearHead
 from models.multimodal.own_parts import own_encoder, own_network
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.tasks.network import Encoder, Network, is_own
+from protocol.tasks.network import LINEAR, Encoder, Network, is_own
 from protocol.tasks.task import Modality, Task
 
 
@@ -38,6 +39,11 @@ class MultimodalNetwork(nn.Module):
         if is_own(task.network.kind):
             made, self.head = own_network(task)
             self.encoders = nn.ModuleDict(made)
+        elif task.network.kind == LINEAR:
+            self.encoders = nn.ModuleDict(
+                {m.name: Unchanged(m.channels * task.samples(m.name)) for m in task.modalities}
+            )
+            self.head = LinearHead(len(self.names), dim, len(task.labels))
         else:
             self.encoders = nn.ModuleDict({m.name: _encoder(task, m) for m in task.modalities})
             self.head = Head(len(self.names), dim, hidden, len(task.labels))
@@ -50,10 +56,12 @@ class MultimodalNetwork(nn.Module):
         """The head, for methods that train it layer by layer.
 
         Raises:
-            Misconfigured: it is that of a package.
+            Misconfigured: it is that of a package, or has one layer.
         """
         if not isinstance(self.head, Head):
-            raise Misconfigured("network.kind: the head of a package has no layers that are known here")
+            raise Misconfigured(
+                f"network.kind: the method needs a head of two layers, not {type(self.head).__name__}"
+            )
         return self.head
 
     @cached_property

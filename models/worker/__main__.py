@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from models import packages
-from models.contract import Client, WindowSet
+from models.contract import Client, LinearClient, WindowSet
 from models.data import window_set
 from models.materials import Material
 from models.registry import admit, method
@@ -24,6 +24,7 @@ from models.tensors import flatten, read_npz
 from models.training.evaluation import in_parts
 from models.worker import job_folder, job_loop, update_views
 from protocol.errors import Misconfigured
+from protocol.tasks.network import LINEAR
 
 
 def _prepare(threads: int) -> None:
@@ -50,24 +51,31 @@ def do(job_dir: Path) -> None:
     admit(job.task, job.packages)
     spec = method(job.task.method)
     spec.configure(job.task)
+    if isinstance(job, job_folder.TrainJob) and job.task.network.kind == LINEAR:
+        _train(spec.client(linear=True), spec, job, job_dir)
+        return
     _prepare(job.threads)
     client = spec.client()
     match job:
         case job_folder.InitJob():
             job_folder.save_result(job_dir, {}, flatten(client.initial(job.task, job.seed)))
         case job_folder.TrainJob():
-            material = spec.kind.load(job_dir / spec.kind.file, job.task)
-            context = job_folder.context(job)
-            state, private = (
-                job_folder.load_state(job_dir / job_folder.STATE),
-                read_npz(job_dir / job_folder.PRIVATE),
-            )
-            job_folder.save_local_result(job_dir, client.train(context, material, state, private))
+            _train(client, spec, job, job_dir)
         case job_folder.EvaluateJob():
             material = spec.kind.load(Path(job.windows_path), job.task)
             _evaluate(client, job, material, job_dir)
         case job_folder.ViewJob() | job_folder.FinishJob():
             _guide(spec, job, job_dir)
+
+
+def _train(client: LinearClient, spec: MethodSpec[Any], job: job_folder.TrainJob, job_dir: Path) -> None:
+    material = spec.kind.load(job_dir / spec.kind.file, job.task)
+    context = job_folder.context(job)
+    state, private = (
+        job_folder.load_state(job_dir / job_folder.STATE),
+        read_npz(job_dir / job_folder.PRIVATE),
+    )
+    job_folder.save_local_result(job_dir, client.train(context, material, state, private))
 
 
 def _evaluate(client: Client, job: job_folder.EvaluateJob, material: Material, job_dir: Path) -> None:

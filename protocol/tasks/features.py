@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from protocol.tasks.network import is_own
+from protocol.tasks.network import LINEAR, is_own
 from protocol.tasks.task import Modality, Task
 
 FeatureName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.:-]{0,63}$")]
@@ -33,6 +33,8 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "encoder:mlp": "0.1.0",
         "encoder:text": "0.1.0",
         "packages": "0.1.0",
+        "backbone": "0.1.0",
+        "network:linear": "0.1.0",
         "modality:sound": "0.1.0",
         "modality:image": "0.1.0",
         "modality:vector": "0.1.0",
@@ -60,15 +62,21 @@ def needed(task: Task) -> tuple[str, ...]:
         names.add("context")
     if task.packages:
         names.add("packages")
+    if task.network.kind == LINEAR:
+        names.add(f"network:{LINEAR}")
     for modality in task.modalities:
         names.add(_encoder(task, modality) if modality.input else "no_input")
-        if modality.kind != "stream":
-            names.add(f"modality:{modality.kind}")
+        if modality.sensed is not None or modality.backbone is not None:
+            names.add("backbone")
+        if (kind := (modality.sensed or modality).kind) != "stream":
+            names.add(f"modality:{kind}")
     return tuple(sorted(names))
 
 
 def _encoder(task: Task, modality: Modality) -> str:
     kind = task.encoder(modality.name).kind
+    if task.network.kind == LINEAR:
+        return f"network:{LINEAR}"
     return "packages" if is_own(task.network.kind) or is_own(kind) else f"encoder:{kind}"
 
 

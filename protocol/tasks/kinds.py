@@ -4,6 +4,9 @@ A window of every kind is ``x_CT`` float32. ``stream``, ``sound``: C channels, T
 channels, T = height x width pixels, row by row, as the camera gives them (0 to 255, unless the source says
 otherwise). ``vector``: C values, T = 1. ``text``: counts of its hashed n-grams in C buckets, T = 1. Of the
 last three a window holds the newest frame in it.
+
+In front of any kind there may be a *backbone*: a frozen network that makes a vector of each window. What is
+learned is then of kind ``vector``, and ``Modality.sensed`` is what the sensor delivers.
 """
 
 from collections.abc import Mapping
@@ -13,10 +16,62 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from protocol.base import Wire
+from protocol.base import Digest, Wire
 
 ModalityKind = Literal["stream", "sound", "image", "vector", "text"]
 EncoderKind = Literal["cnn1d", "lstm", "tcn", "transformer1d", "mel", "cnn2d", "mlp", "text"]
+MAX_BACKBONE_BYTES: Final = 256 * 1024 * 1024
+MAX_FEATURES: Final = 4096
+"""Values of a backbone's feature."""
+
+
+NOT_BEHIND_BACKBONES: Final = "window.context_s, input = false, or a target that generates it"
+"""In messages: what a modality with a backbone cannot be."""
+
+
+class Backbone(Wire):
+    """A frozen network in front of a modality's encoder, run by ONNX Runtime on the device.
+
+    Its feature is what the encoder gets; it is fetched once, and not trained.
+    """
+
+    file: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """An ONNX file, relative to the task file; it is not announced."""
+    output: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Its output that is the feature; none: its only output."""
+    sha256: Digest | None = None
+    """Of the file: another file is refused. None: the coordinator announces that of the file."""
+    size: Annotated[int, Field(ge=1, le=MAX_BACKBONE_BYTES)] | None = None
+    """Bytes of the file; measured if it is left out."""
+    features: Annotated[int, Field(ge=1, le=MAX_FEATURES)] | None = None
+    """Values of a feature; measured if it is left out."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether it says all that a device needs."""
+        return None not in {self.sha256, self.size, self.features}
+
+
+def backbone_trouble(
+    backbone: Backbone | None,
+    sensed: Backbone | None,
+    made: tuple[ModalityKind, int],
+    augment: "Augment | None",
+) -> str:
+    """What does not fit between a modality and its backbone, in words; empty if all does.
+
+    Args:
+        backbone: that it names.
+        sensed: that makes it, of an announced task.
+        made: kind and channels of the modality.
+        augment: changes of its windows.
+    """
+    if backbone is not None and augment is not None:
+        return "augment: not with a backbone, which sees each window once"
+    if sensed is None:
+        return ""
+    fits = backbone is None and sensed.measured and made == ("vector", sensed.features)
+    return "" if fits else "sensed: written by the coordinator; leave it out"
 
 
 class Augment(Wire):
@@ -147,6 +202,10 @@ def _with_kind(table: object, kind: str) -> object:
 
 def _name_and_kind(modality: object) -> tuple[str, str]:
     match modality:
+        case {"name": str(name), "backbone": dict() | Backbone()} | object(
+            name=str(name), backbone=Backbone()
+        ):
+            return name, "vector"
         case {"name": str(name), "kind": str(kind)} | object(name=str(name), kind=str(kind)):
             return name, kind
         case {"name": str(name)}:

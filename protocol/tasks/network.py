@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from protocol.base import Digest, Name, Wire
-from protocol.tasks.kinds import EncoderKind
+from protocol.tasks.kinds import KINDS, EncoderKind, ModalityKind
 
 OWN: Final = "own:"
 """Begins the name of a part from a package, so that no later release can mean another part by it."""
 _OWN_PATTERN: Final = rf"^{OWN}[a-z][a-z0-9_-]{{0,31}}$"
+LINEAR: Final = "linear"
+"""A network of one linear layer."""
 Options = Annotated[dict[str, JsonValue], Field(max_length=32)]
 
 
@@ -58,10 +60,10 @@ class Encoder(Wire):
 class Network(Wire):
     """Encoders by modality name (absent: the default encoder), one feature size for all, one head."""
 
-    kind: OwnKind | None = None
-    """``own:NAME``: encoders and head of a package."""
+    kind: Literal["linear"] | OwnKind | None = None
+    """``linear``: one layer. ``own:NAME``: encoders and head of a package."""
     encoders: dict[Name, Encoder] = Field(default_factory=dict)
-    feature_dim: Annotated[int, Field(ge=4, le=1024)] = 128
+    feature_dim: Annotated[int, Field(ge=4, le=4096)] = 128
     hidden_dim: Annotated[int, Field(ge=4, le=4096)] = 128
     options: Options = Field(default_factory=dict)
     """``own:NAME``: its further arguments."""
@@ -70,6 +72,40 @@ class Network(Wire):
 def is_own(kind: str | None) -> bool:
     """Whether a kind is a part from a package."""
     return kind is not None and kind.startswith(OWN)
+
+
+def trouble_with_encoders(network: Network, kinds: Mapping[str, tuple[ModalityKind, str]]) -> str:
+    """What does not fit between encoders and modalities, in words; empty if all does.
+
+    Args:
+        network: of the task.
+        kinds: of each modality what its encoder gets, and the kind of the encoder.
+    """
+    if stray := sorted(set(network.encoders) - set(kinds)):
+        return f"network.encoders: unknown modalities: {', '.join(stray)} (known: {', '.join(kinds)})"
+    for name, (kind, encoder) in kinds.items():
+        fitting = KINDS[kind].encoders
+        if encoder not in fitting and not is_own(encoder):
+            return (
+                f"network.encoders.{name}: {encoder!r} does not take a modality of kind {kind!r} "
+                f"(fitting: {', '.join(fitting)})"
+            )
+    return ""
+
+
+def trouble_with_linear(network: Network, values: Mapping[str, int]) -> str:
+    """What a ``linear`` network lacks, in words; empty: nothing. ``values``: of a window, by modality."""
+    if network.kind != LINEAR:
+        return ""
+    if network.encoders:
+        return f"network.encoders: a {LINEAR!r} network has no encoders; leave them out"
+    for name, count in values.items():
+        if count != network.feature_dim:
+            return (
+                f"network.feature_dim: {network.feature_dim}; a window of {name!r} has {count} values, "
+                f"and in a {LINEAR!r} network they are the same"
+            )
+    return ""
 
 
 def trouble_with_packages(network: Network, packages: Iterable[Package]) -> str:
@@ -82,7 +118,7 @@ def trouble_with_packages(network: Network, packages: Iterable[Package]) -> str:
         return f"{key}: {kind!r} is a part of a package; name it in [[packages]]"
     if twice := sorted({name for name in names if names.count(name) > 1}):
         return f"packages: {twice[0]!r} is named twice"
-    if network.kind is not None and network.encoders:
+    if is_own(network.kind) and network.encoders:
         return f"network.encoders: {network.kind!r} makes its encoders itself; give it network.options"
     return _unused_options(network)
 

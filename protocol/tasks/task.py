@@ -11,19 +11,30 @@ from pydantic import Field, JsonValue, model_validator
 from protocol.base import Label, Name, Wire
 from protocol.tasks.folding import Aggregator, Robust
 from protocol.tasks.holdout import Holdout
-from protocol.tasks.kinds import KINDS, Augment, ModalityKind, with_encoder_kinds
-from protocol.tasks.labelling import Labelling
+from protocol.tasks.kinds import (
+    KINDS,
+    NOT_BEHIND_BACKBONES,
+    Augment,
+    Backbone,
+    ModalityKind,
+    backbone_trouble,
+    with_encoder_kinds,
+)
+from protocol.tasks.labelling import Labelled, Labelling, window_trouble
 from protocol.tasks.links import Downlink, Uplink
-from protocol.tasks.network import Encoder, Network, Package, is_own, trouble_with_packages
+from protocol.tasks.network import (
+    Encoder,
+    Network,
+    Package,
+    trouble_with_encoders,
+    trouble_with_linear,
+    trouble_with_packages,
+)
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.rounds import Rounds
 
 ModalityName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Also a part of tensor names and the name of an ONNX input: no dot."""
-MAX_WINDOW_VALUES: Final = 1 << 22
-"""Maximum values of one window, all modalities (16 MB), and of the windows cut in a second."""
-MAX_OVERLAP: Final = 1024
-"""Maximum ratio of ``length_s`` to ``stride_s``."""
 LABEL: Final = "label"
 """Name of the first target, with the classes ``Task.labels``."""
 RESERVED: Final = frozenset({LABEL, "target", "present", "probabilities", "logits"})
@@ -56,6 +67,15 @@ class Modality(Wire):
     """False: no device reads it to predict; it is only generated (``Target.modality``)."""
     augment: Annotated[Augment | None, Field(exclude_if=lambda augment: augment is None)] = None
     """Random changes of training windows."""
+    backbone: Annotated[Backbone | None, Field(exclude_if=lambda one: one is None)] = None
+    """A frozen network in front."""
+    sensed: Annotated["Modality | None", Field(exclude_if=lambda one: one is None)] = None
+    """Of an announced task: what the sensor delivers, of which the backbone makes this vector."""
+
+    @property
+    def learned_kind(self) -> ModalityKind:
+        """The kind that the encoder gets."""
+        return "vector" if self.backbone else self.kind
 
     @property
     def framed(self) -> bool:
@@ -77,6 +97,10 @@ class Modality(Wire):
         size = self.height, self.width
         if trouble := KINDS[self.kind].trouble(self.channels, self.rate_hz, size, self.augment):
             raise ValueError(f"modality {self.name!r} of kind {self.kind!r}: {trouble}")
+        inner = self.sensed
+        sensed = None if inner is None else (not inner.sensed and inner.backbone) or Backbone()
+        if trouble := backbone_trouble(self.backbone, sensed, (self.kind, self.channels), self.augment):
+            raise ValueError(f"modality {self.name!r}: {trouble}")
         return self
 
 
@@ -119,17 +143,6 @@ class Window(Labelling):
     context_s: Annotated[float, Field(gt=0, le=3600)] | None = None
     """Seconds of stream that are stored with each window, up to its end, for methods that learn from context
     (``WindowSet.context``); at least ``length_s``. None: the window alone."""
-
-
-class Labelled(Wire):
-    """Labelled windows at the coordinator (``[labelled]``), for guided methods; they are not announced."""
-
-    file: Annotated[str, Field(min_length=1, max_length=1024)]
-    """A window set (npz), or a recording with labels (npz, csv, parquet), relative to the task file."""
-    label_column: Annotated[str, Field(min_length=1, max_length=128)] = "label"
-    """csv and parquet: the column with the class, by name or by index; an empty cell: none."""
-    recording_column: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """csv and parquet: the column that names a row's recording; no window spans two recordings."""
 
 
 class Task(Wire):
@@ -194,16 +207,12 @@ class Task(Wire):
             raise ValueError(f"modality {taken[0]!r}: the name has a meaning of its own; choose another")
         if not any(m.input for m in self.modalities):
             raise ValueError("no modality is an input")
-        if stray := sorted(set(self.network.encoders) - set(names)):
-            known = ", ".join(names)
-            raise ValueError(f"network.encoders: unknown modalities: {', '.join(stray)} (known: {known})")
-        for one in self.modalities:
-            chosen, fitting = self.encoder(one.name).kind, KINDS[one.kind].encoders
-            if chosen not in fitting and not is_own(chosen):
-                raise ValueError(
-                    f"network.encoders.{one.name}: {chosen!r} does not take a modality of kind {one.kind!r} "
-                    f"(fitting: {', '.join(fitting)})"
-                )
+        kinds = {m.name: (m.learned_kind, self.encoder(m.name).kind or "") for m in self.modalities}
+        if trouble := trouble_with_encoders(self.network, kinds):
+            raise ValueError(trouble)
+        wide = {m.name: m.channels * self.samples(m.name) for m in self.modalities if m.backbone is None}
+        if trouble := trouble_with_linear(self.network, wide):
+            raise ValueError(trouble)
         if trouble := trouble_with_packages(self.network, self.packages):
             raise ValueError(trouble)
         return self
@@ -228,16 +237,18 @@ class Task(Wire):
             self.graph is not None, self.window.length_s, self.window.context_s
         ):
             raise ValueError(trouble)
-        if self.window.context_s is not None and self.window.context_s < self.window.length_s:
-            raise ValueError("window.context_s: under window.length_s; leave it out to keep windows alone")
-        values = sum(m.channels * self.context_samples(m.name) for m in self.modalities)
-        if values > MAX_WINDOW_VALUES:
-            what = "length_s: a window" if self.window.context_s is None else "context_s: a window's context"
-            raise ValueError(f"window.{what} has {values} values, at most {MAX_WINDOW_VALUES}")
-        if values > MAX_WINDOW_VALUES * self.window.stride_s:
-            raise ValueError(f"window.stride_s: a device would cut over {MAX_WINDOW_VALUES} values a second")
-        if self.window.length_s > MAX_OVERLAP * self.window.stride_s:
-            raise ValueError(f"window.stride_s: under a {MAX_OVERLAP}th of window.length_s")
+        values = sum(
+            max(one.channels * self._points(one, context=True) for one in (m, m.sensed) if one)
+            for m in self.modalities
+        )
+        window = self.window
+        if trouble := window_trouble(values, window.length_s, window.stride_s, window.context_s):
+            raise ValueError(trouble)
+        generated = {target.modality for target in self.targets}
+        for one in self.modalities:
+            bare = window.context_s is None and one.input and one.name not in generated
+            if (one.backbone or one.sensed) and not bare:
+                raise ValueError(f"modality {one.name!r}: backbone: not with {NOT_BEHIND_BACKBONES}")
         return self
 
     def modality(self, name: str) -> Modality:
@@ -291,21 +302,24 @@ class Task(Wire):
 
     def samples(self, name: str) -> int:
         """Grid points of a window of that modality, or those of its frame (the T of ``x_BCT``)."""
-        modality = self.modality(name)
-        return modality.points if modality.framed else max(1, round(self.window.length_s * modality.rate_hz))
+        return self._points(self.modality(name))
+
+    def _points(self, one: Modality, *, context: bool = False) -> int:
+        """As :meth:`samples` of a modality, or as :meth:`context_samples`."""
+        if one.framed:
+            return one.points
+        samples = max(1, round(self.window.length_s * one.rate_hz))
+        return max(samples, round((self.window.context_s or 0.0) * one.rate_hz)) if context else samples
 
     def context_samples(self, name: str) -> int:
         """Grid points of a window's context of that modality (the L of ``x_BCL``); at least a window's.
 
         Frames have no context but the window.
         """
-        if self.modality(name).framed:
-            return self.samples(name)
-        seconds = self.window.context_s or self.window.length_s
-        return max(self.samples(name), round(seconds * self.modality(name).rate_hz))
+        return self._points(self.modality(name), context=True)
 
     def encoder(self, name: str) -> Encoder:
         """The encoder chosen for that modality, with its kind."""
         encoder = self.network.encoders.get(name, Encoder())
-        default = KINDS[self.modality(name).kind].encoders[0]
+        default = KINDS[self.modality(name).learned_kind].encoders[0]
         return encoder if encoder.kind is not None else encoder.model_copy(update={"kind": default})

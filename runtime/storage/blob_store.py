@@ -35,6 +35,7 @@ class BlobStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._pinned: dict[str, frozenset[str]] = {}
         with disk_errors(root):
             make_folder(root)
             for stray in root.glob("*/.tmp-*"):  # the temporary file of a write that a crash cut off
@@ -144,13 +145,18 @@ class BlobStore:
         """Bytes on disk, partial downloads included."""
         return sum(size for _, size, _ in self._files())
 
+    def pin(self, owner: str, digests: Iterable[str]) -> None:
+        """Never remove these, as long as this owner names no others and this object lives."""
+        self._pinned[owner] = frozenset(digests)
+
     def collect(self, keep: Iterable[str], max_bytes: int = 0) -> int:
         """Remove the oldest files that no digest in ``keep`` names until at most ``max_bytes`` are left.
 
         Returns:
-            Bytes freed. Blobs in ``keep`` are never removed, even above ``max_bytes``.
+            Bytes freed. Blobs in ``keep``, and those of :meth:`pin`, are never removed, even above
+            ``max_bytes``.
         """
-        kept = set(keep)
+        kept = set(keep).union(*self._pinned.values())
         files = sorted(self._files(), key=lambda f: f[2])
         total = sum(size for _, size, _ in files)
         freed = 0

@@ -13,7 +13,8 @@ from models.registry import methods
 from models.spec import MethodSpec
 from models.tensors import flatten
 from protocol.errors import Misconfigured, Reason, Refused
-from protocol.tasks.task import Labelled, Task
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import Task
 from tests.support.methods.contract_cases import (
     OPTIONS,
     as_bytes,

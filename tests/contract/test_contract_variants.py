@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from edge_agent.inference.onnx_models.compatibility import require_compatible
-from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from export.bundle_builder import Lineage, make_bundle
 from export.encoder_models import make_encoder_models
 from export.parity.gate import Parity, session
+from models.backbones.graph_safety import require_safe_model
 from models.contract import Blobs, Profile, WindowSet
 from models.registry import methods
 from models.spec import MethodSpec

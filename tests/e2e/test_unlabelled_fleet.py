@@ -24,9 +24,10 @@ from models.data.streams.recording import read
 from protocol.bundle import unpack
 from protocol.errors import LichenError
 from protocol.tasks.folding import Aggregator
+from protocol.tasks.labelling import Labelled
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Labelled, Modality, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 from runtime.storage.blob_store import BlobStore
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
+from edge_agent.features.feature_process import FeatureProcess
 from edge_agent.inference.onnx_models.window_model import LoadedModel
 from edge_agent.inference.service import MAX_DEATHS
 from edge_agent.inference.serving import in_process
 from edge_agent.inference.serving.model_server import ModelServer
 from edge_agent.inference.serving.zygote_client import ZygoteClient
-from edge_agent.training.encoder_process import FeatureProcess
 from protocol.errors import Refused, Transient
 from tests.support.agent.predicting import predicting
 from tests.support.agent.serving import (

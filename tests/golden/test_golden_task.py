@@ -33,6 +33,8 @@ def keys(table: type[BaseModel], at: str = "") -> dict[str, Any]:
         else:
             found[at + name] = "a table" if isinstance(default, BaseModel) else to_jsonable_python(default)
         for inner in _tables(field.annotation):
+            if inner is table:  # a modality as it is sensed has the keys of a modality
+                continue
             found |= keys(inner, f"{at}{name}.")
     return found
 

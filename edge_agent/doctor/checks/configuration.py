@@ -63,7 +63,7 @@ def _sources(settings: AgentSettings, config: Path) -> tuple[tuple[str, ...], tu
     task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, SystemClock())
     if task is not None:
-        check_task(task, sources, learn_settings(settings), settings.graph)
+        check_task(task, sources, learn_settings(settings, task), settings.graph)
     check_knowledge_graph(task, settings)
     names = tuple(f"{source.name} ({', '.join(source.channels)})" for source in sources)
     return names, () if task is None else tuple(doubts(task, sources)), None if task is None else task.name

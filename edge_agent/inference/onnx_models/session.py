@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.inference.onnx_models.compatibility import MODEL_FILE, PRESENT
-from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from edge_agent.inference.providers.kinds import (
     COMPILED_MODEL,
     CPU,
@@ -30,6 +29,7 @@ from edge_agent.inference.providers.kinds import (
     SessionRequest,
 )
 from edge_agent.inference.providers.loading import devices_of, load_kind
+from models.backbones.graph_safety import require_safe_model
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.frames.frame import digest
@@ -107,6 +107,22 @@ def _provided(model: str, kind: ProviderKind, asked: SessionRequest, threads: in
         return onnxruntime.InferenceSession(model, options)
     first = [] if kind.provider == CPU else [(kind.provider, settings)]
     return onnxruntime.InferenceSession(model, options, providers=[*first, CPU])
+
+
+def open_file(path: Path, wanted: str, threads: int) -> Any:
+    """The inference session of a model in a file, on the CPU.
+
+    Args:
+        path: of the file.
+        wanted: its SHA-256.
+        threads: of ONNX Runtime.
+
+    Raises:
+        Refused, Transient: as :func:`open_session`.
+    """
+    with _sealed(path) as sealed:
+        _require(sealed, wanted, path)
+        return _session(f"/proc/self/fd/{sealed}", path.name, threads)
 
 
 def session_of(data: bytes, what: str, threads: int) -> Any:

@@ -2,7 +2,7 @@
 
 Requests (``op``): ``look`` (for the accelerator of a provider), ``open`` (which model, where private tensors
 are), ``task``, ``predict`` (arrays: the modalities and ``present``), ``ask`` (questions by key), ``features``
-(an encoder's ONNX model, ``edge_agent.inference.onnx_models.encoder_model``). An answer with ``refused`` and
+(an encoder's ONNX model or a backbone, ``edge_agent.inference.onnx_models``). An answer with ``refused`` and
 ``words`` is a refusal.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_agent.inference.onnx_models.backbone import FileBackbone
 from edge_agent.inference.onnx_models.compatibility import PRESENT
 from edge_agent.inference.onnx_models.completion_model import CompletionModel
 from edge_agent.inference.onnx_models.embedding_lookup import KeyedQuestions, TableReader
@@ -31,12 +32,14 @@ from edge_agent.inference.serving.confinement import confine_for
 from edge_agent.storage.private_tensors import PrivateTensors
 from models.worker.job_loop import trim_memory
 from protocol.errors import LichenError, Reason, Refused
-from protocol.tasks.task import Task
+from protocol.tasks.task import Modality, Task
 from runtime import exit_codes
 
 _Given = dict[str, NDArray[Any]]
 GRAPH: Final = "graph"
 LOOK: Final = "look"
+BACKBONE: Final = "backbone"
+"""Field of ``open``: the file in the folder; ``modality`` and ``samples`` say what it is for."""
 WINDOWS: Final = ""
 """Name of the windows' array, beside the tensors of an encoder."""
 FEATURE: Final = "feature"
@@ -46,11 +49,11 @@ _NOT_OPEN: Final = "no model is open"
 
 
 class ModelServer:
-    """One model, or one encoder model."""
+    """One model, one encoder model, or one backbone."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
-        self._graph: EncoderModel | None = None
+        self._graph: EncoderModel | FileBackbone | None = None
         self._task: Task | None = None
         self._personal: PersonalTensors | None = None
         self._tables: TableReader | None = None
@@ -66,9 +69,17 @@ class ModelServer:
             return {"refused": Reason.MALFORMED.value, "words": words[:500]}, {}
 
     def open(self, header: Header, given: _Given) -> tuple[Header, _Given]:
-        """Load and try a model, or an encoder model (array ``graph``)."""
+        """Load and try a model, an encoder model (array ``graph``), or a backbone (field ``backbone``)."""
         if GRAPH in given:
             self._graph = EncoderModel(given[GRAPH].tobytes(), header["threads"])
+            return {"dim": self._graph.dim}, {}
+        if BACKBONE in header:
+            path, modality = (
+                Path(header["folder"]) / header[BACKBONE],
+                Modality.model_validate_json(header["modality"]),
+            )
+            self._graph = FileBackbone(path, modality, header["samples"], header["threads"])
+            trim_memory()
             return {"dim": self._graph.dim}, {}
         model = load(Path(header["folder"]), header["threads"], header["file"], Provider.of(header))
         model.try_once()
@@ -124,7 +135,7 @@ class ModelServer:
         return {"own": model.own, "why": found.why}, answers
 
     def features(self, _: Header, given: _Given) -> tuple[Header, _Given]:
-        """Features of windows, with an encoder's tensors."""
+        """Features of windows, with an encoder's tensors; of a backbone without."""
         if self._graph is None:
             raise Refused(Reason.WRONG_TENSORS, _NOT_OPEN)
         x_BCT = given.pop(WINDOWS)

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from edge_agent.sources.gstreamer.settings import MediaSettings
 from protocol.errors import Misconfigured
-from protocol.tasks.task import MAX_WINDOW_VALUES, Modality
+from protocol.tasks.labelling import MAX_WINDOW_VALUES
+from protocol.tasks.task import Modality
 
 _GREY, _COLOURS = 1, 3
 _KINDS: Final[dict[str, set[str]]] = {"image": {"image"}, "sound": {"sound", "stream"}}

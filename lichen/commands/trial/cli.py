@@ -24,13 +24,14 @@ def try_(
     The windows are noise: it shows whether a network works, not whether it learns. Each step runs in the
     process that does it in a fleet. Version 0 and training are made twice: other values are an error.
     """
+    from coordinator.task import prepared  # noqa: PLC0415 - the other commands need no worker
     from lichen.commands.trial.steps import tried  # noqa: PLC0415 - the other commands need no worker
 
-    task = load_toml(Task, file, named_by="the argument")
+    task = prepared(load_toml(Task, file, named_by="the argument"), file)
     logs.configure(LogSettings(level="warning"))
 
     async def steps(folder: Path) -> None:
-        async for what, words in tried(task, tuple(allow_package or ()), folder):
+        async for what, words in tried(task, tuple(allow_package or ()), folder, file.parent):
             typer.echo(f"{what:<11} {words}")
 
     with TemporaryDirectory(prefix="lichen-try-") as folder:

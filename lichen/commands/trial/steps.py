@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.config.versions import WorkerSettings
+from coordinator.workers import backbones
 from coordinator.workers.jobs import ExportLineage, WorkerJobs
 from models import packages
+from models.backbones.views import sensed
+from models.backbones.windows import learned
 from models.contract import Blobs, LocalResult, Tensors, WindowSet
 from models.data import window_set
 from models.registry import admit, method
@@ -23,13 +26,16 @@ _WINDOWS = 48
 _SEED = 7
 
 
-async def tried(task: Task, allow: tuple[str, ...], folder: Path) -> AsyncIterator[tuple[str, str]]:
+async def tried(
+    task: Task, allow: tuple[str, ...], folder: Path, source: Path
+) -> AsyncIterator[tuple[str, str]]:
     """What was tried, and the result, as each step is done.
 
     Args:
         task: on windows.
         allow: packages that it may use.
         folder: empty; for the jobs.
+        source: of the task file and its backbones.
 
     Raises:
         Misconfigured: a step cannot be done, or twice the same step gave other values.
@@ -41,8 +47,10 @@ async def tried(task: Task, allow: tuple[str, ...], folder: Path) -> AsyncIterat
     spec = method(task.method)
     spec.configure(task)
     file = folder / job_folder.WINDOWS
-    windows = made_windows(task)
-    await asyncio.to_thread(window_set.save, file, windows)
+    made = made_windows(sensed(task))
+    await asyncio.to_thread(window_set.save, file, made)
+    await asyncio.to_thread(backbones.keep, task, source, folder)
+    windows = await asyncio.to_thread(learned, task, made, source)
     jobs = WorkerJobs(task, folder / "jobs", file, WorkerSettings(), int8=False, packages=allow)
     worker, train = Worker("models.worker"), folder / "train"
     await asyncio.to_thread(train.mkdir)

@@ -15,7 +15,8 @@ from models.data.streams import tables
 from models.data.streams.recording import Recording, of_columns, text_columns
 from models.data.streams.tables import Table
 from protocol.errors import Misconfigured
-from protocol.tasks.task import LABEL, Labelled, Task
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import LABEL, Task
 
 _SHOWN: Final = 12
 

@@ -22,6 +22,7 @@ from models.training.training_choices import ClassWeights, Housings, housings_tr
 from protocol.base import Frozen, Share
 from protocol.frames.tensors import Codec
 from protocol.tasks.links import Downlink, Uplink
+from protocol.tasks.network import LINEAR
 from protocol.tasks.task import Task
 
 Rate = Annotated[float, Field(gt=0, le=10)]
@@ -167,7 +168,22 @@ _PERSONAL = {
 
 
 def _misfit(config: QqrConfig, task: Task) -> str:
-    return weights_trouble(task, config.class_weights) or housings_trouble(task, config.housings)
+    trouble = weights_trouble(task, config.class_weights) or housings_trouble(task, config.housings)
+    return trouble or (_misfit_of_linear(config, task) if task.network.kind == LINEAR else "")
+
+
+def _misfit_of_linear(config: QqrConfig, task: Task) -> str:
+    """What devices without torch do not compute, in words; empty: nothing is asked for."""
+    asked = {
+        "impute": "pnr_posterior" if config.impute == "pnr_posterior" else "",
+        "modality_dropout": config.modality_dropout,
+        "rotate_deg": config.rotate_deg,
+        "gain": config.gain,
+    }
+    if augmented := next((one.name for one in task.modalities if one.augment), ""):
+        return f"network.kind: {LINEAR!r}: not with augment of modality {augmented!r}; leave it out"
+    wrong = next((key for key, value in asked.items() if value), "")
+    return f"{wrong}: {asked[wrong]!r}: not in a {LINEAR!r} network; leave it out" if wrong else ""
 
 
 METHOD = MethodSpec(
@@ -186,6 +202,7 @@ METHOD = MethodSpec(
     codecs={"rounds": Codec.FLOAT32},  # counts
     rounded=("encoder", "head", "prototypes"),
     own_parts=(ENCODERS, NETWORKS),
+    linear=True,
     misfit=_misfit,
     class_rows=lambda name: "label" if name.startswith(("prototypes/", "classes/", "head/fc2.")) else "",
     modality_columns=("head/fc1.weight",),

@@ -7,7 +7,7 @@ encoders just trained, so they fit the model that the coordinator aggregates fro
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from models.contract import Blobs, ClientContext, Evaluation, FloatArray, LocalR
 from models.data import window_set
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.group_training import GroupTraining, devices_at_once, fits, group_trouble
-from models.methods.qqr.local_rounds import OwnWeights, model_travels
-from models.methods.qqr.local_training import WHATEVER_THE_CLASS, Globals, LocalTraining
-from models.methods.qqr.personal import kept_head, kept_prototypes
-from models.methods.qqr.prototyper import LocalPrototypes, QqrPrototyper, local_prototypes
+from models.methods.qqr.linear import QqrLinear, kept
+from models.methods.qqr.local_rounds import OwnWeights, model_travels, nothing_to_learn, usable
+from models.methods.qqr.local_training import Globals, LocalTraining
+from models.methods.qqr.prototyper import QqrPrototyper, local_prototypes
 from models.methods.qqr.prototypes import (
     blob_name,
     fresh_classes,
@@ -32,13 +32,13 @@ from models.methods.qqr.prototypes import (
 from models.multimodal.inference import Impute as InferenceImpute
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
-from models.privacy.account import Account
 from models.seeds import derive_seed
 from models.tensors import difference, flatten
 from models.training import local
 from models.training.evaluation import judge
 from models.training.group_client import GroupMember
 from protocol.errors import Transient
+from protocol.tasks.network import LINEAR
 from protocol.tasks.task import Task
 
 Features = Mapping[str, tuple[NDArray[np.int64], FloatArray]]
@@ -62,6 +62,7 @@ class QqrClient:
 
     def __init__(self, prototyper: QqrPrototyper | None = None) -> None:
         self._prototyper = prototyper or QqrPrototyper()
+        self._linear = QqrLinear(self._prototyper)
         self._built: tuple[Task, MultimodalNetwork] | None = None
 
     def initial(self, task: Task, seed: int) -> Blobs:
@@ -93,6 +94,8 @@ class QqrClient:
                 an encoder for (all modalities, with ``complete_only``), or its privacy budget is spent.
         """
         config, task = METHOD.configure(context.task), context.task
+        if task.network.kind == LINEAR:
+            return self._linear.train(context, windows, state, private)
         generator = local.start_deterministic(_seed(context))
         net = self._network(task)
         known = _globals(task, state, config)
@@ -101,7 +104,7 @@ class QqrClient:
             return self._summarised(context, windows, net, known, private)
         own = OwnWeights.of(state, private) if config.model_every > 1 else OwnWeights({})
         load_blobs(net, own.over(state), partial=True)
-        seen, ready_B, metrics = _usable(context, windows, known, config)
+        seen, ready_B, metrics = usable(context, windows, known.encoders, _seen(known), config)
         features: Features = {}
         if ready_B.any():
             trainer = LocalTraining(net, known, config, generator)
@@ -114,7 +117,7 @@ class QqrClient:
             tensors = difference(own.tensors, flatten(state))
         made = local_prototypes(task, config, seen, _raw_features(net, known, seen, features))
         if not tensors and not made.tensors:
-            raise _nothing_to_learn(context, metrics)
+            raise nothing_to_learn(context, metrics)
         if config.model_every > 1:
             metrics["local_rounds"] = float(own.rounds)
         return LocalResult(
@@ -122,11 +125,13 @@ class QqrClient:
             codecs=made.codecs,
             metrics=metrics | made.metrics,
             extra=made.message.extra(),
-            private=_kept(context.task, config, state, private, own, made),
+            private=kept(context.task, config, state, private, own, made),
         )
 
     def group_trouble(self, task: Task) -> str:
         """See :class:`models.training.group_client.GroupClient`."""
+        if task.network.kind == LINEAR:
+            return "a linear network is trained with NumPy"
         return group_trouble(self._network(task), METHOD.configure(task))
 
     def train_group(self, members: Sequence[GroupMember], state: Blobs) -> list[LocalResult | None]:
@@ -138,7 +143,9 @@ class QqrClient:
         by_count: dict[int, list[_Candidate]] = {}
         for place, member in enumerate(members):
             with suppress(Transient):  # alone, it says why it cannot train
-                seen, ready_B, metrics = _usable(member.context, member.windows, known, config)
+                seen, ready_B, metrics = usable(
+                    member.context, member.windows, known.encoders, _seen(known), config
+                )
                 if ready_B.all() and fits(net, known, seen):
                     by_count.setdefault(len(seen), []).append(_Candidate(place, member, seen, metrics))
         results: list[LocalResult | None] = [None] * len(members)
@@ -169,7 +176,7 @@ class QqrClient:
         private: Tensors,
     ) -> LocalResult:
         """The result of a device without torch, with the features of this network."""
-        seen, _, metrics = _usable(context, windows, known, known.config)
+        seen, _, metrics = usable(context, windows, known.encoders, _seen(known), known.config)
         result = self._prototyper.summarise(context, seen, _raw_features(net, known, seen, {}), private)
         result.metrics = metrics | {k: v for k, v in result.metrics.items() if k not in metrics}
         return result
@@ -231,7 +238,7 @@ def _trained_group(
             codecs=made.codecs,
             metrics=one.metrics | measured[g] | made.metrics,
             extra=made.message.extra(),
-            private=_kept(task, config, state, one.member.private, own, made),
+            private=kept(task, config, state, one.member.private, own, made),
         )
 
 
@@ -244,54 +251,8 @@ def _globals(task: Task, state: Blobs, config: QqrConfig) -> Globals:
     return Globals.of(task, encoders, {name: table(state, name) for name in task.modality_names}, config)
 
 
-def _usable(
-    context: ClientContext, windows: WindowSet, known: Globals, config: QqrConfig
-) -> tuple[WindowSet, NDArray[np.bool_], dict[str, float]]:
-    """The windows of this round, which of them train, and counts of the others.
-
-    A modality without an encoder on the device counts as missing in all windows. A window that waits for a
-    prototype (PNR) does not train, but its present modalities give prototypes.
-    """
-    names = context.task.modality_names
-    present_BM = windows.present_BM & np.array([name in known.encoders for name in names])
-    labelled_B = windows.y_B >= 0
-    use_B = labelled_B & (
-        present_BM.all(axis=1) if config.impute == "complete_only" else present_BM.any(axis=1)
-    )
-    seen = replace(window_set.where(windows, use_B), present_BM=present_BM[use_B])
-    waits_B = _waiting(known, names, seen, config)
-    metrics = {
-        "windows": float((~waits_B).sum()),
-        "unlabelled": float((~labelled_B).sum()),
-        "set_aside": float((labelled_B & ~use_B).sum()),
-        "waiting": float(waits_B.sum()),
-        "imputed": float((~seen.present_BM[~waits_B]).any(axis=1).sum()),
-    }
-    if not len(seen):
-        raise _nothing_to_learn(context, metrics)
-    return seen, ~waits_B, metrics
-
-
-def _waiting(
-    known: Globals, names: tuple[str, ...], windows: WindowSet, config: QqrConfig
-) -> NDArray[np.bool_]:
-    """PNR: the windows that lack a modality without a prototype to impute it, and wait if so configured."""
-    waits_B = np.zeros(len(windows), np.bool_)
-    if config.missing_prototype == "wait":
-        for m, name in enumerate(names):
-            has_prototype_K = known.seen[name].numpy()
-            if config.impute == "pnr":
-                waits_B |= ~windows.present_BM[:, m] & ~has_prototype_K[windows.y_B]
-            elif config.impute in WHATEVER_THE_CLASS and not has_prototype_K.any():
-                waits_B |= ~windows.present_BM[:, m]
-    return waits_B
-
-
-def _nothing_to_learn(context: ClientContext, metrics: dict[str, float]) -> Transient:
-    counted = ", ".join(f"{key} {value:.0f}" for key, value in metrics.items())
-    return Transient(
-        f"device {context.device!r}, round {context.round}: no labelled windows that can train ({counted})"
-    )
+def _seen(known: Globals) -> dict[str, NDArray[np.bool_]]:
+    return {name: seen_K.numpy() for name, seen_K in known.seen.items()}
 
 
 def _parts(net: MultimodalNetwork, trained: frozenset[str]) -> Tensors:
@@ -317,16 +278,6 @@ def _raw_features(
             z_BD[left_B] = net.features(name, torch.from_numpy(windows.x[name])[left_B]).numpy()
         made[name] = z_BD
     return made
-
-
-def _kept(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other
-    task: Task, config: QqrConfig, state: Blobs, private: Tensors, own: OwnWeights, made: LocalPrototypes
-) -> Tensors:
-    """The tensors that stay on the device until the next round."""
-    kept = Account.of(private, task.modality_names).tensors()
-    if config.model_every > 1:
-        kept |= own.kept(state)
-    return kept | kept_head(config, private, own.tensors) | kept_prototypes(task, config, private, made.means)
 
 
 make_client = QqrClient

@@ -1,4 +1,4 @@
-"""``model_every``: a device's own weights between the rounds in which model deltas are sent. Torch-free.
+"""The windows of a device's round; and ``model_every``: its own weights between sending rounds. Torch-free.
 
 In a round between, the fleet's model does not move, only its prototypes do. So a device that goes on from its
 own weights has, after n such rounds, a delta against a base that is still the fleet's: in the next
@@ -21,14 +21,17 @@ last sending round is lost.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from models.contract import Blobs, FloatArray, Tensors
+from models.contract import Blobs, ClientContext, FloatArray, Tensors, WindowSet
+from models.data import window_set
 from models.methods.qqr import QqrConfig
 from models.tensors import flatten, unflatten
+from protocol.errors import Transient
 from protocol.tasks.task import Task
 
 _PREFIX: Final = "between/"
@@ -99,3 +102,71 @@ def _fingerprint(state: Blobs) -> FloatArray:
         seen.update(f"{name}\0{tensor.shape}\0".encode())
         seen.update(np.ascontiguousarray(tensor, np.float32).tobytes())
     return np.frombuffer(seen.digest(), np.uint8).astype(np.float32)
+
+
+WHATEVER_THE_CLASS: Final = frozenset({"pnr_posterior", "mean_feature"})
+"""Ways to impute that need a prototype of any class, not that of the window's."""
+Seen = Mapping[str, NDArray[np.bool_]]
+
+
+def usable(
+    context: ClientContext,
+    windows: WindowSet,
+    encoders: frozenset[str],
+    seen: Seen,
+    config: QqrConfig,
+) -> tuple[WindowSet, NDArray[np.bool_], dict[str, float]]:
+    """The windows of this round, which of them train, and counts of the others.
+
+    A modality without an encoder on the device counts as missing in all windows. A window that waits for a
+    prototype (PNR) does not train, but its present modalities give prototypes.
+
+    Args:
+        context: of the round.
+        windows: of the device.
+        encoders: modalities that this device has an encoder for.
+        seen: which classes have a global prototype, by modality.
+        config: the method's options.
+
+    Raises:
+        Transient: there is no window to learn from.
+    """
+    names = context.task.modality_names
+    present_BM = windows.present_BM & np.array([name in encoders for name in names])
+    labelled_B = windows.y_B >= 0
+    use_B = labelled_B & (
+        present_BM.all(axis=1) if config.impute == "complete_only" else present_BM.any(axis=1)
+    )
+    used = replace(window_set.where(windows, use_B), present_BM=present_BM[use_B])
+    waits_B = _waiting(seen, names, used, config)
+    metrics = {
+        "windows": float((~waits_B).sum()),
+        "unlabelled": float((~labelled_B).sum()),
+        "set_aside": float((labelled_B & ~use_B).sum()),
+        "waiting": float(waits_B.sum()),
+        "imputed": float((~used.present_BM[~waits_B]).any(axis=1).sum()),
+    }
+    if not len(used):
+        raise nothing_to_learn(context, metrics)
+    return used, ~waits_B, metrics
+
+
+def _waiting(seen: Seen, names: tuple[str, ...], windows: WindowSet, config: QqrConfig) -> NDArray[np.bool_]:
+    """PNR: the windows that lack a modality without a prototype to impute it, and wait if so configured."""
+    waits_B = np.zeros(len(windows), np.bool_)
+    if config.missing_prototype == "wait":
+        for m, name in enumerate(names):
+            has_prototype_K = seen[name]
+            if config.impute == "pnr":
+                waits_B |= ~windows.present_BM[:, m] & ~has_prototype_K[windows.y_B]
+            elif config.impute in WHATEVER_THE_CLASS and not has_prototype_K.any():
+                waits_B |= ~windows.present_BM[:, m]
+    return waits_B
+
+
+def nothing_to_learn(context: ClientContext, metrics: dict[str, float]) -> Transient:
+    """The error of a round without a window that trains or gives a prototype."""
+    counted = ", ".join(f"{key} {value:.0f}" for key, value in metrics.items())
+    return Transient(
+        f"device {context.device!r}, round {context.round}: no labelled windows that can train ({counted})"
+    )

@@ -5,7 +5,6 @@ Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from models.contract import FloatArray, WindowSet
 from models.methods.qqr import QqrConfig
+from models.methods.qqr.local_rounds import WHATEVER_THE_CLASS
 from models.methods.qqr.losses import (
     cross_entropy,
     imputed,
@@ -31,8 +31,6 @@ from protocol.tasks.task import Task
 
 _FEW = 16
 """Windows that BatchNorm's statistics need at least, if others of low quality are available."""
-WHATEVER_THE_CLASS: Final = frozenset({"pnr_posterior", "mean_feature"})
-"""Ways to impute that need a prototype of any class, not that of the window's."""
 
 
 @dataclass(frozen=True)

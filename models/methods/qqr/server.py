@@ -28,6 +28,7 @@ from models.methods.qqr.prototypes import (
 from models.partials import FoldParts
 from models.tensors import apply, check_names, check_tensor, check_tensors, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
+from protocol.tasks.network import LINEAR
 from protocol.tasks.task import Task
 
 FLOAT_BITS: Final = 32
@@ -45,6 +46,12 @@ def _model(state: Blobs) -> Tensors:
     }
 
 
+def _encoders(task: Task, modalities: set[str]) -> list[str]:
+    """Blobs of encoders; a linear network has none."""
+    names = () if task.network.kind == LINEAR else task.modality_names
+    return [f"encoder/{name}" for name in names if name in modalities]
+
+
 class QqrServer:
     """See :class:`models.contract.Server`."""
 
@@ -55,13 +62,12 @@ class QqrServer:
         """The device's encoders, the head, and all prototypes: they impute modalities that it lacks."""
         zero_input = METHOD.configure(task).impute == "zero_input"
         own = set(task.modality_names if zero_input else profile.modalities)
-        encoders = [f"encoder/{name}" for name in task.modality_names if name in own]
+        encoders = _encoders(task, own)
         return (*encoders, "head", *(blob_name(name) for name in task.modality_names))
 
     def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
         """Only the device's encoders: features need nothing else."""
-        own = set(modalities)
-        return tuple(f"encoder/{name}" for name in task.modality_names if name in own)
+        return tuple(_encoders(task, set(modalities)))
 
     def check(self, task: Task, state: Blobs, update: Update) -> None:
         """Compare an update with the model; see :class:`models.contract.Server`.

@@ -1,4 +1,4 @@
-"""The encoders ``mlp`` and ``text``: linear layers over the values of one frame."""
+"""The encoders ``mlp`` and ``text``: linear layers over the values of a frame. And none: linear networks."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -74,6 +74,22 @@ class Text(ModalityEncoder):
     def steps(self) -> Sequence[Step]:
         """What a window goes through, each BatchNorm a step of its own."""
         return [flat, self.weights, *self.layers, self.fc]
+
+
+class Unchanged(ModalityEncoder):
+    """No encoder: the values of a window are the feature. It has no tensors.
+
+    Args:
+        values: of a window: C times T.
+    """
+
+    def __init__(self, values: int) -> None:
+        super().__init__()
+        self.window_values = values
+
+    def steps(self) -> Sequence[Step]:
+        """What a window goes through."""
+        return [flat]
 
 
 def flat(x_BCT: Tensor) -> Tensor:

@@ -65,6 +65,7 @@ def learner_of(
         clock=clock,
         learning=learning,
         metrics=RoundMetrics(),
+        backbones=SimpleNamespace(refusal=""),
         contact=contact,
         **more,
     )
@@ -87,6 +88,7 @@ def reporter_of(
         changed=Signal(),
         wanted=Signal(),
         metrics=RoundMetrics(),
+        backbones=SimpleNamespace(refusal=""),
     )
 
 

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx.onnx_cpp2py_export import inliner
 
-from edge_agent.inference.onnx_models.graph_safety import require_safe_model
+from models.backbones.graph_safety import require_safe_model
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from protocol.tasks.task import Labelled, Modality, Task, Window
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import Modality, Task, Window
 
 LABELS = ("slow", "middle", "fast")
 Cells = Mapping[str, Sequence[object]]

@@ -6,8 +6,9 @@ import numpy as np
 
 from models.contract import Blobs, ClientContext, Context, LocalResult, Tensors, WindowSet
 from models.methods.tactfl.client import make_client
+from protocol.tasks.labelling import Labelled
 from protocol.tasks.network import Encoder, Network
-from protocol.tasks.task import Labelled, Modality, Task, Window
+from protocol.tasks.task import Modality, Task, Window
 
 SMALL = Encoder(width=4, depth=2)
 

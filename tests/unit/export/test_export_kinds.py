@@ -9,13 +9,13 @@ import torch
 from onnx import numpy_helper
 
 from edge_agent.inference.onnx_models.encoder_model import MAX_MODEL_BYTES, EncoderModel
-from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from edge_agent.inference.serving.served_kinds import ServedWindows
 from export.bundle_builder import Lineage, inference_module, make_bundle
 from export.computed_constants import compute_tables
 from export.encoder_models import check as check_encoder
 from export.encoder_models import make_encoder_models
 from export.parity.gate import Parity
+from models.backbones.graph_safety import require_safe_model
 from models.contract import Blobs
 from models.multimodal.encoders.log_mel import LogMel
 from models.multimodal.network import build, to_blobs

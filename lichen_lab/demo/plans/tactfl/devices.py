@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from lichen_lab.simulation.data.sensor_faults import FaultPlan
 from lichen_lab.simulation.data.sets import spar
+from protocol.tasks.labelling import Labelled
 from protocol.tasks.links import Uplink
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
-from protocol.tasks.task import Labelled, Task, Window
+from protocol.tasks.task import Task, Window
 
 TASK_NAME: Final = "spar-unlabelled"
 ACCELEROMETER, GYROSCOPE = (m.name for m in spar.MODALITIES)

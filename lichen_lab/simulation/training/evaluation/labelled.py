@@ -10,7 +10,8 @@ from models import registry
 from models.contract import WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Labelled, Task
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import Task
 
 SHARE: Final = 0.1
 """Default share of a data set's training windows."""

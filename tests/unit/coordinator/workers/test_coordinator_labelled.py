@@ -20,7 +20,8 @@ from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import Limits
 from protocol.messages import decode
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.task import Labelled, Task
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import Task
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
 from tests.support.coordinator.bench import bench
@@ -118,8 +119,8 @@ def test_a_guided_method_needs_labelled_windows_and_the_check_looks_at_them(tmp_
     assert json.loads(done.stdout)["labelled"] == 6
 
 
-def _export_job(made: WorkerJobs, folder) -> str:
-    made._write_export(folder, {}, ExportLineage(1, None, "0" * 64, {}))
+async def _export_job(made: WorkerJobs, folder) -> str:
+    await made._write_export(folder, {}, ExportLineage(1, None, "0" * 64, {}))
     return (folder / "job.json").read_text()
 
 
@@ -141,14 +142,14 @@ async def test_jobs_tell_the_worker_where_the_kept_windows_lie_and_nothing_of_th
     [job] = asked
     assert (job.round, job.seed, job.windows_path) == (3, 5, str(tmp_path / FILE))
     assert job.task.labelled is None
-    real = json.loads(_export_job(made, tmp_path))["calibrate"]
+    real = json.loads(await _export_job(made, tmp_path))["calibrate"]
     assert real == str(tmp_path / FILE), "an int8 variant is calibrated on them"
     judged = WorkerJobs(TASK, tmp_path / "jobs", tmp_path / "test.npz", settings, tmp_path / FILE)
-    assert json.loads(_export_job(judged, tmp_path))["calibrate"] == str(tmp_path / "test.npz")
+    assert json.loads(await _export_job(judged, tmp_path))["calibrate"] == str(tmp_path / "test.npz")
     switched = WorkerJobs(TASK, tmp_path / "jobs", None, settings, tmp_path / FILE, int8=False)
-    assert "calibrate" not in json.loads(_export_job(switched, tmp_path))
+    assert "calibrate" not in json.loads(await _export_job(switched, tmp_path))
     without = WorkerJobs(TASK, tmp_path / "jobs", None, settings)
-    assert "calibrate" not in json.loads(_export_job(without, tmp_path))
+    assert "calibrate" not in json.loads(await _export_job(without, tmp_path))
     with pytest.raises(Transient, match=r"\[labelled\]"):
         await without.finish(3, 5, {})
     with pytest.raises(Transient, match=r"\[labelled\]"):

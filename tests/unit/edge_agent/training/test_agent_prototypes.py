@@ -375,10 +375,10 @@ def lacking(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name in gone else find(name, *a)
     )
-    for cached in (roles._has_torch, roles._has_onnxruntime):
+    for cached in (roles._has_torch, roles.has_onnxruntime):
         cached.cache_clear()
     yield gone.update
-    for cached in (roles._has_torch, roles._has_onnxruntime):
+    for cached in (roles._has_torch, roles.has_onnxruntime):
         cached.cache_clear()
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from edge_agent.inference.onnx_models.compatibility import require_compatible
-from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from export.bundle_builder import Lineage, inference_module, make_bundle
 from export.int8 import quantize, variants
 from export.int8.calibration import FEWEST, ranges, read, usable
@@ -20,6 +19,7 @@ from export.onnx_graph import to_onnx
 from export.overridable_inputs import paths_of, values_of
 from export.parity.gate import session
 from export.signature import surface_of
+from models.backbones.graph_safety import require_safe_model
 from models.contract import Blobs, WindowSet
 from models.data import window_set
 from models.registry import method

@@ -27,6 +27,7 @@ from runtime.clock import SystemClock
 from runtime.mqtt.link import Message
 from runtime.settings.load import load_toml
 from tests.support.agent.data import toy_task, write_toy
+from tests.support.backbones import backbone_task
 
 TOPIC = "lichen/v1/f/b/task"
 ACC = Modality(name="acc", channels=3, rate_hz=50)
@@ -84,6 +85,7 @@ def test_every_feature_that_a_task_can_need_has_a_row_and_every_row_is_needed_by
     tasks = [
         Task(name="t", graph=KnowledgeGraphTask()),
         toy_task(packages=(Package(name="radar", version="1", sha256="0" * 64),)),
+        backbone_task(),
         *(toy_task(uplink=Uplink(codec=codec)) for codec in get_args(CodecName)),
         *(toy_task(window=Window(label_rule=rule)) for rule in get_args(LabelRule)),
         *(

@@ -7,8 +7,9 @@ from protocol import messages
 from protocol.bundle import BundleManifest, Completion, pack, unpack
 from protocol.errors import Refused
 from protocol.tasks.announcement import TaskAnnouncement
+from protocol.tasks.labelling import Labelled
 from protocol.tasks.options import Features, KnowledgeGraphTask
-from protocol.tasks.task import Labelled, Modality, Target, Task
+from protocol.tasks.task import Modality, Target, Task
 
 GRAPH = KnowledgeGraphTask(features=(Features(name="text", dim=16), Features(name="picture", dim=4)), top_k=5)
 TASK = Task(name="plant", graph=GRAPH)

@@ -11,12 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from edge_agent.inference.onnx_models import graph_safety, session
+from edge_agent.inference.onnx_models import session
 from edge_agent.inference.onnx_models.compatibility import require_compatible
 from edge_agent.inference.onnx_models.encoder_model import INPUT, OUTPUT, EncoderModel
-from edge_agent.inference.onnx_models.graph_safety import require_safe_model
 from edge_agent.inference.onnx_models.session import open_session
 from edge_agent.inference.onnx_models.window_model import LoadedModel, read_manifest
+from models.backbones import graph_safety
+from models.backbones.graph_safety import require_safe_model
 from protocol.bundle import Variant, unpack
 from protocol.errors import Reason, Refused
 from tests.support.agent.bundle import bundle, ref_of, tiny_onnx

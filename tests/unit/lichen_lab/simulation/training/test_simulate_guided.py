@@ -33,8 +33,9 @@ from models.worker import update_views
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames.frame import digest
 from protocol.messages import MAX_BLOB_BYTES
+from protocol.tasks.labelling import Labelled
 from protocol.tasks.links import Downlink, Uplink
-from protocol.tasks.task import Labelled, Task
+from protocol.tasks.task import Task
 from tests.support.lab.simulated import task as any_task
 from tests.support.lab.simulated import windows
 from tests.support.methods.labelled_files import write_csv

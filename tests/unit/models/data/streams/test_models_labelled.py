@@ -14,7 +14,8 @@ from models.data import window_set
 from models.data.streams.recording import Recording, Stream, write_npz
 from models.data.streams.windows import Windows
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Labelled, Target, Task
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import Target, Task
 from tests.support.agent.data import toy_recording, toy_task
 from tests.support.methods.labelled_files import LABELS, Cells, cells, task_of, write_csv
 

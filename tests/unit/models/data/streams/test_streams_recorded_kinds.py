@@ -13,7 +13,8 @@ from models.data.streams.recording_findings import of_recording
 from models.data.streams.windows import Windows
 from models.data.text_ngrams import counts_of
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Labelled, Modality, Task, Window
+from protocol.tasks.labelling import Labelled
+from protocol.tasks.task import Modality, Task, Window
 from tests.support.tasks import small_task
 
 CAMERA = Modality(name="camera", kind="image", channels=3, height=10, width=8, rate_hz=5)

@@ -1,8 +1,9 @@
-"""An encoder model in a process of its own (``onnx_models.encoder_model``), for one round of prototypes.
+"""An encoder model or a backbone in a process of its own (``onnx_models``).
 
 Shapes: B windows, C channels, T samples, D features.
 """
 
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -11,14 +12,15 @@ from edge_agent.inference.onnx_models.exit_words import exit_words
 from edge_agent.inference.serving.codec import Arrays, Header
 from edge_agent.inference.serving.host import ChannelClosed
 from edge_agent.inference.serving.in_process import Host, ModelChannel
-from edge_agent.inference.serving.model_server import FEATURE, GRAPH, WINDOWS
+from edge_agent.inference.serving.model_server import BACKBONE, FEATURE, GRAPH, WINDOWS
 from edge_agent.inference.serving.served_model import OPEN_TIMEOUT_S, require_answer
 from models.contract import FloatArray, Tensors
 from protocol.errors import Transient
+from protocol.tasks.task import Modality
 
 _F4: Final = np.dtype(np.float32)
 _MAX_DIM: Final = 65536
-_NONSENSE: Final = "the process of the encoder model answers nonsense"
+_NONSENSE: Final = "the process that computes features answers nonsense"
 
 
 class FeatureProcess:
@@ -42,16 +44,40 @@ class FeatureProcess:
             Refused: it cannot be run.
             Transient: no process can be started, or the ONNX model killed it; the message says which.
         """
-        self._pid, self._channel = await self._host.channel()
         graph = {GRAPH: np.frombuffer(data, np.uint8)}
-        said, _ = await self._request({"op": "open", "threads": threads}, graph, OPEN_TIMEOUT_S, 0)
+        await self._open({"threads": threads}, graph)
+
+    async def open_backbone(self, path: Path, modality: Modality, samples: int, threads: int) -> None:
+        """Load a backbone from a file, of which the process takes a checked copy.
+
+        Args:
+            path: of the file.
+            modality: what the sensor delivers, with its backbone.
+            samples: T of its windows.
+            threads: of ONNX Runtime.
+
+        Raises:
+            Refused, Transient: as :meth:`open`.
+        """
+        header = {
+            "threads": threads,
+            "folder": str(path.parent.absolute()),
+            BACKBONE: path.name,
+            "modality": modality.model_dump_json(),
+            "samples": samples,
+        }
+        await self._open(header, {})
+
+    async def _open(self, header: Header, given: Arrays) -> None:
+        self._pid, self._channel = await self._host.channel()
+        said, _ = await self._request({"op": "open", **header}, given, OPEN_TIMEOUT_S, 0)
         dim = said.get("dim")
         if type(dim) is not int or not 0 <= dim <= _MAX_DIM:
             raise Transient(_NONSENSE)
         self.dim = dim
 
     async def run(self, x_BCT: FloatArray, encoder: Tensors, timeout_s: float) -> FloatArray:
-        """The features ``z_BD``: ``EncoderModel.run``.
+        """The features ``z_BD``: ``EncoderModel.run``, or ``BackboneModel.run`` without an ``encoder``.
 
         Raises:
             Refused: as there.

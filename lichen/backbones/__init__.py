@@ -1,0 +1,1 @@
+"""Backbones from versions, and from other programs."""
