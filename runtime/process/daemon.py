@@ -209,9 +209,11 @@ def _signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
 
 
 def _status(group: "asyncio.Task[None]") -> int:
-    if group.cancelled():
+    if group.cancelled() or (error := group.exception()) is None:
         return exit_codes.OK
-    return exit_codes.OK if (error := group.exception()) is None else report(error)
+    if not isinstance(error, Exception):  # nobody's error: a test's limit of time, an interpreter that ends
+        raise error
+    return report(error)
 
 
 def report(error: BaseException) -> int:

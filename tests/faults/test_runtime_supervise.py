@@ -264,3 +264,17 @@ def test_run_returns_the_status_on_uvloop_or_without(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert module.loop_factory() is None
     assert run(main) == 3
+
+
+async def test_what_is_no_error_of_a_service_goes_through_to_whoever_runs_it() -> None:
+    """As the limit of time of a test, which must not look as if a simulated device had failed."""
+
+    class LimitOfTimeError(BaseException):
+        pass
+
+    async def work() -> None:
+        raise LimitOfTimeError
+
+    with pytest.raises(BaseExceptionGroup) as found:
+        await supervise({"work": work})
+    assert found.group_contains(LimitOfTimeError)

@@ -151,6 +151,7 @@ def test_world_cluster_no_promise_is_broken() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_world_cluster_no_promise_is_broken_in_more_seeds() -> None:
     for seed in range(100, 140):
         outcome = run_seed(seed, scenario=draw_cluster(seed))

@@ -41,6 +41,7 @@ def test_world_no_promise_is_broken(seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 @SEEDS
 @given(seed=st.integers(0, 2**31 - 1))
 def test_world_no_promise_is_broken_in_many_seeds(seed: int) -> None:
