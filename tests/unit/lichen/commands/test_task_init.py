@@ -14,6 +14,7 @@ from lichen.commands.data import app as data
 from lichen.commands.task import app
 from models.data.labels.labels import TargetTrack
 from models.data.streams.recording import Recording, Stream, write_npz
+from models.registry import method
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 from tests.support.agent.data import motion
@@ -165,3 +166,12 @@ def test_a_method_without_augmentation_gets_no_table_of_it(tmp_path: Path) -> No
     np.savez(tmp_path / "rec" / "a.npz", **{"eye/t": np.arange(40) / 2, "eye/values": values, **at})
     task, _ = init(tmp_path, "--method", "disentafl")
     assert task.modalities[0].augment is None
+
+
+def test_the_options_that_say_how_many_steps_a_device_takes_are_ready_to_uncomment(folder: Path) -> None:
+    _, text = init(folder)
+    ready = text.replace("# [config]", "[config]").replace("# batch", "batch").replace("# epochs", "epochs")
+    task = Task.model_validate(tomllib.loads(ready))
+    config = method(task.method).configure(task)
+    assert (config.batch, config.epochs) == (16, 4)
+    assert "# batch = 16    # default 128" in text
