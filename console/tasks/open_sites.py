@@ -98,9 +98,9 @@ class OpenSites:
         try:
             while True:
                 await asyncio.sleep(_TURN_S)
-                now, names = time.monotonic(), self._tasks.names
+                now, further = time.monotonic(), self._tasks.further
                 for name, one in list(self._open.items()):
-                    is_gone = name not in names or self._tasks.settings_of(name) != one.site.settings
+                    is_gone = further.get(name) != one.site.settings
                     if (is_gone or one.is_idle(now)) and self._open.get(name) is one:
                         del self._open[name]
                         await one.end()

@@ -115,7 +115,7 @@ class TaskSummaries:
         """A reader for each task that there is now."""
         with self._lock:
             self._needed = time.monotonic()
-            wanted = {name: self._tasks.settings_of(name) for name in (None, *self._tasks.names)}
+            wanted = {None: self._tasks.main, **self._tasks.further}
             before = self._readers
             self._readers = {
                 name: before[name]

@@ -31,13 +31,14 @@ class TaskList:
         self.trouble = ""
         """Why the file cannot be read now; the tasks are then those of before."""
         self._config = config
-        self._tasks = _narrowed(settings)
+        self.further = _narrowed(settings)
+        """The settings of the further tasks by name; the thread that reads the file replaces all at once."""
         self._mark: object = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the further tasks, in the order of the file."""
-        return tuple(self._tasks)
+        return tuple(self.further)
 
     def settings_of(self, name: str | None) -> CoordinatorSettings:
         """The settings of a task; None: of the main one.
@@ -47,13 +48,12 @@ class TaskList:
         """
         if name is None:
             return self.main
-        if name not in self._tasks:
+        tasks = self.further
+        if name not in tasks:
             shown = one_line(name, 60)
-            there = (
-                f"its further tasks: {first_few(self.names, _NAMED)}" if self._tasks else "it has one task"
-            )
+            there = f"its further tasks: {first_few(tasks, _NAMED)}" if tasks else "it has one task"
             raise HTTPException(404, f"this fleet has no task {shown!r} (any more); {there}")
-        return self._tasks[name]
+        return tasks[name]
 
     async def run(self) -> None:
         """Look at the file, for ever."""
@@ -69,7 +69,7 @@ class TaskList:
             return
         before, self._mark = self._mark, mark
         try:
-            self._tasks = _narrowed(load_settings(config))
+            self.further = _narrowed(load_settings(config))
         except LichenError as error:
             self.trouble = str(error)[:1000]
             log.warning("tasks_not_read", file=str(config), why=self.trouble)

@@ -101,7 +101,6 @@ def test_a_viewer_of_events_has_the_news_of_one_task_and_keeps_it_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_sites, "_TURN_S", 0.05)
-    monkeypatch.setattr(open_sites, "IDLE_S", 0.1)
     settings = several_tasks(tmp_path)
     with running(settings) as console:
         at = urlsplit(console.url)
@@ -116,6 +115,7 @@ def test_a_viewer_of_events_has_the_news_of_one_task_and_keeps_it_open(
             return stream.readline().decode()
 
         first, main = rounds(), console.watch.picture.revisions["rounds"]
+        monkeypatch.setattr(open_sites, "IDLE_S", 0.1)
         time.sleep(0.3)
         assert list(console.sites.sites) == [SOUND], "as long as it is heard"
         with History(settings.for_task(SOUND)) as history:
