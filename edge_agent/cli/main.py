@@ -135,6 +135,8 @@ def status(
         alive, found = last_words.read(settings)
     except FileNotFoundError as error:
         words = f"{error.filename} is not there; has this agent ever run? lichen agent run starts it"
+        if task_name is not None:
+            words = f"task {task_name} has not run yet; lichen agent status without --task says why"
         fail(_COMMAND, words, output)
     except (OSError, ValueError) as error:
         file = settings.cache_dir / last_words.STATUS_FILE
@@ -163,7 +165,7 @@ def status(
 def _task_line(name: str, task: dict[str, Any]) -> str:
     """A further task of the device."""
     if not task.get("task"):
-        return f"{name}: {task.get('state')}; it has no task yet"
+        return f"{name}: {task.get('state')}" + ("; nobody announced it yet" if "task" in task else "")
     does = f"task {task['task']}, {task.get('windows', 0)} windows; {task.get('learning')}"
     return f"{name}: {task.get('state')}; {does}"
 

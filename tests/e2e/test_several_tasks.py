@@ -120,7 +120,8 @@ async def test_a_further_task_starts_trains_and_ends_while_the_main_one_goes_on(
         assert further is not None
         await steps.withdraw()
         await until(lambda: further.tasks.workspace is None)
-        assert not (tmp_path / "state" / "tasks" / "steps" / "task.json").exists()
+        saved = tmp_path / "state" / "tasks" / "steps" / "task.json"
+        await until(lambda: not saved.exists())  # after a restart it is not begun again
         have = agent.collector.totals["acc"].windows
         await until(lambda: agent.collector.totals["acc"].windows > have)
         assert next(others.waits()).what == "task"
@@ -167,6 +168,7 @@ async def test_a_task_that_cannot_be_done_or_crashes_ends_no_other(tmp_path, bro
         (tmp_path / "state" / "tasks" / "steps" / "spool.sqlite3").unlink()
         await until(lambda: others.tasks[0].agent is not further, 30)
         assert "failed" in others.tasks[0].why
+        assert others.status()["tasks"]["steps"]["state"] == others.tasks[0].why
         await main.offer(DEVICE, MAIN, 3, base_of(main, MAIN))
         await main.until(lambda: main.updates)
         assert agent.link.connected
