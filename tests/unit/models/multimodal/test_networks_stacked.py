@@ -123,10 +123,13 @@ def test_networks_equal_samples_pool_as_torch_does() -> None:
     net = build(CASES["cnn1d, channels in multiples of eight"])
     flat_BGCT = torch.ones(WINDOWS, 1, 3, 20)
     stacked, y_B = StackedNetwork(net, 1), torch.zeros(WINDOWS, dtype=torch.int64)
-    functional.cross_entropy(stacked.classify({"a": stacked.encode("a", flat_BGCT)})[0], y_B).backward()
+    logits_BK = stacked.classify({"a": stacked.encode("a", flat_BGCT)})[0]
+    torch.autograd.backward(functional.cross_entropy(logits_BK, y_B))
     net.train()
-    functional.cross_entropy(net.classify({"a": net.encode("a", flat_BGCT[:, 0])}), y_B).backward()
+    logits_BK = net.classify({"a": net.encode("a", flat_BGCT[:, 0])})
+    torch.autograd.backward(functional.cross_entropy(logits_BK, y_B))
     first = next(name for name in net.sent if "convolutions.0.weight" in name)
     slopes = dict(zip((n for n, t in net.sent.items() if t.requires_grad), stacked.parameters, strict=True))
-    assert slopes[first].grad is not None
-    torch.testing.assert_close(slopes[first].grad[0], net.sent[first].grad, rtol=1e-4, atol=1e-6)
+    slope_G = slopes[first].grad
+    assert slope_G is not None
+    torch.testing.assert_close(slope_G[0], net.sent[first].grad, rtol=1e-4, atol=1e-6)
