@@ -18,9 +18,11 @@ from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import SystemClock
 from tests.support.agent.parts import collector_of
 from tests.support.sensors.gstreamer import (
+    PICTURE,
+    TONE,
     batches_of,
-    launch,
     opened,
+    raw_needles,
     read,
     readers,
     require_gstreamer,
@@ -188,22 +190,13 @@ def files_with(folder, needle):
 @pytest.mark.long
 async def test_no_byte_of_a_raw_frame_or_of_raw_sound_reaches_the_disk(tmp_path):
     """What is stored are windows of the network's input: 16 x 12 grey pixels, sound at 8 kHz."""
-    picture = (
-        "videotestsrc {0} pattern=zone-plate kx2=20 ky2=20 kt=0 ! video/x-raw,format=RGB,width=320,height=240"
-    )
-    tone = "audiotestsrc {0} wave=triangle freq=977 ! audio/x-raw,format=S16LE,rate=44100,channels=1"
     raw = tmp_path / "raw"
     raw.mkdir()
-    launch(*f"{picture.format('num-buffers=1')} ! filesink location={raw}/frame".split())
-    launch(*f"{tone.format('num-buffers=20')} ! filesink location={raw}/sound".split())
-    frame, sound = (raw / "frame").read_bytes(), (raw / "sound").read_bytes()
-    needles = [frame[960 * y + 96 : 960 * y + 144] for y in (20, 120, 200)]
-    needles += [sound[88:136], sound[8820:8868]]
-    assert all(len(set(needle)) > 8 for needle in needles)
+    needles = raw_needles(raw)
     assert all(files_with(raw, needle) for needle in needles), "the search finds what is there"
     live = {"kind": "gstreamer"}
-    eye = live | {"modality": "eye", "media": "image", "pipeline": picture.format("is-live=true")}
-    ear = live | {"modality": "ear", "media": "sound", "pipeline": tone.format("is-live=true")}
+    eye = live | {"modality": "eye", "media": "image", "pipeline": PICTURE.format("is-live=true")}
+    ear = live | {"modality": "ear", "media": "sound", "pipeline": TONE.format("is-live=true")}
     folder = tmp_path / "device"
     folder.mkdir()
     async with collecting(folder, eye, ear) as (collector, seen):
@@ -213,7 +206,7 @@ async def test_no_byte_of_a_raw_frame_or_of_raw_sound_reaches_the_disk(tmp_path)
         assert any(path.stat().st_size > 1000 for path in stored if path.is_file())
         assert [found for needle in needles for found in files_with(folder, needle)] == []
     kept = folder / "kept"
-    recorded = picture.format("is-live=true") + f" ! tee name=t ! queue ! filesink location={kept} t."
+    recorded = PICTURE.format("is-live=true") + f" ! tee name=t ! queue ! filesink location={kept} t."
     await read(opened(folder, media="image", keep_raw=True, pipeline=recorded), lambda b: len(b) > 2)
     assert files_with(folder, needles[0]) == [kept], "with keep_raw it does, where the owner says"
 

@@ -18,6 +18,22 @@ from edge_agent.sources import SampleBatch, Source
 from edge_agent.sources.registry import open_source
 from runtime.clock import SystemClock
 
+PICTURE = (
+    "videotestsrc {0} pattern=zone-plate kx2=20 ky2=20 kt=0 ! video/x-raw,format=RGB,width=320,height=240"
+)
+TONE = "audiotestsrc {0} wave=triangle freq=977 ! audio/x-raw,format=S16LE,rate=44100,channels=1"
+
+
+def raw_needles(folder: Path) -> list[bytes]:
+    """Parts of a raw frame of :data:`PICTURE`, and of raw sound of :data:`TONE`; both are written there."""
+    launch(*f"{PICTURE.format('num-buffers=1')} ! filesink location={folder}/frame".split())
+    launch(*f"{TONE.format('num-buffers=20')} ! filesink location={folder}/sound".split())
+    frame, sound = (folder / "frame").read_bytes(), (folder / "sound").read_bytes()
+    needles = [frame[960 * y + 96 : 960 * y + 144] for y in (20, 120, 200)]
+    needles += [sound[88:136], sound[8820:8868]]
+    assert all(len(set(needle)) > 8 for needle in needles)
+    return needles
+
 
 def require_gstreamer() -> None:
     """Skip the test, loudly, without GStreamer."""
