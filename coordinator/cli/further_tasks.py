@@ -15,18 +15,18 @@ _NOT_RUNNING = "not running"
 
 
 def further_tasks(
-    store: Database, settings: CoordinatorSettings, *, running: bool | None
+    store: Database, settings: CoordinatorSettings, *, reported: bool | None
 ) -> list[dict[str, Any]]:
     """The further tasks: those of the file, and those that are ending.
 
     Args:
         store: of the main task.
         settings: of the main task.
-        running: whether its process runs; the reports are of that process.
+        reported: whether a process runs that reports them: ``lichen coordinator serve``.
     """
     if settings.further_task is not None:
         return []
-    reports = read_reports(store) if running else {}
+    reports = read_reports(store) if reported else {}
     ending = [name for name, one in reports.items() if one.state == "ending"]
     return [
         _task(settings, name, reports.get(name)) for name in dict.fromkeys((*settings.task_names(), *ending))

@@ -75,7 +75,7 @@ def status(
         require_database(location, "lichen coordinator", fmt)
         with location.database(read_only=True) as store:
             found, waited = look(store, settings, now)
-            tasks = further_tasks(store, settings, running=found["running"])
+            tasks = further_tasks(store, settings, reported=found["running"] and found["leader"] is None)
     except Transient as error:
         if location.schema is None:
             raise

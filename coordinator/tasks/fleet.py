@@ -73,8 +73,7 @@ class FurtherTasks:
     async def run(self) -> None:
         """Start the tasks of the file, and follow the file until cancelled; then call :meth:`close`."""
         before = await asyncio.to_thread(read_reports, self._main.storage.store)
-        with contextlib.suppress(LichenError):
-            self._wanted = await asyncio.to_thread(read_wanted, self._settings)
+        self._wanted = await asyncio.to_thread(read_wanted, self._settings)
         async with self._until_cancelled():
             for name in before:
                 if name not in self._wanted:

@@ -77,6 +77,7 @@ class TaskRunner:
         self._clock = clock
         self._reported = reported
         self._stack = AsyncExitStack()
+        self._closing: asyncio.Future[None] | None = None
         self._again = Signal()
 
     @property
@@ -135,7 +136,13 @@ class TaskRunner:
         self._reported.set()
 
     async def close(self) -> None:
-        """Close its coordinator, if it is open; its services have ended. Idempotent."""
+        """Close its coordinator, if it is open. A cancelled call goes on by itself."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+        self._closing = None
+
+    async def _close(self) -> None:
         self.coordinator = None
         stack, self._stack = self._stack, AsyncExitStack()
         try:

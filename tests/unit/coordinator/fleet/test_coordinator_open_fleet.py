@@ -189,7 +189,7 @@ async def test_devices_that_are_away_for_long_are_forgotten(tmp_path) -> None:
 async def test_the_operator_forgets_a_device_of_a_running_and_of_a_stopped_coordinator(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(device_cli, "load_settings", lambda _file: settings_for(tmp_path, 1))
+    monkeypatch.setattr(device_cli, "read_settings", lambda _file, _task: settings_for(tmp_path, 1))
     monkeypatch.setattr(device_cli, "run_as_owner", lambda _folder: contextlib.nullcontext())
 
     def forget(*words: str):

@@ -51,7 +51,7 @@ async def test_secrets_that_differ_are_warned_of_once_and_stand_in_status_and_me
     tmp_path, monkeypatch
 ) -> None:
     settings = settings_for(tmp_path, 1)
-    monkeypatch.setattr(status, "load_settings", lambda _file: settings)
+    monkeypatch.setattr(status, "read_settings", lambda _file, _task: settings)
 
     def told(*options: str) -> str:
         return CliRunner().invoke(coordinator, ["status", "-c", "x.toml", *options]).stdout

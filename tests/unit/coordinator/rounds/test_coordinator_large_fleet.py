@@ -86,7 +86,7 @@ async def test_a_round_of_thousands_leaves_bounded_lines_rows_and_words(tmp_path
     [selected] = [line for line in lines if line["event"] == "selected"]
     assert (selected["count"], len(selected["why"])) == (MANY, 8)
     assert max(len(json.dumps(line, default=str)) for line in lines) < 2_500
-    monkeypatch.setattr("coordinator.cli.main.load_settings", lambda _file: settings_for(tmp_path, 1))
+    monkeypatch.setattr("coordinator.cli.main.read_settings", lambda _file, _task: settings_for(tmp_path, 1))
     shown = CliRunner().invoke(coordinator_app, ["history", "-c", "x.toml", "--format", "json"])
     told = json.loads(shown.stdout)
     assert told["left_out"] == {"devices": MANY - LISTED}

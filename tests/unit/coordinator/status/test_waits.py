@@ -269,7 +269,7 @@ async def test_coordinator_status_reads_the_folder_of_a_running_and_of_a_dead_co
     tmp_path, monkeypatch
 ):
     settings = settings_for(tmp_path, 1)
-    monkeypatch.setattr(status, "load_settings", lambda _file: settings)
+    monkeypatch.setattr(status, "read_settings", lambda _file, _task: settings)
     task = tiny_task(min_devices=2, deadline_s=50.0)
 
     def told(*options):

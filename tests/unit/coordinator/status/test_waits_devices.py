@@ -24,7 +24,7 @@ async def test_a_quarantined_and_a_revoked_device_are_named_from_the_folder_and_
     tmp_path, monkeypatch
 ):
     settings = settings_for(tmp_path, 1)
-    monkeypatch.setattr(status, "load_settings", lambda _file: settings)
+    monkeypatch.setattr(status, "read_settings", lambda _file, _task: settings)
     async with bench(tmp_path, tiny_task(min_devices=4), quarantine=STRICT) as made:
         await made.online("a", "b", "c")
         await made.phase("waiting_for_devices")

@@ -3,11 +3,14 @@
 import asyncio
 import socket
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from coordinator.config.coordinator import CoordinatorSettings, MetricsSettings
+from coordinator.daemon import Coordinator
 from coordinator.status.prometheus import serve_metrics
 from runtime.process.daemon import Finished
 from tests.support.several_tasks import Fleet, online
@@ -83,6 +86,46 @@ async def test_a_service_that_fails_ends_one_task_and_it_is_tried_again(tmp_path
         fleet.tasks.runners["sound"].try_again()
         await fleet.until(sound="running", door="running")
         assert fleet.coordinator("sound") is not failing
+
+
+class SlowToClose(Fleet):
+    """The coordinators of further tasks close when they may."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.closing, self.may_close = asyncio.Event(), asyncio.Event()
+        self.closed = 0
+
+    @asynccontextmanager
+    async def open_task(self, settings: CoordinatorSettings) -> AsyncIterator[Coordinator]:
+        async with super().open_task(settings) as coordinator:
+            try:
+                yield coordinator
+            finally:
+                self.closing.set()
+                await self.may_close.wait()
+                self.closed += 1
+
+
+async def test_a_task_that_is_changed_while_it_closes_first_closes_whole(tmp_path: Path) -> None:
+    fleet = SlowToClose(tmp_path)
+    fleet.write("sound")
+
+    async def fail() -> None:
+        raise ValueError("a fault of lichen's")
+
+    fleet.services["test~sound"] = {"fault": fail}
+    async with fleet.run():
+        async with asyncio.timeout(30):
+            await fleet.closing.wait()
+        fleet.services.clear()
+        fleet.write("sound", keep_versions=9)
+        fleet.tasks.reload()
+        await asyncio.sleep(0.1)
+        fleet.may_close.set()
+        await fleet.until(sound="running")
+        assert fleet.coordinator("sound").settings.keep_versions == 9
+        assert fleet.closed == 1
 
 
 async def test_tasks_start_and_end_while_the_others_run(tmp_path: Path) -> None:
