@@ -34,7 +34,7 @@ from runtime.waits import StatusPart, Wait
 _log = structlog.get_logger(__name__)
 _FIRST_PAUSE_S: Final = 5.0
 _LAST_PAUSE_S: Final = 300.0
-_BATCH_TIMEOUT_S: Final = 60.0
+_BATCH_TIMEOUT_S: Final = 20.0
 """Seconds for the features of one modality in windows that were cut together."""
 _OWNER: Final = "backbones"
 

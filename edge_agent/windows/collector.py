@@ -26,7 +26,7 @@ from edge_agent.windows.quality.meter import Quality, QualityMeter, ScoredWindow
 from edge_agent.windows.rows import whole_bytes
 from edge_agent.windows.store import WindowStore
 from edge_agent.windows.store_file import grid_digest, values_within
-from edge_agent.windows.window_sets import to_window_set
+from edge_agent.windows.window_sets import to_window_set, with_a_modality
 from edge_agent.windows.workspace import WindowWorkspace
 from models.backbones.views import backbones, sensed
 from models.data.streams.windows import Windower, Windows
@@ -198,6 +198,10 @@ class Collector(StatusPart):
                 windows = await self.features.features(work.task, windows)
                 if self.workspace is not work:  # another task meanwhile
                     return
+                windows, quality = with_a_modality(windows, quality)
+                if not len(windows):  # their backbone is not here yet
+                    self.progress.tick("cutting windows")
+                    continue
             work.recent.extend(quality.found_BMR)
             self._count(work.task, windows, quality)
             work.store.add(to_window_set(windows, quality), windows.start_B)

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from edge_agent.config.quality import QualitySettings
 from edge_agent.windows.quality.meter import Quality, QualityMeter
 from models.contract import WindowSet
 from models.data import window_set
 from models.data.streams.cutting import cut
 from models.data.streams.recording import Recording
-from models.data.streams.windows import Windows
+from models.data.streams.windows import Windows, select
 from protocol.tasks.task import Task
 
 
@@ -22,6 +24,13 @@ def to_window_set(windows: Windows, quality: Quality) -> WindowSet:
         windows.targets,
         windows.context,
     )
+
+
+def with_a_modality(windows: Windows, quality: Quality) -> tuple[Windows, Quality]:
+    """The windows that have a modality after their backbones ran, and their quality; 1 where missing."""
+    keep_B = np.atleast_1d(windows.present_BM.any(axis=1))
+    quality_BM = np.where(windows.present_BM, quality.quality_BM, np.float32(1))
+    return select(windows, keep_B), Quality(quality_BM[keep_B], quality.found_BMR[keep_B])
 
 
 def windows_of_recording(

@@ -289,7 +289,7 @@ class Windower:
         context = None if self.task.window.context_s is None else found.context
         windows = Windows(start_B, found.x, found.covered, found.present_BM, y_B, targets, context)
         keep_B: NDArray[np.bool_] = np.any(found.present_BM, axis=1)
-        return windows if keep_B.all() else _select(windows, keep_B)
+        return windows if keep_B.all() else select(windows, keep_B)
 
 
 def _starts(t: NDArray[np.float64], first: int, stride: float, most: int) -> NDArray[np.int64]:
@@ -302,7 +302,8 @@ def _starts(t: NDArray[np.float64], first: int, stride: float, most: int) -> NDA
         size *= 4
 
 
-def _select(windows: Windows, keep: NDArray[np.bool_]) -> Windows:
+def select(windows: Windows, keep: NDArray[np.bool_]) -> Windows:
+    """Those of the windows."""
     return Windows(
         windows.start_B[keep],
         {name: x_BCT[keep] for name, x_BCT in windows.x.items()},

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from edge_agent.config.agent import AgentSettings
 from edge_agent.features.backbones import Backbones
 from edge_agent.inference.serving.zygote_client import ZygoteClient
+from edge_agent.windows.quality.meter import REASONS, Quality
+from edge_agent.windows.window_sets import with_a_modality
 from models.backbones import files
 from models.backbones.views import announced
 from models.data.streams.windows import Windows
@@ -181,3 +184,16 @@ async def test_bytes_of_another_digest_are_dropped_and_a_backbone_beyond_the_bud
         await until(lambda: made.refusal)
         assert "blob_budget_bytes" in made.refusal
         assert not cloud.asked
+
+
+def test_windows_that_have_no_modality_left_are_dropped_with_their_quality() -> None:
+    given = windows(4)
+    quality = Quality(np.full((4, 1), 0.25, np.float32), np.zeros((4, 1, len(REASONS)), np.bool_))
+    kept, scores = with_a_modality(given, quality)
+    assert kept.start_B.tolist() == given.start_B[[0, 2, 3]].tolist()
+    assert len(kept.x["camera"]) == len(kept.covered["camera"]) == len(kept.y_B) == 3
+    assert scores.quality_BM.ravel().tolist() == [0.25] * 3
+    assert scores.found_BMR.shape == (3, 1, len(REASONS))
+    several = replace(given, present_BM=np.array([[True, False]] * 4))
+    both = Quality(np.full((4, 2), 0.25, np.float32), np.zeros((4, 2, len(REASONS)), np.bool_))
+    assert with_a_modality(several, both)[1].quality_BM.tolist() == [[0.25, 1.0]] * 4
