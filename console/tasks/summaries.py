@@ -115,7 +115,8 @@ class TaskSummaries:
         """A reader for each task that there is now."""
         with self._lock:
             self._needed = time.monotonic()
-            wanted = {None: self._tasks.main, **self._tasks.further}
+            main, further = self._tasks.main, self._tasks.further
+            wanted = {name: main if name is None else further[name] for name in (None, *further)}
             before = self._readers
             self._readers = {
                 name: before[name]
