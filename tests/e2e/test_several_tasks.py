@@ -136,6 +136,7 @@ async def test_a_further_task_starts_trains_and_ends_while_the_main_one_goes_on(
         await main.until(lambda: ("toy", 2) in map(round_of, main.updates))
 
 
+@pytest.mark.long
 async def test_a_task_waits_for_its_turn_says_so_and_gets_it(tmp_path, broker) -> None:
     config = write_config(tmp_path, broker.port, TASKS)
     async with coordinators(broker) as (main, steps), device(config) as (agent, others):
@@ -174,6 +175,7 @@ async def test_a_task_that_cannot_be_done_or_crashes_ends_no_other(tmp_path, bro
         assert agent.link.connected
 
 
+@pytest.mark.long
 async def test_commands_know_all_tasks_and_take_one(tmp_path, broker) -> None:
     config = write_config(tmp_path, broker.port, TASKS)
     async with coordinators(broker) as (main, steps), device(config):
