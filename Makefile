@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Hundreds of processes are started, and each would compile our code again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium gstreamer prometheus postgresql postgresql-package flower
+.PHONY: demo test test-long mutants check format bench docs lock clean mosquitto chromium gstreamer prometheus postgresql postgresql-package rtsp-server-package flower
 
 demo: $(VENV)/demo.stamp $(OBSERVER)/installed.stamp ## the main job on real sensor data, with an embedded broker
 	$(BIN)/lichen demo --observer-python $(OBSERVER)/bin/python $(ARGS)
@@ -93,6 +93,11 @@ chromium:
 
 gstreamer:
 	$(call installed,gst-launch-1.0,gstreamer1.0-tools gstreamer1.0-plugins-base gstreamer1.0-plugins-good)
+	@/usr/bin/python3 -c "import gi; gi.require_version('GstRtspServer', '1.0')" 2>/dev/null || $(MAKE) --no-print-directory rtsp-server-package
+
+# A library for Debian's own Python, and no program.
+rtsp-server-package:
+	$(call installed,rtsp-server,gir1.2-gst-rtsp-server-1.0 python3-gi)
 
 prometheus:
 	$(call installed,prometheus)
