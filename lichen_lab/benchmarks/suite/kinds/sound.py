@@ -1,7 +1,7 @@
 """What a fleet of microphones reaches with ``mel``, against central training, on a speaker no device has met.
 
-FSDD: spoken digits. Five speakers are five devices with 200 recordings each; evaluated on 200 recordings of
-the sixth. Seeds change who is the sixth.
+FSDD: spoken digits. Five speakers are five devices with their 500 recordings each; evaluated on the 500 of
+the sixth. Seeds change who is the sixth. No option was chosen by the accuracy on these three speakers.
 """
 
 from collections.abc import Iterator
@@ -16,22 +16,30 @@ from lichen_lab.simulation.data.access.split import complete
 from lichen_lab.simulation.data.sets import av_mnist, fsdd
 from models.contract import WindowSet
 from models.data.window_set import select
+from protocol.tasks.kinds import Augment
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Modality, Task, Window
 
-SETTING: Final = "5 speakers, 200 recordings each, the sixth unseen, 12 rounds"
+SETTING: Final = "5 speakers, 500 recordings each, the sixth unseen, 8 rounds, augmented"
 ACCURACY: Final = "accuracy on the unseen speaker, %"
-_ROUNDS: Final = 12
-_EACH: Final = 200
+_ROUNDS: Final = 8
+_EACH: Final = 500
 _MICROPHONE: Final = Modality(
-    name="microphone", kind="sound", channels=1, rate_hz=fsdd.RATE_HZ, low=-32768, high=32767, scale=4000.0
+    name="microphone",
+    kind="sound",
+    channels=1,
+    rate_hz=fsdd.RATE_HZ,
+    low=-32768,
+    high=32767,
+    scale=4000.0,
+    augment=Augment(shift=0.1, speed=0.1, gain_db=10, noise=0.1, mask=0.1, bands=0.2),
 )
 
 
 def task_of(seed: int, rounds: int = _ROUNDS) -> Task:
-    """One microphone, 32 bands, four convolutions, an epoch a round; windows of a second."""
-    encoder = Encoder(kind="mel", width=16, depth=4, bands=32)
+    """One microphone, 32 bands, four convolutions; an epoch a round in small batches: 100 steps."""
+    encoder = Encoder(kind="mel", width=8, depth=4, bands=32)
     return Task(
         name="sound",
         labels=av_mnist.LABELS,
@@ -39,7 +47,7 @@ def task_of(seed: int, rounds: int = _ROUNDS) -> Task:
         window=Window(length_s=1, stride_s=1),
         network=Network(encoders={_MICROPHONE.name: encoder}, feature_dim=64, hidden_dim=64),
         rounds=Rounds(count=rounds),
-        config={"epochs": 1, "batch": 32, "lr": 0.08},
+        config={"epochs": 1, "batch": 5, "lr": 0.05, "lr_decay": 0.85},
         seed=seed,
     )
 
