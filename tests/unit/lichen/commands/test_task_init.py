@@ -162,8 +162,9 @@ def test_images_of_known_size_and_texts_get_their_kind(tmp_path: Path) -> None:
 def test_a_method_without_augmentation_gets_no_table_of_it(tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir()
     values = np.random.default_rng(1).integers(0, 255, (40, 3, 8, 6)).astype(np.uint8)
-    at = {"label/t": np.array([0.0, 10.0]), "label/values": np.array(["a", "b"])}
-    np.savez(tmp_path / "rec" / "a.npz", **{"eye/t": np.arange(40) / 2, "eye/values": values, **at})
+    arrays: dict[str, Any] = {"eye/t": np.arange(40) / 2, "eye/values": values}
+    arrays |= {"label/t": np.array([0.0, 10.0]), "label/values": np.array(["a", "b"])}
+    np.savez(tmp_path / "rec" / "a.npz", **arrays)
     task, _ = init(tmp_path, "--method", "disentafl")
     assert task.modalities[0].augment is None
 
