@@ -13,17 +13,19 @@ import pytest
 from edge_agent.config.agent import AgentSettings
 from edge_agent.features.backbones import Backbones
 from edge_agent.inference.serving.zygote_client import ZygoteClient
+from edge_agent.tasks.task_store import check_task
 from edge_agent.windows.quality.meter import REASONS, Quality
 from edge_agent.windows.window_sets import with_a_modality
 from models.backbones import files
 from models.backbones.views import announced
 from models.data.streams.windows import Windows
-from protocol.errors import Reason, Refused, Transient
+from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef
 from protocol.tasks.task import Task
 from runtime.clock import SystemClock
 from runtime.concurrency.signals import Signal
 from runtime.storage.blob_store import BlobStore
+from tests.support.agent.source import HandSource
 from tests.support.backbones import (
     CAMERA,
     HEIGHT,
@@ -32,6 +34,7 @@ from tests.support.backbones import (
     backbone,
     backbone_task,
     features_of,
+    sensed_by,
     weights,
     with_backbone,
     write,
@@ -197,3 +200,14 @@ def test_windows_that_have_no_modality_left_are_dropped_with_their_quality() -> 
     several = replace(given, present_BM=np.array([[True, False]] * 4))
     both = Quality(np.full((4, 2), 0.25, np.float32), np.zeros((4, 2, len(REASONS)), np.bool_))
     assert with_a_modality(several, both)[1].quality_BM.tolist() == [[0.25, 1.0]] * 4
+
+
+def test_a_device_without_onnx_runtime_refuses_a_task_that_it_could_only_read_through_backbones(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camera, _ = sensed_by(task)
+    source = HandSource({camera.name: HEIGHT * WIDTH})
+    check_task(task, [source])
+    monkeypatch.setattr("edge_agent.tasks.task_store.has_onnxruntime", lambda: False)
+    with pytest.raises(Misconfigured, match=r"backbones of camera need ONNX Runtime.*lichen\[infer\]"):
+        check_task(task, [source])
