@@ -1,4 +1,4 @@
-"""What a new reading of ``coordinator.toml`` changes about the further tasks. Pure."""
+"""What a new reading of ``coordinator.toml`` changes about the further tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

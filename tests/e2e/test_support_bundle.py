@@ -157,6 +157,7 @@ async def test_of_an_agent_that_runs_and_then_is_stopped_and_damaged(broker, tmp
     assert b"the last line of an old log" in parts["log.txt"]
 
 
+@pytest.mark.long
 def test_of_an_agent_whose_configuration_is_wrong(tmp_path):
     config = agent_folder(tmp_path, 1)
     config.write_text(config.read_text() + f'\n[mqtt2]\npassword = "{HIDDEN}"\n')

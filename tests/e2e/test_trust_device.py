@@ -38,6 +38,7 @@ class Shelf:
         self.has = fake.blobs.__contains__
 
 
+@pytest.mark.long
 async def test_a_device_runs_what_is_signed_and_goes_with_the_root_and_refuses_the_rest(tmp_path, broker):
     key, repository = Key.new(), Repository(tmp_path / "trust")
     root_ceremony.init(repository, [key], 1, 365 * DAY_S, time.time())

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from coordinator.identity.mosquitto import ACL
 from edge_agent.config.agent import read
 from edge_agent.doctor.checks import broker, broker_question
 from edge_agent.doctor.findings import Finding
@@ -92,9 +93,19 @@ def test_the_operators_access_list_lets_a_device_be_itself_and_nobody_else(tmp_p
     assert "another device's are not" in found["broker.acl"].seen
 
 
-def test_an_access_list_without_a_further_task_of_the_device_is_found(tmp_path, pki, secured):
-    more = f'{tls(pki.device("good"))}[[tasks]]\nname = "sound"\n'
-    found = asked(tmp_path, secured.port, more, device="good", fleet=FLEET)
+def test_an_access_list_without_a_further_task_of_the_device_is_found(tmp_path, pki):
+    folder = tmp_path / "mosquitto"
+    broker = SecuredBroker(folder, pki)
+    rules = (folder / ACL).read_text()
+    (folder / ACL).write_text(
+        rules.replace("lichen/v1/+/", f"lichen/v1/{FLEET}/")
+    )  # as by hand, for one task
+    broker.process.start()
+    try:
+        more = f'{tls(pki.device("good"))}[[tasks]]\nname = "sound"\n'
+        found = asked(tmp_path, broker.port, more, device="good", fleet=FLEET)
+    finally:
+        broker.process.stop()
     assert found["broker.acl"].level == "fail"
     assert f"lichen/v1/{FLEET}~sound/" in found["broker.acl"].seen
 

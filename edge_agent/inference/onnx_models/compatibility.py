@@ -7,6 +7,7 @@ from protocol.bundle import BundleManifest
 from protocol.errors import Reason, Refused
 from protocol.tasks.task import Modality, Target, Task
 
+FLOAT32 = "float32"
 MODEL_FILE = "model.onnx"
 ONNX_SUFFIX = ".onnx"
 PRESENT = "present"

@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 from numpy.typing import NDArray
 
-from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
+from edge_agent.inference.onnx_models.compatibility import FLOAT32, MODEL_FILE
 from edge_agent.inference.onnx_models.exit_words import exit_words
 from edge_agent.inference.providers.kinds import CPU, ON_CPU, Provider
 from edge_agent.inference.serving.codec import Arrays, Header
@@ -21,7 +21,6 @@ from protocol.tasks.task import Task
 _log = structlog.get_logger(__name__)
 OPEN_TIMEOUT_S: Final = 60.0
 """Seconds to open a model and try it once."""
-FLOAT32: Final = "float32"
 _ON_ACCELERATOR: Final = 2
 """Failures in a row after which an accelerator is given up."""
 _HANGS: Final = "not answered"

@@ -65,7 +65,6 @@ def learner_of(
         clock=clock,
         learning=learning,
         metrics=RoundMetrics(),
-        backbones=SimpleNamespace(refusal=""),
         contact=contact,
         **more,
     )

@@ -13,10 +13,9 @@ from typing import Any, Final, Self
 import numpy as np
 
 from edge_agent.config.agent import InferSettings
-from edge_agent.inference.onnx_models.compatibility import MODEL_FILE
+from edge_agent.inference.onnx_models.compatibility import FLOAT32, MODEL_FILE
 from edge_agent.inference.onnx_models.observation import Answers
 from edge_agent.inference.providers.kinds import CPU
-from edge_agent.inference.serving.served_model import FLOAT32
 from models.contract import FloatArray
 from protocol.bundle import BundleManifest
 from protocol.tasks.task import Target

@@ -94,7 +94,7 @@ async def test_a_clock_that_is_set_does_not_make_a_wait_a_year_long():
 
 def working(store):
     """A workspace of windows as its waits see it."""
-    return SimpleNamespace(problem=lambda: WindowWorkspace.problem(SimpleNamespace(store=store)))
+    return SimpleNamespace(task=None, problem=lambda: WindowWorkspace.problem(SimpleNamespace(store=store)))
 
 
 WELL = SimpleNamespace(trouble=None)

@@ -66,6 +66,7 @@ def test_world_cli_without_faults_still_asks_for_data(capsys) -> None:
     assert "--task" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_world_two_processes_come_to_the_same(capsys) -> None:
     _, alone, _ = simulate(capsys, "--seeds", "2", "--format", "json")
     _, both, _ = simulate(capsys, "--seeds", "2", "--format", "json", "--workers", "2")

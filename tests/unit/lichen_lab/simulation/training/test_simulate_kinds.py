@@ -7,6 +7,7 @@ from lichen_lab.simulation.training.runner import simulate
 from tests.support.kinds import task_of_kinds, windows_of
 
 
+@pytest.mark.long
 def test_simulate_devices_that_see_and_read_learn_and_workers_change_no_byte() -> None:
     task = task_of_kinds(("image", "text"), config={"epochs": 2, "batch": 16, "lr": 0.1})
     fleet = {f"d{i}": windows_of(task, i, count=96, missing=0.2 * i) for i in range(2)}

@@ -293,6 +293,7 @@ def test_a_missing_modality_is_a_feature_of_zeros_whatever_lies_there(normalise)
     assert not np.allclose(found[6:], torch.softmax(logits_BK, dim=1)[6:], rtol=1e-2)
 
 
+@pytest.mark.long
 def test_the_model_passes_the_export_gate_and_predicts_without_a_modality():
     t = task()
     both = {"acc": Encoder(width=4, depth=2), "mic": Encoder(kind="lstm", width=4, depth=2)}
