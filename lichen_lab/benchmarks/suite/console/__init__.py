@@ -15,13 +15,13 @@ import numpy as np
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
 from lichen_lab.benchmarks.suite.console import browser, storms
 from lichen_lab.benchmarks.suite.console.prepared import prepared_console
-from lichen_lab.benchmarks.suite.coordinator import scale
 
 _DEVICES, _VERSIONS = 10_000, 200
 _QUICK_DEVICES, _QUICK_VERSIONS = 500, 20
 _LOADS, _SORTS, _EVENTS = 5, 10, 20
 _QUICK_LOADS, _QUICK_SORTS, _QUICK_EVENTS = 1, 2, 2
 _STORM, _QUICK_STORM = 1_000, 50
+_REPETITIONS: Final = 10
 _SEED: Final = 1
 _PAGES: Final = ("/devices", "/versions")
 PAINT: Final = "first contentful paint, s"
@@ -78,10 +78,8 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 def _storms(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - passed on from `run`
     begun = time.perf_counter()
-    devices, repetitions = (_QUICK_STORM, 1) if quick else (_STORM, 2)
+    devices, repetitions = (_QUICK_STORM, 1) if quick else (_STORM, _REPETITIONS)
     found = storms.storms(devices, repetitions, say)
-    fewer = storms.fewer(found[storms.WITHOUT][scale.RATE], found[storms.WITH][scale.RATE])
-    found[storms.WITH][storms.FEWER] = [fewer]
     seconds = time.perf_counter() - begun
     dataset = f"storms of {devices:,} updates"
     return [
