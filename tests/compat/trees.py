@@ -123,7 +123,9 @@ def _readable(version: int) -> tuple[str, str]:
 _SEED = "    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0\n"
 _KNOWN = '        "graph": "0.1.0",\n'
 _FOR_EACH = "    for modality in task.modalities:\n"
-_ROLES = "return tuple(role for role in settings.roles if role not in off and not _why_not(role, settings))"
+_ROLES = (
+    "return tuple(role for role in settings.roles if role not in off and not _why_not(role, settings, task))"
+)
 _VERSION = '    version: Label = "0"\n'
 _GREETS = "        await self._send(self.state())\n"
 _GREETING = """        topic = device_topic(self.settings.fleet, self.settings.device, Kind.METRIC)

@@ -184,8 +184,10 @@ TASK = task_toml(
 class Answers:
     """Stands in for the place where devices are trained."""
 
-    def deliver(self, device: VirtualDevice, state: Blobs, round_: int) -> DeviceResult:
-        del state
+    at_once = 1
+
+    def deliver(self, device: VirtualDevice, state: Blobs, round_: int, made: object) -> DeviceResult:
+        del state, made
         return DeviceResult(device.name, None, {}, f"round {round_}")
 
 
@@ -193,7 +195,7 @@ def test_simulate_a_worker_lets_those_work_that_take_part() -> None:
     ours, theirs = multiprocessing.Pipe()
     worker = threading.Thread(target=serve, args=(theirs,))
     worker.start()
-    ours.send((Answers(), [VirtualDevice(name, Fixed(windows(3, 0))) for name in "abc"]))
+    ours.send((Answers(), [[VirtualDevice(name, Fixed(windows(3, 0)))] for name in "abc"]))
     for round_, chosen in ((1, ("a", "c")), (2, ("b",))):
         ours.send(({}, round_, chosen))
         found = [ours.recv() for _ in chosen]
