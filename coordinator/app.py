@@ -14,7 +14,6 @@ from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
 from coordinator.lease.keeper import LeaseKeeper
 from coordinator.messaging.leased_link import LeasedLink
-from coordinator.messaging.sender import RunningLink
 from coordinator.recovery.state_folder import Storage, open_storage
 from coordinator.wires import Wires
 from coordinator.wiring import build
@@ -25,6 +24,7 @@ from protocol.tasks.task import Task
 from protocol.topics import coordinator_filters, leader_filters, ping_topic
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
+from runtime.mqtt.running_link import RunningLink
 from runtime.process.worker_turns import WorkerTurns
 from runtime.tracing.settings import tracer_of
 

@@ -20,7 +20,6 @@ from coordinator.ingest.state_receiver import StateReceiver
 from coordinator.ingest.update_receiver import UpdateReceiver
 from coordinator.messaging.blob_server import BlobServer
 from coordinator.messaging.receipts import ReceiptSender
-from coordinator.messaging.sender import RunningLink
 from coordinator.messaging.traffic import Traffic
 from coordinator.recovery.integrity_check import IntegrityCheck
 from coordinator.recovery.state_folder import Storage
@@ -35,6 +34,7 @@ from coordinator.workers.encoder_models import EncoderModels
 from coordinator.workers.jobs import Jobs
 from runtime.clock import Clock
 from runtime.metrics import HasMetrics
+from runtime.mqtt.running_link import RunningLink
 from runtime.process.daemon import supervise
 
 Service = Callable[[], Awaitable[None]]

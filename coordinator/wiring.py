@@ -40,7 +40,7 @@ from coordinator.lease.keeper import LeaseKeeper
 from coordinator.messaging.blob_server import BlobServer, FetchBudget
 from coordinator.messaging.log_rate_limit import LogRateLimiter
 from coordinator.messaging.receipts import ReceiptSender
-from coordinator.messaging.sender import RunningLink, Sender
+from coordinator.messaging.sender import Sender
 from coordinator.messaging.state_requests import StateRequester
 from coordinator.messaging.traffic import Traffic
 from coordinator.messaging.withdrawals import Withdrawals
@@ -70,6 +70,7 @@ from models.contract import Server
 from protocol.tasks.task import Task
 from protocol.topics import Kind
 from runtime.clock import Clock
+from runtime.mqtt.running_link import RunningLink
 from runtime.storage import sqlite
 from runtime.tracing.spans import OFF, Tracer
 

@@ -1,60 +1,25 @@
 """What services need of parts that are made after them, or that another part may stand for."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from models.data.streams.windows import Windows
 from protocol.rollout import Hindrance, TrialReport
 from protocol.tasks.task import Task
-from runtime.mqtt.link import LinkCounters, Message, OnConnect, WillNow
+from runtime.mqtt.running_link import RunningLink
 from runtime.waits import StatusPart
 
 
-class TaskLink(Protocol):
+class TaskLink(RunningLink, Protocol):
     """A task's link to its coordinator: ``runtime.mqtt.link.Link``, or a view of the one that tasks share."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether messages can be sent."""
 
     @property
     def resumed(self) -> bool:
         """Whether the broker still had our session."""
 
-    @property
-    def chunk_bytes(self) -> int:
-        """The largest chunk that fits into a packet."""
-
-    @property
-    def counters(self) -> LinkCounters:
-        """Of the connection."""
-
-    @property
-    def why(self) -> str:
-        """The current state in words."""
-
-    @property
-    def since(self) -> float:
-        """Since when it holds, Unix seconds."""
-
-    @property
-    def until(self) -> float | None:
-        """The time of the next attempt to connect, Unix seconds; None: connected, or trying."""
-
-    def messages(self) -> AsyncIterator[Message]:
-        """Incoming messages, without end."""
-
-    async def publish(
-        self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False, timeout_s: float = 30.0
-    ) -> None:
-        """Send, and return at PUBACK. Raises Refused, Transient."""
-
     def reconnect(self, because: str) -> None:
         """Get retained messages again; a connection of one task alone is ended for it."""
-
-    async def run(self, *, on_connect: OnConnect | None = None, will: WillNow | None = None) -> None:
-        """A service: stay connected."""
 
 
 class ReportsModels(Protocol):

@@ -19,7 +19,6 @@ from coordinator.fleet.serving_routes import routing
 from coordinator.lease.heartbeat import LEAD, ProcessHeartbeat
 from coordinator.lease.keeper import LeaseKeeper, holder_name
 from coordinator.lease.table import LeaseTable
-from coordinator.messaging.sender import RunningLink
 from coordinator.recovery.state_folder import open_shared_storage
 from coordinator.status.prometheus import serve_metrics
 from coordinator.task import load_task
@@ -33,6 +32,7 @@ from protocol.topics import ingest_filters, ping_topic
 from runtime import logs
 from runtime.clock import Clock, SystemClock
 from runtime.mqtt.link import Link
+from runtime.mqtt.running_link import RunningLink
 from runtime.process import garbage
 from runtime.process.daemon import Finished, supervise
 from runtime.storage.files import disk_errors

@@ -30,7 +30,7 @@ from coordinator.intake.intake_table import IntakeTable
 from coordinator.messaging.blob_server import BlobServer, FetchBudget
 from coordinator.messaging.log_rate_limit import LogRateLimiter
 from coordinator.messaging.receipts import ReceiptSender
-from coordinator.messaging.sender import RunningLink, Sender
+from coordinator.messaging.sender import Sender
 from coordinator.recovery.state_folder import Storage
 from coordinator.status.prometheus import DiskUse
 from coordinator.storage.model_registry import ModelRegistry
@@ -44,6 +44,7 @@ from protocol.topics import Kind
 from runtime.clock import Clock
 from runtime.concurrency.threads import Threads
 from runtime.metrics import HasMetrics
+from runtime.mqtt.running_link import RunningLink
 from runtime.storage import sqlite
 from runtime.tracing.spans import OFF, Tracer
 

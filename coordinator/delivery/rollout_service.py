@@ -9,7 +9,6 @@ import structlog
 from coordinator.admission.access import DenialCheck
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.fleet.device_registry import Device, DeviceRegistry
-from coordinator.messaging.sender import MessagePublisher
 from coordinator.rollout.device_record import DeviceReport
 from coordinator.rollout.model import Rollout, RolloutState, RolloutTick
 from coordinator.rollout.recorder import RolloutRecorder
@@ -18,6 +17,7 @@ from coordinator.rollout.transitions import needs_fleet
 from protocol.errors import LichenError
 from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
+from runtime.mqtt.running_link import MessagePublisher
 
 log = structlog.get_logger(__name__)
 

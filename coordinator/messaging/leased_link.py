@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from coordinator.messaging.sender import RunningLink
 from protocol.errors import Transient
+from runtime.mqtt.running_link import RunningLink
 
 
 class LeasedLink:

@@ -11,10 +11,10 @@ import structlog
 
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.messaging.receipts import ReceiptSender
-from coordinator.messaging.sender import MessagePublisher
 from protocol.messages import Command
 from protocol.topics import Kind
 from runtime.clock import Clock
+from runtime.mqtt.running_link import MessagePublisher
 
 log = structlog.get_logger(__name__)
 

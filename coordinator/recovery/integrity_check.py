@@ -11,13 +11,13 @@ from typing import Final
 import structlog
 
 from coordinator.aggregation.fold import UnusableUpdates
-from coordinator.messaging.sender import MessagePublisher
 from coordinator.round_machine.events import RoundPhase
 from coordinator.rounds.driver import RoundDriver
 from coordinator.rounds.worker import RoundWorker
 from coordinator.storage.update_journal import AcceptedUpdate, Journal
 from protocol.errors import Reason, Refused, Transient
 from runtime.clock import Clock
+from runtime.mqtt.running_link import MessagePublisher
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ import structlog
 from coordinator.aggregation.reported_metrics import sound
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.fleet.device_registry import DeviceRegistry
-from coordinator.messaging.sender import RunningLink, Sender
+from coordinator.messaging.sender import Sender
 from coordinator.messaging.traffic import Traffic
 from coordinator.rollout.recorder import RolloutRecorder
 from coordinator.round_machine.closing import closes_at
@@ -31,6 +31,7 @@ from runtime.clock import Clock
 from runtime.concurrency.signals import Signal
 from runtime.metrics import MetricFamily
 from runtime.mqtt.link import Will
+from runtime.mqtt.running_link import RunningLink
 from runtime.storage.disk import DISK
 from runtime.waits import Wait
 

@@ -9,11 +9,11 @@ from typing import Final
 from coordinator.admission.access import DenialCheck
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import NEEDS_A_TRAINER, Requirements
-from coordinator.messaging.sender import MessagePublisher
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.rounds.progress import MAX_NAMES, FleetStatus
 from protocol.tasks.task import Task
 from runtime.metrics import MetricFamily
+from runtime.mqtt.running_link import MessagePublisher
 
 ANY_LABEL: Final = ""
 """The label of ``lichen_coverage`` if devices learn without labels: windows of any class, or of none; of

@@ -6,9 +6,9 @@ from typing import Final
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.config.tasks import TaskSettings
-from coordinator.messaging.sender import RunningLink
 from protocol.topics import Kind, broadcast_topic
 from runtime.mqtt.link import Link
+from runtime.mqtt.running_link import RunningLink
 
 ANNOUNCED: Final = (Kind.TASK, Kind.OFFER, Kind.FLEET_MODEL, Kind.ROUND)
 _PUBLISH_S: Final = 10.0

@@ -6,7 +6,7 @@ nothing is sent again from memory; a message is acknowledged only after the cons
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -19,15 +19,12 @@ from runtime.mqtt.connection import Connect, ConnectOptions, Will
 from runtime.mqtt.errors import ConnectFailed
 from runtime.mqtt.inbox import Inbox, Message
 from runtime.mqtt.paho_connection import PahoConnection
+from runtime.mqtt.running_link import OnConnect, WillNow
 from runtime.mqtt.session import TOPIC_ROOM, LinkCounters, Session
 from runtime.mqtt.tls import TlsContexts, tls_context
 from runtime.settings.load import MqttSettings
 
 __all__ = ["Link", "LinkCounters", "Message", "OnConnect", "Will", "WillNow", "tls_context"]
-
-OnConnect = Callable[[], Awaitable[None]]
-WillNow = Will | Callable[[], Will]
-"""A will, or the function that makes it at each connect."""
 
 _log = structlog.get_logger(__name__)
 _MOST_FILTERS: Final = 8

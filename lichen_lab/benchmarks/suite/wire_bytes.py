@@ -6,6 +6,7 @@ from statistics import median
 from typing import Final
 
 from lichen_lab.benchmarks.result import Bench, Goal, ResultRow, Say, figure_rows
+from lichen_lab.benchmarks.support.packet_bytes import publish_bytes
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data import spar_fleet
 from lichen_lab.simulation.data.streams import Fixed
@@ -20,7 +21,6 @@ from protocol.messages import BlobPointer, BlobRef
 from protocol.messages import encode as encode_control
 from protocol.tasks.task import Task
 from protocol.topics import Kind, device_topic
-from runtime.mqtt.packet_limit import publish_bytes
 
 _FLEET: Final = "demo"
 _DEVICE: Final = "watch-01"

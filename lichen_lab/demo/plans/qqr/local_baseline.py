@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from lichen_lab.benchmarks.support.packet_bytes import publish_bytes
 from lichen_lab.demo.core.side_jobs import main
 from models.contract import ClientContext, WindowSet
 from protocol.tasks.task import Task
-from runtime.mqtt.packet_limit import publish_bytes
 
 _STORE_BYTES: Final = 256 * 1024 * 1024
 _MAX_WINDOWS: Final = 4096

@@ -18,6 +18,7 @@ from lichen_lab.benchmarks.suite.spar import ALONE, PROTOTYPES, SparOutcome, dea
 from lichen_lab.benchmarks.support import fold_child as _fold_child
 from lichen_lab.benchmarks.support import timed_worker
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, cpu_seconds, noise_recording
+from lichen_lab.benchmarks.support.packet_bytes import publish_bytes
 from lichen_lab.benchmarks.support.tasks import demo_task, noise_windows
 from lichen_lab.simulation.data.sets import spar
 from lichen_lab.simulation.processes.tcp_proxy import Proxy
@@ -29,7 +30,6 @@ from models.worker import job_folder
 from protocol.errors import Transient
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.task import Modality, Task, Window
-from runtime.mqtt.packet_limit import publish_bytes
 from tests.support.python import python
 
 
