@@ -37,6 +37,11 @@ class ManualClock:
         """As set by hand."""
         return self.is_synchronised
 
+    @property
+    def asleep(self) -> bool:
+        """Whether anybody waits for the time: a service that works in a thread does not."""
+        return any(not future.done() for _, _, future in self._sleepers)
+
     async def sleep(self, seconds: float) -> None:
         """Wait until the clock was advanced by ``seconds``."""
         if seconds <= 0:
