@@ -16,6 +16,7 @@ from protocol.errors import Reason, Refused
 from protocol.frames.chunks import Assembly
 from protocol.frames.frame import digest as digest_of
 from protocol.messages import BlobRef
+from runtime.storage.disk import TEMPORARY
 from runtime.storage.files import (
     ROOM,
     disk_errors,
@@ -38,7 +39,7 @@ class BlobStore:
         self._pinned: dict[str, frozenset[str]] = {}
         with disk_errors(root):
             make_folder(root)
-            for stray in root.glob("*/.tmp-*"):  # the temporary file of a write that a crash cut off
+            for stray in root.glob(f"*/{TEMPORARY}*"):  # the temporary file of a write that a crash cut off
                 remove(stray)
 
     def path(self, digest: str) -> Path:
@@ -181,6 +182,8 @@ class BlobStore:
     def _files(self) -> list[tuple[Path, int, float]]:
         found = []
         for path in self._root.glob("*/*"):
+            if path.name.startswith(TEMPORARY):  # another thread is writing it
+                continue
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 info = path.stat()
                 found.append((path, info.st_size, info.st_mtime))

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+TEMPORARY: Final = ".tmp-"
+"""How the name of a file begins that will be renamed."""
+
 
 @dataclass
 class DiskCounters:
@@ -36,7 +39,7 @@ class Disk:
 
     def temporary(self, folder: Path) -> Path:
         """A name for a file that will be renamed; no other file in ``folder`` has it."""
-        return folder / f".tmp-{secrets.token_hex(6)}"
+        return folder / f"{TEMPORARY}{secrets.token_hex(6)}"
 
     def mkdir(self, folder: Path) -> None:
         """Create a folder unless it exists; durable after :meth:`sync_folder` of its parent."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import Misconfigured, Transient
-from runtime.storage.disk import DISK
+from runtime.storage.disk import DISK, TEMPORARY
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _IN_THE_WAY: Final = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
@@ -135,7 +135,7 @@ def disk_trouble(folder: Path) -> str:
 
 def sweep(folder: Path) -> None:
     """Remove temporary files that :func:`write_atomic` left at a power cut; before ``folder`` is written."""
-    for stray in folder.glob(".tmp-*"):
+    for stray in folder.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError, Misconfigured, Transient):  # it only takes up space
             remove(stray)
 
@@ -146,7 +146,7 @@ def sweep_below(folder: Path) -> None:
     Files younger than a minute stay until the next start: a command may be writing them.
     """
     now = time.time()
-    for stray in (*folder.glob(".tmp-*"), *folder.glob("*/.tmp-*")):
+    for stray in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"*/{TEMPORARY}*")):
         with contextlib.suppress(OSError, Misconfigured, Transient):
             if abs(now - stray.stat().st_mtime) > _BEING_WRITTEN_S:
                 remove(stray)

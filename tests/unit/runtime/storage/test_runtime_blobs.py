@@ -136,6 +136,18 @@ def test_collect_frees_the_oldest_and_keeps_what_is_named(store):
     assert store.collect({r.digest for r in refs}, 0) == 0
 
 
+def test_collect_leaves_what_another_thread_writes(store, monkeypatch):
+    sync, freed = os.fsync, []
+
+    def collect_meanwhile(handle):
+        sync(handle)
+        freed.append(store.collect(()))
+
+    monkeypatch.setattr(os, "fsync", collect_meanwhile)
+    store.put(b"x" * 100)
+    assert freed[0] == 0
+
+
 def test_what_a_crash_left_is_swept_at_the_start(tmp_path):
     stray = tmp_path / "blobs" / "ab"
     stray.mkdir(parents=True)
