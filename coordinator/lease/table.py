@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import sqlalchemy as sa
+import structlog
 
-from coordinator.lease.decisions import Lease, is_free, renewed, taken
+from coordinator.lease.decisions import RENEWALS, Lease, is_free, renewed, taken
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.storage.engines.shared_tables import SharedFence, Statements
 from protocol.errors import Transient
+
+log = structlog.get_logger(__name__)
 
 _NOW: Final = {
     "postgresql": "extract(epoch from clock_timestamp())::double precision",
@@ -18,6 +21,21 @@ _NOW: Final = {
 """The database's own time, by dialect: one clock for all processes."""
 _HOLDER: Final = 200
 """Characters of a holder's name."""
+HUNG_S: Final = 5.0
+"""How long a session may hold locks and wait for its process, while a leader leads."""
+_END_HUNG: Final = """
+    SELECT a.pid, pg_terminate_backend(a.pid) FROM pg_stat_activity a
+    WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
+    AND starts_with(a.application_name, current_setting('application_name'))
+    AND a.wait_event_type = 'Client' AND a.state_change < clock_timestamp() - make_interval(secs => %s)
+    AND EXISTS (
+        SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+        JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock'
+        AND (n.nspname = current_schema() OR starts_with(n.nspname, current_schema() || '_')))
+"""
+"""A process that is stopped in the middle of a statement, or of reading the answer, keeps its locks:
+PostgreSQL's limit for idle transactions runs between statements alone."""
 
 
 def database_time(connection: sa.Connection) -> float:
@@ -69,19 +87,27 @@ class LeaseTable:
         Raises:
             Transient: the database cannot be read or written now.
         """
-        found, now = self.read()  # without a write lock, which a process that only waits does not need
+        with self._store.transaction() as connection:  # no write lock: a process that only waits needs none
+            found, now = self._read(connection)
+            free = is_free(found, now, self.life_s)
+            if free:  # the next leader must not wait for locks of the last one, which did not renew in time
+                _end_hung_sessions(connection, self.life_s / RENEWALS)
         mine = None
-        if is_free(found, now, self.life_s):
+        if free:
             mine = self._change(lambda row, at: taken(row, holder[:_HOLDER], at, self.life_s), alone=True)
         return mine, found, now
 
     def renew(self, mine: Lease) -> Lease | None:
-        """Extend a lease; None: another process has it.
+        """Extend a lease, and end sessions of others that hang with locks; None: another process has it.
 
         Raises:
             Transient: the database cannot be written now.
         """
-        return self._change(lambda found, now: renewed(found, mine, now, self.life_s))
+        with self._store.transaction(write=True) as connection:
+            lease = self._change(lambda found, now: renewed(found, mine, now, self.life_s))
+            if lease is not None:
+                _end_hung_sessions(connection, HUNG_S)
+        return lease
 
     def release(self, mine: Lease) -> None:
         """Give the lease back, so that the next holder need not wait.
@@ -115,6 +141,15 @@ class LeaseTable:
             unchanged = (table.c.epoch == found.epoch) & (table.c.until == found.until)
             done = connection.execute(table.update().where(self._mine & unchanged).values(**values))
             return new if done.rowcount == 1 else None
+
+
+def _end_hung_sessions(connection: sa.Connection, hung_s: float) -> None:
+    """End this coordinator's sessions that hold locks and have waited that long for their process."""
+    if connection.dialect.name != "postgresql":
+        return
+    ended = connection.exec_driver_sql(_END_HUNG, (hung_s,)).scalars().all()
+    if ended:
+        log.warning("sessions_ended", why="they held locks, and their processes hang", pids=list(ended))
 
 
 def fence(role: str, epoch: int) -> Callable[[Any], None]:

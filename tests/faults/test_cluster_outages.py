@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.network.brokers import BrokerProcess, mosquitto  # noqa: F401
 from tests.support.network.nats import NatsNodes
 from tests.support.processes.coordinator_roles import by_pid, cluster, finished
 from tests.support.services import beside
+from tests.support.storage.hung_session import HungSession
 from tests.support.storage.postgres import USER, PostgresServer, shared_server
 
 pytestmark = [pytest.mark.mosquitto, pytest.mark.long, pytest.mark.timeout(300)]
@@ -41,6 +43,22 @@ async def test_crashes_of_postgres_in_a_storm_lose_no_receipt_and_count_none_twi
             books.check(5, fleet)
     finally:
         server.remove()
+
+
+async def test_a_process_that_hangs_in_the_middle_of_a_statement_does_not_hold_up_the_rounds(
+    tmp_path: Path,
+    mosquitto: BrokerProcess,  # noqa: F811
+) -> None:
+    """It holds the lock that an ingest process has when it writes an update: no round can close."""
+    schema, rounds = f"hung_{random.randrange(10**9)}", 3
+    storage: dict[str, object] = {"url": shared_server().url(), "schema_name": schema}
+    task = tiny_task(count=rounds, min_devices=3, deadline_s=300.0)
+    async with cluster(tmp_path, mosquitto.port, task, storage=storage) as (running, fleet, books):
+        await fleet[0].wait_for(lambda: any(one.round == 1 for one in fleet[0].receipts), 90)
+        with closing(HungSession(shared_server(), schema, "SELECT * FROM intake FOR SHARE")) as hung:
+            await finished(running)
+            assert not hung.lives()
+        books.check(rounds, fleet)
 
 
 async def test_without_shared_subscriptions_one_process_serves_and_the_next_takes_over(

@@ -41,7 +41,8 @@ class StepResult:
         trained: how often the target agent trained in this round.
         sent: how often its update was sent.
         deaths: processes that ended by themselves meanwhile.
-        leader_s: from the beginning of the fault until another process led the rounds; None: none had to.
+        leader_s: from the beginning of the fault (of the database: from its end) until another process led
+            the rounds; None: none did.
     """
 
     step: str

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -18,6 +19,8 @@ class FaultyCluster(Protocol):
 
     stage: Testbed
     server: PostgresServer
+    struck_at: float
+    """Unix seconds from which on a process could lead again; at first those of the fault."""
 
     async def victim(self, who: str) -> str:
         """The name of a process: ``leader``, ``waiting``, ``ingest`` or ``broker``."""
@@ -63,6 +66,7 @@ async def _freeze_server(fleet: FaultyCluster, free: Free) -> None:
         await asyncio.sleep(STOPPED_S)
     finally:
         await asyncio.to_thread(fleet.server.thaw)
+        fleet.struck_at = time.time()
 
 
 _WHO: Final = {
@@ -78,5 +82,5 @@ CLUSTER_FAULTS: Final[dict[str, tuple[str, ClusterHarm]]] = {
     "stop-postgres": ("SIGSTOP for all processes of PostgreSQL, for 30 s", _freeze_server),
 }
 """Name -> words and harm."""
-LEADS_AGAIN: Final = ("kill-leader", "stop-leader", "crash-postgres")
-"""Faults after which some process must lead again soon."""
+LEADS_AGAIN: Final = ("kill-leader", "stop-leader", "crash-postgres", "stop-postgres")
+"""Faults after which some process must lead again soon; if PostgreSQL is away, after it is back."""

@@ -59,7 +59,7 @@ class ClusterMatrix(FaultMatrix):
         words, self._harm = CLUSTER_FAULTS[fault]
         self.server = PostgresServer().start()
         self.server.sql(f"CREATE DATABASE {USER}", database="postgres")
-        self._struck_at = 0.0
+        self.struck_at = 0.0
         self._now: tuple[Step, int] = (steps[0], 1)
         storage = {"url": self.server.url(), "connect_timeout_s": 2.0}
         super().__init__(root, InjectedFault(fault, words, self._strike), steps, light, {"storage": storage})
@@ -98,7 +98,7 @@ class ClusterMatrix(FaultMatrix):
             return read_cluster(store).leader.holder
 
     async def _strike(self, _fleet: FaultyFleet, free: Free) -> None:
-        self._struck_at = time.time()
+        self.struck_at = time.time()
         await self._harm(self, free)
 
     async def _cell(self, round_: int, step: Step) -> StepResult:
@@ -109,7 +109,7 @@ class ClusterMatrix(FaultMatrix):
         return found
 
     def _new_leader_s(self) -> float | None:
-        """Seconds from the fault until the rounds were opened by another leader, by its log."""
+        """Seconds until another process had opened the rounds, by its log; None: the leader stayed."""
         opened = []
         for name in LEADS:
             log = self.layout.log(name).read_text(errors="replace").splitlines()
@@ -117,7 +117,7 @@ class ClusterMatrix(FaultMatrix):
                 json.loads(line) for line in log if '"round_machine_open"' in line and line.startswith("{")
             )
             opened += [datetime.fromisoformat(line["timestamp"]).timestamp() for line in lines]
-        later = [at - self._struck_at for at in opened if at > self._struck_at]
+        later = [at - self.struck_at for at in opened if at > self.struck_at]
         return min(later, default=None)
 
     async def verdict(self) -> Verdict:

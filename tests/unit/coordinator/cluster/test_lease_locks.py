@@ -2,21 +2,33 @@
 
 import random
 import threading
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
+from coordinator.lease import table as lease_table
 from coordinator.lease.table import LeaseTable, fence
 from coordinator.storage.database import Database
 from tests.support.coordinator.fake import settings_for
+from tests.support.storage.hung_session import HungSession
 from tests.support.storage.postgres import shared_server
 
 SHORT_S, LIFE_S = 1e-6, 30.0
+Connect = Callable[..., Database]
+LOCKS = "SELECT * FROM leases FOR UPDATE"
 
 
 @pytest.fixture
-def connect(tmp_path):
+def place() -> str:
+    """The name of a schema."""
+    return f"lease_{random.randrange(10**9)}"
+
+
+@pytest.fixture
+def connect(tmp_path, place):
     """Opens connections, as of several processes."""
-    storage = {"url": shared_server().url(), "schema_name": f"lease_{random.randrange(10**9)}"}
+    storage = {"url": shared_server().url(), "schema_name": place}
     location, opened = settings_for(tmp_path, 1, storage=storage).location, []
 
     def one(**how) -> Database:
@@ -54,3 +66,44 @@ def test_the_locks_of_a_process_that_hangs_in_a_transaction_end_within_a_lease(c
         with store.transaction() as connection:
             shown.append(connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar_one())
     assert shown == ["5s", "5s"]
+
+
+def test_who_takes_a_lease_waits_for_no_session_that_hangs_in_the_middle_of_a_statement(
+    connect: Connect, place: str
+) -> None:
+    table, taker = LeaseTable(connect(), "lead", SHORT_S), LeaseTable(connect(), "lead", SHORT_S)
+    mine, _, _ = table.take("a")
+    assert mine is not None
+    with closing(
+        HungSession(shared_server(), place, LOCKS)
+    ):  # PostgreSQL's limit for idle transactions does not end it
+        theirs, _, _ = taker.take("b")
+    assert theirs is not None
+    assert theirs.epoch == mine.epoch + 1
+
+
+def test_a_leader_ends_sessions_that_hang_with_locks_and_no_others(
+    connect: Connect, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = LeaseTable(connect(), "lead", LIFE_S)
+    mine, _, _ = table.take("a")
+    assert mine is not None
+    connect().put_meta({"a": "b"})
+    locking = HungSession(shared_server(), place, "UPDATE meta SET value = value")
+    beside = HungSession(
+        shared_server(), place, "LOCK updates IN ROW SHARE MODE", name=f"lichen {place}_rollout"
+    )
+    reading = HungSession(shared_server(), place, "SELECT * FROM meta")
+    elsewhere = HungSession(shared_server(), place, "SELECT 1", half=False)
+    persons = HungSession(shared_server(), place, "LOCK updates IN ROW SHARE MODE", name="psql", half=False)
+    sessions = (locking, beside, reading, elsewhere, persons)
+    try:
+        assert table.renew(mine) is not None
+        assert all(one.lives() for one in sessions), "each moved a moment ago"
+        monkeypatch.setattr(lease_table, "HUNG_S", 0.0)
+        assert table.renew(mine) is not None
+        connect().put_meta({"a": "c"})  # waits for no lock
+        assert [one.lives() for one in sessions] == [False, False, True, True, True]
+    finally:
+        for one in sessions:
+            one.close()
