@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from lichen.api.device_arrays import windows_of_arrays
+from lichen.backbones.features import WindowFeatures
 from models.contract import WindowSet
 from models.data import window_set
 from protocol.base import name_trouble
@@ -20,8 +21,15 @@ FleetInput = Mapping[str, DeviceInput] | Sequence[DeviceInput] | str | Path
 """A folder with a file for each device, or devices by name, or a list of devices."""
 
 
-def fleet_of(task: Task, given: FleetInput) -> Path | dict[str, WindowSet | Path]:
+def fleet_of(
+    task: Task, given: FleetInput, features: WindowFeatures | None = None
+) -> Path | dict[str, WindowSet | Path]:
     """The folder, or what each device has; files are read later.
+
+    Args:
+        task: as windows are cut of it.
+        given: the data.
+        features: of the task's backbones; None: it has none.
 
     Raises:
         Misconfigured: there is no such folder, there is no device, or windows do not fit the task.
@@ -50,19 +58,31 @@ def fleet_of(task: Task, given: FleetInput) -> Path | dict[str, WindowSet | Path
         if not isinstance(name, str) or name_trouble(name):
             words = name_trouble(name) if isinstance(name, str) else f"{name!r} is no text"
             raise Misconfigured(f"data: a device's name: {words}")
-    return {name: device_of(task, one, f"device {name!r}") for name, one in named.items()}
+    return {name: device_of(task, one, f"device {name!r}", features) for name, one in named.items()}
 
 
-def device_of(task: Task, given: DeviceInput, where: str) -> WindowSet | Path:
-    """One device's windows, or its file.
+def device_of(
+    task: Task, given: DeviceInput, where: str, features: WindowFeatures | None = None
+) -> WindowSet | Path:
+    """One device's windows as the task is learned, or its file.
+
+    Args:
+        task: as windows are cut of it.
+        given: the data.
+        where: whose it is.
+        features: of the task's backbones; None: it has none.
 
     Raises:
-        Misconfigured: the file is missing, or windows do not fit the task; the message begins with ``where``.
+        Misconfigured: the file is missing, windows do not fit the task, or a backbone fails on them; the
+            message begins with ``where``.
     """
-    if isinstance(given, WindowSet):
-        return window_set.check(given, task, where)
-    if isinstance(given, Mapping):
-        return windows_of_arrays(task, given, where)
+    if isinstance(given, WindowSet | Mapping):
+        found = (
+            window_set.check(given, task, where)
+            if isinstance(given, WindowSet)
+            else windows_of_arrays(task, given, where)
+        )
+        return found if features is None else features.of(found, where)
     if isinstance(given, str | Path):
         file = Path(given)
         if not file.is_file():

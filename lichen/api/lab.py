@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from lichen.backbones.features import WindowFeatures
 from models.contract import FloatArray, WindowSet
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
@@ -21,7 +22,7 @@ class SimulationRequest:
     """What is to be trained.
 
     Attributes:
-        task: with the number of rounds that is asked for.
+        task: with the number of rounds that is asked for; with backbones as it is learned.
         folder: where relative paths of the task begin.
         devices: by name; a folder: one file for each device.
         test: windows or a file to evaluate versions on; a number: that share of each device's windows, which
@@ -32,6 +33,7 @@ class SimulationRequest:
         devices_at_once: that a process trains as one computation, at most.
         packages: that the task may use, as the owner of this machine says.
         progress: hears of each round.
+        features: reads files of a task with backbones; None: it has none.
     """
 
     task: Task
@@ -44,6 +46,7 @@ class SimulationRequest:
     devices_at_once: int = 1
     packages: Sequence[str] = ()
     progress: Progress | None = None
+    features: WindowFeatures | None = None
 
 
 class TrainedFleet(Protocol):

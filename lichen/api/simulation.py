@@ -9,10 +9,10 @@ from lichen.api.device_data import DeviceInput, FleetInput, device_of, fleet_of
 from lichen.api.lab import Progress, SimulationRequest, TrainedFleet, trainer
 from lichen.api.rows import Rows
 from lichen.api.task_input import TaskInput, read_task
+from lichen.backbones.features import WindowFeatures, open_features
 from lichen.commands.data_check import require_windows
 from models.contract import FloatArray, WindowSet
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Task
 from runtime.storage.files import replace_file
 
 
@@ -32,9 +32,10 @@ class Simulation:
         findings: problems in recordings, in words.
     """
 
-    def __init__(self, trained: TrainedFleet) -> None:
+    def __init__(self, trained: TrainedFleet, features: WindowFeatures) -> None:
         self._trained = trained
-        self.task: Task = trained.task
+        self._features = features
+        self.task = trained.task
         self.seed = trained.seed
         self.devices = tuple(trained.devices)
         self.history = Rows(trained.rounds)
@@ -103,7 +104,7 @@ class Simulation:
         return file
 
     def _windows(self, data: DeviceInput) -> WindowSet:
-        found = device_of(self.task, data, "data")
+        found = device_of(self._features.cut, data, "data", self._features)
         return self._trained.read(found) if isinstance(found, Path) else found
 
     def _last(self, name: str) -> float | None:
@@ -160,7 +161,8 @@ def simulate(
             for methods that can. Values then differ in their last bits.
         packages: Python packages whose encoders or networks the task may use (docs/own-network.md): nothing
             is imported because a task says so.
-        progress: True prints a line for each round; a function is called with its row.
+        progress: True prints a line for each round, and while features of many windows are computed; a
+            function is called with the row of each round.
 
     Raises:
         Misconfigured: lichen-lab is missing, or the task or data are wrong; the message names the key, the
@@ -179,19 +181,21 @@ def simulate(
     }
     asked = read.model_copy(update=changed)
     train = trainer()
+    features = open_features(asked, folder, _say if progress is True else None)
     request = SimulationRequest(
-        asked,
+        features.task,
         folder,
-        fleet_of(asked, data),
-        _share_or_windows(asked, test),
-        None if labelled is None else device_of(asked, labelled, "labelled"),
+        fleet_of(features.cut, data, features),
+        _share_or_windows(features, test),
+        None if labelled is None else device_of(features.cut, labelled, "labelled", features),
         seed,
         workers,
         devices_at_once,
         tuple(packages),
         _progress(progress, of_rounds.count),
+        features,
     )
-    return Simulation(train(request))
+    return Simulation(train(request), features)
 
 
 def package(name: str) -> dict[str, str]:
@@ -207,10 +211,16 @@ def package(name: str) -> dict[str, str]:
     return dict(find_package(name).package.model_dump())
 
 
-def _share_or_windows(task: Task, test: DeviceInput | float | None) -> WindowSet | Path | float | None:
+def _share_or_windows(
+    features: WindowFeatures, test: DeviceInput | float | None
+) -> WindowSet | Path | float | None:
     if test is None or isinstance(test, float | int):
         return None if test is None else float(test)
-    return device_of(task, test, "test")
+    return device_of(features.cut, test, "test", features)
+
+
+def _say(words: str) -> None:
+    sys.stdout.write(f"{words}\n")
 
 
 def _progress(asked: Progress | bool, count: int) -> Progress | None:  # noqa: FBT001 - as the caller gave it

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lichen_lab.simulation.option_rules import require_one_kind
+from lichen_lab.simulation.option_rules import options_of, require_one_kind
 from protocol.errors import Misconfigured
 from runtime.cli import Format, FormatOption
 
@@ -242,7 +242,7 @@ def simulate(
 
     packages.permit(allow_package or ())
 
-    options = files.options_of(option or [])
+    options = options_of(option or [])
     if dataset is not None:
         last, share = int(changes.pop("prototype_devices", 0)), changes.pop("labelled_share", None)
         fleet = files.of_dataset(
@@ -259,9 +259,11 @@ def simulate(
     elif task is not None and data is not None:
         from lichen_lab.simulation.training.evaluation.labelled import labelled_of  # noqa: PLC0415 - as above
 
-        its = files.read_task(task, rounds, options, method)
-        known = labelled_of(its, task.parent, labelled)
-        fleet = files.of_files(its, data, test, seed, profiles or [], known=known, validation=validation)
+        its, features = files.read_task(task, rounds, options, method)
+        known = labelled_of(features, task.parent, labelled)
+        fleet = files.of_files(
+            its, data, test, seed, profiles or [], known=known, validation=validation, features=features
+        )
     if fleet.test is None and (local or personal or by):
         word = "--by" if by else "--alone" if local else "--personal"
         raise Misconfigured(f"{word} compares on labelled windows: name them with --test")

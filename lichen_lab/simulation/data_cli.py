@@ -158,14 +158,15 @@ def windows(
     The group of each window is the name of its file, so write one file a person or device to evaluate by
     group. If the task has [labelled], tables (csv, parquet) are read with its columns.
     """
-    from lichen_lab.simulation.training.inputs import read_labelled  # noqa: PLC0415 - the other commands need none of it
+    from lichen.backbones.features import WindowFeatures  # noqa: PLC0415 - the other commands need none of it
+    from lichen_lab.simulation.training.inputs import read_labelled  # noqa: PLC0415 - as above
     from models.data import window_set  # noqa: PLC0415 - as above
 
     chosen = require_windows(load_toml(Task, task), "lichen data windows")
     # versions are judged on windows alone: what was kept before them is of no use there
-    parts = []
+    parts, as_cut = [], WindowFeatures(chosen, {})  # coordinators run backbones themselves
     for file in recordings:
-        found, findings = read_labelled(file, chosen)
+        found, findings = read_labelled(file, as_cut)
         parts.append(replace(found, context=None, group_B=np.full(len(found), file.stem)))
         for finding in findings:
             typer.echo(f"{finding.severity}: {file}: {finding.words}", err=True)

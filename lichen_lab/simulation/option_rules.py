@@ -1,9 +1,13 @@
-"""Which options of ``lichen simulate`` go together."""
+"""Which options of ``lichen simulate`` go together; options of the method."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import typer
+
+from protocol.errors import Misconfigured
 
 _PAIRS: Final = {
     "missing_share": "affected_rounds",
@@ -38,6 +42,24 @@ def require_one_kind(
     for name, other in _PAIRS.items():
         if name in changes and other not in changes:
             raise typer.BadParameter(f"{_flag(name)} does nothing without {_flag(other)}: give both")
+
+
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """Parse ``KEY=VALUE`` each; a value that is not JSON is a string.
+
+    Raises:
+        Misconfigured: there is no ``=`` in it.
+    """
+    options: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise Misconfigured(f"--option {word}: write KEY=VALUE, as in --option impute=zero_input")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return options
 
 
 def _flag(name: str) -> str:

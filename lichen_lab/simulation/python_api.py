@@ -9,6 +9,7 @@ from export.cli import route_of
 from export.signature import surface_of
 from lichen.api.device_data import held_back
 from lichen.api.lab import Progress, SimulationRequest
+from lichen.backbones.features import WindowFeatures
 from lichen_lab.simulation.training.evaluation.labelled import labelled_of
 from lichen_lab.simulation.training.evaluation.scores import predicted
 from lichen_lab.simulation.training.inputs import device_files, labelled, read_device, read_labelled
@@ -34,6 +35,7 @@ class SimulatedTraining:
         *,
         seed: int,
         findings: list[str],
+        features: WindowFeatures,
     ) -> None:
         self.task = task
         self.seed = seed
@@ -45,11 +47,12 @@ class SimulatedTraining:
         self.ended = history.ended
         self.findings = tuple(findings)
         self._history = history
+        self._features = features
         self._packages = packages.permitted()
 
     def read(self, file: Path) -> WindowSet:
         """See :class:`lichen.api.lab.TrainedFleet`."""
-        return read_device(file, self.task)[0]
+        return read_device(file, self._features)[0]
 
     def probabilities(self, windows: WindowSet) -> FloatArray:
         """See :class:`lichen.api.lab.TrainedFleet`."""
@@ -91,23 +94,24 @@ def train(request: SimulationRequest) -> SimulatedTraining:
     """Train a fleet.
 
     Raises:
-        Misconfigured: a file is missing, or data or labelled windows do not fit the task.
+        Misconfigured: a file is missing, data or labelled windows do not fit the task, or a backbone fails.
         Transient: a worker process ended by itself.
     """
     packages.permit(request.packages)
     registry.admit(request.task, request.packages)
     task = registry.method(request.task.method).completed(request.task)
+    features = request.features or WindowFeatures(request.task, {})
     findings: list[str] = []
     given = request.devices
     files: Mapping[str, WindowSet | Path] = _files(given, request.test) if isinstance(given, Path) else given
     devices = {
-        name: _read(one, task, findings) if isinstance(one, Path) else one for name, one in files.items()
+        name: _read(one, features, findings) if isinstance(one, Path) else one for name, one in files.items()
     }
     test = request.test
     if isinstance(test, float):
         devices, test = held_back(devices, test)
     elif isinstance(test, Path):
-        test, found = read_labelled(test, task)
+        test, found = read_labelled(test, features)
         findings += [f"{request.test}: {one.words}" for one in found]
     judged = None if test is None else labelled(test, task, "test")
     if judged is not None and (words := not_judged(task, judged)):
@@ -120,32 +124,32 @@ def train(request: SimulationRequest) -> SimulatedTraining:
             judged,
             seed,
             progress=None if request.progress is None else _Rounds(request.progress).closed,
-            labelled=_labelled(task, request),
+            labelled=_labelled(features, request),
             workers=request.workers,
             devices_at_once=request.devices_at_once,
             ends_early=True,
         )
-    return SimulatedTraining(task, history, devices, seed=seed, findings=findings)
+    return SimulatedTraining(task, history, devices, seed=seed, findings=findings, features=features)
 
 
 def _files(folder: Path, test: WindowSet | Path | float | None) -> dict[str, WindowSet | Path]:
     return {file.stem: file for file in device_files(folder, [test] if isinstance(test, Path) else [])}
 
 
-def _read(file: Path, task: Task, findings: list[str]) -> WindowSet:
-    windows, found = read_device(file, task)
+def _read(file: Path, features: WindowFeatures, findings: list[str]) -> WindowSet:
+    windows, found = read_device(file, features)
     findings += [f"{file}: {one.words}" for one in found]
     return windows
 
 
-def _labelled(task: Task, request: SimulationRequest) -> WindowSet | None:
+def _labelled(features: WindowFeatures, request: SimulationRequest) -> WindowSet | None:
     """The coordinator's windows, if the method learns from them."""
-    given = request.labelled
+    given, task = request.labelled, features.task
     if isinstance(given, WindowSet):
         if not registry.method(task.method).guided:
             raise Misconfigured(f"labelled: method {task.method!r} learns nothing at the coordinator")
         return given
-    return labelled_of(task, request.folder, given)
+    return labelled_of(features, request.folder, given)
 
 
 class _Rounds:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from models.backbones.graph_safety import require_safe_model
 from models.backbones.model import BackboneModel
+from models.backbones.session_options import session_options
 from models.backbones.views import Measure, prepared
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.tasks.kinds import MAX_BACKBONE_BYTES, Backbone
@@ -61,12 +62,7 @@ def _session(data: bytes, threads: int) -> tuple[Any, tuple[type[Exception], ...
     except ImportError:
         raise Misconfigured("a backbone needs onnxruntime: pip install 'lichen[infer]'") from None
     errors = (*(getattr(state, name) for name in _ERRORS), RuntimeError, ValueError)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.load_model_format", "ONNX")
+    options = session_options(threads)
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except errors as error:
@@ -93,6 +89,8 @@ def measure(modality: Modality, samples: int, folder: Path) -> Backbone:
     try:
         data = read(path, given.sha256)
         made = open_model(data, modality, samples)
+    except Misconfigured as error:
+        raise Misconfigured(f"{where}: {error}") from None
     except Refused as error:
         hint = f"; {HINT}" if "never accepted" in error.detail else ""
         raise Misconfigured(f"{where}: {path}: {error.detail}{hint}") from None

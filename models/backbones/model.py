@@ -14,10 +14,6 @@ from protocol.errors import Reason, Refused
 from protocol.tasks.kinds import MAX_FEATURES
 from protocol.tasks.task import Modality
 
-BATCH: Final = 32
-"""Windows of one call at most."""
-_CALL_VALUES: Final = 1 << 19
-"""Values of their inputs at most: between two operators there may be ten times as many, or more."""
 _FLOAT: Final = "tensor(float)"
 
 
@@ -60,11 +56,8 @@ class BackboneModel:
         self, session: BackboneSession, errors: tuple[type[Exception], ...], modality: Modality, samples: int
     ) -> None:
         self._session, self._errors, self._modality = session, errors, modality
-        self._input, self._layout, fixed = _input(session, modality, samples)
+        self._input, self._layout = _input(session, modality, samples)
         self._output = _output(session, modality.backbone.output if modality.backbone else None)
-        values = modality.channels * samples
-        self.at_once = fixed or max(1, min(BATCH, _CALL_VALUES // values))
-        """Windows of one call."""
         self.features = len(self._call(np.zeros((1, modality.channels, samples), np.float32))[0])
         """D."""
         wanted = modality.backbone.features if modality.backbone else None
@@ -74,12 +67,19 @@ class BackboneModel:
     def run(self, x_BCT: FloatArray) -> FloatArray:
         """The features ``z_BD`` of windows in the modality's unit.
 
+        Each window is run alone: its features are the same to the bit on a device, which cuts few at a time,
+        and in a simulation, which has all. Operators that quantize by the range of a batch, and sums in
+        another order, would make them depend on the other windows.
+
         Raises:
             Refused: ONNX Runtime cannot run it, or a feature of finite windows is not finite.
         """
         z_BD = np.zeros((len(x_BCT), self.features), np.float32)
-        for at in range(0, len(x_BCT), self.at_once):
-            z_BD[at : at + self.at_once] = self._call(x_BCT[at : at + self.at_once])
+        for at in range(len(x_BCT)):
+            (made_D,) = self._call(x_BCT[at : at + 1])
+            if len(made_D) != self.features:
+                raise _misfit(f"output {self._output!r} has {len(made_D)} values, of zeros {self.features}")
+            z_BD[at] = made_D
         return z_BD
 
     def _call(self, x_BCT: FloatArray) -> FloatArray:
@@ -100,8 +100,8 @@ class BackboneModel:
         return z_BD
 
 
-def _input(session: BackboneSession, modality: Modality, samples: int) -> tuple[str, tuple[int, ...], int]:
-    """Name, shape of a window in it, and a fixed number of windows (0: any)."""
+def _input(session: BackboneSession, modality: Modality, samples: int) -> tuple[str, tuple[int, ...]]:
+    """Name, and shape of a window in it."""
     inputs, shapes = session.get_inputs(), tuple(layouts(modality, samples))
     wanted = " or ".join(f"(B, {', '.join(map(str, shape))})" for shape in shapes)
     if len(inputs) != 1:
@@ -115,7 +115,7 @@ def _input(session: BackboneSession, modality: Modality, samples: int) -> tuple[
         )
     if isinstance(dims[0], int) and dims[0] != 1:
         raise _misfit(f"input {given.name!r} takes {dims[0]} windows at once, not any number or one")
-    return given.name, fitting[0], 1 if dims[0] == 1 else 0
+    return given.name, fitting[0]
 
 
 def _fits(dims: Sequence[int | str | None], shape: tuple[int, ...]) -> bool:

@@ -1,8 +1,9 @@
 """Window sets of what sensors deliver -> window sets of what backbones make of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,20 @@ from models.data import window_set
 from protocol.errors import Misconfigured, Refused
 from protocol.tasks.task import Task
 
+_AT_ONCE: Final = 32
+"""Windows that are copied at once."""
 
-def with_features(task: Task, windows: WindowSet, run: Mapping[str, Run]) -> WindowSet:
+
+def with_features(
+    task: Task, windows: WindowSet, run: Mapping[str, Run], done: Callable[[int], None] | None = None
+) -> WindowSet:
     """Windows as the task is learned, of windows as they are cut.
 
     Args:
         task: prepared.
         windows: of ``sensed(task)``.
         run: the backbone of each modality that has one.
+        done: called with the number of windows whenever features of some were computed.
 
     Raises:
         Refused: a backbone does not run; the detail names the modality.
@@ -30,21 +37,25 @@ def with_features(task: Task, windows: WindowSet, run: Mapping[str, Run]) -> Win
     made = dict(windows.x)
     for m, name in enumerate(task.modality_names):
         if name in run:
-            made[name] = _features(
-                name, windows.x[name], windows.present_BM[:, m], run[name], task.modality(name).channels
-            )
+            z_BD1 = made[name] = np.zeros((len(windows), task.modality(name).channels, 1), np.float32)
+            for some_N in _parts(windows.present_BM[:, m]):
+                z_BD1[some_N, :, 0] = _run(run[name], name, windows.x[name][some_N])
+                if done is not None:
+                    done(len(some_N))
     return replace(windows, x=made)
 
 
-def _features(name: str, x_BCT: FloatArray, present_B: NDArray[np.bool_], run: Run, dim: int) -> FloatArray:
-    z_BD1 = np.zeros((len(x_BCT), dim, 1), np.float32)
+def _parts(present_B: NDArray[np.bool_]) -> Iterator[NDArray[np.intp]]:
     rows_N = np.flatnonzero(present_B)
-    if len(rows_N):
-        try:
-            z_BD1[rows_N, :, 0] = run(x_BCT[rows_N])
-        except Refused as error:
-            raise Refused(error.reason, f"backbone of {name}: {error.detail}"[:500]) from None
-    return z_BD1
+    for at in range(0, len(rows_N), _AT_ONCE):
+        yield rows_N[at : at + _AT_ONCE]
+
+
+def _run(run: Run, name: str, x_BCT: FloatArray) -> FloatArray:
+    try:
+        return run(x_BCT)
+    except Refused as error:
+        raise Refused(error.reason, f"backbone of {name}: {error.detail}"[:500]) from None
 
 
 def runs_of(task: Task, paths: Mapping[str, Path], threads: int = 1) -> dict[str, Run]:

@@ -64,6 +64,31 @@ def backbone(
     return helper.make_model(graph, opset_imports=sets, ir_version=8)
 
 
+def quantized() -> onnx.ModelProto:
+    """As :func:`backbone`, but pixels are quantized by the range of the batch: windows affect one another."""
+    w_VD = weights()
+    scale = np.float32(np.abs(w_VD).max() / 127)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["pixels"], ["flat"]),
+            helper.make_node("DynamicQuantizeLinear", ["flat"], ["q", "step", "zero"]),
+            helper.make_node("MatMulInteger", ["q", "w", "zero"], ["whole"]),
+            helper.make_node("Cast", ["whole"], ["cast"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", ["step", "scale"], ["both"]),
+            helper.make_node("Mul", ["cast", "both"], ["dense"]),
+            helper.make_node("Relu", ["dense"], ["features"]),
+        ],
+        "backbone",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 1, HEIGHT, WIDTH])],
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["batch", D])],
+        [
+            numpy_helper.from_array(np.round(w_VD / scale).astype(np.int8), "w"),
+            numpy_helper.from_array(np.asarray(scale), "scale"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def write(path: Path, model: onnx.ModelProto | None = None) -> Path:
     path.write_bytes((model or backbone()).SerializeToString())
     return path

@@ -30,6 +30,7 @@ from edge_agent.inference.providers.kinds import (
 )
 from edge_agent.inference.providers.loading import devices_of, load_kind
 from models.backbones.graph_safety import require_safe_model
+from models.backbones.session_options import session_options
 from protocol.bundle import BundleManifest
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.frames.frame import digest
@@ -38,9 +39,6 @@ PASSING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGA
 """Errors of the system, not of a file."""
 _MFD_NOEXEC_SEAL: Final = 0x8
 """Python 3.11 has no name for it."""
-_FORMAT: Final = ("session.load_model_format", "ONNX")
-"""Otherwise the first bytes, or the file name's ending, may select ONNX Runtime's own format, which is not
-checked."""
 
 
 def open_session(
@@ -98,7 +96,7 @@ def _accelerated(asked: SessionRequest, what: str, threads: int, provider: Provi
 def _provided(model: str, kind: ProviderKind, asked: SessionRequest, threads: int, provider: Provider) -> Any:
     import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
 
-    options = _options(threads)
+    options = session_options(threads)
     for entry in kind.entries(asked).items():
         options.add_session_config_entry(*entry)
     settings = {**dict(provider.options), **kind.options(asked)}
@@ -144,7 +142,7 @@ def _session(model: str | bytes, what: str, threads: int) -> Any:
     import onnxruntime  # noqa: PLC0415 - an optional part, and slow to import
 
     try:
-        return onnxruntime.InferenceSession(model, _options(threads), providers=[CPU])
+        return onnxruntime.InferenceSession(model, session_options(threads), providers=[CPU])
     except onnx_errors() as error:
         raise Refused(Reason.MALFORMED, f"{what} does not load: {error}"[:500]) from None
 
@@ -159,18 +157,6 @@ def _refusals(what: str) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - a package's code may raise anything; its words reach the owner
         words = f"{what} does not load: {type(error).__name__}: {error}"
         raise Refused(Reason.MALFORMED, words[:500]) from None
-
-
-def _options(threads: int) -> Any:
-    import onnxruntime  # noqa: PLC0415 - as above
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # an arena keeps the memory of the largest run
-    options.log_severity_level = 3
-    options.add_session_config_entry(*_FORMAT)
-    return options
 
 
 def _memory_file() -> int:

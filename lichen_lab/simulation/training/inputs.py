@@ -1,6 +1,6 @@
 """The inputs of ``lichen simulate``: a folder of files, or a data set dealt to devices."""
 
-import json
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lichen.backbones.features import WindowFeatures, open_features
 from lichen.commands.data_check import require_windows
 from lichen_lab.simulation.data.streams import RoundStream, Unlabelled
 from lichen_lab.simulation.training.device import PROTOTYPE, Role
 from lichen_lab.simulation.training.evaluation.labelled import SHARE, parted
 from models import packages, registry
+from models.backbones.views import backbones
 from models.contract import Profile, WindowSet
 from models.data import window_set
 from models.data.streams.stream_findings import StreamFinding
@@ -52,11 +54,16 @@ class TrainingFleet:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named: str | None = None) -> Task:
+def read_task(
+    file: Path, rounds: int | None, options: Mapping[str, Any], named: str | None = None
+) -> tuple[Task, WindowFeatures]:
     """Read a task file; rounds, options and method are overridden if given.
 
+    Returns:
+        The task as it is learned, and what makes its windows.
+
     Raises:
-        Misconfigured: there is no such file, or it is no task on windows.
+        Misconfigured: there is no such file, it is no task on windows, or a backbone cannot be used.
     """
     from runtime.settings.load import load_toml  # noqa: PLC0415 - the help is shown without it
 
@@ -65,9 +72,13 @@ def read_task(file: Path, rounds: int | None, options: Mapping[str, Any], named:
     task = require_windows(load_toml(Task, file, named_by="--task"), "lichen simulate")
     of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
     changed = {"rounds": of_rounds, "config": {**task.config, **options}, "method": named or task.method}
-    made = task.model_copy(update=changed)
-    registry.admit(made, packages.permitted())
-    return registry.method(made.method).completed(made)
+    features = open_features(task.model_copy(update=changed), file.parent, _say)
+    registry.admit(features.task, packages.permitted())
+    return registry.method(features.task.method).completed(features.task), features
+
+
+def _say(words: str) -> None:
+    sys.stderr.write(f"simulate: {words}\n")
 
 
 def of_files(
@@ -79,6 +90,7 @@ def of_files(
     *,
     known: WindowSet | None = None,
     validation: Path | None = None,
+    features: WindowFeatures | None = None,
 ) -> TrainingFleet:
     """Read one file for each device.
 
@@ -90,10 +102,13 @@ def of_files(
         profiles: as :func:`profiles_of` reads them.
         known: the coordinator's labelled windows.
         validation: labelled windows by which the rounds end.
+        features: of the task's backbones; None: it has none.
 
     Raises:
-        Misconfigured: a folder or file is missing or does not fit the task, or a profile names no device.
+        Misconfigured: a folder or file is missing or does not fit the task, a profile names no device, or a
+            backbone fails.
     """
+    features = features or WindowFeatures(task, {})
     given = {
         word: file for word, file in (("--test", test), ("--validation", validation)) if file is not None
     }
@@ -101,9 +116,9 @@ def of_files(
     may = profiles_of(task, profiles, files)
     devices, findings, judges = {}, {}, dict[str, WindowSet]()
     for name, file in files.items():
-        devices[name], findings[file] = read_device(file, task)
+        devices[name], findings[file] = read_device(file, features)
     for word, file in given.items():
-        whole, findings[file] = read_labelled(file, task)
+        whole, findings[file] = read_labelled(file, features)
         judges[word] = labelled(whole, task, f"{word} {file}")
     return TrainingFleet(
         task,
@@ -176,19 +191,27 @@ def of_dataset(
 
     chosen = study(name)
     if file is not None:
-        task = read_task(file, rounds, options, named)
+        task, features = read_task(file, rounds, options, named)
     else:
         task = chosen.task(config=options, seed=seed or 0)
         of_rounds = task.rounds if rounds is None else task.rounds.model_copy(update={"count": rounds})
         task = task.model_copy(update={"method": named or task.method, "rounds": of_rounds})
+        features = WindowFeatures(task, {})
     seed = task.seed if seed is None else seed
     setting = replace(chosen.setting, **changes)
+    if setting.noisy_rounds and (names := ", ".join(backbones(task))):
+        raise Misconfigured(
+            f"--noisy-rounds: noise is of what sensors deliver, and of {names} devices learn features of a "
+            "backbone, computed once; set it to 0"
+        )
     if prototype_devices > setting.devices:
         raise Misconfigured(
             f"--prototype-devices {prototype_devices}: there are {setting.devices} devices (--devices)"
         )
     splits = (chosen.load(part, seed) for part in ("train", "test"))
-    train, test = (window_set.check(_of_people(split), task, name) for split in splits)
+    train, test = (
+        features.of(window_set.check(_of_people(split), features.cut, name), name) for split in splits
+    )
     about: dict[str, Any] = {"dataset": name, "setting": dict(vars(setting))}
     known = None
     if registry.method(task.method).guided:
@@ -209,24 +232,6 @@ def of_dataset(
 def _of_people(split: "DataSplit") -> WindowSet:
     """The data set's windows, each with its person as its group."""
     return replace(split.windows, group_B=split.person_B.astype(np.str_))
-
-
-def options_of(words: Sequence[str]) -> dict[str, Any]:
-    """Parse ``KEY=VALUE`` each; a value that is not JSON is a string.
-
-    Raises:
-        Misconfigured: there is no ``=`` in it.
-    """
-    options: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (key and equals):
-            raise Misconfigured(f"--option {word}: write KEY=VALUE, as in --option impute=zero_input")
-        try:
-            options[key] = json.loads(value)
-        except ValueError:
-            options[key] = value
-    return options
 
 
 def device_files(folder: Path, others: Iterable[Path]) -> list[Path]:
@@ -252,28 +257,34 @@ def device_files(folder: Path, others: Iterable[Path]) -> list[Path]:
     return files
 
 
-def read_device(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
+def read_device(file: Path, features: WindowFeatures) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
     """A window set, or a recording cut and checked as on a device; and the problems of a recording.
 
+    Of a task with backbones, only some windows of a recording are in memory as they were cut.
+
     Raises:
-        Misconfigured: it is neither, or does not fit the task; the message names file and key.
+        Misconfigured: it is neither, does not fit the task, or a backbone fails; the message names file and
+            key.
     """
-    from edge_agent.windows.window_sets import windows_of_recording  # noqa: PLC0415 - the help is shown without it
+    from edge_agent.windows.window_sets import scored_windows, to_window_set  # noqa: PLC0415 - the help is shown without it
     from models.data.streams.recording import read  # noqa: PLC0415 - as above
     from models.data.streams.recording_findings import of_recording  # noqa: PLC0415 - as above
 
     if not file.is_file():
         raise Misconfigured(f"{file}: there is no such file")
+    cut = features.cut
     if file.suffix == ".npz" and window_set.is_one(file):
-        return window_set.load(file, task), ()
+        return features.of(window_set.load(file, cut), str(file)), ()
     try:
         recording = read(file)
-        return windows_of_recording(task, recording), of_recording(task, recording)
+        parts = [features.of(to_window_set(*scored), str(file)) for scored in scored_windows(cut, recording)]
+        windows = window_set.concat(parts) if parts else window_set.empty(features.task)
+        return windows, of_recording(cut, recording)
     except Misconfigured as error:
         raise Misconfigured(str(error) if str(file) in str(error) else f"{file}: {error}") from None
 
 
-def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
+def read_labelled(file: Path, features: WindowFeatures) -> tuple[WindowSet, tuple[StreamFinding, ...]]:
     """As :func:`read_device`; a table is read as the task's labelled one, if it has one.
 
     Raises:
@@ -281,8 +292,8 @@ def read_labelled(file: Path, task: Task) -> tuple[WindowSet, tuple[StreamFindin
     """
     from models.data.labelled_windows import another  # noqa: PLC0415 - the help is shown without it
 
-    windows = another(task, file) if file.is_file() else None
-    return read_device(file, task) if windows is None else (windows, ())
+    windows = another(features.cut, file) if file.is_file() else None
+    return read_device(file, features) if windows is None else (features.of(windows, str(file)), ())
 
 
 def labelled(windows: WindowSet, task: Task, origin: str) -> WindowSet:

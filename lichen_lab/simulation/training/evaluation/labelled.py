@@ -5,30 +5,31 @@ from typing import Final
 
 import numpy as np
 
+from lichen.backbones.features import WindowFeatures
 from lichen_lab.simulation.data.streams import rng_of
 from models import registry
 from models.contract import WindowSet
 from models.data import window_set
 from protocol.errors import Misconfigured
 from protocol.tasks.labelling import Labelled
-from protocol.tasks.task import Task
 
 SHARE: Final = 0.1
 """Default share of a data set's training windows."""
 _PURPOSE: Final = 109
 
 
-def labelled_of(task: Task, folder: Path, file: Path | None) -> WindowSet | None:
+def labelled_of(features: WindowFeatures, folder: Path, file: Path | None) -> WindowSet | None:
     """The windows of ``file``, or those that the task names; None if the method learns from none.
 
     Args:
-        task: names the method, and how the file is read.
+        features: of the task, which names the method, and how the file is read.
         folder: the task file's.
         file: instead of the task's.
 
     Raises:
         Misconfigured: none are named, or the file cannot be read as such.
     """
+    task = features.cut
     spec = registry.method(task.method)
     if file is not None:
         if not spec.guided:
@@ -43,7 +44,7 @@ def labelled_of(task: Task, folder: Path, file: Path | None) -> WindowSet | None
     spec.require_labelled(task)
     from models.data.labelled_windows import load  # noqa: PLC0415 - only for such a method
 
-    return load(task, folder)
+    return features.of(load(task, folder), "labelled")
 
 
 def parted(windows: WindowSet, share: float, seed: int) -> tuple[WindowSet, WindowSet]:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from coordinator.workers import backbones as of_coordinator
 from models.backbones import files
-from models.backbones.model import BATCH
 from models.backbones.views import announced, sensed
-from models.backbones.windows import learned
+from models.backbones.windows import learned, paths_in, runs_of
 from models.contract import WindowSet
 from models.data import window_set
 from models.worker import backbones as jobs
@@ -31,6 +31,7 @@ from tests.support.backbones import (
     backbone,
     backbone_task,
     features_of,
+    quantized,
     weights,
     write,
 )
@@ -119,7 +120,7 @@ def test_features_are_those_of_the_scaled_windows_whatever_the_batch(
 ) -> None:
     write(tmp_path / "eye.onnx", backbone(shape))
     task = files.prepare(backbone_task(), tmp_path)
-    x_BCT = np.random.default_rng(1).uniform(0, 255, (BATCH + 3, 1, HEIGHT * WIDTH)).astype(np.float32)
+    x_BCT = np.random.default_rng(1).uniform(0, 255, (35, 1, HEIGHT * WIDTH)).astype(np.float32)
     present_BM = np.ones((len(x_BCT), 1), np.bool_)
     present_BM[4] = False
     windows = WindowSet(
@@ -129,6 +130,21 @@ def test_features_are_those_of_the_scaled_windows_whatever_the_batch(
     want = features_of((x_BCT - CAMERA.offset) / CAMERA.scale)
     want[4] = 0
     np.testing.assert_allclose(found[:, :, 0], want, rtol=1e-5, atol=1e-5)
+
+
+def test_features_of_a_window_do_not_depend_on_the_windows_beside_it(tmp_path: Path) -> None:
+    write(tmp_path / "eye.onnx", quantized())
+    task = files.prepare(backbone_task(), tmp_path)
+    x_BCT = np.random.default_rng(1).uniform(0, 255, (9, 1, HEIGHT * WIDTH)).astype(np.float32)
+    x_BCT[3] *= 20
+    run = runs_of(task, paths_in(task, tmp_path))["camera"]
+    together = run(x_BCT)
+    assert together[:3].any(axis=1).all()
+    np.testing.assert_array_equal(together, np.concatenate([run(x_BCT[:2]), run(x_BCT[2:])]))
+    session = onnxruntime.InferenceSession(tmp_path / "eye.onnx", providers=["CPUExecutionProvider"])
+    scaled = ((x_BCT - CAMERA.offset) / CAMERA.scale).reshape(9, 1, HEIGHT, WIDTH)
+    (batch,) = session.run(None, {"pixels": scaled})
+    assert (batch[:3] != together[:3]).any(), "this model does depend on them, in one call"
 
 
 def test_one_of_several_outputs_may_be_named(tmp_path: Path) -> None:
