@@ -2,7 +2,7 @@
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -79,6 +79,8 @@ class MethodSpec(Generic[C]):
     tunable: tuple[str, ...] = ()
     """Prefixes of options that may change when a coordinator restarts: those of its own training and weights,
     on which neither devices nor the shapes of versions depend."""
+    experts: Callable[[Iterable[str]], frozenset[str]] = frozenset
+    """The experts among the blobs of a route or an update, for ``rounds.selection = "bandit"``."""
     several_targets: bool = False
     """Supports ``targets`` besides ``labels``, and modalities that are no inputs."""
     modality_kinds: tuple[ModalityKind, ...] = tuple(MODALITY_KINDS)

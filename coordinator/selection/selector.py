@@ -10,8 +10,9 @@ from coordinator.fleet.requirements import Requirements
 from coordinator.round_machine.commands import Select
 from coordinator.round_machine.events import RoundState, Rules
 from coordinator.selection import history
-from coordinator.selection.policies import Counts, SelectionInput, policy
+from coordinator.selection.policies import Counts, Experts, SelectionInput, policy
 from coordinator.storage.database import Database
+from models.registry import methods
 from models.seeds import derive_round_seed
 from protocol.cohort import salt_of, threshold
 from protocol.tasks.task import LABEL, Task
@@ -55,6 +56,8 @@ class DeviceSelector:
 
     def __post_init__(self) -> None:
         self._policy = policy(self.task.rounds.selection)
+        method = methods().get(self.task.method)
+        self._experts: Experts = frozenset if method is None else method.experts
 
     async def choose(
         self, command: Select, able: Sequence[str], state: RoundState, terms: Requirements
@@ -78,6 +81,7 @@ class DeviceSelector:
             history=await asyncio.to_thread(history.read, self.store, command.round, back) if back else (),
             tried=frozenset(state.invited),
             salt=salt,
+            experts=self._experts,
         )
         # A policy adds up thousands of rows, or computes thousands of places, so it runs in a thread.
         large = back or len(askable) > _LARGE

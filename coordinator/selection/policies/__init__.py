@@ -11,13 +11,13 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from coordinator.selection.policies.base import Counts, PastRound, Policy, Selection, SelectionInput
+from coordinator.selection.policies.base import Counts, Experts, PastRound, Policy, Selection, SelectionInput
 from protocol.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Counts", "PastRound", "Policy", "Selection", "SelectionInput", "policies", "policy"]
+__all__ = ["Counts", "Experts", "PastRound", "Policy", "Selection", "SelectionInput", "policies", "policy"]
 
 
 @cache

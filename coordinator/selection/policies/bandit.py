@@ -5,8 +5,9 @@ Load of Experts"): of device i before a round, over the rounds r that are over, 
 
     A_i = L_i / I_i + explore * sqrt(sum_r g^(t-r) / (I_i + sum_k P_k)),    g = discount,
 
-with the sums, discounted alike, L_i of its losses, I_i of the rounds that selected it, and P_k of the updates
-that moved blob k; k runs over the blobs of its route. The largest are chosen. Where the paper is silent:
+with the sums, discounted alike, L_i of its losses, I_i of the rounds that selected it, and P_k of the rounds
+in which any update moved expert k; k runs over the experts of its route, which the method names (DisentAFL's
+are the paper's (m, o, d); by default each blob is one). The largest are chosen. Where the paper is silent:
 
 - A device that was never selected comes before all others (its bound is taken as infinite), then the seed.
 - L_i is divided by the rounds in which it told a loss. A device that was selected and delivered nothing has
@@ -17,12 +18,21 @@ that moved blob k; k runs over the blobs of its route. The largest are chosen. W
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import islice
 from typing import Final
 
-from coordinator.selection.policies.base import NEEDED, PastRound, Policy, Selection, SelectionInput, everyone
+from coordinator.selection.policies.base import (
+    NEEDED,
+    Experts,
+    PastRound,
+    Policy,
+    Selection,
+    SelectionInput,
+    everyone,
+)
 from protocol.tasks.rounds import Rounds
 
 _NEGLIGIBLE: Final = 1e-3
@@ -41,7 +51,7 @@ class Sums:
         seen: device -> I_i.
         loss: device -> L_i.
         told: device -> the weights of the rounds in which it reported a loss.
-        sampled: blob -> P_k.
+        sampled: expert -> P_k.
     """
 
     rounds: float = 0.0
@@ -65,9 +75,10 @@ class Arm:
     words: str
 
 
-def sums(history: Sequence[PastRound], discount: float) -> Sums:
-    """Add up rounds; the newest weighs 1."""
+def sums(history: Sequence[PastRound], discount: float, experts: Experts = frozenset) -> Sums:
+    """Add up rounds; the newest weighs 1. ``experts``: as in :class:`SelectionInput`."""
     found = Sums()
+    among = cache(experts)  # many devices move the same blobs
     newest = max((past.round for past in history), default=0)
     for past in history:
         weight = discount ** (newest - past.round)
@@ -76,8 +87,7 @@ def sums(history: Sequence[PastRound], discount: float) -> Sums:
         _add(found.told, past.losses, weight)
         for device, loss in past.losses.items():
             found.loss[device] = found.loss.get(device, 0.0) + weight * loss
-        for names in past.moved.values():
-            _add(found.sampled, names, weight)
+        _add(found.sampled, frozenset[str]().union(*map(among, set(map(tuple, past.moved.values())))), weight)
     return found
 
 
@@ -86,18 +96,18 @@ def _add(to: dict[str, float], names: Iterable[str], weight: float) -> None:
         to[name] = to.get(name, 0.0) + weight
 
 
-def arm(device: str, route: Sequence[str], found: Sums, unknown_loss: float, explore: float) -> Arm:
+def arm(device: str, route: Collection[str], found: Sums, unknown_loss: float, explore: float) -> Arm:
     """One device's bound.
 
     Args:
         device: its name.
-        route: names of the blobs that it may need.
+        route: the experts of the blobs that it may need.
         found: sums over the rounds before.
         unknown_loss: for a device that reported none.
         explore: weight of the second term.
     """
     seen = found.seen.get(device, 0.0)
-    experts = sum(found.sampled.get(name, 0.0) for name in dict.fromkeys(route))
+    experts = math.fsum(found.sampled.get(name, 0.0) for name in set(route))
     if not seen:
         return Arm(device, math.inf, words=f"never selected, experts {experts:.1f}")
     mean = found.mean_loss(device)
@@ -111,11 +121,13 @@ def arm(device: str, route: Sequence[str], found: Sums, unknown_loss: float, exp
 def rank(draw: SelectionInput) -> list[Arm]:
     """All candidates, the best first."""
     options = draw.rounds.bandit
-    found = sums(draw.history, options.discount)
+    among = cache(draw.experts)
+    found = sums(draw.history, options.discount, draw.experts)
     known = [loss for device in sorted(found.told) if (loss := found.mean_loss(device)) is not None]
     unknown = statistics.median(known) if known else 0.0
     arms = [
-        arm(device, draw.routes.get(device, ()), found, unknown, options.explore) for device in draw.order()
+        arm(device, among(tuple(draw.routes.get(device, ()))), found, unknown, options.explore)
+        for device in draw.order()
     ]
     return sorted(
         arms, key=lambda a: (a.device in draw.tried, -a.score)

@@ -10,6 +10,8 @@ from protocol.tasks.rounds import Rounds
 
 Counts = Mapping[str, Sequence[int]]
 """Per modality, windows per class; one number where devices learn without labels."""
+Experts = Callable[[Sequence[str]], frozenset[str]]
+"""Names of blobs -> the experts among them (``MethodSpec.experts``)."""
 EVERYONE: Final = "every eligible device takes part"
 NEEDED: Final = "a round needs a device that trains"
 
@@ -45,6 +47,7 @@ class SelectionInput:
         routes: device -> names of the blobs that it may need.
         history: the rounds before, in order; as many as the policy looks back, or as there are.
         tried: devices that did not deliver in an earlier attempt of this round.
+        experts: names of blobs -> the experts among them (``MethodSpec.experts``).
         salt: of the round, for places (``protocol.cohort``); empty: made from the seed.
     """
 
@@ -58,6 +61,7 @@ class SelectionInput:
     history: Sequence[PastRound] = ()
     tried: Collection[str] = ()
     salt: str = ""
+    experts: Experts = frozenset
 
     def order(self) -> list[str]:
         """The candidates in the seed's order."""

@@ -59,6 +59,7 @@ class Choice:
             rounds=rounds,
             routes=self._routes,
             history=self.history.past()[-back:] if back else (),
+            experts=spec.experts,
         )
         return self._policy.choose(draw).devices
 

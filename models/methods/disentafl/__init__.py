@@ -14,7 +14,8 @@ the paper leaves a choice:
 - MoTE's experts are linear, so that Z may have any sign; the activation (GELU) stands before MoME's.
 - The windows that judge a domain are drawn anew in every round: little data is all needed to train.
 - Distillation (-KD) draws a window's ``Z[m, o]`` to the fleet's mean of its class of o, and ``Z[m, shared]``
-  to that of each target's class in turn.
+  to that of each target's class in turn. Of a regression or a generation, which has no classes, it draws the
+  batch's mean: one row for all windows would leave nothing to tell them apart by.
 - (m, o) names one knowledge type in (11): MoTE's expert and MoME's travel together.
 - L_orth is the mean squared cosine between pairs of knowledge types: the paper's sum of inner products has no
   lower bound. L_align is the mean squared distance of ``h_share`` over pairs of different modalities: the
@@ -24,7 +25,9 @@ the paper leaves a choice:
 - The mean over the devices that hold a knowledge type is plain: every weight is 1.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterable
+from itertools import product
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -34,6 +37,10 @@ from protocol.base import Frozen, Share
 Positive = Annotated[float, Field(gt=0, le=10)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
 Family = Literal["mode", "mote", "mome"]
+
+
+SHARED: Final = "_shared"
+"""In place of a modality or a target: what all of them share. No modality or target can have this name."""
 
 
 class DisentAflConfig(Frozen):
@@ -116,6 +123,19 @@ def _personal(config: DisentAflConfig) -> tuple[str, ...]:
     return (("base", "domain", "expert", "decoder") if config.own_share else ()) + last
 
 
+def experts(names: Iterable[str]) -> frozenset[str]:
+    """The paper's experts (m, o, d) among the blobs of a route or of an update, for the bandit's P_k.
+
+    I x O x D of what the blobs read, predict and hold domain experts of; what is shared has no part in it.
+    Without domain experts, and with ``kd``, which sends none, d is left out.
+    """
+    blobs = [(part, *rest.rpartition(".")[::2]) for part, _, rest in (name.partition("/") for name in names)]
+    pairs = {(m, o) for part, m, o in blobs if part in {"expert", "features"} and SHARED not in {m, o}}
+    kd = any(part == "features" for part, _, _ in blobs)
+    domains = {d for part, _, d in blobs if part == "domain"} if not kd else set()
+    return frozenset(f"{m}.{o}.{d}" for (m, o), d in product(pairs, domains or {""}))
+
+
 METHOD = MethodSpec(
     name="disentafl",
     title="Modality-task agnostic federated learning by routed experts",
@@ -143,6 +163,7 @@ METHOD = MethodSpec(
     optimised=("base", "domain", "expert", "decoder", "last"),
     rounded=("base", "domain", "expert", "decoder", "last"),
     routed=True,
+    experts=experts,
     several_targets=True,
     generated_kinds=("stream", "image", "vector"),
 )

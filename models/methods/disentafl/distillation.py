@@ -1,7 +1,8 @@
 """DisentAFL-KD on a device: the fleet's features as distillation targets, and its own. Imports torch.
 
 A window's feature ``Z[m, o]`` is compared with the fleet's mean of its class of target o; ``Z[m, shared]``
-with that of each target's class in turn.
+with that of each target's class in turn. A target without classes (a regression, a generation) has one row;
+there the batch's mean is compared with it, as the paper names no rule for these.
 
 Shapes: B windows, M modalities of the route and, last, the shared one; J the columns of Z that a target uses,
 its own and the shared one; K rows of a target, F latent.
@@ -16,10 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.contract import Blobs, FloatArray
-from models.methods.disentafl import losses
+from models.methods.disentafl import SHARED, losses
 from models.methods.disentafl.network.batch import Truth
 from models.methods.disentafl.network.supernet import Subnet, SupernetView
-from models.methods.disentafl.routing.blob_names import SHARED
 from models.methods.disentafl.routing.mean_features import blob_name, rounds_name, rows_of, values_name
 from protocol.tasks.task import Target, Task
 
@@ -79,9 +79,8 @@ class FleetTeacher:
             counts_BMJ = seen_MJK[:, :, class_B].permute(2, 0, 1) & seen.there_BM[:, :, None]
             counts_BMJ = counts_BMJ & truth[target.name].labelled_B[:, None, None]
             z_BMJF = seen.z_BMOF[:, :, list(_columns(self.net, o))]
-            found.append(
-                losses.distillation(z_BMJF.flatten(1, 2), known_BMJF.flatten(1, 2), counts_BMJ.flatten(1))
-            )
+            pull = losses.distillation if target.kind == "classification" else losses.mean_distillation
+            found.append(pull(z_BMJF.flatten(1, 2), known_BMJF.flatten(1, 2), counts_BMJ.flatten(1)))
         return torch.stack(found).mean()
 
 

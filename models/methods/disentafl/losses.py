@@ -70,6 +70,23 @@ def distillation(z_BQF: Tensor, known_BQF: Tensor, counts_BQ: Tensor) -> Tensor:
     return _mean(torch.square(z_BQF - known_BQF.detach()).mean(dim=2), counts_BQ)
 
 
+def mean_distillation(z_BQF: Tensor, known_BQF: Tensor, counts_BQ: Tensor) -> Tensor:
+    """DisentAFL-KD of a target without classes: the batch's mean feature is drawn to the fleet's mean one.
+
+    Its windows have one row. Drawn to it one by one, they would all become one point, and nothing would be
+    left to generate or to measure by.
+
+    Args:
+        z_BQF: the device's features.
+        known_BQF: the fleet's, the same for every window; no gradient flows into them.
+        counts_BQ: bool; whether the window has the modality and the target, and the fleet the row.
+    """
+    count_Q = counts_BQ.sum(dim=0)
+    apart_BQF = torch.where(counts_BQ[:, :, None], z_BQF - known_BQF.detach(), 0.0)
+    mean_QF = apart_BQF.sum(dim=0) / count_Q.clamp(min=1)[:, None]
+    return _mean(torch.square(mean_QF).mean(dim=1), count_Q > 0)
+
+
 def total(
     objectives: Sequence[Tensor], align: Tensor, orthogonal: Tensor, weights: tuple[float, float]
 ) -> Tensor:

@@ -15,11 +15,11 @@ from models.aggregation.prototype_median import row_fold
 from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update
 from models.header_checks import check_counts, check_weight_one
-from models.methods.disentafl import DisentAflConfig
+from models.methods.disentafl import SHARED, DisentAflConfig
 from models.methods.disentafl.messages import DisentMessage
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing import mean_features as features
-from models.methods.disentafl.routing.blob_names import SHARED, config_of, known, route
+from models.methods.disentafl.routing.blob_names import config_of, known, route
 from models.partials import FoldParts
 from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused

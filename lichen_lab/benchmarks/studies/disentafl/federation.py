@@ -76,7 +76,13 @@ class TargetFederation(study.Federation):
         routes = {name: self.site.server.route(self.task, m.profile) for name, m in self.members.items()}
         seed = int(np.random.SeedSequence([self.task.seed, round_]).generate_state(1)[0])
         draw = SelectionInput(
-            counts, rounds.devices_per_round, seed, rounds=rounds, routes=routes, history=self._history
+            counts,
+            rounds.devices_per_round,
+            seed,
+            rounds=rounds,
+            routes=routes,
+            history=self._history,
+            experts=method(NAME).experts,
         )
         return [self.everybody[name] for name in policy(rounds.selection).choose(draw).devices]
 

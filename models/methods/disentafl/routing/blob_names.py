@@ -13,14 +13,10 @@
 
 from collections.abc import Iterable
 from itertools import product
-from typing import Final
 
 from models.contract import Profile
-from models.methods.disentafl import METHOD, DisentAflConfig
+from models.methods.disentafl import METHOD, SHARED, DisentAflConfig
 from protocol.tasks.task import Task
-
-SHARED: Final = "_shared"
-"""In place of a modality or a target: what all of them share. No modality or target can have this name."""
 
 
 def config_of(task: Task) -> DisentAflConfig:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import Blobs, FloatArray, Profile
-from models.methods.disentafl.routing.blob_names import SHARED, config_of, route
+from models.methods.disentafl import SHARED
+from models.methods.disentafl.routing.blob_names import config_of, route
 from protocol.tasks.task import Task
 
 PART: Final = "features"

@@ -16,6 +16,7 @@ from coordinator.status.history import read as history
 from coordinator.storage import schema
 from coordinator.storage.database import Database
 from coordinator.task import load_task
+from models.registry import method
 from protocol.errors import Misconfigured
 from protocol.messages import ModalityState
 from protocol.tasks.rounds import Bandit, Rounds
@@ -123,10 +124,10 @@ def test_the_sums_are_those_of_the_paper() -> None:
     assert found.mean_loss("a") == pytest.approx((2.0 / 8 + 1.0 / 4) / 0.375)
     assert found.mean_loss("b") == pytest.approx((1.0 / 8 + 0.5) / 1.125)
     assert found.mean_loss("c") is None
-    assert found.sampled == {"base/x": 0.125 * 2 + 0.25, "base/y": 1.125}
+    assert found.sampled == {"base/x": 0.125 + 0.25, "base/y": 1.125}, "once a round, by however many devices"
     one = arm("b", ("base/x", "base/y", "base/x"), found, 9.9, explore=2.0)
-    assert one.score == pytest.approx(0.625 / 1.125 + 2 * math.sqrt(1.375 / (1.125 + 0.5 + 1.125)))
-    assert one.words == "loss 0.56, seen 1.1 of 1.4 rounds, experts 1.6"
+    assert one.score == pytest.approx(0.625 / 1.125 + 2 * math.sqrt(1.375 / (1.125 + 0.375 + 1.125)))
+    assert one.words == "loss 0.56, seen 1.1 of 1.4 rounds, experts 1.5"
 
 
 def ranked(history, candidates, **changes) -> list[str]:
@@ -142,7 +143,8 @@ def test_the_bandit_prefers_the_new_then_large_losses_and_then_seldom_seen_exper
     assert ranked(HISTORY, "abz", rounds=exploring(1.0))[0] == "z", "never seen"
     assert ranked(HISTORY, "ab", rounds=exploring(0.0)) == ["a", "b"]
     twins = (
-        PastRound(1, frozenset("ab"), {"a": 1.0, "b": 1.0}, {"a": ("e/1",), "b": ("e/2",), "q": ("e/2",)}),
+        PastRound(1, frozenset("ab"), {"a": 1.0, "b": 1.0}, {"a": ("e/1",), "b": ("e/2",)}),
+        PastRound(2, frozenset("q"), {}, {"q": ("e/2",)}),
     )
     routes = {"a": ("e/1",), "b": ("e/2",)}
     for seed in range(6):
@@ -154,6 +156,24 @@ def test_the_bandit_prefers_the_new_then_large_losses_and_then_seldom_seen_exper
     assert chosen.why["z"] == "never selected, experts 0.0"
     assert set(chosen.passed) == {"a", "b", "c"}
     assert chosen.passed["c"].startswith("loss unknown (0.94 assumed), seen 0.2 of 1.4 rounds")
+
+
+def test_experts_are_those_of_the_method_and_count_once_a_round() -> None:
+    """Else the sum grows with the devices of a round and with parts that all have, and explores nothing."""
+    shared = ("base/acc", "decoder/label", "expert/_shared._shared", "expert/acc._shared", "last/label")
+    own = {d: (*shared, "expert/acc.label", f"domain/acc.{d}") for d in (0, 1)}
+    moved = {f"d{i}": own[i % 2] for i in range(8)}
+    past_ = (PastRound(1, frozenset(moved), dict.fromkeys(moved, 1.0), moved),)
+    experts = method("disentafl").experts
+    assert sums(past_, 0.9, experts).sampled == {"acc.label.0": 1.0, "acc.label.1": 1.0}
+    route = (*shared, "expert/acc.label", "domain/acc.0", "domain/acc.1", "domain/acc.2", "gate/acc")
+    draw = SelectionInput(
+        some("ef"), 1, 0, history=past_, routes={"e": route, "f": ("base/x",)}, experts=experts
+    )
+    assert {one.device: one.words for one in rank(draw)} == {
+        "e": "never selected, experts 2.0",
+        "f": "never selected, experts 0.0",
+    }
 
 
 def test_a_lie_about_a_loss_puts_nobody_who_delivers_nothing_before_those_who_deliver() -> None:

@@ -91,3 +91,15 @@ def test_distillation_pulls_the_devices_features_and_never_the_fleets():
 def test_the_total_is_the_mean_over_targets_and_weighs_the_auxiliary_losses():
     one = torch.tensor(1.0)
     assert float(losses.total([one, 3 * one], 5 * one, 7 * one, (0.1, 0.01))) == pytest.approx(2.57)
+
+
+def test_without_classes_the_mean_of_a_batch_is_distilled_and_no_window():
+    z_BQF = torch.tensor([[[1.0], [5.0]], [[3.0], [9.0]], [[99.0], [7.0]]], requires_grad=True)
+    counts_BQ = torch.tensor([[True, False], [True, False], [False, False]])
+    loss = losses.mean_distillation(z_BQF, torch.ones(3, 2, 1), counts_BQ)
+    assert float(loss.detach()) == pytest.approx(1.0), "(1 + 3) / 2 is one away"
+    loss.backward()
+    assert z_BQF.grad is not None
+    assert z_BQF.grad.flatten().tolist() == pytest.approx([1, 0, 1, 0, 0, 0]), "all move alike, none together"
+    nobody = losses.mean_distillation(z_BQF, torch.ones(3, 2, 1), torch.zeros(3, 2, dtype=torch.bool))
+    assert float(nobody.detach()) == 0

@@ -8,11 +8,12 @@ import torch
 from torch.nn import functional
 
 from models.contract import Blobs, Profile
+from models.methods.disentafl import SHARED
 from models.methods.disentafl.client import make_client
 from models.methods.disentafl.network.attention import AttentionEncoder
 from models.methods.disentafl.network.inference import RouteModel, predictions
 from models.methods.disentafl.network.supernet import Subnet, part, subnet
-from models.methods.disentafl.routing.blob_names import SHARED, config_of, profile_of, route
+from models.methods.disentafl.routing.blob_names import config_of, profile_of, route
 from models.tensors import flatten
 from protocol.errors import Misconfigured, Refused
 from protocol.output_names import outputs

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from models.contract import Profile
 from models.data import window_set
 from models.methods.disentafl.client import make_client
 from models.methods.disentafl.personal import blended
@@ -114,3 +115,21 @@ def test_distillation_draws_features_to_the_fleets():
         return train(task, learnable(task), state, profile=ACC).metrics["distil"]
 
     assert apart(5.0) < apart(0.0) / 2
+
+
+def test_distillation_leaves_windows_of_a_target_without_classes_apart():
+    """Its windows have one row: drawn to it one by one, nothing would be left to generate or measure by."""
+    task = small(aggregate="kd", domains=1, epochs=20, distil=50.0, align=0.0, orthogonal=0.0)
+    profile = Profile(("acc",), ("speed",))
+    state, windows = on(task, whole(task), profile), learnable(task)
+    for blob in [name for name in state if name.startswith("features/")]:
+        values, rounds = (f"{blob}/{part}" for part in ("values", "rounds"))
+        shape, count = state[blob][values].shape, len(state[blob][rounds])
+        state[blob] = {values: np.full(shape, 0.5, np.float32), rounds: np.ones(count, np.float32)}
+    result = train(task, windows, state, profile=profile)
+    net = make_client().inference_model(task, blended(config_of(task), state, result.private)).net
+    with torch.no_grad():
+        seen = net(torch.ones(48, 1, dtype=torch.bool), torch.from_numpy(windows.x["acc"]))
+    z_BQF = seen.z_BMOF.flatten(1, 2)
+    assert float((z_BQF.mean(dim=0) - 0.5).abs().max()) < 0.2, "their mean is drawn to the fleet's"
+    assert float(z_BQF.var(dim=0).sum(dim=0).mean()) > 0.03, "a tenth of it where each window is drawn there"
