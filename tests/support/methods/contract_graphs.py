@@ -37,12 +37,13 @@ def graph_of(task: Task, seed: int, missing: float = 0.0) -> KeyedGraph:
         for r, step in enumerate(STEPS)
         if (thing + step) % THINGS in place and rng.random() < 0.9
     ]
-    present_EM = np.ones((len(place), 2), np.bool_)
-    present_EM[:, 1] = rng.random(len(place)) >= missing
+    parts = () if task.graph is None else task.graph.features
+    present_EM = np.ones((len(place), len(parts)), np.bool_)
+    present_EM[:, 1:2] = rng.random((len(place), 1)) >= missing
     angle_E1 = 2 * np.pi * thing_E[:, None] / THINGS
     features = {
-        name: np.where(present_EM[:, m, None], np.cos(angle_E1 * np.arange(1, dim + 1) / 2), 0.0)
-        for m, (name, dim) in enumerate((("text", 5), ("picture", 3)))
+        part.name: np.where(present_EM[:, m, None], np.cos(angle_E1 * np.arange(1, part.dim + 1) / 2), 0.0)
+        for m, part in enumerate(parts)
     }
     graph = KnowledgeGraph(
         tuple(f"thing {thing}" for thing in thing_E),

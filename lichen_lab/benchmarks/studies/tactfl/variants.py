@@ -42,15 +42,16 @@ BASELINES: Final[Mapping[str, str]] = {
 """Title of each."""
 LABELLED_ONLY: Final = BASELINES[LABELLED]
 
-TACTFL: Final = "TACTFL"
-TACTFL_PLAIN: Final = "TACTFL, the paper's pieces alone"
-TACTFL_PLAIN_TUNED: Final = "TACTFL, the paper's pieces alone, fine-tuned"
-TACTFL_TUNED: Final = "TACTFL, fine-tuned"
-TACTFL_SHORTER_TUNED: Final = "TACTFL, segments of .7, fine-tuned"
+TACTFL: Final = "TACTFL extended"
+"""With our additions to the paper (:data:`OPTIONS`); the paper's method is :data:`TACTFL_PLAIN`."""
+TACTFL_PLAIN: Final = "TACTFL (the paper's pieces)"
+TACTFL_PLAIN_TUNED: Final = "TACTFL (the paper's pieces), fine-tuned"
+TACTFL_TUNED: Final = "TACTFL extended, fine-tuned"
+TACTFL_SHORTER_TUNED: Final = "TACTFL extended, segments of .7, fine-tuned"
 AUTOENCODER_TUNED: Final = "autoencoder, fine-tuned"
-NO_SIMILARITY: Final = "TACTFL without similarity weights"
-NO_SIMILARITY_TUNED: Final = "TACTFL without similarity weights, fine-tuned"
-NO_CONTRAST_TUNED: Final = "TACTFL without contrast, fine-tuned"
+NO_SIMILARITY: Final = "TACTFL extended, equal weights"
+NO_SIMILARITY_TUNED: Final = "TACTFL extended, equal weights, fine-tuned"
+NO_CONTRAST_TUNED: Final = "random encoders, fine-tuned"
 
 
 F1: Final = "F1, mean over classes, %"
