@@ -2,18 +2,14 @@
 
 It is no dependency of ours, and wants an environment of its own: ``python3.11 -m venv ha``, ``ha/bin/pip
 install homeassistant==2024.3.3 paho-mqtt==1.6.1`` (the last release for Python 3.11, and what its MQTT
-integration asks for), then ``LICHEN_HOME_ASSISTANT=ha/bin/python pytest tests/e2e/test_home_assistant.py``.
+integration asks for), then ``LICHEN_HOME_ASSISTANT=ha/bin/python pytest tests/e2e/test_home_assistant*.py``.
+Labels through it: ``test_home_assistant_labels.py``.
 """
 
 import asyncio
 import json
-import os
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from edge_agent.publish.home_assistant import sensors
 from edge_agent.publish.service import Publishing, predictions_link
@@ -21,18 +17,10 @@ from runtime.clock import SystemClock
 from runtime.mqtt.link import Link
 from tests.support.network.brokers import BrokerProcess, broker
 from tests.support.sensors.home_assistant import wrong
+from tests.support.sensors.home_assistant_process import SCRIPT, python, started
 from tests.support.sensors.publishing import ALL, line, manifest_of, settings_of
 
-__all__ = ["broker"]
-SCRIPT = str(Path(__file__).parents[1] / "support" / "sensors" / "home_assistant_core.py")
-
-
-@pytest.fixture
-def python() -> str:
-    found = os.environ.get("LICHEN_HOME_ASSISTANT")
-    if not found:
-        pytest.skip("SKIPPED LOUDLY: LICHEN_HOME_ASSISTANT names no interpreter that has Home Assistant")
-    return found
+__all__ = ["broker", "python"]
 
 
 def cases() -> list[tuple[str, dict[str, Any]]]:
@@ -76,48 +64,16 @@ def test_home_assistant_judges_as_our_schema_does(python: str) -> None:
     assert ours.count(False) == 1 + len(ALL)
 
 
-class Watched:
-    """A running Home Assistant, and what it says of its sensors."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self.sensors: dict[str, dict[str, Any]] = {}
-
-    async def told(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        said: dict[str, Any] = json.loads(await self._process.stdout.readline())
-        if "id" in said:
-            self.sensors[said.pop("id")] = said
-        return said
-
-    async def until(
-        self, true: Callable[[dict[str, dict[str, Any]]], object], again: Callable[[], None] = lambda: None
-    ) -> None:
-        """Wait; ``again`` is done each second: it listens to a new sensor's topic only after a while."""
-        async with asyncio.timeout(60):
-            while not true(self.sensors):
-                again()
-                try:
-                    await asyncio.wait_for(self.told(), 1.0)
-                except TimeoutError:
-                    continue
-
-
 async def test_home_assistant_shows_what_is_predicted_and_forgets_what_is_not(
     python: str, broker: BrokerProcess
 ) -> None:
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        python, SCRIPT, "live", str(broker.port), stdin=pipe, stdout=pipe
-    )
     settings = settings_of(port=broker.port, home_assistant=True)
     link = predictions_link(settings, Link)
     assert settings.infer.mqtt is not None
     assert link is not None
     made = Publishing(settings, settings.infer.mqtt, link, SystemClock())
     tasks = [asyncio.create_task(run()) for run in made.services().values()]
-    home = Watched(process)
-    assert (await home.told())["mqtt"] == "loaded"
+    home = await started(python, broker.port)
     made.offer([line(1)], manifest_of(*ALL))
     await home.until(lambda found: len(found) == 1 + len(ALL))
     states = {
@@ -131,9 +87,9 @@ async def test_home_assistant_shows_what_is_predicted_and_forgets_what_is_not(
         lambda found: {name: one.get("state") for name, one in found.items()} == states,
         lambda: made.offer([line(2)], manifest_of(*ALL)),
     )
-    shown = home.sensors["sensor.barn_1_activity"]
+    shown = home.entities["sensor.barn_1_activity"]
     assert (shown["confidence"], shown["missing"], shown["version"]) == (0.88, ["acc"], 7)
-    assert home.sensors["sensor.barn_1_skin_temperature"]["unit_of_measurement"] == "°C"
+    assert home.entities["sensor.barn_1_skin_temperature"]["unit_of_measurement"] == "°C"
     made.offer([line(3, targets=False)], manifest_of())
     await home.until(lambda found: sum("gone" in one for one in found.values()) == len(ALL))
     await home.until(
@@ -142,11 +98,8 @@ async def test_home_assistant_shows_what_is_predicted_and_forgets_what_is_not(
     )
     await made.send_offline()
     await home.until(lambda found: found["sensor.barn_1_activity"].get("state") == "unavailable")
-    assert process.stdin is not None
-    process.stdin.close()
-    while "devices" not in (said := await home.told()):
-        pass
+    said = await home.end()
     assert [one[:3] for one in said["devices"]] == [["barn-1", "lichen", "activity"]]
     for task in tasks:
         task.cancel()
-    await asyncio.wait([*tasks, asyncio.create_task(process.wait())])
+    await asyncio.wait(tasks)

@@ -25,9 +25,10 @@ from runtime.process.daemon import Progress
 from tests.support.agent.serving import TASK, judged
 from tests.support.network.brokers import BrokerProcess, mosquitto
 from tests.support.network.links import quick, running
+from tests.support.sensors.home_assistant_process import python, started
 from tests.support.services import beside, until
 
-__all__ = ["mosquitto"]
+__all__ = ["mosquitto", "python"]
 pytestmark = pytest.mark.mosquitto
 STATE, SET, PRESS = "lichen/d/label", "lichen/d/label/set", "lichen/d/label/press"
 NODE = node_of("f", "d")
@@ -203,3 +204,25 @@ async def test_switched_off_nothing_is_accepted_and_old_entities_are_removed(
         await site.press("newest")
         await asyncio.sleep(0.3)
         assert site.state.get("window") is None
+
+
+async def test_home_assistant_itself_labels_a_window(
+    python: str, mosquitto: BrokerProcess, tmp_path: Path
+) -> None:
+    async with device(mosquitto, tmp_path) as site:
+        home = await started(python, mosquitto.port)
+        label, newest = "select.d_label_of_a_window", "button.d_newest_window"
+        await home.until(lambda found: {label, newest} <= found.keys())
+        await home.until(lambda found: found[newest]["state"] != "unavailable")
+        assert home.entities[label]["options"] == ["slow", "middle", "fast"]
+        site.add(6, seed=1)
+        await home.call("button", "press", entity_id=newest)
+        await home.until(lambda found: found[label].get("reason") == "the newest window")
+        window = home.entities[label]["window"]
+        await home.call("select", "select_option", entity_id=label, option="fast")
+        await home.until(lambda found: (found[label].get("last") or {}).get("window") == window)
+        assert site.stored() == [2]
+        await home.call("button", "press", entity_id="button.d_undo_last_label")
+        await home.until(lambda found: not found[label].get("last"))
+        assert site.stored() == []
+        await home.end()

@@ -2,11 +2,13 @@
 
 ``judge``: reads pairs of discovery topic and payload, writes the MQTT integration's errors for each. ``live
 PORT``: runs the core with its MQTT integration against a broker on this machine, without web server, until
-the standard input ends, and writes a line for each change of a sensor.
+the standard input ends, and writes a line for each change of an entity. Each line of the input is a call of a
+service: its domain, its name and its data.
 """
 
 import asyncio
 import json
+import queue
 import sys
 import tempfile
 from pathlib import Path
@@ -15,19 +17,21 @@ from unittest.mock import MagicMock
 
 import voluptuous
 from homeassistant import bootstrap, config_entries, core, loader
+from homeassistant.components.mqtt import button, select, sensor
 from homeassistant.components.mqtt.discovery import TOPIC_MATCHER
-from homeassistant.components.mqtt.sensor import DISCOVERY_SCHEMA
 from homeassistant.const import __version__
 from homeassistant.helpers import device_registry
 
 PREFIX = "homeassistant/"
+SCHEMAS = {"button": button, "select": select, "sensor": sensor}
 
 
 def judge(topic: str, payload: dict[str, Any]) -> str:
-    if not TOPIC_MATCHER.fullmatch(topic.removeprefix(PREFIX)):
+    found = TOPIC_MATCHER.fullmatch(topic.removeprefix(PREFIX))
+    if found is None:
         return "topic"
     try:
-        DISCOVERY_SCHEMA(payload)
+        SCHEMAS[found["component"]].DISCOVERY_SCHEMA(payload)
     except voluptuous.Invalid as error:
         return str(error)
     return ""
@@ -58,11 +62,15 @@ async def started(port: int, folder: str) -> core.HomeAssistant:
 
 async def live(port: int, folder: str) -> None:
     hass = await started(port, folder)
-    over = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    calls: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
+    over = asyncio.get_running_loop().run_in_executor(None, listen, calls)
     seen: dict[str, Any] = {}
     while not over.done():
         await asyncio.sleep(0.05)
-        now = {s.entity_id: {"state": s.state, **s.attributes} for s in hass.states.async_all("sensor")}
+        while not calls.empty():
+            await hass.services.async_call(*calls.get(), blocking=True)
+        entities = hass.states.async_all(tuple(SCHEMAS))
+        now = {s.entity_id: {"state": s.state, **s.attributes} for s in entities}
         for name in seen.keys() | now.keys():
             if now.get(name) != seen.get(name):
                 say({"id": name, **now.get(name, {"gone": True})})
@@ -70,6 +78,11 @@ async def live(port: int, folder: str) -> None:
     devices = device_registry.async_get(hass).devices.values()
     say({"devices": [[one.name, one.manufacturer, one.model, one.sw_version] for one in devices]})
     await hass.async_stop(force=True)
+
+
+def listen(calls: "queue.SimpleQueue[list[Any]]") -> None:
+    for line in sys.stdin:
+        calls.put(json.loads(line))
 
 
 def say(told: dict[str, Any]) -> None:
