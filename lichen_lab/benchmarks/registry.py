@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lichen_lab.benchmarks.study.study import Study
 
 _MODULES: Final = {
+    "av_mnist": "suite.kinds.av_mnist",
     "bytes": "suite.training_bytes",
     "calls": "suite.call_counts",
     "console": "suite.console",
@@ -45,6 +46,7 @@ _MODULES: Final = {
 }
 """Name of a benchmark -> its module, below ``lichen_lab.benchmarks``."""
 WORDS: Final = {
+    "av_mnist": "A fleet that sees and hears digits, some devices lacking one, against central training.",
     "bytes": "Bytes of a whole training, both ways, beside float32 everywhere and the raw samples; accuracy.",
     "calls": "Functions and files that one update enters, from sample to receipt, from fold to prediction.",
     "console": "The console for 10,000 devices: paint, bytes, sorting, delay of news, what 20 viewers cost.",

@@ -26,6 +26,7 @@ class TwoWays:
         task: with the seed.
         devices: by name.
         test: windows that no device has.
+        at_once: how many devices of the fleet train as one computation.
     """
 
     dataset: str
@@ -33,6 +34,7 @@ class TwoWays:
     task: Task
     devices: Mapping[str, WindowSet]
     test: WindowSet
+    at_once: int = 1
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,14 @@ def compared(cases: Iterable[Callable[[], TwoWays]], say: Say) -> Iterator[TwoSc
         say(f"{case.dataset}, {case.setting}, seed {seed}")
         ways = {FLEET: case.devices, CENTRAL: {CENTRAL: concat([*case.devices.values()])}}
         histories = {
-            way: simulate(case.task, devices, case.test, seed, evaluate_every=rounds)
+            way: simulate(
+                case.task,
+                devices,
+                case.test,
+                seed,
+                evaluate_every=rounds,
+                devices_at_once=case.at_once if way == FLEET else 1,
+            )
             for way, devices in ways.items()
         }
         reached = {}

@@ -1,7 +1,8 @@
 """What a fleet of cameras reaches with ``cnn2d``, against central training on the same images.
 
 MNIST and Fashion-MNIST. Ten devices with 300 images each, whose classes are uneven (Dirichlet 0.5); evaluated
-on the official 10,000 test images.
+on the official 10,000 test images. Epochs and batches were chosen on images of the training part, with a seed
+that is not measured.
 """
 
 from collections.abc import Iterator
@@ -25,11 +26,11 @@ SETS: Final = {
     "MNIST": (av_mnist.FOLDER, av_mnist.LABELS),
     "Fashion-MNIST": (av_mnist.FASHION, av_mnist.CLOTHING),
 }
-SETTING: Final = "10 devices, 300 images each, Dirichlet 0.5, 20 rounds"
+SETTING: Final = "10 devices, 300 images each, Dirichlet 0.5, 12 rounds of 3 epochs"
 ACCURACY: Final = "accuracy on the test images, %"
 _DEVICES: Final = 10
 _EACH: Final = 300
-_ROUNDS: Final = 20
+_ROUNDS: Final = 12
 _PURPOSE: Final = 31
 _CAMERA: Final = Modality(
     name="camera", kind="image", channels=1, height=28, width=28, rate_hz=1, offset=64.0, scale=80.0
@@ -37,17 +38,17 @@ _CAMERA: Final = Modality(
 
 
 def task_of(dataset: str, seed: int, rounds: int = _ROUNDS) -> Task:
-    """One camera, four convolutions, an epoch a round."""
+    """One camera, three convolutions, three epochs a round in small batches: 90 steps of a device."""
     return Task(
         name="images",
         labels=SETS[dataset][1],
         modalities=(_CAMERA,),
         window=Window(length_s=1, stride_s=1),
         network=Network(
-            encoders={_CAMERA.name: Encoder(kind="cnn2d", width=16, depth=4)}, feature_dim=64, hidden_dim=64
+            encoders={_CAMERA.name: Encoder(kind="cnn2d", width=8, depth=3)}, feature_dim=64, hidden_dim=64
         ),
         rounds=Rounds(count=rounds),
-        config={"epochs": 1, "batch": 32, "lr": 0.08},
+        config={"epochs": 3, "batch": 10, "lr": 0.08},
         seed=seed,
     )
 
@@ -65,7 +66,7 @@ def fleet(dataset: str, seed: int, rounds: int = _ROUNDS, tests: int | None = No
     devices = {f"d{i}": windows_of(image_BHW[at], class_B[at]) for i, at in enumerate(pools)}
     unseen_BHW, unseen_B = av_mnist.images("test", SETS[dataset][0])
     test = windows_of(unseen_BHW[:tests], unseen_B[:tests])
-    return TwoWays(dataset, SETTING, task_of(dataset, seed, rounds), devices, test)
+    return TwoWays(dataset, SETTING, task_of(dataset, seed, rounds), devices, test, at_once=_DEVICES)
 
 
 def _cases(quick: bool) -> Iterator[partial[TwoWays]]:  # noqa: FBT001 - as run()

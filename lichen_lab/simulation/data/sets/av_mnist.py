@@ -68,7 +68,7 @@ def load(part: Part, seed: int = 0, limit: int | None = None) -> DataSplit:
     image_BHW, digit_B = images(part)
     sounds = fsdd.load()
     rng = np.random.default_rng(seed)
-    partner_B = _partners(digit_B, sounds.digit, sounds.of(part), rng)
+    partner_B = partners(digit_B, sounds.digit, sounds.of(part), rng)
     if limit is not None and limit < len(digit_B):
         kept = np.sort(rng.choice(len(digit_B), limit, replace=False))
         image_BHW, digit_B, partner_B = image_BHW[kept], digit_B[kept], partner_B[kept]
@@ -98,13 +98,23 @@ def images(part: Part, folder: str = FOLDER) -> tuple[NDArray[np.uint8], NDArray
     return pixels, digits.astype(np.int64)
 
 
-def _partners(
+def partners(
     digit_B: NDArray[np.int64],
     said_S: NDArray[np.int64],
     candidates: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """For each image the index of a recording of its digit, drawn uniformly."""
+    """For each image the index of a recording of its digit, drawn uniformly.
+
+    Args:
+        digit_B: of the images.
+        said_S: digits of all recordings.
+        candidates: indices of those to draw from.
+        rng: where chance comes from.
+
+    Raises:
+        Misconfigured: a digit has no recording among them.
+    """
     partner_B = np.zeros(len(digit_B), np.int64)
     for digit in np.unique(digit_B):
         members = candidates[said_S[candidates] == digit]

@@ -25,7 +25,8 @@ FILE: Final = "fsdd.npz"
 DIGITS: Final = 10
 RATE_HZ: Final = 8000
 SPEAKERS: Final = ("george", "jackson", "lucas", "nicolas", "theo", "yweweler")
-_TEST_RECORDINGS: Final = 5
+TEST_RECORDINGS: Final = 5
+"""Of each digit and speaker."""
 _FORMS: Final = {
     "audio": ArrayForm(("N",), "int16"),
     "start": ArrayForm(("S",)),
@@ -54,7 +55,7 @@ class Sounds:
 
     def of(self, part: Part) -> NDArray[np.int64]:
         """Indices of the recordings of that part."""
-        test_S = self.index < _TEST_RECORDINGS
+        test_S = self.index < TEST_RECORDINGS
         return np.flatnonzero(test_S if part == "test" else ~test_S)
 
 
