@@ -1,7 +1,7 @@
 """Makes a bundle from a coordinator's blobs, for ``lichen export``."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from export.job import require_parts
 from models import packages
+from models.backbones.views import backbones
 from models.contract import Blobs, Profile, RoutedServer, WindowSet
 from models.registry import admit, method
 from protocol.bundle import BundleManifest
@@ -34,6 +35,7 @@ class ExportChoice:
         base: the manifest's digest.
         blobs: the store's folder.
         packages: names of those that the task may use.
+        backbones: the files of the task's backbones, by modality, if they are asked for.
     """
 
     task: Task
@@ -41,6 +43,7 @@ class ExportChoice:
     base: str
     blobs: Path
     packages: tuple[str, ...] = ()
+    backbones: Mapping[str, Path] = field(default_factory=dict)
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
@@ -153,13 +156,7 @@ def make(
         Refused: a blob is damaged, or the ONNX model differs from torch.
         NotWritten: the file cannot be written.
     """
-    task, version = chosen.task, chosen.version
-    packages.permit(chosen.packages)
-    packages.require_permitted(task)
-    admit(task, chosen.packages)
-    route = route_of(task, inputs, targets)
-    state = read_state(version, chosen.blobs, for_all(task, version) if route is None else route)
-    require_parts()
+    task, version, state = chosen.task, chosen.version, _state(chosen, inputs, targets)
     windows = None if calibrate is None else _windows(task, calibrate)
     import torch  # noqa: PLC0415 - it takes a second to load, and --help must not wait for it
 
@@ -171,6 +168,55 @@ def make(
     with writing(out):
         replace_file(out, bundle)
     return bundle, parity
+
+
+def _state(chosen: ExportChoice, inputs: Sequence[str], targets: Sequence[str]) -> Blobs:
+    """The state to export, after all checks that take no time."""
+    task, version = chosen.task, chosen.version
+    packages.permit(chosen.packages)
+    packages.require_permitted(task)
+    admit(task, chosen.packages)
+    route = route_of(task, inputs, targets)
+    state = read_state(version, chosen.blobs, for_all(task, version) if route is None else route)
+    require_parts()
+    return state
+
+
+def make_joined(
+    chosen: ExportChoice, out: Path, inputs: Sequence[str], targets: Sequence[str]
+) -> "tuple[bytes, Parity]":
+    """Make one ONNX model of backbones and head, and write it.
+
+    Args:
+        chosen: the version to export, with the files of its backbones.
+        out: the file.
+        inputs: for a routed method, modalities that are read; empty: all.
+        targets: likewise.
+
+    Raises:
+        Misconfigured: a part is missing, or the task has no backbone; the message names it.
+        Refused: a blob or a file is damaged, or the parts cannot be joined.
+        NotWritten: the file cannot be written.
+    """
+    if not backbones(chosen.task):
+        raise Misconfigured(f"--merge-backbone: task {chosen.task.name!r} has no backbone; leave it out")
+    state = _state(chosen, inputs, targets)
+    import torch  # noqa: PLC0415 - as in make()
+
+    from export.joined import joined  # noqa: PLC0415 - imports torch too
+
+    torch.set_num_threads(1)
+    about = {
+        "task": chosen.task.name,
+        "version": chosen.version.version,
+        "base": chosen.base,
+        "labels": chosen.task.labels,
+        "backbones": {name: one.sha256 for name, one in backbones(chosen.task).items()},
+    }
+    model, parity = joined(chosen.task, state, chosen.backbones, about)
+    with writing(out):
+        replace_file(out, model)
+    return model, parity
 
 
 def _windows(task: Task, file: Path) -> WindowSet:

@@ -10,7 +10,7 @@ from typing import Final
 
 from models.backbones import files
 from models.backbones.model import Run
-from models.backbones.views import announced, backbones, prepared, sensed, unprepared
+from models.backbones.views import announced, prepared, sensed, unprepared
 from models.backbones.windows import paths_in, runs_of, with_features
 from models.contract import WindowSet
 from models.data import window_set
@@ -92,5 +92,5 @@ def open_features(task: Task, folder: Path, say: Say | None = None) -> WindowFea
     try:
         runs = runs_of(made, paths_in(made, folder))
     except Refused as error:  # the file has changed since it was measured
-        raise Misconfigured(f"{', '.join(backbones(made))}: backbone: {error.detail}") from None
+        raise Misconfigured(error.detail) from None
     return WindowFeatures(made, runs, say)

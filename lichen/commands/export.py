@@ -9,9 +9,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from export.cli import ExportChoice, does, make, read_manifest
+from export.cli import ExportChoice, does, make, make_joined, read_manifest
 from lichen.backbones.cli import backbone
 from lichen.tracking.cli import mlflow
+from models.backbones import files
+from models.backbones.views import announced
+from models.backbones.windows import paths_in
 from protocol.bundle import unpack
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
@@ -81,6 +84,15 @@ def export(  # noqa: PLR0917 - options, given by name
             show_default=False,
         ),
     ] = None,
+    *,
+    merge_backbone: Annotated[
+        bool,
+        typer.Option(
+            "--merge-backbone",
+            help="Write one ONNX file with the backbones before the network, for other programs than the "
+            "agent; --out is that file.",
+        ),
+    ] = False,
     format_: Annotated[
         Literal["text", "json"], typer.Option("--format", help="Format of the report.")
     ] = "text",
@@ -89,7 +101,7 @@ def export(  # noqa: PLR0917 - options, given by name
 
     The version is one of a coordinator's (--config, --version), which may be running or not, or a local
     manifest with its blobs (--blobs, --manifest, --task). With --config, --task NAME is a further task of
-    that fleet.
+    that fleet. With --merge-backbone it is one ONNX model in place of a bundle.
     """
     if context.invoked_subcommand is not None:
         if any(value is not None for value in (out, config, version, blobs, manifest, task, calibrate)):
@@ -97,8 +109,11 @@ def export(  # noqa: PLR0917 - options, given by name
         return
     if out is None:
         raise typer.BadParameter("--out is missing: the bundle to write")
+    if merge_backbone and calibrate is not None:
+        raise typer.BadParameter("--calibrate is for a bundle; leave it out with --merge-backbone")
     if out.exists() and not out.is_file():  # the file would replace a device
         raise NotWritten(f"--out {out}: is no file; choose another place", exit_codes.CANTCREAT)
+    part = tuple(inputs or ()), tuple(targets or ())
     by_hand = {"--blobs": blobs, "--manifest": manifest, "--task": task}
     if config is not None:
         if given := [name for name in ("--blobs", "--manifest") if by_hand[name] is not None]:
@@ -106,9 +121,10 @@ def export(  # noqa: PLR0917 - options, given by name
         from lichen.commands.export_version import version_of  # noqa: PLC0415 - a machine that only exports has no SQL
 
         with TemporaryDirectory(prefix="lichen-export-") as scratch:
-            chosen = version_of(config, version, Path(scratch), None if task is None else str(task))
+            further = None if task is None else str(task)
+            chosen = version_of(config, version, Path(scratch), further, with_backbones=merge_backbone)
             chosen = replace(chosen, packages=(*chosen.packages, *(allow_package or ())))
-            _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
+            _export(chosen, out, part, calibrate, merged=merge_backbone, as_json=format_ == "json")
         return
     if blobs is None or manifest is None or task is None:
         lacking = next(name for name, value in by_hand.items() if value is None)
@@ -116,7 +132,7 @@ def export(  # noqa: PLR0917 - options, given by name
     if version is not None:
         raise typer.BadParameter("--version goes with --config; a manifest is of one version")
     chosen = replace(_at_hand(blobs, manifest, task), packages=tuple(allow_package or ()))
-    _export(chosen, out, inputs or (), targets or (), calibrate, as_json=format_ == "json")
+    _export(chosen, out, part, calibrate, merged=merge_backbone, as_json=format_ == "json")
 
 
 app.command("mlflow")(mlflow)
@@ -126,14 +142,24 @@ app.command("backbone")(backbone)
 def _export(
     chosen: ExportChoice,
     out: Path,
-    inputs: Sequence[str],
-    targets: Sequence[str],
+    part: tuple[Sequence[str], Sequence[str]],
     calibrate: Path | None,
     *,
+    merged: bool,
     as_json: bool,
 ) -> None:
-    """Write the bundle, and report it."""
-    bundle, parity = make(chosen, out, inputs, targets, calibrate)
+    """Write the bundle, or the model with its backbones, and report it.
+
+    Args:
+        chosen: the version.
+        out: the file.
+        part: inputs and targets of a routed method.
+        calibrate: windows for an int8 variant.
+        merged: join backbones and head.
+        as_json: the report.
+    """
+    made = make_joined(chosen, out, *part) if merged else make(chosen, out, *part, calibrate)
+    bundle, parity = made
     if as_json:
         report = {
             "out": str(out),
@@ -143,16 +169,19 @@ def _export(
         }
         typer.echo(json.dumps({**report, "parity": parity.as_dict()}))
         return
-    made, _ = unpack(bundle)
+    if merged:
+        does_what = f"it has the backbones of {', '.join(chosen.backbones)} inside, and takes their windows"
+        agree = "joined model, and backbones before torch, agree"
+    else:
+        does_what, agree = f"it {does(unpack(bundle)[0])}", "ONNX model and torch agree"
     typer.echo(
         f"{out}: version {chosen.version.version} of {chosen.task.name}, {len(bundle)} bytes\n"
-        f"it {does(made)}\n"
-        f"ONNX model and torch agree: {parity.words()}"
+        f"{does_what}\n{agree}: {parity.words()}"
     )
 
 
 def _at_hand(blobs: Path, manifest: Path, task: Path) -> ExportChoice:
-    """A version from files that are named one by one.
+    """A version from files that are named one by one; files of backbones are beside the task's.
 
     Raises:
         Misconfigured: one is missing or something else, or they belong to different tasks.
@@ -161,4 +190,5 @@ def _at_hand(blobs: Path, manifest: Path, task: Path) -> ExportChoice:
     version, base = read_manifest(manifest)
     if version.task != the_task.name:
         raise Misconfigured(f"{manifest} is of task {version.task!r}, {task} of {the_task.name!r}")
-    return ExportChoice(the_task, version, base, blobs)
+    the_task = files.prepare(the_task, task.parent)
+    return ExportChoice(announced(the_task), version, base, blobs, backbones=paths_in(the_task, task.parent))

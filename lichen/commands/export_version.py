@@ -13,6 +13,7 @@ from coordinator.storage import schema
 from coordinator.storage.model_registry import best_version
 from coordinator.versions.best_version import BestVersion
 from export.cli import ExportChoice, read_manifest
+from models.backbones.views import backbones
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
@@ -20,7 +21,12 @@ BEST: Final = "best"
 
 
 def version_of(
-    config: Path, chosen: str | None, scratch: Path, further_task: str | None = None
+    config: Path,
+    chosen: str | None,
+    scratch: Path,
+    further_task: str | None = None,
+    *,
+    with_backbones: bool = False,
 ) -> ExportChoice:
     """The version, its task and the folder of its blobs; the coordinator may run.
 
@@ -29,6 +35,7 @@ def version_of(
         chosen: number of the version, or ``best``: by the coordinator's evaluation; None: the newest.
         scratch: an empty folder, for the blobs of a coordinator that has them in a bucket.
         further_task: of the fleet; None: its main task.
+        with_backbones: also the files of the task's backbones.
 
     Raises:
         Misconfigured: there is no such task, the coordinator never ran, has no such version, or has removed
@@ -72,7 +79,12 @@ def version_of(
         for ref in manifest.blobs.values():
             _bring(bucket, ref.digest, blobs)
     task = Task.model_validate_json(task_json)
-    return ExportChoice(task, manifest, base, blobs, settings.packages.allow)
+    wanted = {name: one.sha256 or "" for name, one in backbones(task).items()} if with_backbones else {}
+    if bucket is not None:
+        for digest in wanted.values():
+            _bring(bucket, digest, blobs)
+    files = {name: _path(blobs, digest) for name, digest in wanted.items()}
+    return ExportChoice(task, manifest, base, blobs, settings.packages.allow, files)
 
 
 def _number(config: Path, chosen: str | None, newest: int, best: BestVersion | None) -> int:

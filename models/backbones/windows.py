@@ -73,8 +73,11 @@ def runs_of(task: Task, paths: Mapping[str, Path], threads: int = 1) -> dict[str
     found: dict[str, Run] = {}
     for name, backbone in backbones(task).items():
         raw = sensed(task)
-        data = files.read(paths[name], backbone.sha256)
-        found[name] = files.open_model(data, raw.modality(name), raw.samples(name), threads).run
+        try:
+            data = files.read(paths[name], backbone.sha256)
+            found[name] = files.open_model(data, raw.modality(name), raw.samples(name), threads).run
+        except Refused as error:
+            raise Refused(error.reason, f"backbone of {name}: {paths[name]}: {error.detail}"[:500]) from None
     return found
 
 
