@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import math
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from coordinator.config.coordinator import load_settings
 from coordinator.lease.heartbeat import read_cluster
@@ -21,6 +24,7 @@ from lichen_lab.simulation.processes.testbed import BROKER, COORDINATOR
 
 LEADS: Final = ("lead-0", "lead-1")
 INGESTS: Final = ("ingest-0", "ingest-1", "ingest-2")
+_START_S: Final = 60.0
 _GATED: Final = "lichen_lab.benchmarks.fault_injection.cluster.gated_roles"
 
 
@@ -38,6 +42,14 @@ CLUSTER_STEPS: Final = tuple(
     one for step in STEPS for one in (_BEFORE.get(step.name), step) if one is not None
 )
 """The nine steps, and three in the middle of a transaction."""
+
+
+def _begun(pid: int) -> float:
+    """Unix seconds at which a process began; infinite: it has ended."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return math.inf
 
 
 class ClusterMatrix(FaultMatrix):
@@ -103,20 +115,37 @@ class ClusterMatrix(FaultMatrix):
 
     async def _cell(self, round_: int, step: Step) -> StepResult:
         self._now = (step, round_)
+        # The fault before this one may have ended a lead, which takes seconds to start: one fault at a time.
+        await self.stage.until(
+            f"{self.fault.name} at {step.name!r}: both leads", self._are_both_there, _START_S
+        )
         found = await super()._cell(round_, step)
         if self.fault.name in LEADS_AGAIN:
             found.leader_s = self._new_leader_s()
         return found
 
+    def _are_both_there(self) -> bool:
+        """Whether each lead has asked for the lease since its start."""
+        pids = {name: self.stage.children[name].pid for name in LEADS}
+        return all(pid is not None and self._asked_at(name) > _begun(pid) for name, pid in pids.items())
+
+    def _asked_at(self, name: str) -> float:
+        """Unix seconds at which it took the lease, or found it taken, the last time; 0: it has not."""
+        return max(
+            (at for event in ("lease_taken", "lease_held_by_another") for at in self._times(name, event)),
+            default=0.0,
+        )
+
+    def _times(self, name: str, event: str) -> list[float]:
+        """Unix seconds of an event in a log."""
+        log = self.layout.log(name).read_text(errors="replace").splitlines()
+        whole = [line for line in log if line.startswith("{") and line.endswith("}")]
+        lines = (json.loads(line) for line in whole if f'"{event}"' in line)
+        return [datetime.fromisoformat(line["timestamp"]).timestamp() for line in lines]
+
     def _new_leader_s(self) -> float | None:
         """Seconds until another process had opened the rounds, by its log; None: the leader stayed."""
-        opened = []
-        for name in LEADS:
-            log = self.layout.log(name).read_text(errors="replace").splitlines()
-            lines = (
-                json.loads(line) for line in log if '"round_machine_open"' in line and line.startswith("{")
-            )
-            opened += [datetime.fromisoformat(line["timestamp"]).timestamp() for line in lines]
+        opened = [at for name in LEADS for at in self._times(name, "round_machine_open")]
         later = [at - self.struck_at for at in opened if at > self.struck_at]
         return min(later, default=None)
 
