@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.contract import Blobs, FloatArray, Profile, Tensors
-from models.methods.disentafl import DisentAflConfig
+from models.methods.disentafl import SHARED, DisentAflConfig
 from models.methods.disentafl.network.attention import AttentionEncoder, Domain
 from models.methods.disentafl.routing.blob_names import (
-    SHARED,
     config_of,
     domains_of,
     pairs,

@@ -37,7 +37,7 @@ def called(words: list[str]) -> int:
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout's root, with the examples as they stand."""
     (tmp_path / "examples/state").mkdir(parents=True)
     for name in TASKS:
@@ -46,7 +46,7 @@ def root(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_each_paper_has_a_task_in_the_examples_which_its_page_names():
+def test_each_paper_has_a_task_in_the_examples_which_its_page_names() -> None:
     assert {task_of(name).method for name in TASKS} <= set(methods())
     for name, of in {"task": "qqr", **{own: own for own in ("disentafl", "mmfed3_hide", "tactfl")}}.items():
         assert task_of(name).method == of
@@ -55,7 +55,9 @@ def test_each_paper_has_a_task_in_the_examples_which_its_page_names():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_coordinator_can_start_on_an_example_after_the_commands_of_its_head(name, root, capsys):
+def test_a_coordinator_can_start_on_an_example_after_the_commands_of_its_head(
+    name: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words in [one for one in commands(name) if tuple(one[:3]) != TRY]:
         assert called(words) == 0, (words, capsys.readouterr())
     capsys.readouterr()
@@ -65,7 +67,7 @@ def test_a_coordinator_can_start_on_an_example_after_the_commands_of_its_head(na
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_two_devices_train_an_example_for_a_round(name):
+def test_two_devices_train_an_example_for_a_round(name: str) -> None:
     task = task_of(name)
     spec = method(task.method)
     state = spec.client().initial(task, task.seed)
@@ -79,7 +81,9 @@ def test_two_devices_train_an_example_for_a_round(name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in TASKS if task_of(name).graph is None])
-def test_an_example_goes_through_the_processes_of_a_fleet(name, root, capsys):
+def test_an_example_goes_through_the_processes_of_a_fleet(
+    name: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """``lichen task try``, which the file's head names; a graph's tasks have no made-up material."""
     for words in commands(name) or [[*TRY, f"examples/{name}.toml"]]:
         assert called(words) == 0, (words, capsys.readouterr())

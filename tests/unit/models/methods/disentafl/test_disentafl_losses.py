@@ -93,7 +93,7 @@ def test_the_total_is_the_mean_over_targets_and_weighs_the_auxiliary_losses():
     assert float(losses.total([one, 3 * one], 5 * one, 7 * one, (0.1, 0.01))) == pytest.approx(2.57)
 
 
-def test_without_classes_the_mean_of_a_batch_is_distilled_and_no_window():
+def test_without_classes_the_mean_of_a_batch_is_distilled_and_no_window() -> None:
     z_BQF = torch.tensor([[[1.0], [5.0]], [[3.0], [9.0]], [[99.0], [7.0]]], requires_grad=True)
     counts_BQ = torch.tensor([[True, False], [True, False], [False, False]])
     loss = losses.mean_distillation(z_BQF, torch.ones(3, 2, 1), counts_BQ)

@@ -117,7 +117,7 @@ def test_distillation_draws_features_to_the_fleets():
     assert apart(5.0) < apart(0.0) / 2
 
 
-def test_distillation_leaves_windows_of_a_target_without_classes_apart():
+def test_distillation_leaves_windows_of_a_target_without_classes_apart() -> None:
     """Its windows have one row: drawn to it one by one, nothing would be left to generate or measure by."""
     task = small(aggregate="kd", domains=1, epochs=20, distil=50.0, align=0.0, orthogonal=0.0)
     profile = Profile(("acc",), ("speed",))
