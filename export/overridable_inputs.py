@@ -15,6 +15,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from models.contract import Tensors
+from models.tensors import NEVER_NEGATIVE
 
 _ROUNDS: Final = "/rounds"
 _AT_THE_END: Final = frozenset({"head", "prototypes", "last"})
@@ -79,6 +80,8 @@ def examples(defaults: Tensors) -> list[Tensors]:
         # Small if layers follow, which amplify rounding.
         least = 0.1 if name.split("/", maxsplit=1)[0] in _AT_THE_END else 0.01
         moved = value + (least + np.abs(value).mean()) * rng.standard_normal(value.shape)
+        if name.endswith(NEVER_NEGATIVE):
+            moved = value * (0.5 + rng.random(value.shape))
         some = rng.integers(0, 3, value.shape)
         mixed[name] = (some if name.endswith(_ROUNDS) else moved).astype(np.float32)
         bare[name] = np.zeros_like(value) if name.endswith(_ROUNDS) else value[..., ::-1].copy()

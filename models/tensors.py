@@ -22,12 +22,25 @@ from protocol.frames.together import groups_of, joined
 
 NEVER_NEGATIVE: Final = "running_var"
 """Suffix of the names of tensors whose values are 0 or above."""
+_MEAN: Final = "running_mean"
+_OF_A_NORM: Final = ("weight", "bias", _MEAN, NEVER_NEGATIVE)
+"""The tensors of a BatchNorm, by the ends of their names."""
 
 
 def flatten(blobs: Blobs) -> Tensors:
     """All tensors of a global state by full name, sorted."""
     flat = {name: tensor for tensors in blobs.values() for name, tensor in tensors.items()}
     return {name: flat[name] for name in sorted(flat)}
+
+
+def batch_norms(names: Iterable[str]) -> frozenset[str]:
+    """The names among these that are BatchNorm's: statistics, and the weight and bias beside them.
+
+    A norm without running statistics is not recognised.
+    """
+    every = frozenset(names)
+    norms = {name.removesuffix(_MEAN) for name in every if name.endswith(_MEAN)}
+    return frozenset(name for norm in norms for part in _OF_A_NORM if (name := f"{norm}{part}") in every)
 
 
 def unflatten(tensors: Mapping[str, FloatArray]) -> Blobs:

@@ -1,7 +1,7 @@
 """The network for inference: any set of modalities present, no label."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from models.contract import FloatArray, WindowSet
 from models.multimodal import prototypes as pt
 from models.multimodal.network import MultimodalNetwork
+from models.tensors import batch_norms
 
 Impute = Literal["prototype", "mean_feature", "zero_feature", "zero_input"]
 Array = NDArray[Any] | Tensor
+_ENCODER: Final = "encoder/"
 Table = tuple[Array, Array]
 """``values_KD`` and ``rounds_K``: in how many rounds the prototype of a class was updated, 0 if it has none.
 """
@@ -110,12 +112,15 @@ class InferenceModel(nn.Module):
     def wire(self) -> dict[str, str]:
         """Path in this module of each tensor that a device may replace by its own, by wire name.
 
-        Encoders are not among them.
+        Of encoders these are BatchNorm's alone.
         """
         paths = {f"head/{path}": f"net.head.{path}" for path, _ in self.net.head.named_parameters()}
         for m, name in enumerate(self.net.names):
             paths[f"prototypes/{name}/values"] = f"values_{m}"
             paths[f"prototypes/{name}/rounds"] = f"rounds_{m}"
+        for name in batch_norms(self.net.sent):
+            if name.startswith(_ENCODER):
+                paths[name] = f"net.encoders.{name.removeprefix(_ENCODER).replace('/', '.', 1)}"
         return paths
 
     def forward(self, present_BM: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:

@@ -61,12 +61,21 @@ class Sgd:
         lr: step size.
         momentum: decay of the velocity.
         weight_decay: L2 penalty, added to the gradient.
+        proximal: mu of FedProx's term ``mu / 2 * ||w - w_0||^2`` (Li et al. 2020), whose gradient is added;
+            w_0 are the values at construction. Not in torch's class.
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        proximal: float = 0.0,
     ) -> None:
         self._parameters = list(parameters)
+        self._proximal = proximal
+        self._first = [parameter.detach().clone() for parameter in self._parameters] if proximal else []
         self._lr = lr
         self._momentum = momentum
         self._weight_decay = weight_decay
@@ -85,6 +94,8 @@ class Sgd:
     def _direction(self, i: int, parameter: Tensor, gradient: Tensor) -> Tensor:
         if self._weight_decay:
             gradient = gradient + self._weight_decay * parameter
+        if self._proximal:
+            gradient = gradient + self._proximal * (parameter - self._first[i])
         if not self._momentum:
             return gradient
         if i in self._velocity:

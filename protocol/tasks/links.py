@@ -13,8 +13,8 @@ Coarseness = Annotated[float, Field(ge=1 / 64, le=64)]
 class Uplink(Wire):
     """Encoding of model deltas. The method's config sets the bits of prototypes.
 
-    Without this table in its task file a coordinator uses that of the method: QQR sends ``steps`` with a
-    coarseness of 2.5, the others ``int8``. The defaults below are for keys that a table does not name.
+    Without this table in its task file a coordinator uses that of the method, which its page names. The
+    defaults below are for keys that a table does not name.
     """
 
     codec: CodecName = "int8"
@@ -29,7 +29,7 @@ class Downlink(Wire):
 
     ``steps``: devices get the difference to the version that they have, rounded to whole steps. What
     devices have is evaluated and exported; the coordinator adds the rounding error to the next version.
-    Without this table in its task file a coordinator uses that of the method: QQR has a coarseness of 2.
+    Without this table in its task file a coordinator uses that of the method.
     """
 
     codec: Literal["float32", "steps"] = "steps"

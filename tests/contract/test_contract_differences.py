@@ -17,7 +17,15 @@ from protocol.tasks.network import Encoder, Network
 from runtime.storage.blob_store import BlobStore
 from tests.support.methods.contract_cases import as_bytes, begun, task_of
 
-EACH = pytest.mark.parametrize("spec", methods().values(), ids=list(methods()))
+LONG = {"fedavg"}
+"""Methods whose blobs are of the same kinds as those of another one."""
+EACH = pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(spec, id=name, marks=[pytest.mark.long] if name in LONG else [])
+        for name, spec in methods().items()
+    ],
+)
 VERSIONS = 5
 LARGE = 2000
 """Bytes of blobs whose frames are more than headers."""

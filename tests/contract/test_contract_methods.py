@@ -23,6 +23,7 @@ from protocol.tasks.task import Modality, Robust, Task
 from tests.support.methods.contract_cases import (
     KIND_FLEETS,
     LONG_KIND_FLEETS,
+    LONG_OPTIONS,
     OPTIONAL,
     OPTIONS,
     PACKAGED,
@@ -57,7 +58,12 @@ CASES = [
     *PACKAGED.items(),
     *((name, options) for name, fleets in KIND_FLEETS.items() for options in fleets),
 ]
-LONG_CASES = [(name, options) for name, fleets in LONG_KIND_FLEETS.items() for options in fleets]
+LONG_CASES = [
+    (name, options)
+    for of in (LONG_OPTIONS, LONG_KIND_FLEETS)
+    for name, cases in of.items()
+    for options in cases
+]
 
 
 @pytest.fixture(

@@ -14,6 +14,7 @@ import torch
 from models.knowledge_graph.data.initial_embeddings import initial_rows
 from models.methods.disentafl import losses as disentafl
 from models.methods.disentafl.routing import mean_features
+from models.methods.fedavg import FedAvgConfig
 from models.methods.mmfed3_hide import MmFed3Config
 from models.methods.mmfed3_hide import losses as mmfed3
 from models.methods.qqr import QqrConfig, losses, prototypes
@@ -21,6 +22,9 @@ from models.methods.qqr.prototyper import class_means
 from models.methods.tactfl import losses as tactfl
 from models.multimodal import prototypes as pt
 from models.registry import methods
+from models.training.local import Sgd
+from models.training.softmax_regression import BIAS, WEIGHT, SoftmaxRegression
+from models.training.supervised import cross_entropy
 
 FOLDER = Path(__file__).parent / "losses"
 
@@ -42,7 +46,7 @@ def _qqr() -> dict[str, list[float]]:
     pce_B = losses.prototype_cross_entropy(z_BD, y_B, vbar_KD, seen_K)
     pce_MB = torch.stack([pce_B, 2 * pce_B])
     quality_MB = torch.stack([present_B, ~present_B])
-    ce = losses.cross_entropy(logits_BK, y_B)
+    ce = cross_entropy(logits_BK, y_B)
     rounds_K = np.float32([0, 2, 5])
     arguments = (vbar_KD.numpy(), rounds_K, v_KD.numpy(), (count_K > 0).numpy())
     mean_KD, mean_rounds_K = prototypes.cumulative(*arguments, QqrConfig())
@@ -145,11 +149,37 @@ def _mmfed3_hide() -> dict[str, list[float]]:
     )
 
 
+def _fedavg() -> dict[str, list[float]]:
+    logits_BK, y_B = _fixed(5, 3, step=1.3), torch.tensor([0, 2, 1, 2, 0])
+    moved = _fixed(4, step=0.7).float().requires_grad_()
+    proximal = Sgd([moved], 0.1, momentum=0.5, weight_decay=0.01, proximal=0.4)
+    for _ in range(3):
+        proximal.descend(moved.square().sum())
+    head = {WEIGHT: _fixed(3, 4, step=0.9).float().numpy(), BIAS: np.zeros(3, np.float32)}
+    options = FedAvgConfig(lr=0.3, batch=8, epochs=3, class_weights={"a": 2.0})
+    layer = SoftmaxRegression(("a", "b", "c"), options, head, np.random.default_rng(1), proximal=0.4)
+    layer.run(_fixed(5, 4, step=1.1).float().numpy(), y_B.numpy(), 2)
+    return _stored(
+        {
+            "cross-entropy": cross_entropy(logits_BK, y_B),
+            "cross-entropy by class": cross_entropy(logits_BK, y_B, _fixed(3, step=0.5).abs()),
+            "proximal steps": moved.detach(),
+            "steps of a layer": torch.from_numpy(layer.head[WEIGHT]),
+        }
+    )
+
+
 def _stored(tensors: dict[str, torch.Tensor]) -> dict[str, list[float]]:
     return {name: [round(float(v), 9) for v in tensor.flatten()] for name, tensor in tensors.items()}
 
 
-COMPUTED = {"disentafl": _disentafl, "mmfed3_hide": _mmfed3_hide, "qqr": _qqr, "tactfl": _tactfl}
+COMPUTED = {
+    "disentafl": _disentafl,
+    "fedavg": _fedavg,
+    "mmfed3_hide": _mmfed3_hide,
+    "qqr": _qqr,
+    "tactfl": _tactfl,
+}
 
 
 @pytest.mark.parametrize("name", methods())

@@ -18,21 +18,23 @@ from pydantic import Field, model_validator
 
 from models.packages import ENCODERS, NETWORKS
 from models.spec import MethodSpec
-from models.training.training_choices import ClassWeights, Housings, housings_trouble, weights_trouble
-from protocol.base import Frozen, Share
+from models.training.supervised_options import SupervisedConfig, misfit_of
+from protocol.base import Share
 from protocol.frames.tensors import Codec
 from protocol.tasks.links import Downlink, Uplink
-from protocol.tasks.network import LINEAR
 from protocol.tasks.task import Task
 
-Rate = Annotated[float, Field(gt=0, le=10)]
 Impute = Literal["pnr", "pnr_posterior", "mean_feature", "zero_input", "zero_feature", "complete_only"]
 Personal = Literal["none", "head", "prototypes", "both"]
 Noise = Annotated[float, Field(ge=0, le=1000)]
 
 
-class QqrConfig(Frozen):
-    """Options of the task's ``config`` table."""
+class QqrConfig(SupervisedConfig):
+    """Options of the task's ``config`` table, beside those that methods share.
+
+    ``normalise`` serves prototypes, too: the paper asks for comparable magnitudes. ``modality_dropout`` is
+    not in the paper; with ``zero_feature`` it is FedAvg with modality dropout.
+    """
 
     impute: Impute = "pnr"
     """The value of a missing modality in training: ``pnr``, the paper's literal rule, the prototype of the
@@ -41,9 +43,6 @@ class QqrConfig(Frozen):
     the modality's prototypes for every class, at inference too (mean imputation); an input of zeros; a
     feature of zeros; or nothing, and only samples with all modalities train. The last three are the paper's
     baselines."""
-    modality_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Not in the paper: at each step a training window loses each of its modalities with this probability,
-    never the last one, and ``impute`` fills it. With ``zero_feature`` it is FedAvg with modality dropout."""
     pce_on_incomplete: bool = False
     """Not in the paper: (22) pulls the present modalities towards their prototypes also if another is
     missing, whatever the quality. The head can read the class from an imputed prototype; this makes the
@@ -59,10 +58,6 @@ class QqrConfig(Frozen):
     round; the noise of a stream may change within a round, and if it does not, both are the same."""
     beta: Annotated[float, Field(ge=0, le=100)] = 0.5
     """Weight of PLR's term in (22)."""
-    normalise: bool = True
-    """Features and prototypes have the length ``feature_scale`` (the paper asks for comparable
-    magnitudes)."""
-    feature_scale: Rate | Annotated[float, Field(gt=10, le=1000)] = 8.0
     forgetting: Literal["cumulative", "exponential"] = "cumulative"
     """The weights of rounds in a global prototype: the paper's equal ones (16), or exponentially fading ones.
     """
@@ -102,37 +97,10 @@ class QqrConfig(Frozen):
     dp_epsilon_max: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """A window gives no more prototypes once another would take its epsilon beyond this; None sets no limit.
     """
-    lr: Rate = 0.08
-    """SGD's step in round 1; later ``max(lr_min, lr * lr_decay ** (round - 1))``."""
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
-    lr_min: Rate = 0.001
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    batch: Annotated[int, Field(ge=2, le=65536)] = 128
-    epochs: Annotated[int, Field(ge=1, le=1000)] = 1
-    remeasure_norms: bool = True
-    """After training, BatchNorm's statistics are measured again on the round's windows (a forward pass)."""
     clean_norms: bool = True
     """Not in the paper, which has no BatchNorm: windows of low quality are left out of that measurement, and
     if hardly any other is left the statistics of the base stay. Otherwise noise in a round would shift the
     features of every window at inference (docs/methods/qqr.md)."""
-    rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0
-    """Augmentation: each training window is rotated about a random axis by up to this angle, its streams of
-    three channels together (sensors in one housing). 0 is off."""
-    housings: Housings = ()
-    """With ``rotate_deg``: groups of modalities in one housing, such as ``[["acc", "gyro"], ["watch_acc"]]``.
-    Groups rotate independently, and modalities in none do not. Empty: one group of all."""
-    class_weights: ClassWeights = "none"
-    """Weights of windows in the loss (20), by class name (1 if it is not named); ``balanced``: each class of
-    the round's windows weighs the same."""
-    balanced_batches: bool = False
-    """Batches are drawn with equal shares of the classes that the device has; windows of rare classes repeat.
-    """
-    gain: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Augmentation: each training window and modality is multiplied by a factor from ``1 - gain`` to ``1 +
-    gain``."""
-    max_delta: Annotated[float, Field(gt=0, le=1000)] = 100.0
-    """The coordinator refuses an update in which any model value moved further."""
 
     @model_validator(mode="after")
     def _private_means(self) -> Self:
@@ -168,22 +136,7 @@ _PERSONAL = {
 
 
 def _misfit(config: QqrConfig, task: Task) -> str:
-    trouble = weights_trouble(task, config.class_weights) or housings_trouble(task, config.housings)
-    return trouble or (_misfit_of_linear(config, task) if task.network.kind == LINEAR else "")
-
-
-def _misfit_of_linear(config: QqrConfig, task: Task) -> str:
-    """What devices without torch do not compute, in words; empty: nothing is asked for."""
-    asked = {
-        "impute": "pnr_posterior" if config.impute == "pnr_posterior" else "",
-        "modality_dropout": config.modality_dropout,
-        "rotate_deg": config.rotate_deg,
-        "gain": config.gain,
-    }
-    if augmented := next((one.name for one in task.modalities if one.augment), ""):
-        return f"network.kind: {LINEAR!r}: not with augment of modality {augmented!r}; leave it out"
-    wrong = next((key for key, value in asked.items() if value), "")
-    return f"{wrong}: {asked[wrong]!r}: not in a {LINEAR!r} network; leave it out" if wrong else ""
+    return misfit_of(config, task, {"impute": config.impute == "pnr_posterior" and config.impute})
 
 
 METHOD = MethodSpec(

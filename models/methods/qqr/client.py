@@ -7,7 +7,6 @@ encoders just trained, so they fit the model that the coordinator aggregates fro
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from models.contract import Blobs, ClientContext, Evaluation, FloatArray, LocalResult, Tensors, WindowSet
 from models.data import window_set
 from models.methods.qqr import METHOD, QqrConfig
-from models.methods.qqr.group_training import GroupTraining, devices_at_once, fits, group_trouble
+from models.methods.qqr.group_training import fits, group_trouble
 from models.methods.qqr.linear import QqrLinear, kept
-from models.methods.qqr.local_rounds import OwnWeights, model_travels, nothing_to_learn, usable
+from models.methods.qqr.local_rounds import OwnWeights, model_travels, usable
 from models.methods.qqr.local_training import Globals, LocalTraining
 from models.methods.qqr.prototyper import QqrPrototyper, local_prototypes
 from models.methods.qqr.prototypes import (
@@ -37,6 +36,9 @@ from models.tensors import difference, flatten
 from models.training import local
 from models.training.evaluation import judge
 from models.training.group_client import GroupMember
+from models.training.supervised import trained_parts
+from models.training.supervised_groups import GroupCandidate, GroupTraining, grouped
+from models.training.usable_windows import nothing_to_learn
 from protocol.errors import Transient
 from protocol.tasks.network import LINEAR
 from protocol.tasks.task import Task
@@ -109,7 +111,7 @@ class QqrClient:
         if ready_B.any():
             trainer = LocalTraining(net, known, config, generator)
             metrics |= trainer.run(window_set.where(seen, ready_B), context.round)
-            own = OwnWeights(_parts(net, own.trained | trainer.trained), own.rounds + 1)
+            own = OwnWeights(trained_parts(net, own.trained | trainer.trained), own.rounds + 1)
             places_R = np.flatnonzero(ready_B)
             features = {name: (places_R[at_R], z_BD) for name, (at_R, z_BD) in trainer.measured.items()}
         tensors: Tensors = {}
@@ -140,22 +142,18 @@ class QqrClient:
         config, net = METHOD.configure(task), self._network(task)
         known = _globals(task, state, config)
         load_blobs(net, state, partial=True)
-        by_count: dict[int, list[_Candidate]] = {}
+        candidates = []
         for place, member in enumerate(members):
             with suppress(Transient):  # alone, it says why it cannot train
                 seen, ready_B, metrics = usable(
                     member.context, member.windows, known.encoders, _seen(known), config
                 )
                 if ready_B.all() and fits(net, known, seen):
-                    by_count.setdefault(len(seen), []).append(_Candidate(place, member, seen, metrics))
+                    candidates.append(GroupCandidate(place, member, seen, metrics))
         results: list[LocalResult | None] = [None] * len(members)
-        for same in by_count.values():
-            many = devices_at_once(net, same[0].windows)
-            for group in (same[first : first + many] for first in range(0, len(same), many)):
-                if len(group) > 1:
-                    made = _trained_group(net, known, group, state)
-                    for one, result in zip(group, made, strict=True):
-                        results[one.place] = result
+        for group in grouped(net, candidates):
+            for one, result in zip(group, _trained_group(net, known, group, state), strict=True):
+                results[one.place] = result
         return results
 
     def _network(self, task: Task) -> MultimodalNetwork:
@@ -206,27 +204,17 @@ class QqrClient:
         return judge(windows.y_B, probabilities(self.inference_model(task, state), windows))
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A device that can train in a group: its place in the call, its labelled windows, counts of others."""
-
-    place: int
-    member: GroupMember
-    windows: WindowSet
-    metrics: dict[str, float]
-
-
 def _trained_group(
-    net: MultimodalNetwork, known: Globals, group: Sequence[_Candidate], state: Blobs
+    net: MultimodalNetwork, known: Globals, group: Sequence[GroupCandidate], state: Blobs
 ) -> Iterator[LocalResult]:
     """The results of devices that train at once."""
-    config, base = known.config, flatten(state)
-    contexts = [one.member.context for one in group]
-    generators = [local.start_deterministic(_seed(context)) for context in contexts]
-    training = GroupTraining(net, known, config, [one.windows for one in group], generators)
+    config, contexts = known.config, [one.member.context for one in group]
+    devices = [
+        LocalTraining(net, known, config, local.start_deterministic(_seed(context))) for context in contexts
+    ]
+    training = GroupTraining(net, devices, [one.windows for one in group], config)
     measured = training.run(contexts[0].round)
-    features, arrays = training.features(), training.arrays()
-    deltas = {name: np.subtract(array, base[name], dtype=np.float32) for name, array in arrays.items()}
+    features, arrays, deltas = training.features(), training.arrays(), training.deltas(flatten(state))
     for g, one in enumerate(group):
         task = one.member.context.task
         own = OwnWeights({name: array[g].copy() for name, array in arrays.items()}, 1)
@@ -234,9 +222,9 @@ def _trained_group(
             task, config, one.windows, {name: z_GND[g] for name, z_GND in features.items()}
         )
         yield LocalResult(
-            tensors={name: delta[g] for name, delta in deltas.items()} | made.tensors,
+            tensors=deltas[g] | made.tensors,
             codecs=made.codecs,
-            metrics=one.metrics | measured[g] | made.metrics,
+            metrics=one.metrics | measured[g] | {"low_quality": 0.0} | made.metrics,
             extra=made.message.extra(),
             private=kept(task, config, state, one.member.private, own, made),
         )
@@ -253,12 +241,6 @@ def _globals(task: Task, state: Blobs, config: QqrConfig) -> Globals:
 
 def _seen(known: Globals) -> dict[str, NDArray[np.bool_]]:
     return {name: seen_K.numpy() for name, seen_K in known.seen.items()}
-
-
-def _parts(net: MultimodalNetwork, trained: frozenset[str]) -> Tensors:
-    """The head, and the encoders that had windows."""
-    blobs = {"head", *(f"encoder/{name}" for name in trained)}
-    return flatten({blob: tensors for blob, tensors in to_blobs(net).items() if blob in blobs})
 
 
 def _raw_features(

@@ -21,17 +21,17 @@ last sending round is lost.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import Blobs, ClientContext, FloatArray, Tensors, WindowSet
-from models.data import window_set
 from models.methods.qqr import QqrConfig
 from models.tensors import flatten, unflatten
-from protocol.errors import Transient
+from models.training import usable_windows
+from models.training.usable_windows import nothing_to_learn
 from protocol.tasks.task import Task
 
 _PREFIX: Final = "between/"
@@ -116,7 +116,7 @@ def usable(
     seen: Seen,
     config: QqrConfig,
 ) -> tuple[WindowSet, NDArray[np.bool_], dict[str, float]]:
-    """The windows of this round, which of them train, and counts of the others.
+    """The labelled windows that count, which of them train ``(B,)``, and counts of the others.
 
     A modality without an encoder on the device counts as missing in all windows. A window that waits for a
     prototype (PNR) does not train, but its present modalities give prototypes.
@@ -131,21 +131,12 @@ def usable(
     Raises:
         Transient: there is no window to learn from.
     """
-    names = context.task.modality_names
-    present_BM = windows.present_BM & np.array([name in encoders for name in names])
-    labelled_B = windows.y_B >= 0
-    use_B = labelled_B & (
-        present_BM.all(axis=1) if config.impute == "complete_only" else present_BM.any(axis=1)
-    )
-    used = replace(window_set.where(windows, use_B), present_BM=present_BM[use_B])
-    waits_B = _waiting(seen, names, used, config)
-    metrics = {
-        "windows": float((~waits_B).sum()),
-        "unlabelled": float((~labelled_B).sum()),
-        "set_aside": float((labelled_B & ~use_B).sum()),
-        "waiting": float(waits_B.sum()),
-        "imputed": float((~used.present_BM[~waits_B]).any(axis=1).sum()),
-    }
+    complete = config.impute == "complete_only"
+    used, metrics = usable_windows.usable(context, windows, encoders, complete=complete)
+    waits_B = _waiting(seen, context.task.modality_names, used, config)
+    metrics["windows"] = float((~waits_B).sum())
+    metrics["waiting"] = float(waits_B.sum())
+    metrics["imputed"] = float((~used.present_BM[~waits_B]).any(axis=1).sum())
     if not len(used):
         raise nothing_to_learn(context, metrics)
     return used, ~waits_B, metrics
@@ -162,11 +153,3 @@ def _waiting(seen: Seen, names: tuple[str, ...], windows: WindowSet, config: Qqr
             elif config.impute in WHATEVER_THE_CLASS and not has_prototype_K.any():
                 waits_B |= ~windows.present_BM[:, m]
     return waits_B
-
-
-def nothing_to_learn(context: ClientContext, metrics: dict[str, float]) -> Transient:
-    """The error of a round without a window that trains or gives a prototype."""
-    counted = ", ".join(f"{key} {value:.0f}" for key, value in metrics.items())
-    return Transient(
-        f"device {context.device!r}, round {context.round}: no labelled windows that can train ({counted})"
-    )

@@ -1,5 +1,7 @@
 """The device's equations, one pure function each; the coordinator's are in ``prototypes.py`` (NumPy).
 
+(20), the task's loss on completed features, is :func:`models.training.supervised.cross_entropy`.
+
 Shapes: B windows, D features, K classes; ``y_B`` true classes. Gradient never flows into a prototype.
 """
 
@@ -47,13 +49,6 @@ def imputed_by_mean(z_BD: Tensor, present_B: Tensor, vbar_KD: Tensor, seen_K: Te
     """
     every_1K = torch.ones(1, len(seen_K))
     return torch.where(present_B.unsqueeze(1), z_BD, expected(every_1K, vbar_KD.detach(), seen_K))
-
-
-def cross_entropy(logits_BK: Tensor, y_B: Tensor, weight_K: Tensor | None = None) -> Tensor:
-    """The task's loss on completed features, equation (20): mean over windows, by the weights of classes."""
-    loss = functional.cross_entropy(logits_BK, y_B, weight_K)
-    # only windows of weight 0: 0 / 0
-    return loss if weight_K is None else torch.where(weight_K[y_B].sum() > 0, loss, logits_BK.sum() * 0)
 
 
 def prototype_cross_entropy(z_BD: Tensor, y_B: Tensor, vbar_KD: Tensor, seen_K: Tensor) -> Tensor:

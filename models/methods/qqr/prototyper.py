@@ -20,12 +20,12 @@ from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.personal import Means, kept_prototypes
 from models.methods.qqr.privacy import Draw, Guard, system_noise
 from models.methods.qqr.prototypes import BITS_3_LEVELS, left_after, values_name
+from models.training.softmax_regression import length, normalise
 from protocol.errors import Transient
 from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.task import Task
 
 _CODEC: Final = {2: Codec.INT2, 3: Codec.INT4, 4: Codec.INT4, 8: Codec.INT8, 32: Codec.FLOAT32}
-_EPSILON: Final = 1e-6
 
 
 Protect = Callable[[Means], Means]
@@ -52,12 +52,6 @@ class LocalPrototypes:
     means: Means = field(default_factory=dict)
 
 
-def normalise(z: FloatArray, scale: float) -> FloatArray:
-    """``scale * z / ||z||`` along the last axis; a zero vector stays zero."""
-    scaled: FloatArray = (z * (scale / np.maximum(_length(z), _EPSILON))).astype(np.float32)
-    return scaled
-
-
 def bounded(z_BD: FloatArray, config: QqrConfig) -> FloatArray:
     """Features for prototypes: all of one length, or none longer than ``prototype_clip``."""
     if config.normalise:
@@ -65,13 +59,8 @@ def bounded(z_BD: FloatArray, config: QqrConfig) -> FloatArray:
     if not config.prototype_clip:
         return z_BD
     most = config.prototype_clip
-    clipped: FloatArray = (z_BD * (most / np.maximum(_length(z_BD), most))).astype(np.float32)
+    clipped: FloatArray = (z_BD * (most / np.maximum(length(z_BD), most))).astype(np.float32)
     return clipped
-
-
-def _length(z: FloatArray) -> NDArray[np.float64]:
-    length: NDArray[np.float64] = np.sqrt(np.square(z, dtype=np.float64).sum(axis=-1, keepdims=True))
-    return length
 
 
 def high_quality(quality: FloatArray, config: QqrConfig) -> NDArray[np.bool_]:

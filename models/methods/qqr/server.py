@@ -1,21 +1,21 @@
 """The coordinator half of QQR: plain mean of the models (5), global prototypes (15, 16). NumPy only."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
 from models.aggregation.exact_sums import MAX_ABS
+from models.aggregation.model_updates import check_model, encoder_blobs, model_tensors
 from models.aggregation.partial_results import Flags, PartwiseFold
 from models.aggregation.prototype_median import row_fold
 from models.aggregation.robust import delta_fold
-from models.contract import Blobs, FloatArray, Profile, Tensors, Update
+from models.contract import Blobs, FloatArray, Profile, Update
 from models.header_checks import check_counts, check_weight_one
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.prototypes import (
-    CLASSES_BLOB,
     TRAINED_NAME,
     blob_name,
     cumulative,
@@ -26,30 +26,14 @@ from models.methods.qqr.prototypes import (
     values_name,
 )
 from models.partials import FoldParts
-from models.tensors import apply, check_names, check_tensor, check_tensors, flatten, shapes, unflatten
+from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
-from protocol.tasks.network import LINEAR
 from protocol.tasks.task import Task
 
 FLOAT_BITS: Final = 32
 """``prototype_bits`` of prototypes that travel as float32."""
 _ROUNDING: Final = 1.001
 """Room for float32 and the quantizer above a prototype's largest possible value."""
-
-
-def _model(state: Blobs) -> Tensors:
-    """The tensors that are sent as deltas."""
-    return {
-        name: tensor
-        for name, tensor in flatten(state).items()
-        if name.split("/", 1)[0] not in {"prototypes", CLASSES_BLOB}
-    }
-
-
-def _encoders(task: Task, modalities: set[str]) -> list[str]:
-    """Blobs of encoders; a linear network has none."""
-    names = () if task.network.kind == LINEAR else task.modality_names
-    return [f"encoder/{name}" for name in names if name in modalities]
 
 
 class QqrServer:
@@ -62,12 +46,12 @@ class QqrServer:
         """The device's encoders, the head, and all prototypes: they impute modalities that it lacks."""
         zero_input = METHOD.configure(task).impute == "zero_input"
         own = set(task.modality_names if zero_input else profile.modalities)
-        encoders = _encoders(task, own)
+        encoders = encoder_blobs(task, own)
         return (*encoders, "head", *(blob_name(name) for name in task.modality_names))
 
     def prototype_route(self, task: Task, modalities: Iterable[str]) -> tuple[str, ...]:
         """Only the device's encoders: features need nothing else."""
-        return tuple(_encoders(task, set(modalities)))
+        return encoder_blobs(task, set(modalities))
 
     def check(self, task: Task, state: Blobs, update: Update) -> None:
         """Compare an update with the model; see :class:`models.contract.Server`.
@@ -92,7 +76,7 @@ class QqrServer:
                     Reason.WRONG_TENSORS,
                     f'tensor {min(model)!r}: with config.upload = "prototypes" no model tensor is taken',
                 )
-            _check_model(self._shapes(state), model, config.max_delta)
+            check_model(self._shapes(state), model, config.max_delta)
         for name, rows in message.prototypes.items():
             _check_prototypes(task, config, state, update, name, rows)
 
@@ -100,7 +84,7 @@ class QqrServer:
         """Shapes of the tensors that are sent as deltas; found once for the updates of a round."""
         last = self._last
         if last is None or last[0] is not state:
-            last = self._last = state, shapes(_model(state))
+            last = self._last = state, shapes(model_tensors(state))
         return last[1]
 
     def open(self, task: Task, round_: int, state: Blobs) -> "QqrFold":
@@ -115,7 +99,7 @@ class QqrFold(PartwiseFold):
     def __init__(self, task: Task, state: Blobs) -> None:
         self._config = METHOD.configure(task)
         self._state = state
-        self._deltas = delta_fold(task.robust, shapes(_model(state)), MAX_ABS)
+        self._deltas = delta_fold(task.robust, shapes(model_tensors(state)), MAX_ABS)
         self._prototypes = {
             name: row_fold(task.robust, len(task.labels), task.network.feature_dim, MAX_ABS)
             for name in task.modality_names
@@ -151,13 +135,6 @@ class QqrFold(PartwiseFold):
         if before_K is not None:
             new[TRAINED_NAME] = before_K + self._trained.flags_K.astype(np.float32)
         return unflatten(new)
-
-
-def _check_model(base: Mapping[str, tuple[int, ...]], deltas: Tensors, bound: float) -> None:
-    """The head is whole, each encoder whole or absent; shapes and values fit."""
-    parts = {name.rsplit("/", 1)[0] for name in deltas if name.startswith("encoder/")} | {"head"}
-    check_names(deltas, (name for name in base if name.rsplit("/", 1)[0] in parts), "model")
-    check_tensors(deltas, base, bound)
 
 
 def _check_prototypes(  # noqa: PLR0917 - each of another type: no two can be mistaken for each other

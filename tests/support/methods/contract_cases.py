@@ -25,6 +25,7 @@ from tests.support.tasks import update_header
 
 OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
     "qqr": {"incomplete windows": {"impute": "pnr_posterior", "pce_on_incomplete": True}},
+    "fedavg": {"strict norms": {"private_norms": "strict"}},
     "disentafl": {
         "kd": {"aggregate": "kd", "epochs": 3},
         "private last layer": {"last_layer": "private"},
@@ -52,6 +53,13 @@ OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
     },
 }
 """By method, options of the suite's fleets besides the method's defaults."""
+LONG_OPTIONS: dict[str, dict[str, dict[str, JsonValue]]] = {
+    "fedavg": {
+        "equal, proximal": {"weigh_by": "equal", "proximal": 0.1},
+        "norms with mean": {"private_norms": "with_mean"},
+    }
+}
+"""The same for the long tests."""
 PACKAGED = {"qqr": "encoders of a package"}
 """By method, the fleet whose encoders are the example's (``examples/own_network``)."""
 KIND_FLEETS: dict[str, dict[str, tuple[str, str]]] = {
@@ -70,10 +78,11 @@ LONG_KIND_FLEETS: dict[str, dict[str, tuple[str, str]]] = {
             ("stream", "image"),
         )
     }
-    for method in ("qqr", "disentafl")
+    for method in ("qqr", "disentafl", "fedavg")
 } | {"tactfl": {"sound, stream": ("sound", "stream")}}
 """The same for the long tests: with those above, each kind first and second."""
 UNJUDGED = {
+    ("fedavg", "strict norms"): "the coordinator has no norms to evaluate with",
     ("disentafl", "kd"): "devices share no weights: the coordinator has nothing to evaluate",
     ("disentafl", "private last layer"): "the coordinator has no last layer to evaluate with",
     ("disentafl", "without experts"): "an ablation: whether it learns as well is for the study",
@@ -87,7 +96,7 @@ OPTIONAL: dict[str, tuple[str, ...]] = {"mmfed3_hide": ("keys/new", "projection/
 
 def task_of(spec: MethodSpec, options: str = "defaults") -> Task:
     """Material of the kind that the method learns from."""
-    config = OPTIONS.get(spec.name, {}).get(options, {})
+    config = (OPTIONS.get(spec.name, {}) | LONG_OPTIONS.get(spec.name, {})).get(options, {})
     if spec.material == "graph":
         return contract_graphs.task_of(spec, config)
     of_kinds = KIND_FLEETS.get(spec.name, {}) | LONG_KIND_FLEETS.get(spec.name, {})

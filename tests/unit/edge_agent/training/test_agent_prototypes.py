@@ -26,7 +26,7 @@ from edge_agent.training import prototype_maker
 from edge_agent.windows.store import WindowStore
 from edge_agent.windows.workspace import WindowWorkspace
 from models import registry
-from models.methods.qqr.prototyper import normalise
+from models.training.softmax_regression import normalise
 from protocol.errors import Refused
 from protocol.frames.frame import decode_frame, encode_frame
 from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader

@@ -48,7 +48,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_each_paper_has_a_task_in_the_examples_which_its_page_names() -> None:
     assert {task_of(name).method for name in TASKS} <= set(methods())
-    for name, of in {"task": "qqr", **{own: own for own in ("disentafl", "mmfed3_hide", "tactfl")}}.items():
+    others = ("disentafl", "fedavg", "mmfed3_hide", "tactfl")
+    for name, of in {"task": "qqr", **{own: own for own in others}}.items():
         assert task_of(name).method == of
         page = EXAMPLES.parent / f"docs/methods/{of}.md"
         assert f"](../../examples/{name}.toml)" in page.read_text(), page

@@ -107,10 +107,11 @@ def test_a_linear_network_wants_one_size_and_a_method_that_has_it() -> None:
         Modality(name=name, kind="vector", channels=c, rate_hz=1) for name, c in (("a", 8), ("b", 9))
     )
     network = Network(kind="linear", feature_dim=8)
-    method("qqr").configure(small_task((one,), network=network))
+    for name in ("qqr", "fedavg"):
+        method(name).configure(small_task((one,), network=network, method=name))
     with pytest.raises(ValidationError, match=r"network\.feature_dim: 8; a window of 'b' has 9 values"):
         small_task((one, other), network=network)
-    for name in sorted(set(methods()) - {"qqr", "mmfed3_hide"}):
+    for name in sorted(set(methods()) - {"qqr", "fedavg", "mmfed3_hide"}):
         with pytest.raises(Misconfigured, match=r"network\.kind = 'linear'|learns from kinds"):
             method(name).configure(small_task((one,), network=network, method=name))
     with pytest.raises(Misconfigured, match=r"config\.impute: 'pnr_posterior'"):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from models.contract import WindowSet
-from models.methods.qqr import losses
 from models.registry import method
 from models.tensors import apply, flatten, unflatten
 from models.training import local
+from models.training.supervised import cross_entropy
 from models.training.training_choices import axes_of, housings_of, weight_of_each
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task
@@ -33,9 +33,9 @@ def test_balanced_weights_give_each_class_that_occurs_the_same_sum():
 def test_a_weight_changes_the_loss_as_copies_of_the_window_would():
     logits_BK, y_B = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2])
     thrice = torch.tensor([0, 1, 1, 1, 2])
-    weighted = losses.cross_entropy(logits_BK, y_B, torch.tensor([1.0, 3, 1]))
-    torch.testing.assert_close(weighted, losses.cross_entropy(logits_BK[thrice], y_B[thrice]))
-    none = losses.cross_entropy(logits_BK, y_B, torch.zeros(3))
+    weighted = cross_entropy(logits_BK, y_B, torch.tensor([1.0, 3, 1]))
+    torch.testing.assert_close(weighted, cross_entropy(logits_BK[thrice], y_B[thrice]))
+    none = cross_entropy(logits_BK, y_B, torch.zeros(3))
     assert none.item() == 0, "no window counts: no step, and no NaN"
 
 

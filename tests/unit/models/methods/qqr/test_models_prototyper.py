@@ -15,11 +15,11 @@ from models.methods.qqr.prototyper import (
     high_quality,
     local_prototypes,
     make_prototyper,
-    normalise,
 )
 from models.methods.qqr.prototypes import values_name
 from models.multimodal import prototypes as in_torch
 from models.multimodal.network import build, load_blobs
+from models.training.softmax_regression import normalise
 from protocol.errors import Transient
 from protocol.frames.tensors import Codec
 from tests.support.methods import qqr_cases as cases

@@ -12,10 +12,11 @@ import torch
 from torch.nn import functional
 
 from models.contract import Blobs, ClientContext, WindowSet
-from models.methods.qqr.linear import BIAS, WEIGHT, QqrLinear
+from models.methods.qqr.linear import QqrLinear
 from models.methods.qqr.prototypes import blob_name, rounds_name, values_name
 from models.multimodal.prototypes import normalise
 from models.registry import method
+from models.training.softmax_regression import BIAS, WEIGHT
 from models.worker import job_folder
 from protocol.errors import Refused
 from protocol.tasks.network import Network
