@@ -6,6 +6,7 @@ import sys
 from collections.abc import Generator, Iterator
 from functools import cache
 from itertools import chain, zip_longest
+from typing import Any
 
 import pytest
 import structlog
@@ -80,6 +81,32 @@ LONGEST = (
     "test_rollout_fleet.py",
 )
 """Files with the most work. They start first, so that no long one runs alone at the end."""
+
+EXPORTS = (
+    "test_networks_novel.py",
+    "test_agent_several.py",
+    "test_agent_personal.py",
+    "test_contract_one_model.py",
+    "test_export_version.py",
+)
+"""Files outside ``tests/unit/export`` that export in their own process."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As ``--dist loadfile``, but two processes make all exports: the first one in a process takes 8 s of CPU."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - xdist is not loaded without -n
+
+    class ExportsTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            if file.startswith("tests/unit/export/"):
+                return "exports"
+            return "further exports" if file.rpartition("/")[2] in EXPORTS else file
+
+    return ExportsTogether(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

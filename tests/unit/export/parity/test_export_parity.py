@@ -82,6 +82,7 @@ def test_a_wrong_recurrent_weight_is_found(reference, model) -> None:
         check(broken, reference, TASK)
 
 
+@pytest.mark.long
 def test_another_rule_for_what_is_missing_is_found_at_the_mask_that_shows_it(reference) -> None:
     other = to_onnx(made("zero_feature"), TASK)
     with pytest.raises(Refused, match="batch 1, present: gyro:") as info:
@@ -89,6 +90,7 @@ def test_another_rule_for_what_is_missing_is_found_at_the_mask_that_shows_it(ref
     assert "acc" not in str(info.value)
 
 
+@pytest.mark.long
 def test_what_saturated_probabilities_hide_is_seen_in_the_scores() -> None:
     class Sharp(nn.Module):
         def __init__(self, by: float) -> None:
@@ -106,6 +108,7 @@ def test_what_saturated_probabilities_hide_is_seen_in_the_scores() -> None:
         check(graph, Sharp(1.01), TASK)
 
 
+@pytest.mark.long
 def test_a_graph_that_lets_a_missing_modality_through_is_refused(reference) -> None:
     class Multiplies(nn.Module):
         def __init__(self) -> None:
@@ -152,6 +155,7 @@ class Summed(nn.Module):
         return torch.softmax(logits, dim=1), logits + 0 * torch.nan_to_num(x[1]).sum(dim=(1, 2)).unsqueeze(1)
 
 
+@pytest.mark.long
 def test_a_length_that_is_frozen_in_a_constant_is_refused() -> None:
     check(to_onnx(Summed(), TASK), Summed(), TASK)
     with pytest.raises(
@@ -160,6 +164,7 @@ def test_a_length_that_is_frozen_in_a_constant_is_refused() -> None:
         check(to_onnx(Summed(20.0), TASK), Summed(), TASK)
 
 
+@pytest.mark.long
 def test_where_the_time_axis_is_fixed_the_report_says_so() -> None:
     class Fixed(nn.Module):
         def __init__(self) -> None:
