@@ -94,7 +94,7 @@ EXPORTS = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As ``--dist loadfile``, but two processes make all exports: the first one in a process takes 8 s of CPU."""
+    """As ``--dist loadfile``, but two processes make all exports: the first export takes 8 s of CPU."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - xdist is not loaded without -n
