@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from protocol.errors import Refused, Transient
+from protocol.topics import parse
 from runtime.concurrency.signals import Signal
 from runtime.mqtt.link import Link, LinkCounters, Message, OnConnect, WillNow
 
@@ -37,6 +38,8 @@ class LinkView:
         self._again = Signal()
         self._on_connect: OnConnect | None = None
         self._runs = False
+        self._missed = True
+        """Retained messages may have come while the task did not run."""
 
     @property
     def connected(self) -> bool:
@@ -107,13 +110,18 @@ class LinkView:
         """As after a connect. If the connection is lost meanwhile, the next one does it."""
         try:
             await self._link.subscribe_again(self._filters)
+            self._missed = False
             await self.greet()
         except Transient as error:
             _log.debug("not_subscribed_again", why=str(error))
 
     async def greet(self) -> None:
         """The connection is up. Raises Transient: it was lost meanwhile."""
-        if self._runs and self._on_connect is not None:
+        if not self._runs:
+            return
+        if self._missed and self._filters:
+            self._again.set()
+        if self._on_connect is not None:
             try:
                 await self._on_connect()
             except Refused as error:
@@ -124,6 +132,7 @@ class LinkView:
         if self._runs:
             await self._waiting.put(message)
         if not self._runs:  # also if it has ended meanwhile: an open acknowledgement holds up all later ones
+            self._missed = True
             message.ack()
             self._drain()
 
@@ -188,8 +197,17 @@ class SharedLink:
         async for message in self.link.messages():
             level = message.topic.split("/", 3)[2:3]
             view = self._views.get(level[0]) if level else None
-            view = view or self._main  # which counts and logs what it cannot read
-            if view is None:
+            if view is None and not _is_of_a_task(message.topic):
+                view = self._main  # which counts and logs what it cannot read
+            if view is None:  # its task is not built yet, and subscribes again; or its table was removed
                 message.ack()
             else:
                 await view.take(message)
+
+
+def _is_of_a_task(topic: str) -> bool:
+    try:
+        parse(topic)
+    except Refused:
+        return False
+    return True
