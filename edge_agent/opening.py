@@ -19,7 +19,8 @@ from edge_agent.publish.service import predictions_link
 from edge_agent.sources.base import Source
 from edge_agent.sources.registry import open_source, open_sources
 from edge_agent.sources.shared import DeviceSources
-from edge_agent.storage.agent_storage import AgentStorage, open_storage
+from edge_agent.storage.agent_storage import BLOBS, AgentStorage, open_storage
+from edge_agent.storage.device_blobs import DeviceBlobs
 from edge_agent.tasks.config_warnings import require_output
 from edge_agent.tasks.roles import may_learn
 from edge_agent.tasks.task_store import first_task
@@ -128,8 +129,8 @@ def open_device(
 ) -> Agent:
     """Open a device with several tasks: the agent of its main task, which runs the others beside it.
 
-    They share the connection, sensors, the worker with turns, the processes of models, and the account of
-    privacy.
+    They share the connection, sensors, the worker with turns, the processes of models, blobs that several of
+    them need, and the account of privacy.
 
     Args:
         settings: of the whole device.
@@ -151,7 +152,8 @@ def open_device(
     zygote = zygote or ZygoteClient(settings.log)
     worker = Worker(own.learn.module, idle_s=own.learn.worker_idle_s)
     tracer = tracer_of(settings.tracing, "lichen-agent", settings.device)
-    storage = open_storage(own, clock)
+    shared = DeviceBlobs([settings.for_task(name).cache_dir / BLOBS for name in (None, *names)])
+    storage = open_storage(own, clock, shared=shared)
 
     def further(name: str) -> Agent:
         one = settings.for_task(name)
@@ -166,7 +168,7 @@ def open_device(
             one,
             sources.of_further(opened),
             clock,
-            storage=open_storage(one, clock, privacy=storage.privacy),
+            storage=open_storage(one, clock, privacy=storage.privacy, shared=shared),
             link=link.further(one.fleet, filters_of(one)),
             worker=SharedWorker(worker),
             zygote=zygote,

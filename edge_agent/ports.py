@@ -57,6 +57,9 @@ class MakesFeatures(Protocol):
     def use(self, task: Task, modalities: Collection[str]) -> None:
         """The task, and the modalities that are collected, from now on."""
 
+    def leave(self) -> None:
+        """There is no task on windows any more: what it needed may be removed."""
+
     async def features(self, task: Task, windows: Windows) -> Windows:
         """Windows as the task is learned, of windows as they were cut.
 

@@ -121,7 +121,7 @@ def build(
     inference = inference or Inference(
         settings.infer, clock, storage.private, zygote, accelerators, ends_zygote=main
     )
-    backbones = Backbones(settings, storage.blobs, fetcher, zygote, clock, changed)
+    backbones = Backbones(settings, storage.blobs, fetcher, zygote, clock, changed, storage.shared)
     collector = Collector(
         settings, sources, clock=clock, listener=inference.enqueue, changed=changed, progress=progress,
         features=backbones,

@@ -9,6 +9,7 @@ Shapes: B windows, M modalities, D features.
 import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.features.feature_process import FeatureProcess
 from edge_agent.inference.serving.zygote_client import ZygoteClient
+from edge_agent.storage.device_blobs import DeviceBlobs
 from models.backbones.views import backbones, sensed
 from models.contract import FloatArray
 from models.data.streams.windows import Windows
@@ -102,6 +104,7 @@ class Backbones(StatusPart):
         zygote: starts their processes.
         clock: the time.
         changed: set when the device refuses a backbone, or no longer does.
+        shared: knows the blobs of the device's other tasks.
     """
 
     settings: AgentSettings
@@ -110,6 +113,7 @@ class Backbones(StatusPart):
     zygote: ZygoteClient
     clock: Clock
     changed: Signal
+    shared: DeviceBlobs = field(default_factory=DeviceBlobs)
 
     def __post_init__(self) -> None:
         self._uses: dict[str, _Use] = {}
@@ -136,6 +140,14 @@ class Backbones(StatusPart):
             old.end()
         self.blobs.pin(_OWNER, [use.backbone.sha256 or "" for use in self._uses.values()])
         self._wake.set()
+        self.changed.set()
+
+    def leave(self) -> None:
+        """As :meth:`edge_agent.ports.MakesFeatures.leave`."""
+        for use in self._uses.values():
+            use.end()
+        self._uses, self._collected = {}, frozenset()
+        self.blobs.pin(_OWNER, ())
         self.changed.set()
 
     async def features(self, task: Task, windows: Windows) -> Windows:
@@ -198,7 +210,8 @@ class Backbones(StatusPart):
         use.failed.clear()
         try:
             self._require_size(ref)
-            await self.fetcher.fetch(ref, self.settings.fetch_timeout_s)
+            fetch = partial(self.fetcher.fetch, ref, self.settings.fetch_timeout_s)
+            await self.shared.obtain(ref, self.blobs, fetch)
             path = self.blobs.path(ref.digest)
             await process.open_backbone(path, use.modality, use.samples, self.settings.learn.threads)
         except Refused as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.storage.device_blobs import DeviceBlobs
 from edge_agent.storage.privacy_account import PRIVACY_FILE, PrivacyAccount
 from edge_agent.storage.private_tensors import PrivateTensors
 from edge_agent.storage.round_ledger import RoundLedger
@@ -23,6 +24,8 @@ from runtime.waits import StatusPart
 LOCK_FILE: Final = "agent.lock"
 SPOOL: Final = "spool.sqlite3"
 """In the state folder: updates without a receipt."""
+BLOBS: Final = "blobs"
+"""In the cache folder: the blob store."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class AgentStorage(StatusPart):
     ledger: RoundLedger
     private: PrivateTensors
     privacy: PrivacyAccount
+    shared: DeviceBlobs
 
     def status(self) -> dict[str, Any]:
         """Bytes this process wrote to the disk."""
@@ -63,6 +67,7 @@ def open_storage(
     make_spool: Callable[..., Spool] = Spool,
     *,
     privacy: PrivacyAccount | None = None,
+    shared: DeviceBlobs | None = None,
 ) -> AgentStorage:
     """Lock the state folder, remove the remains of interrupted writes, and open the files.
 
@@ -72,6 +77,7 @@ def open_storage(
         make_spool: as the constructor of ``runtime.storage.spool.Spool``.
         privacy: the device's account, for a further task: its tasks learn from the same streams. None: the
             one in this folder.
+        shared: knows the blobs of the device's other tasks. None: it has one task.
 
     Raises:
         Misconfigured: another agent runs on this state_dir, or access to a folder is denied.
@@ -82,11 +88,12 @@ def open_storage(
         sweep_below(root)
         return AgentStorage(
             lock,
-            BlobStore(settings.cache_dir / "blobs"),
+            BlobStore(settings.cache_dir / BLOBS),
             make_spool(root / SPOOL, settings.outbox.budget_bytes, wall=clock.wall),
             RoundLedger(root / "rounds.json", clock, settings.outbox.resend_s),
             PrivateTensors(root / "private"),
             privacy or PrivacyAccount(root / PRIVACY_FILE, settings.learn),
+            shared or DeviceBlobs(),
         )
     except BaseException:
         lock.close()

@@ -129,6 +129,8 @@ class Collector(StatusPart):
         """Stop collecting: the task is not on windows. Stored windows stay for a task of the same grid."""
         old, self.workspace = self.workspace, None
         self._has_task.clear()
+        if self.features is not None:
+            self.features.leave()
         for source in self.sources:
             if isinstance(source, SourceTap):
                 source.leave()

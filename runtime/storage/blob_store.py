@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from runtime.storage.disk import TEMPORARY
 from runtime.storage.files import (
     ROOM,
     disk_errors,
+    link_or_copy,
     make_folder,
     remove,
     sync_folder,
@@ -29,6 +31,17 @@ from runtime.storage.files import (
 )
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def path_in(root: Path, digest: str) -> Path:
+    """The path of a blob in the store at ``root``, whether it exists or not.
+
+    Raises:
+        ValueError: not a SHA-256 in lower-case hexadecimal.
+    """
+    if not _DIGEST.match(digest):
+        raise ValueError(f"{digest!r} is not a digest")
+    return root / digest[:2] / digest
 
 
 class BlobStore:
@@ -43,14 +56,8 @@ class BlobStore:
                 remove(stray)
 
     def path(self, digest: str) -> Path:
-        """The path of a blob, whether it exists or not.
-
-        Raises:
-            ValueError: not a SHA-256 in lower-case hexadecimal.
-        """
-        if not _DIGEST.match(digest):
-            raise ValueError(f"{digest!r} is not a digest")
-        return self._root / digest[:2] / digest
+        """:func:`path_in` this store."""
+        return path_in(self._root, digest)
 
     def has(self, digest: str) -> bool:
         """Whether it is here (not verified)."""
@@ -78,6 +85,33 @@ class BlobStore:
         if not (path.is_file() and path.stat().st_size == ref.size and path.read_bytes() == data):
             write_atomic(path, data)  # also over a damaged one
         return ref
+
+    def adopt(self, ref: BlobRef, path: Path) -> bool:
+        """Take over a blob from another store of this machine, verified.
+
+        It is linked: its bytes are on the disk once, and each store counts its share. On a disk without links
+        they are copied.
+
+        Returns:
+            False: ``path`` is not there, or is not this blob.
+
+        Raises:
+            Transient: no space left.
+        """
+        mine = self.path(ref.digest)
+        try:
+            with path.open("rb") as file:
+                same = os.fstat(file.fileno()).st_size == ref.size
+                if not same or hashlib.file_digest(file, "sha256").hexdigest() != ref.digest:
+                    return False
+        except OSError:
+            return False
+        with disk_errors(mine):
+            try:
+                link_or_copy(path, mine)
+            except FileNotFoundError:  # removed meanwhile
+                return False
+        return True
 
     def get(self, digest: str) -> bytes:
         """A verified blob.
@@ -143,7 +177,7 @@ class BlobStore:
         return Partial(self, self._root / "partial", ref, chunk_bytes)
 
     def total_bytes(self) -> int:
-        """Bytes on disk, partial downloads included."""
+        """Bytes on disk, partial downloads included; of a linked file its share."""
         return sum(size for _, size, _ in self._files())
 
     def pin(self, owner: str, digests: Iterable[str]) -> None:
@@ -186,7 +220,7 @@ class BlobStore:
                 continue
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 info = path.stat()
-                found.append((path, info.st_size, info.st_mtime))
+                found.append((path, -(-info.st_size // max(1, info.st_nlink)), info.st_mtime))
         return found
 
 

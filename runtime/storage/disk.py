@@ -78,6 +78,10 @@ class Disk:
         """Rename, over an existing file too; durable after :meth:`sync_folder`."""
         os.replace(old, new)  # noqa: PTH105 - Path.replace is the same call; os.replace says that it is atomic
 
+    def link(self, old: Path, new: Path) -> None:
+        """Give a file a second name, which must be free; durable after :meth:`sync_folder`."""
+        new.hardlink_to(old)
+
     def unlink(self, path: Path) -> None:
         """Remove a file, if it exists; durable after :meth:`sync_folder`."""
         path.unlink(missing_ok=True)

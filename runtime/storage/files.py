@@ -14,6 +14,7 @@ from runtime.storage.disk import DISK, TEMPORARY
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _IN_THE_WAY: Final = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+_NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 _NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM)
 ROOM: Final = 128 * 1024
 """Bytes that a transaction of SQLite and its index need at least."""
@@ -101,6 +102,29 @@ def write_at(path: Path, data: bytes, offset: int) -> None:
 def rename(old: Path, new: Path) -> None:
     """Rename a file or folder; durable after :func:`sync_folder`."""
     DISK.get().replace(old, new)
+
+
+def link_or_copy(old: Path, new: Path) -> None:
+    """Give a file that nobody changes any more a second name, durably; on a disk without links, copy it.
+
+    Raises:
+        OSError: there is no such file, or no space.
+    """
+    make_folder(new.parent)
+    disk = DISK.get()
+    part = disk.temporary(new.parent)
+    try:
+        disk.link(old, part)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        replace_file(new, old.read_bytes())
+        return
+    try:
+        disk.replace(part, new)
+    finally:
+        disk.unlink(part)  # it stays if both were names of one file already
+    disk.sync_folder(new.parent)
 
 
 def put_in_place(part: Path, path: Path) -> None:

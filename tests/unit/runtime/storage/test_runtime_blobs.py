@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import os
 import random
@@ -7,6 +8,7 @@ import pytest
 from protocol.errors import Misconfigured, Reason, Refused, Transient
 from protocol.messages import BlobRef
 from runtime.storage.blob_store import BlobStore
+from runtime.storage.disk import DISK, Disk
 from runtime.storage.files import write_atomic
 
 
@@ -176,3 +178,49 @@ def test_a_folder_that_is_not_ours_is_misconfigured(tmp_path, monkeypatch):
     monkeypatch.setattr("runtime.storage.disk.Disk.write", no)
     with pytest.raises(Misconfigured, match="must own this folder"):
         write_atomic(tmp_path / "f", b"x")
+
+
+class NoLinks(Disk):
+    def link(self, old, new) -> None:
+        raise OSError(errno.EPERM, "the disk has no links", str(old), None, str(new))
+
+
+def test_a_blob_of_another_store_is_on_the_disk_once_and_counted_once(tmp_path) -> None:
+    mine, other = BlobStore(tmp_path / "mine"), BlobStore(tmp_path / "other")
+    ref = other.put(b"x" * 1001)
+    assert mine.adopt(ref, other.path(ref.digest))
+    assert mine.get(ref.digest) == b"x" * 1001
+    assert mine.path(ref.digest).samefile(other.path(ref.digest))
+    assert (mine.total_bytes(), other.total_bytes()) == (501, 501)
+    assert not list((tmp_path / "mine").glob("*/.tmp*"))
+    other.pin("task", [ref.digest])
+    mine.collect((), 0)
+    other.collect((), 0)
+    assert not mine.has(ref.digest)
+    assert other.total_bytes() == 1001
+    assert mine.adopt(ref, other.path(ref.digest))
+    other.remove(ref.digest)
+    assert mine.get(ref.digest) == b"x" * 1001
+
+
+def test_a_blob_that_is_gone_damaged_or_another_is_not_taken_over(tmp_path) -> None:
+    mine, other = BlobStore(tmp_path / "mine"), BlobStore(tmp_path / "other")
+    ref = other.put(b"x" * 1001)
+    path = other.path(ref.digest)
+    assert not mine.adopt(ref, tmp_path / "nowhere")
+    assert not mine.adopt(BlobRef(digest=ref.digest, size=5), path)
+    path.write_bytes(b"y" * 1001)
+    assert not mine.adopt(ref, path)
+    assert not mine.names()
+
+
+def test_on_a_disk_without_links_a_blob_is_copied(tmp_path) -> None:
+    mine, other = BlobStore(tmp_path / "mine"), BlobStore(tmp_path / "other")
+    ref = other.put(b"x" * 1001)
+    token = DISK.set(NoLinks())
+    try:
+        assert mine.adopt(ref, other.path(ref.digest))
+    finally:
+        DISK.reset(token)
+    assert not mine.path(ref.digest).samefile(other.path(ref.digest))
+    assert mine.total_bytes() == other.total_bytes() == 1001
