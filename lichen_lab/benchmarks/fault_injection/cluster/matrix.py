@@ -117,24 +117,25 @@ class ClusterMatrix(FaultMatrix):
         self._now = (step, round_)
         # The fault before this one may have ended a lead, which takes seconds to start: one fault at a time.
         await self.stage.until(
-            f"{self.fault.name} at {step.name!r}: both leads", self._are_both_there, _START_S
+            f"{self.fault.name} at {step.name!r}: both leads", self._is_another_ready, _START_S
         )
         found = await super()._cell(round_, step)
         if self.fault.name in LEADS_AGAIN:
             found.leader_s = self._new_leader_s()
         return found
 
-    def _are_both_there(self) -> bool:
-        """Whether each lead has asked for the lease since its start."""
-        pids = {name: self.stage.children[name].pid for name in LEADS}
-        return all(pid is not None and self._asked_at(name) > _begun(pid) for name, pid in pids.items())
+    def _is_another_ready(self) -> bool:
+        """Whether one lead leads and the other waits: not a former leader that is about to end."""
+        last = sorted(self._asked(name) for name in LEADS)
+        return last == ["lease_held_by_another", "lease_taken"]
 
-    def _asked_at(self, name: str) -> float:
-        """Unix seconds at which it took the lease, or found it taken, the last time; 0: it has not."""
-        return max(
-            (at for event in ("lease_taken", "lease_held_by_another") for at in self._times(name, event)),
-            default=0.0,
-        )
+    def _asked(self, name: str) -> str:
+        """The last answer to a lead that asked for the lease, since its start; empty: it has not asked."""
+        pid = self.stage.children[name].pid
+        begun = math.inf if pid is None else _begun(pid)
+        answers = ("lease_held_by_another", "lease_taken")
+        found = [(at, event) for event in answers for at in self._times(name, event) if at > begun]
+        return max(found, default=(0.0, ""))[1]
 
     def _times(self, name: str, event: str) -> list[float]:
         """Unix seconds of an event in a log."""

@@ -23,6 +23,9 @@ from protocol.tasks.network import Encoder, Network
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Modality, Task, Window
 
+_RESTARTS: Final = 100
+"""Of one process: systemd has no limit either, and while a database is away each start may fail. A trial that
+gets nowhere ends by the bounds of its waits."""
 FLEET: Final = "trial"
 TASK_NAME: Final = "small"
 _RECORDED_S: Final = 60.0
@@ -116,7 +119,7 @@ def trial_bed(places: FleetFiles, env: Mapping[str, str], *, gated: bool) -> Tes
         config = str(places.config(COORDINATOR))
         commands[COORDINATOR] = [sys.executable, "-P", "-m", _GATED_COORDINATOR, config]
     env = {**ONE_THREAD, **env}
-    return Testbed(places, commands=commands, env=env, restarts=10, pause_s=0.3, fatal=())
+    return Testbed(places, commands=commands, env=env, restarts=_RESTARTS, pause_s=0.3, fatal=())
 
 
 def write(places: FleetFiles, chosen: Task, seed: int, changes: Mapping[str, Table]) -> None:
