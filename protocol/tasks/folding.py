@@ -1,8 +1,8 @@
 """Options of a task: how a round's updates become the next version."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from protocol.base import Wire
 
@@ -10,17 +10,25 @@ from protocol.base import Wire
 class Aggregator(Wire):
     """The server optimizer on a round's mean update (Reddi et al., Adaptive Federated Optimization).
 
-    ``fedavg`` adds it to the model. ``fedadam`` and ``fedyogi`` use it as a gradient (algorithm 2); their
-    moments are blobs of the version that no device fetches.
+    ``fedavg`` adds it to the model. The others use it as a gradient (algorithm 2). Moments are blobs of the
+    version that no device fetches.
     """
 
-    kind: Literal["fedavg", "fedadam", "fedyogi"] = "fedavg"
+    kind: Literal["fedavg", "fedadagrad", "fedadam", "fedyogi"] = "fedavg"
     lr: Annotated[float, Field(gt=0, le=100)] = 0.01
-    """Step size of the server; ``fedavg`` ignores this and the following options."""
+    """Server's step size; not of ``fedavg``."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Field(gt=0, le=1)] = 1e-3
     """Adaptivity: added to the root of the second moment."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """FedAvgM; with ``fedavg`` alone."""
+
+    @model_validator(mode="after")
+    def _momentum_is_of_fedavg(self) -> Self:
+        if self.momentum and self.kind != "fedavg":
+            raise ValueError(f'momentum is an option of kind = "fedavg"; {self.kind} has beta1')
+        return self
 
 
 class Robust(Wire):

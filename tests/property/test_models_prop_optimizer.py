@@ -17,13 +17,14 @@ PARTS = ("encoder", "head")
 VALUES = st.floats(-8, 8, width=32)
 AGGREGATORS = st.builds(
     Aggregator,
-    kind=st.sampled_from(["fedadam", "fedyogi"]),
+    kind=st.sampled_from(["fedadagrad", "fedadam", "fedyogi"]),
     lr=st.sampled_from([0.001, 0.1, 1.0]),
     beta1=st.sampled_from([0.0, 0.5, 0.9]),
     # not 0: with an old first moment and no memory of the second, a value that rests is absurd (and refused)
     beta2=st.sampled_from([0.5, 0.9, 0.99]),
     tau=st.sampled_from([1e-9, 1e-3, 1.0]),
 )
+ALL = AGGREGATORS | st.builds(Aggregator, momentum=st.sampled_from([0.3, 0.9]))
 
 
 def deltas_of(names) -> st.SearchStrategy[dict[str, np.ndarray]]:
@@ -51,7 +52,7 @@ def as_bytes(state: Blobs) -> dict[str, bytes]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(AGGREGATORS, ROUNDS, st.integers(0, 4))
+@given(ALL, ROUNDS, st.integers(0, 4))
 def test_a_version_that_was_written_and_read_goes_on_with_the_same_bytes(
     tmp_path_factory, aggregator, rounds, cut
 ):
@@ -67,7 +68,7 @@ def test_a_version_that_was_written_and_read_goes_on_with_the_same_bytes(
 
 
 @settings(deadline=None, max_examples=60)
-@given(AGGREGATORS, ROUNDS, st.randoms(use_true_random=False))
+@given(ALL, ROUNDS, st.randoms(use_true_random=False))
 def test_the_order_of_blobs_changes_no_byte(aggregator, rounds, random):
     straight, mixed = start(), start()
     for deltas in rounds:
@@ -92,7 +93,7 @@ def test_a_first_step_goes_where_the_devices_went_and_no_further_than_lr_allows(
 
 
 @settings(deadline=None, max_examples=60)
-@given(AGGREGATORS, ROUNDS)
+@given(ALL, ROUNDS)
 def test_statistics_are_the_folds_and_second_moments_are_never_negative(aggregator, rounds):
     state = start()
     for deltas in rounds:

@@ -44,10 +44,14 @@ def value(state: Blobs, name: str) -> float:
 # fedadam, beta1 1/2, beta2 3/4, tau 1, lr 2.1; from 1, D = 2.75, then D = 1.890625:
 #   m 1.375, v 3/4 + 7.5625/4 = 2.640625 = 1.625^2, step 2.1 * 1.375 / 2.625 = 1.1
 #   m 1.6328125, v 2.87408447 = 1.6953125^2, step 2.1 * 1.6328125 / 2.6953125 = 1.27217391
+# fedadagrad, the same with lr 2; from 1, D = 0.75, then D = 3:
+#   m 0.375, v 1 + 9/16 = 1.5625 = 1.25^2, step 2 * 0.375 / 2.25 = 0.33333333
+#   m 1.6875, v 1.5625 + 9 = 10.5625 = 3.25^2, step 2 * 1.6875 / 4.25 = 0.79411765
 # fedyogi, the same with lr 2; from 1, D = 3.75 (D^2 above v: v grows), then D = 2 (below: v shrinks):
 #   m 1.875, v 1 + 14.0625/4 = 4.515625 = 2.125^2, step 2 * 1.875 / 3.125 = 1.2
 #   m 1.9375, v 4.515625 - 4/4 = 3.515625 = 1.875^2, step 2 * 1.9375 / 2.875 = 1.34782609
 BY_HAND = {
+    "fedadagrad": (2.0, (0.75, 3.0), (1.33333333, 2.12745098), (0.375, 1.6875), (1.5625, 10.5625)),
     "fedadam": (2.1, (2.75, 1.890625), (2.1, 3.37217391), (1.375, 1.6328125), (2.640625, 2.87408447)),
     "fedyogi": (2.0, (3.75, 2.0), (2.2, 3.54782609), (1.875, 1.9375), (4.515625, 3.515625)),
 }
@@ -65,9 +69,20 @@ def test_two_rounds_are_those_worked_by_hand(kind):
         assert value(state, moment_name(SECOND, W)) == pytest.approx(second, rel=1e-6)
 
 
+def test_fedavg_with_momentum_goes_on_where_the_rounds_before_went():
+    aggregator, state = Aggregator(momentum=0.5), state_of(acc=1.0, fc=2.0)
+    for delta, model, first in ((2.0, 3.0, 2.0), (1.0, 5.0, 2.0), (-1.0, 5.0, 0.0)):
+        state = stepped(aggregator, PARTS, state, state_of(acc=value(state, W) + delta, fc=2.0))
+        assert (value(state, W), value(state, moment_name(FIRST, W))) == (model, first)
+    assert value(state, "head/fc") == 2.0
+    assert {name for name in flatten(state) if name.startswith("optimizer/")} == {moment_name(FIRST, W)}
+    plain = stepped(Aggregator(), PARTS, state, state_of(acc=6.0))
+    assert set(flatten(plain)) == {W}
+
+
 def test_yogi_forgets_a_large_step_more_slowly_than_adam():
     found = {}
-    for kind in BY_HAND:
+    for kind in ("fedadam", "fedyogi"):
         aggregator, state = Aggregator(kind=kind), state_of(acc=0.0)
         for delta in (3.0, *[0.01] * 20):
             state = stepped(aggregator, PARTS, state, state_of(acc=value(state, W) + delta))
