@@ -1,12 +1,14 @@
 """Real daemons: a head over a frozen backbone, learned with torch, without torch, and by prototypes."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from lichen_lab.simulation.processes.testbed import lichen
@@ -157,3 +159,18 @@ def test_a_fleet_learns_a_head_over_a_backbone_with_and_without_torch(fleet: Fle
     maps = Path(f"/proc/{fleet.pid('coordinator')}/maps").read_text()
     assert "libtorch" not in maps
     assert "onnxruntime" not in maps
+    assert exported_whole(fleet) >= 0.9
+
+
+def exported_whole(fleet: Fleet) -> float:
+    """Accuracy of backbone and head in one file, which is exported while the coordinator runs."""
+    out, config = fleet.root / "whole.onnx", fleet.files.config("coordinator")
+    words = ["export", "--config", str(config), "--merge-backbone", "--out", str(out)]
+    done = subprocess.run(lichen(*words), capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "backbones of camera inside" in done.stdout
+    given = unseen()
+    inputs = {"present": np.ones((len(given), 1), np.float32), "camera": given.x["camera"]}
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    (p_BK,) = session.run(["probabilities"], inputs)
+    return float((p_BK.argmax(axis=1) == given.y_B).mean())
