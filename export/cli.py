@@ -206,14 +206,7 @@ def make_joined(
     from export.joined import joined  # noqa: PLC0415 - imports torch too
 
     torch.set_num_threads(1)
-    about = {
-        "task": chosen.task.name,
-        "version": chosen.version.version,
-        "base": chosen.base,
-        "labels": chosen.task.labels,
-        "backbones": {name: one.sha256 for name, one in backbones(chosen.task).items()},
-    }
-    model, parity = joined(chosen.task, state, chosen.backbones, about)
+    model, parity = joined(chosen.task, state, chosen.backbones, chosen.version.version, chosen.base)
     with writing(out):
         replace_file(out, model)
     return model, parity

@@ -69,7 +69,7 @@ class _OneAfterAnother(nn.Module):
 
 
 def joined(
-    task: Task, state: Blobs, paths: Mapping[str, Path], about: Mapping[str, Any]
+    task: Task, state: Blobs, paths: Mapping[str, Path], version: int, base: str
 ) -> tuple[bytes, Parity]:
     """A version with its backbones as one ONNX model; equal versions and files give equal bytes.
 
@@ -77,7 +77,8 @@ def joined(
         task: of the version; prepared.
         state: of the version.
         paths: of the file of each backbone.
-        about: written into the model, as JSON values by key.
+        version: its number, for the model's metadata.
+        base: digest of its manifest, likewise.
 
     Raises:
         Misconfigured: the task has no backbone, or a file cannot be read.
@@ -93,6 +94,8 @@ def joined(
     reference = _OneAfterAnother(head, surface, runs).eval()
     parts = {name: files.read(paths[name], backbones(task)[name].sha256) for name in behind}
     model = _joined(to_onnx(head, task), parts, task, surface, surface_of(reference, raw))
+    digests = {name: backbones(task)[name].sha256 for name in behind}
+    about = {"task": task.name, "version": version, "base": base, "labels": task.labels, "backbones": digests}
     for key, value in about.items():
         model.metadata_props.add(key=key, value=json.dumps(value, sort_keys=True))
     data: bytes = model.SerializeToString(deterministic=True)

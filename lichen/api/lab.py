@@ -83,6 +83,9 @@ class TrainedFleet(Protocol):
     def bundle(self, calibrate: WindowSet | None) -> bytes:
         """The last version's ONNX bundle; raises ``Misconfigured``, ``Refused``."""
 
+    def joined(self) -> bytes:
+        """The last version with its backbones as one ONNX model; raises ``Misconfigured``, ``Refused``."""
+
 
 def trainer() -> Callable[[SimulationRequest], TrainedFleet]:
     """The function of lichen-lab that trains.

@@ -86,20 +86,28 @@ class Simulation:
         """The class that the last version predicts for each window; as :meth:`probabilities`."""
         return [self.task.labels[number] for number in self.probabilities(data).argmax(axis=1)]
 
-    def export(self, path: str | Path, calibrate: DeviceInput | None = None) -> Path:
+    def export(
+        self, path: str | Path, calibrate: DeviceInput | None = None, *, merge_backbone: bool = False
+    ) -> Path:
         """Write the last version as an ONNX bundle, which an agent runs; its path.
 
         Args:
             path: the file.
             calibrate: real windows for an int8 variant; None makes none.
+            merge_backbone: write one ONNX model of backbones and head instead, for other programs.
 
         Raises:
             Misconfigured: the method makes no model for devices, or windows do not fit.
-            Refused: the ONNX model differs from torch.
+            Refused: the ONNX model differs from torch, or backbone and head cannot be joined.
             OSError: the file cannot be written.
         """
-        windows = None if calibrate is None else self._windows(calibrate)
         file = Path(path)
+        if merge_backbone:
+            if calibrate is not None:
+                raise Misconfigured("calibrate: it is for a bundle; leave it out with merge_backbone")
+            replace_file(file, self._trained.joined())
+            return file
+        windows = None if calibrate is None else self._windows(calibrate)
         replace_file(file, self._trained.bundle(windows))
         return file
 

@@ -30,14 +30,22 @@ class WindowFeatures:
     Args:
         task: prepared.
         runs: its backbones, by modality.
+        paths: of their files.
         say: told of the progress at intervals; None: nobody is.
     """
 
-    def __init__(self, task: Task, runs: Mapping[str, Run], say: Say | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        runs: Mapping[str, Run],
+        paths: Mapping[str, Path] | None = None,
+        say: Say | None = None,
+    ) -> None:
         self.task = announced(task)
         """As it is learned."""
         self.cut = sensed(task)
         """As windows are cut of it."""
+        self.paths = paths or {}
         self._runs = runs
         self._say = say
         self._done = 0
@@ -89,8 +97,9 @@ def open_features(task: Task, folder: Path, say: Say | None = None) -> WindowFea
     if not unprepared(task):
         return WindowFeatures(prepared(task, files.measure_in(folder)), {})
     made = files.prepare(task, folder)
+    paths = paths_in(made, folder)
     try:
-        runs = runs_of(made, paths_in(made, folder))
+        runs = runs_of(made, paths)
     except Refused as error:  # the file has changed since it was measured
         raise Misconfigured(error.detail) from None
-    return WindowFeatures(made, runs, say)
+    return WindowFeatures(made, runs, paths, say)

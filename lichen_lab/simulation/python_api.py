@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from export.bundle_builder import Lineage, inference_module, make_bundle
 from export.cli import route_of
+from export.joined import joined
 from export.signature import surface_of
 from lichen.api.device_data import held_back
 from lichen.api.lab import Progress, SimulationRequest
@@ -77,6 +78,14 @@ class SimulatedTraining:
                 self.task, self._state(), Lineage(number, number, manifest, parent, metrics), calibrate
             )
         return bundle
+
+    def joined(self) -> bytes:
+        """See :class:`lichen.api.lab.TrainedFleet`."""
+        number, (manifest, _) = len(self.rounds), self._history.lineage
+        packages.permit(self._packages)
+        with one_thread():
+            model, _ = joined(self.task, self._state(), self._features.paths, number, manifest)
+        return model
 
     def _state(self) -> Blobs:
         """What a device with all modalities and targets runs; without the blobs that single devices own."""

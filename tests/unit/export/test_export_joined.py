@@ -154,9 +154,9 @@ def test_what_cannot_be_asked_for_is_refused_in_words(config: Path, tmp_path: Pa
 )
 def test_files_of_all_accepted_forms_are_joined(tmp_path: Path, model: onnx.ModelProto) -> None:
     task, state = behind(tmp_path, model, linear=False)
-    data, parity = joined(announced(task), state, paths_in(task, tmp_path), {})
+    data, parity = joined(announced(task), state, paths_in(task, tmp_path), 1, "")
     assert parity.masks == 2
-    assert joined(announced(task), state, paths_in(task, tmp_path), {})[0] == data
+    assert joined(announced(task), state, paths_in(task, tmp_path), 1, "")[0] == data
 
 
 @pytest.mark.long
@@ -170,7 +170,7 @@ def test_a_stream_beside_a_backbone_keeps_its_free_length(tmp_path: Path) -> Non
     both = backbone_task(linear=False).model_copy(update={"modalities": (acc, named)})
     task = files.prepare(Task.model_validate(both.model_dump(exclude_unset=True)), tmp_path)
     state = method("qqr").client().initial(task, 3)
-    data, parity = joined(announced(task), state, paths_in(task, tmp_path), {})
+    data, parity = joined(announced(task), state, paths_in(task, tmp_path), 1, "")
     assert parity.masks == 4
     assert len(parity.samples["acc"]) > 1
     assert len(parity.samples["camera"]) == 1
@@ -183,7 +183,7 @@ def test_a_backbone_whose_windows_affect_one_another_cannot_be_joined(tmp_path: 
     with pytest.raises(
         Refused, match=r"cannot be joined: .* differ at batch .*depends on the windows beside"
     ):
-        joined(announced(task), state, paths_in(task, tmp_path), {})
+        joined(announced(task), state, paths_in(task, tmp_path), 1, "")
 
 
 def test_a_version_by_hand_needs_the_file_beside_the_task(config: Path, tmp_path: Path) -> None:

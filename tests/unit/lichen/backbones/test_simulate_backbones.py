@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
@@ -165,10 +166,20 @@ def test_the_command_and_the_function_train_on_features_and_predict_from_images(
 
 
 @pytest.mark.long
-def test_the_exported_bundle_has_the_head_alone(place: Path) -> None:
+def test_the_exported_bundle_has_the_head_alone_and_one_file_has_both(place: Path) -> None:
+    write(place / "eye.onnx")
     found = lichen.simulate(place / "task.toml", place / "data", rounds=1)
     manifest, _ = unpack(found.export(place / "model.bundle").read_bytes())
     assert manifest.modalities == announced(files.prepare(read_toml(place), place)).modalities
+    whole = found.export(place / "whole.onnx", merge_backbone=True)
+    raw = read_device(
+        place / "data" / "test.npz", WindowFeatures(open_features(read_toml(place), place).cut, {})
+    )[0]
+    inputs = {"present": np.ones((len(raw), 1), np.float32), "camera": raw.x["camera"]}
+    (p_BK,) = onnxruntime.InferenceSession(whole).run(["probabilities"], inputs)
+    np.testing.assert_allclose(p_BK, found.probabilities(place / "data" / "test.npz"), atol=1e-4)
+    with pytest.raises(Misconfigured, match="calibrate: it is for a bundle"):
+        found.export(whole, place / "data" / "test.npz", merge_backbone=True)
 
 
 def test_arrays_and_files_give_the_same_history_and_a_missing_image_stays_missing(place: Path) -> None:
