@@ -169,10 +169,14 @@ def test_a_method_without_augmentation_gets_no_table_of_it(tmp_path: Path) -> No
     assert task.modalities[0].augment is None
 
 
-def test_the_options_that_say_how_many_steps_a_device_takes_are_ready_to_uncomment(folder: Path) -> None:
-    _, text = init(folder)
+@pytest.mark.parametrize("name", ["qqr", "fedavg"])
+def test_the_options_that_say_how_many_steps_a_device_takes_are_ready_to_uncomment(
+    folder: Path, name: str
+) -> None:
+    _, text = init(folder, "--method", name)
     ready = text.replace("# [config]", "[config]").replace("# batch", "batch").replace("# epochs", "epochs")
     task = Task.model_validate(tomllib.loads(ready))
-    config = method(task.method).configure(task)
+    config = method(name).configure(task)
+    assert task.method == name
     assert (config.batch, config.epochs) == (16, 4)
     assert "# batch = 16    # default 128" in text

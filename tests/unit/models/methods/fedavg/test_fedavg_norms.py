@@ -1,16 +1,21 @@
 """FedBN: a device's norms are its own, in training and in its predictions, and what the coordinator has."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from models.contract import Blobs, Tensors
+from models.contract import Blobs, Tensors, WindowSet
 from models.methods.fedavg import METHOD
 from models.methods.fedavg.personal import blended
+from models.multimodal.inference import probabilities
 from models.registry import method
 from models.tensors import batch_norms, flatten
+from models.training.evaluation import judge
 from protocol.errors import Misconfigured, Reason, Refused
 from protocol.tasks.network import Encoder
 from tests.support.fedavg_cases import folded, initial, task, train, update, windows, without
+from tests.support.methods import contract_cases
 
 NORM = {
     f"encoder/{name}/convolutions.1.{part}" for name in ("acc", "gyro") for part in ("weight", "bias")
@@ -114,3 +119,36 @@ def test_fedbn_the_coordinator_says_that_it_cannot_evaluate_without_norms() -> N
     assert client.evaluate(shared, held, initial(shared)).metrics["windows"] == 12
     assert METHOD.personal(METHOD.configure(task())) == ()
     assert method("fedavg").blended(task(), initial(task()), {}) is not None
+
+
+def uncalibrated(held: WindowSet, seed: int) -> WindowSet:
+    """As from a device whose sensors have a gain and an offset of their own, channel by channel."""
+    rng, x = np.random.default_rng(seed), {}
+    for name, x_BCT in held.x.items():
+        gain_C1, offset_C1 = rng.uniform(0.3, 3, (x_BCT.shape[1], 1)), rng.normal(0, 2, (x_BCT.shape[1], 1))
+        x[name] = (x_BCT * gain_C1 + offset_C1).astype(np.float32)
+    return replace(held, x=x)
+
+
+@pytest.mark.long
+def test_fedbn_devices_with_sensors_of_their_own_predict_better_with_norms_of_their_own() -> None:
+    reached = {}
+    for how in ("none", "strict", "with_mean"):
+        its = contract_cases.task_of(METHOD).model_copy(update={"config": {"private_norms": how}})
+        client, state = METHOD.client(), initial(its)
+        private: dict[str, Tensors] = {f"d{i}": {} for i in range(4)}
+        for round_ in range(1, 13):
+            results = {}
+            for i, name in enumerate(private):
+                held = uncalibrated(contract_cases.windows_of(its, 10 * round_ + i, count=192), i)
+                results[name] = train(its, held, state, private[name], round_, name)
+            private = {name: result.private for name, result in results.items()}
+            state = folded(its, state, results)
+        scores = []
+        for i, own in enumerate(private.values()):
+            module = client.inference_model(its, METHOD.blended(its, state, own))
+            test = uncalibrated(contract_cases.windows_of(its, 900 + i, count=90), i)
+            scores.append(judge(test.y_B, probabilities(module, test)).metrics["accuracy"])
+        reached[how] = float(np.mean(scores))
+    assert reached["strict"] > reached["none"] + 0.1
+    assert reached["with_mean"] == pytest.approx(reached["strict"], abs=0.05)
