@@ -9,8 +9,9 @@ import structlog
 from coordinator.lease.decisions import RENEWALS, Lease, is_free, renewed, taken
 from coordinator.storage import schema
 from coordinator.storage.database import Database
+from coordinator.storage.engines.postgres_address import SUFFIXES
 from coordinator.storage.engines.shared_tables import SharedFence, Statements
-from protocol.errors import Transient
+from protocol.errors import Misconfigured, Transient
 
 log = structlog.get_logger(__name__)
 
@@ -26,16 +27,19 @@ HUNG_S: Final = 5.0
 _END_HUNG: Final = """
     SELECT a.pid, pg_terminate_backend(a.pid) FROM pg_stat_activity a
     WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
-    AND starts_with(a.application_name, current_setting('application_name'))
-    AND a.wait_event_type = 'Client' AND a.state_change < clock_timestamp() - make_interval(secs => %s)
+    AND a.application_name IN (
+        SELECT current_setting('application_name') || beside FROM unnest(%(beside)s::text[]) beside)
+    AND a.wait_event_type = 'Client'
+    AND a.state_change < clock_timestamp() - make_interval(secs => %(hung_s)s)
     AND EXISTS (
         SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
         JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock'
-        AND (n.nspname = current_schema() OR starts_with(n.nspname, current_schema() || '_')))
+        AND n.nspname IN (SELECT current_schema() || beside FROM unnest(%(beside)s::text[]) beside))
 """
 """A process that is stopped in the middle of a statement, or of reading the answer, keeps its locks:
-PostgreSQL's limit for idle transactions runs between statements alone."""
+PostgreSQL's limit for idle transactions runs between statements alone. Names are compared whole: those of
+another fleet may begin like this one's."""
 
 
 def database_time(connection: sa.Connection) -> float:
@@ -60,6 +64,7 @@ class LeaseTable:
         self._store = store
         self._role = role
         self.life_s = life_s
+        self._why_not_ended = ""
         self._mine = schema.leases.c.role == role
 
     def read(self) -> tuple[Lease, float]:
@@ -87,13 +92,11 @@ class LeaseTable:
         Raises:
             Transient: the database cannot be read or written now.
         """
-        with self._store.transaction() as connection:  # no write lock: a process that only waits needs none
-            found, now = self._read(connection)
-            free = is_free(found, now, self.life_s)
-            if free:  # the next leader must not wait for locks of the last one, which did not renew in time
-                _end_hung_sessions(connection, self.life_s / RENEWALS)
+        found, now = self.read()  # without a write lock, which a process that only waits does not need
         mine = None
-        if free:
+        if is_free(found, now, self.life_s):
+            # the next leader must not wait for locks of the last one, which did not renew in time
+            self._end_hung_sessions(self.life_s / RENEWALS)
             mine = self._change(lambda row, at: taken(row, holder[:_HOLDER], at, self.life_s), alone=True)
         return mine, found, now
 
@@ -103,10 +106,9 @@ class LeaseTable:
         Raises:
             Transient: the database cannot be written now.
         """
-        with self._store.transaction(write=True) as connection:
-            lease = self._change(lambda found, now: renewed(found, mine, now, self.life_s))
-            if lease is not None:
-                _end_hung_sessions(connection, HUNG_S)
+        lease = self._change(lambda found, now: renewed(found, mine, now, self.life_s))
+        if lease is not None:
+            self._end_hung_sessions(HUNG_S)
         return lease
 
     def release(self, mine: Lease) -> None:
@@ -142,14 +144,24 @@ class LeaseTable:
             done = connection.execute(table.update().where(self._mine & unchanged).values(**values))
             return new if done.rowcount == 1 else None
 
+    def _end_hung_sessions(self, hung_s: float) -> None:
+        """End this coordinator's sessions that hold locks and have waited that long for their process.
 
-def _end_hung_sessions(connection: sa.Connection, hung_s: float) -> None:
-    """End this coordinator's sessions that hold locks and have waited that long for their process."""
-    if connection.dialect.name != "postgresql":
-        return
-    ended = connection.exec_driver_sql(_END_HUNG, (hung_s,)).scalars().all()
-    if ended:
-        log.warning("sessions_ended", why="they held locks, and their processes hang", pids=list(ended))
+        A lease can be had without it: an error, as of a server that forbids it, is only logged.
+        """
+        given = {"hung_s": hung_s, "beside": ["", *(f"_{suffix}" for suffix in SUFFIXES)]}
+        try:
+            with self._store.transaction() as connection:
+                if connection.dialect.name != "postgresql":
+                    return
+                ended = connection.exec_driver_sql(_END_HUNG, given).scalars().all()
+        except (Misconfigured, Transient) as error:
+            if str(error) != self._why_not_ended:
+                self._why_not_ended = str(error)
+                log.warning("sessions_not_ended", why=self._why_not_ended)
+            return
+        if ended:
+            log.warning("sessions_ended", why="they held locks, and their processes hang", pids=list(ended))
 
 
 def fence(role: str, epoch: int) -> Callable[[Any], None]:

@@ -17,6 +17,8 @@ _DRIVER: Final = "postgresql+psycopg"
 _DRIVERS: Final = (_DRIVER, "postgresql", "postgres")
 _MAX_NAME: Final = 40
 """Characters of a schema's name: PostgreSQL cuts at 63, and copies and the other schemas have suffixes."""
+SUFFIXES: Final = ("device_logs", "identity", "operators", "rollout")
+"""Of the other schemas of a fleet."""
 _SHORTEST_SECRET: Final = 4
 KEY: Final = "storage.url"
 _EXAMPLE: Final = "postgresql+psycopg://lichen@db.example.org:5432/lichen"

@@ -6,13 +6,19 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
+from structlog.testing import capture_logs
 
+from coordinator.audit.tables import OPERATORS
+from coordinator.diagnosis.device_logs import DEVICE_LOGS
 from coordinator.lease import table as lease_table
 from coordinator.lease.table import LeaseTable, fence
+from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage.database import Database
+from coordinator.storage.engines.postgres_address import SUFFIXES
+from coordinator.storage.engines.shared_sqlite import IDENTITIES
 from tests.support.coordinator.fake import settings_for
 from tests.support.storage.hung_session import HungSession
-from tests.support.storage.postgres import shared_server
+from tests.support.storage.postgres import USER, shared_server
 
 SHORT_S, LIFE_S = 1e-6, 30.0
 Connect = Callable[..., Database]
@@ -28,11 +34,11 @@ def place() -> str:
 @pytest.fixture
 def connect(tmp_path, place):
     """Opens connections, as of several processes."""
-    storage = {"url": shared_server().url(), "schema_name": place}
-    location, opened = settings_for(tmp_path, 1, storage=storage).location, []
+    opened = []
 
-    def one(**how) -> Database:
-        opened.append(location.database(alone=False, **how))
+    def one(schema: str = place, *, url: str = "", **how) -> Database:
+        storage = {"url": url or shared_server().url(), "schema_name": schema}
+        opened.append(settings_for(tmp_path, 1, storage=storage).location.database(alone=False, **how))
         return opened[-1]
 
     yield one
@@ -96,14 +102,36 @@ def test_a_leader_ends_sessions_that_hang_with_locks_and_no_others(
     reading = HungSession(shared_server(), place, "SELECT * FROM meta")
     elsewhere = HungSession(shared_server(), place, "SELECT 1", half=False)
     persons = HungSession(shared_server(), place, "LOCK updates IN ROW SHARE MODE", name="psql", half=False)
-    sessions = (locking, beside, reading, elsewhere, persons)
+    connect(f"{place}_2")
+    other_fleets = HungSession(shared_server(), f"{place}_2", "LOCK updates IN ROW SHARE MODE")
+    sessions = (locking, beside, reading, elsewhere, persons, other_fleets)
     try:
         assert table.renew(mine) is not None
         assert all(one.lives() for one in sessions), "each moved a moment ago"
         monkeypatch.setattr(lease_table, "HUNG_S", 0.0)
         assert table.renew(mine) is not None
         connect().put_meta({"a": "c"})  # waits for no lock
-        assert [one.lives() for one in sessions] == [False, False, True, True, True]
+        assert [one.lives() for one in sessions] == [False, False, True, True, True, True]
     finally:
         for one in sessions:
             one.close()
+
+
+def test_a_fleets_further_schemas_are_those_of_its_stores() -> None:
+    designs = (DEVICE_LOGS, IDENTITIES, OPERATORS, ROLLOUTS)
+    assert sorted(design.suffix for design in designs) == sorted(SUFFIXES)
+
+
+def test_a_server_that_lets_nobody_end_sessions_gives_leases_all_the_same(
+    connect: Connect, place: str
+) -> None:
+    server = shared_server()
+    server.sql(f"CREATE ROLE {place} LOGIN", f"CREATE DATABASE {place} OWNER {place}")
+    forbid = "REVOKE EXECUTE ON FUNCTION pg_terminate_backend(integer, bigint) FROM PUBLIC"
+    server.sql(forbid, database=place)
+    with capture_logs() as logs:
+        table = LeaseTable(connect(url=server.url(place).replace(f"{USER}@", f"{place}@")), "lead", LIFE_S)
+        mine, _, _ = table.take("a")
+        assert mine is not None
+        assert table.renew(mine) is not None
+    assert [one["event"] for one in logs].count("sessions_not_ended") == 1
