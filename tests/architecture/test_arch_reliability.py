@@ -1,13 +1,17 @@
 """The pages on reliability name only existing things: tests, commands, faults and steps of the matrix."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from typer.main import get_command
 
 from lichen_lab.benchmarks.cli import app
+from lichen_lab.benchmarks.fault_injection.cluster.faults import CLUSTER_FAULTS
+from lichen_lab.benchmarks.fault_injection.cluster.matrix import CLUSTER_STEPS
 from lichen_lab.benchmarks.fault_injection.faults import FAULTS
-from lichen_lab.benchmarks.fault_injection.steps import STEPS
+from lichen_lab.benchmarks.fault_injection.steps import STEPS, Step
 from tests.support.processes.disk_table import page
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +41,16 @@ def test_arch_the_table_of_disks_is_the_one_that_is_tested() -> None:
     assert TEXT.split("<!-- disks: begin -->\n")[1].split("<!-- disks: end -->")[0] == page()
 
 
-def test_arch_the_table_has_every_fault_and_every_step() -> None:
-    table = TEXT.split("<!-- table faults/matrix -->")[1].split("<!-- end -->")[0]
+@pytest.mark.parametrize(
+    ("name", "faults", "steps"),
+    [("matrix", FAULTS, STEPS), ("cluster", CLUSTER_FAULTS, CLUSTER_STEPS)],
+)
+def test_arch_the_table_has_every_fault_and_every_step(
+    name: str, faults: Iterable[str], steps: tuple[Step, ...]
+) -> None:
+    table = TEXT.split(f"<!-- table faults/{name} -->")[1].split("<!-- end -->")[0]
     lines = [line for line in table.strip().splitlines() if not set(line) <= set("|- ")]
     rows = [line.strip("| ").split(" | ") for line in lines]
-    assert rows[0][1:] == [step.name for step in STEPS]
-    assert [row[0] for row in rows[1:]] == list(FAULTS)
-    assert {len(row) for row in rows} == {len(STEPS) + 1}
+    assert rows[0][1:] == [step.name for step in steps]
+    assert [row[0] for row in rows[1:]] == list(faults)
+    assert {len(row) for row in rows} == {len(steps) + 1}
