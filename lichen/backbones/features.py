@@ -31,7 +31,7 @@ class WindowFeatures:
         task: prepared.
         runs: its backbones, by modality.
         paths: of their files.
-        say: told of the progress at intervals; None: nobody is.
+        say: called with a line about the progress at intervals; None: there are no lines.
     """
 
     def __init__(

@@ -149,7 +149,8 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "targets", [_target(task, name) for name in task.target_names]
     yield "graph", task.graph and task.graph.model_dump(mode="json")
     yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
-    yield "aggregator", task.aggregator.kind
+    momentum = f", momentum {task.aggregator.momentum:g}" if task.aggregator.momentum else ""
+    yield "aggregator", f"{task.aggregator.kind}{momentum}"
     yield "backbones", {name: one.model_dump(exclude_none=True) for name, one in backbones(task).items()}
     yield "packages", [f"{one.name} {one.version}" for one in task.packages]
     labelled = None

@@ -6,7 +6,7 @@ from contextlib import suppress
 from models.contract import Blobs, ClientContext, Evaluation, LocalResult, Tensors, WindowSet
 from models.methods.fedavg import METHOD
 from models.methods.fedavg.linear import FedAvgLinear, trainable, weight_of
-from models.methods.fedavg.personal import blended, kept, sent
+from models.methods.fedavg.personal import blended, norms_to_keep, tensors_to_send
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
 from models.multimodal.stacked import stacking_trouble
@@ -57,10 +57,10 @@ class FedAvgClient:
         metrics |= trainer.run(used, context.round)
         trained = trained_parts(net, trainer.trained)
         return LocalResult(
-            tensors=difference(sent(config, trained), flatten(state)),
+            tensors=difference(tensors_to_send(config, trained), flatten(state)),
             weight=weight_of(config, used),
             metrics=metrics,
-            private=kept(config, private, trained),
+            private=norms_to_keep(config, private, trained),
         )
 
     def group_trouble(self, task: Task) -> str:

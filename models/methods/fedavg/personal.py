@@ -13,7 +13,7 @@ from models.methods.fedavg import FedAvgConfig
 from models.tensors import NEVER_NEGATIVE, batch_norms, flatten
 
 
-def kept(config: FedAvgConfig, private: Mapping[str, FloatArray], trained: Tensors) -> Tensors:
+def norms_to_keep(config: FedAvgConfig, private: Mapping[str, FloatArray], trained: Tensors) -> Tensors:
     """The norms to store after a round: those just trained, and the stored ones of other encoders.
 
     Args:
@@ -27,7 +27,7 @@ def kept(config: FedAvgConfig, private: Mapping[str, FloatArray], trained: Tenso
     return {name: both[name] for name in sorted(batch_norms(both))}
 
 
-def sent(config: FedAvgConfig, trained: Tensors) -> Tensors:
+def tensors_to_send(config: FedAvgConfig, trained: Tensors) -> Tensors:
     """The trained tensors that leave the device."""
     if config.private_norms != "strict":
         return trained

@@ -9,7 +9,7 @@ from models.contract import Blobs, Profile, Tensors, Update
 from models.header_checks import check_counts, check_weight_one
 from models.methods.fedavg import MAX_WEIGHT, METHOD
 from models.methods.fedavg.messages import FedAvgMessage
-from models.methods.fedavg.personal import sent
+from models.methods.fedavg.personal import tensors_to_send
 from models.partials import FoldParts
 from models.tensors import apply, flatten, shapes, unflatten
 from protocol.errors import Reason, Refused
@@ -18,7 +18,7 @@ from protocol.tasks.task import Task
 
 def _learned(task: Task, state: Blobs) -> Tensors:
     """The tensors that are sent as deltas."""
-    return sent(METHOD.configure(task), model_tensors(state))
+    return tensors_to_send(METHOD.configure(task), model_tensors(state))
 
 
 class FedAvgServer:

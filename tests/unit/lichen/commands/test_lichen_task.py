@@ -232,6 +232,11 @@ def test_a_task_and_a_method_of_two_kinds_of_material_are_wrong_together(
     assert f"method '{ON_GRAPHS}' wants a table [graph]" in err
 
 
+def test_the_momentum_of_the_server_is_shown(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(TASK.format(method=PLAIN) + "[aggregator]\nmomentum = 0.9\n")
+    assert as_json(capsys, file)[1]["aggregator"] == "fedavg, momentum 0.9"
+
+
 def test_what_updates_cannot_be_folded_by_is_wrong(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     file.write_text(GRAPH.format(method=ON_GRAPHS) + '[robust]\nfold = "median"\n')
     code, _, err = check(capsys, file)
