@@ -19,7 +19,7 @@ Magnitudes = Mapping[str, float]
 """Part -> root mean square."""
 MIN_FOR_MEDIAN: Final = 3
 WEIGHT: Final = "header.weight"
-"""The part name for an update's weight."""
+"""The part name for an update's weight; absent if it is 1."""
 WEIGHT_LENIENCY: Final = 10.0
 """Weights count windows, and honest devices differ in those by more than their updates differ in length."""
 STATISTICS_LENIENCY: Final = 4.0
@@ -51,6 +51,8 @@ def screen(found: Mapping[str, Magnitudes], before: Magnitudes, factor: float) -
         factor: the limit as a multiple of the median; 0 accepts all.
     """
     left, lost = dict(found), dict[str, Refused]()
+    if any(WEIGHT in parts for parts in found.values()):  # otherwise a large one had only itself beside it
+        left = {device: {WEIGHT: 1.0, **parts} for device, parts in found.items()}
     while True:
         middle = _medians(left)
         new = {} if factor <= 0 else _outliers(left, middle, before, factor)

@@ -72,6 +72,13 @@ def test_a_second_screen_of_what_is_left_finds_nothing():
     assert not screen(left, {}, 12.0).lost
 
 
+def test_a_large_weight_is_compared_with_those_of_one_too():
+    fleet = {"a": {"head": 1.0}, "b": {"head": 1.0}, "c": {"head": 1.0, WEIGHT: 10_000.0}}
+    found = screen(fleet, {}, 12.0)
+    assert list(found.lost) == ["c"]
+    assert found.reference[WEIGHT] == 1.0
+
+
 def test_weights_are_compared_leniently():
     usual = {WEIGHT: 10.0}
     fleet = {"a": usual, "b": usual, "c": {WEIGHT: 10 * 12 * WEIGHT_LENIENCY}}
