@@ -13,7 +13,7 @@ from lichen_lab.simulation.data import dataset_tasks
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.access.split import DataSplit
 from lichen_lab.simulation.data.online_fleet import OnlineSetting
-from lichen_lab.simulation.training.inputs import options_of
+from lichen_lab.simulation.option_rules import options_of
 from lichen_lab.simulation.training.simulated_table import show
 from models.data import window_set
 from protocol.errors import Misconfigured

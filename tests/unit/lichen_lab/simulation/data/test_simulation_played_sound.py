@@ -25,7 +25,7 @@ def made(count):
 def test_windows_of_a_played_file_are_those_of_the_recordings():
     clips, y_B = made(12), np.arange(12) % 10
     found = played(TASK, clips, y_B)
-    assert np.array_equal(found.x["microphone"][:, 0], centred(clips, fsdd.RATE_HZ))
+    assert np.array_equal(found.x["microphone"][:, 0], centred(clips, TASK.samples("microphone")))
     assert (found.y_B.tolist(), bool(found.present_BM.all())) == (y_B.tolist(), True)
 
 
