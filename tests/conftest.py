@@ -90,23 +90,28 @@ EXPORTS = (
     "test_export_version.py",
 )
 """Files outside ``tests/unit/export`` that export in their own process."""
+TOGETHER = ("tests/unit/export/", "tests/architecture/")
+"""Folders whose tests run in one process each."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As ``--dist loadfile``, but two processes make all exports: the first export takes 8 s of CPU."""
+    """As ``--dist loadfile``, but few processes do what is slow once a process.
+
+    The first export takes 8 s of CPU, to parse all our code for the rules of the architecture 6.
+    """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - xdist is not loaded without -n
 
-    class ExportsTogether(LoadFileScheduling):
+    class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            if file.startswith("tests/unit/export/"):
-                return "exports"
-            return "further exports" if file.rpartition("/")[2] in EXPORTS else file
+            if file.rpartition("/")[2] in EXPORTS:
+                return "further exports"
+            return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
-    return ExportsTogether(config, log)
+    return Together(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

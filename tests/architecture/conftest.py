@@ -7,7 +7,7 @@ import pytest
 from tests.architecture import test_arch_wiring as wiring
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="package")
 def _no_trees_afterwards() -> Iterator[None]:
     """A million nodes would make each later garbage collection of this process slow."""
     yield

@@ -89,10 +89,10 @@ def check_history(found: dict, rounds: int, names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("slow", "phase"),
     [
-        ("initial", "initialising"),
+        pytest.param("initial", "initialising", marks=pytest.mark.long),
         ("fold", "aggregating"),
-        ("evaluate", "evaluating"),
-        ("export", "exporting"),
+        pytest.param("evaluate", "evaluating", marks=pytest.mark.long),
+        pytest.param("export", "exporting", marks=pytest.mark.long),
     ],
 )
 async def test_killed_while_working_it_resumes_and_ends_well(tmp_path, broker, slow: str, phase: str) -> None:  # noqa: F811

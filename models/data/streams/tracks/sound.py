@@ -13,8 +13,8 @@ from models.data.streams.tracks.track import Track
 
 TOLERANCE_S: Final = 0.005
 """A sample may be this far from its grid point: clocks of sound cards differ, and times of blocks vary."""
-_AT_THE_POINT: Final = 0.01
-"""A sample this share of a period after a grid point is at it: times are rounded."""
+_AT_THE_POINT: Final = 0.25
+"""A sample this share of a period after a grid point is at it: times of blocks are rounded."""
 
 
 class SoundTrack(Track):

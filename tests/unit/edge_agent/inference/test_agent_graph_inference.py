@@ -133,7 +133,7 @@ def append(path: Path, *lines: str) -> None:
         out.write("".join(f"{line}\n" for line in lines))
 
 
-@pytest.mark.parametrize("isolation", ["process", "none"])
+@pytest.mark.parametrize("isolation", [pytest.param("process", marks=pytest.mark.long), "none"])
 async def test_questions_of_a_file_are_answered_and_again_after_a_round(
     tmp_path: Path, data: bytes, isolation: str
 ) -> None:

@@ -164,6 +164,7 @@ def test_one_way_or_the_other(tmp_path: Path, words: list[str], said: str) -> No
     assert said in done.stderr
 
 
+@pytest.mark.long
 def test_a_version_is_exported_from_a_bucket(config: Path, tmp_path: Path, bucket: str) -> None:
     moved = move_blobs(load_settings(config), bucket)
     assert moved.blobs > 2

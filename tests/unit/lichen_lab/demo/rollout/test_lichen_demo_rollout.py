@@ -327,6 +327,7 @@ def test_the_page_has_the_section_and_escapes_what_devices_say(good: RolloutResu
     assert set(re.findall(r'(?:url\(|href=")#([^")]+)', page)) <= set(re.findall(r'\bid="([^"]+)"', page))
 
 
+@pytest.mark.long
 def test_the_page_promises_nothing_that_did_not_happen(good: RolloutResults) -> None:
     _seen_by_another(good)
     assert "reached only the first watch" not in PAGE.html(results(good))

@@ -34,6 +34,7 @@ def taught() -> History:
     return simulate(task(), fleet(), windows(150, 50), 3, rounds=6, evaluate_every=6, roles=TEACHERS)
 
 
+@pytest.mark.long
 def test_simulate_a_class_that_only_prototype_devices_hold_is_learned(taught: History) -> None:
     without = {name: held for name, held in fleet().items() if name != "p"}
     before = simulate(task(), without, windows(150, 50), 3, rounds=6, evaluate_every=6)
@@ -42,6 +43,7 @@ def test_simulate_a_class_that_only_prototype_devices_hold_is_learned(taught: Hi
     assert min(recall(taught, 0), recall(taught, 1)) > 0.6
 
 
+@pytest.mark.long
 def test_simulate_a_prototype_device_sends_nothing_else(taught: History) -> None:
     alone = simulate(task(), {"p": fleet()["p"]}, None, 3, rounds=2, roles=TEACHERS)
     assert set(alone.rounds[0].bytes_up) == {"prototypes/a", "prototypes/b", "frame"}
@@ -68,6 +70,7 @@ def test_simulate_prototype_devices_in_workers_give_the_same_bytes(taught: Histo
             assert (values == there.state[blob][name]).all(), name
 
 
+@pytest.mark.long
 def test_simulate_a_prototype_device_without_a_modality_sends_none_of_it() -> None:
     one = windows(40, 0)
     one.present_BM[:, 1] = False

@@ -60,6 +60,7 @@ def test_bench_qqr_no_training_device_holds_the_unseen_class_and_prototype_devic
     assert len({device.number for device in fleet}) == 3, "two devices would train in the same order"
 
 
+@pytest.mark.long
 def test_bench_qqr_prototype_devices_alone_can_teach_a_class() -> None:
     setting, flow = QqrSetting(v.quantity(v.PNR)), StreamConditions(unseen_class=4)
     before = tiny(QqrRun(setting=setting, conditions=flow, probes=("unseen_class",)))

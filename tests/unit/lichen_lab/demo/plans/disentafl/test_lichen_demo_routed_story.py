@@ -174,6 +174,7 @@ def test_a_killed_device_may_be_started_twice(good: DisentaflResults) -> None:
     assert good.worked
 
 
+@pytest.mark.long
 def test_the_page_shows_the_results_and_fetches_nothing(good: DisentaflResults) -> None:
     page = PAGE.html(good)
     assert page.count('<div class="desk"><svg') == 8

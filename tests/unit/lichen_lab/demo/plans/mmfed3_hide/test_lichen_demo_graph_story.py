@@ -209,6 +209,7 @@ def test_the_page_shows_every_gateway_and_answer_and_escapes_what_it_was_told(
     assert page.count("no answer yet") == 1
 
 
+@pytest.mark.long
 def test_a_run_of_which_little_is_known_has_a_page_all_the_same(good: GraphResults) -> None:
     for one in good.gateways:
         one.turns, one.alone, one.scores, one.scores_alone = [], {}, None, None
