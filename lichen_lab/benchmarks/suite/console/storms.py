@@ -60,7 +60,7 @@ def _watched(fleet: ProcessFleet, seen: list[float]) -> Iterator[None]:
 
 
 def storms(devices: int, repetitions: int, say: Say) -> dict[str, dict[str, list[float]]]:
-    """Setting -> metric -> its value in each storm; with and without viewers, alternating.
+    """Setting -> metric -> its value in each storm; with and without viewers, each first in turn.
 
     ``FEWER`` of the setting with viewers has one value a repetition, of its storms alone.
 
@@ -69,9 +69,10 @@ def storms(devices: int, repetitions: int, say: Say) -> dict[str, dict[str, list
     """
     found: dict[str, dict[str, list[float]]] = {WITHOUT: {}, WITH: {}}
     seen: list[float] = []
-    for _ in range(repetitions):
+    for repetition in range(repetitions):
         rates: dict[str, list[float]] = {}
-        for setting, figures in found.items():
+        for setting in (WITHOUT, WITH) if repetition % 2 else (WITH, WITHOUT):
+            figures = found[setting]
             say(setting)
             reports = (
                 scale.measure(devices, _ROUNDS, say, lambda fleet: _watched(fleet, seen))
