@@ -31,8 +31,8 @@ from runtime.web.server import PageServer, address, is_loopback
 
 log = structlog.get_logger(__name__)
 LISTEN: Final = "127.0.0.1:8480"
-NICENESS: Final = 19
-"""Beside a coordinator that needs all cores, the console gets a fiftieth of one."""
+NICENESS: Final = 10
+"""Beside a coordinator that needs all cores, the console gets about a tenth of one."""
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 
 
