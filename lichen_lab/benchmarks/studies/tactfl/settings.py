@@ -18,6 +18,11 @@ HERE: Final = "test people"
 """The test set of every fleet: people without windows on devices or at the coordinator."""
 
 
+def alone(modality: str) -> str:
+    """The name of the test set in which the windows of :data:`HERE` have only this modality."""
+    return f"{modality} alone"
+
+
 @dataclass(frozen=True)
 class DealConditions:
     """How windows are spread over devices and coordinator.
@@ -94,6 +99,8 @@ class TactflSetting:
         depth: number of convolutions or stacked layers.
         feature_dim: D.
         hidden_dim: of the head.
+        chosen: number of devices that train in a round, drawn anew for each round; None: all.
+        looks: rounds whose version is evaluated, beside the last one; empty: every fifth.
         aggregator: ``task.aggregator`` of methods that have one; empty: federated averaging.
         tune_epochs: passes over the labelled windows that train encoders and head together: at the end
             (:data:`TUNED`), or spread over the rounds if the coordinator trains the whole model in each.
@@ -110,6 +117,8 @@ class TactflSetting:
     depth: int = 5
     feature_dim: int = 64
     hidden_dim: int = 64
+    chosen: int | None = None
+    looks: tuple[int, ...] = ()
     aggregator: Mapping[str, Any] = field(default_factory=dict)
     tune_epochs: int = 60
     tune: Mapping[str, Any] = field(default_factory=dict)
@@ -129,6 +138,7 @@ class TactflRun(run_spec.RunSpec[TactflSetting, DealConditions]):
             self.setting,
             rounds=2,
             width=8,
+            looks=(),
             tune_epochs=min(2, self.setting.tune_epochs),
             options={**self.setting.options, "head_epochs": 2},
         )
@@ -156,8 +166,8 @@ class TactflOutcome(run_spec.RunOutcome):
     refused: int = 0
 
     def view(self, end: str, test: str) -> Self:
-        """The outcome reduced to one end and one test set."""
-        return replace(self, scores={TRAINED: {HERE: self.scores[end][test]}})
+        """The outcome reduced to one end, and one test set in the place of :data:`HERE`."""
+        return replace(self, scores={TRAINED: {**self.scores[end], HERE: self.scores[end][test]}})
 
     def f1(self, end: str = TRAINED, test: str = HERE) -> float:
         """Mean F1 over the classes, in %; raises KeyError where the method has no such end."""

@@ -4,10 +4,11 @@ All methods start with the network of the product's method and use its training 
 torch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
+import numpy as np
 import torch
 
 from coordinator.aggregation.round_fold import finish_seed
@@ -34,8 +35,10 @@ from models.seeds import derive_seed
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.task import Task
 
+M = TypeVar("M")
 LOOK_EVERY: Final = 5
-"""Rounds between two evaluations."""
+"""Rounds between two evaluations, where the setting names none."""
+_CHOSEN: Final = 15
 
 
 def task_of(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, options: Mapping[str, Any]) -> Task:
@@ -77,6 +80,13 @@ def task_of(fleet: UnlabelledFleet, setting: TactflSetting, seed: int, options: 
         "seed": seed,
     }
     return Task.model_validate(fleet.task.model_dump() | changed)
+
+
+def chosen(members: Sequence[M], setting: TactflSetting, seed: int, round_: int) -> list[M]:
+    """The devices that train in a round, in the fleet's order; the same for every method of a seed."""
+    count = len(members) if setting.chosen is None else min(setting.chosen, len(members))
+    places = np.random.default_rng([seed, _CHOSEN, round_]).permutation(len(members))[:count]
+    return [members[at] for at in sorted(places.tolist())]
 
 
 @dataclass(frozen=True)
@@ -138,10 +148,11 @@ class StudyCoordinator:
         """Seed of the product's training after that round."""
         return derive_seed(finish_seed(self.task, round_), "finish", round_)
 
-    def judged(self, state: Blobs) -> Scores:
-        """Evaluate a version: scores by test set, in %."""
+    def judged(self, state: Blobs, *tests: str) -> Scores:
+        """Evaluate a version: scores by test set, in %; without names, on all of the fleet's."""
         scores = {}
-        for name, windows in self.fleet.tests.items():
+        for name in tests or self.fleet.tests:
+            windows = self.fleet.tests[name]
             metrics = self.client.evaluate(self.task, windows, model_of(state)).metrics
             scores[name] = {"f1": 100 * metrics["macro_f1"], "accuracy": 100 * metrics["accuracy"]}
         return scores
@@ -162,10 +173,13 @@ class StudyCoordinator:
 
         def figure(round_: int) -> float | None:
             play(round_)
-            if round_ % LOOK_EVERY and round_ != rounds:
+            if round_ == rounds:
+                scores[TRAINED] = self.judged(model())
+                return scores[TRAINED][HERE]["f1"]
+            looks = self.setting.looks
+            if round_ not in looks if looks else round_ % LOOK_EVERY:
                 return None
-            scores[TRAINED] = self.judged(model())
-            return scores[TRAINED][HERE]["f1"]
+            return self.judged(model(), HERE)[HERE]["f1"]
 
         by_round = play_rounds(rounds, tell, figure)
         if self.setting.tune_epochs and tuned:

@@ -48,6 +48,9 @@ TACTFL_PLAIN: Final = "TACTFL (the paper's pieces)"
 TACTFL_PLAIN_TUNED: Final = "TACTFL (the paper's pieces), fine-tuned"
 TACTFL_TUNED: Final = "TACTFL extended, fine-tuned"
 TACTFL_SHORTER_TUNED: Final = "TACTFL extended, segments of .7, fine-tuned"
+TACTFL_LITERAL: Final = "TACTFL (the paper's pieces), Eq. 3 as written"
+TACTFL_EQUAL: Final = "TACTFL (the paper's pieces), equal weights"
+TACTFL_SIZES: Final = "TACTFL (the paper's pieces), weights by size of data"
 AUTOENCODER_TUNED: Final = "autoencoder, fine-tuned"
 NO_SIMILARITY: Final = "TACTFL extended, equal weights"
 NO_SIMILARITY_TUNED: Final = "TACTFL extended, equal weights, fine-tuned"
@@ -158,6 +161,12 @@ LINES: Final[Mapping[str, MethodSetup]] = {
 }
 """Title -> the run that it shows, in the tables' order. Without contrast, encoders stay random: the first
 line is TACTFL without contrast, and the last the same, fine-tuned."""
+WEIGHTS: Final[Mapping[str, MethodSetup]] = {
+    TACTFL_LITERAL: MethodSetup(METHOD, TRAINED, {**PLAIN, "rule": "literal", "floor": 0.0}),
+    TACTFL_EQUAL: MethodSetup(METHOD, TRAINED, {**PLAIN, **_EQUAL}),
+    TACTFL_SIZES: MethodSetup(METHOD, TRAINED, {**PLAIN, "weighting": "windows"}),
+}
+"""Title -> the paper's pieces with other weights of devices than :data:`TACTFL_PLAIN`."""
 SHORT: Final = (BASELINES[RANDOM], LABELLED_ONLY, NO_CONTRAST_TUNED, TACTFL, TACTFL_TUNED)
 """The lines of tables with many conditions."""
 OURS: Final = (TACTFL, TACTFL_TUNED)
@@ -208,7 +217,7 @@ def spec(
 
 def line(title: str, under: str, *, fleet: str = UCI_HAR, test: str = HERE, **more: Any) -> Line:
     """A line of a table: its conditions in words, the test set it shows; the rest as of :func:`spec`."""
-    shown = LINES[title]
+    shown = {**LINES, **WEIGHTS}[title]
     run = spec(fleet, shown.method, **{**(shown.options or {}), **more})
     return Line(title, run, under, lambda outcome: outcome.view(shown.end, test))
 

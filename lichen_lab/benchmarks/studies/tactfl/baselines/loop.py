@@ -15,7 +15,7 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     UnlabelledDevice,
     UnlabelledFleet,
 )
-from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
+from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, chosen, task_of
 from lichen_lab.benchmarks.studies.tactfl.variants import BASELINES as TITLES
 from lichen_lab.benchmarks.study import federation as study
 from models.aggregation.server_optimizer import model_of, rejoined, stepped
@@ -24,7 +24,15 @@ from protocol.tasks.folding import Aggregator
 from protocol.tasks.task import Task
 
 OPTIMISED: Final = ("encoder", "head", "decoder")
-_FOR_OURS: Final = ("head_epochs", "head_lr", "head_dropout", "feature_scale", "normalise")
+_FOR_OURS: Final = (
+    "head_epochs",
+    "head_every",
+    "head_lr",
+    "head_dropout",
+    "finetune_batch",
+    "feature_scale",
+    "normalise",
+)
 """Options of features and head that mean the same to a baseline as to the product's method."""
 Trained = tuple[float, Blobs]
 """A device's weight in the mean and the parts that it trained."""
@@ -96,6 +104,7 @@ class LabelledRun:
         self.baseline, self.fleet, self.setting = baseline, fleet, setting
         self.task = task_of(fleet, setting, seed, for_ours)
         self.coordinator = StudyCoordinator.of(fleet, self.task, setting)
+        self._head_every = self.coordinator.config().head_every
         self.state = self.coordinator.client.initial(self.task, seed)
         self.local: Local | None = None
         if baseline.local is None:
@@ -118,7 +127,8 @@ class LabelledRun:
         """Play one round of all devices and the coordinator."""
         if self.local is not None:
             start = model_of(self.state)
-            made = (self.local.train(member, start, round_) for member in self.fleet.members)
+            members = chosen(self.fleet.members, self.setting, self.task.seed, round_)
+            made = (self.local.train(member, start, round_) for member in members)
             folded = mean(start, (each for each in made if each is not None))
             if self.baseline.adaptive:
                 self.state = stepped(self._aggregator(), OPTIMISED, self.state, folded)
@@ -126,7 +136,7 @@ class LabelledRun:
                 self.state = rejoined(folded, self.state)
         if self.baseline.whole:
             self._take(self.coordinator.whole(round_, self.model, self._epochs(round_), last=False))
-        else:
+        elif round_ % self._head_every == 0 or round_ == self.setting.rounds:
             self._take(self.coordinator.head(round_, self.model))
 
     def _aggregator(self) -> Aggregator:

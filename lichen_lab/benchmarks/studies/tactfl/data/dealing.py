@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from lichen_lab.benchmarks.studies.tactfl.settings import DealConditions, UnlabelledDevice
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, DealConditions, UnlabelledDevice, alone
 from lichen_lab.simulation.data.sets import uci_har
 from lichen_lab.simulation.data.streams import masked
 from models.contract import FloatArray, WindowSet
@@ -149,6 +149,13 @@ def fleet_task(name: str, scales: Mapping[str, float], context_s: float | None) 
         window=Window(length_s=uci_har.WINDOW_S, stride_s=uci_har.WINDOW_S / 2, context_s=context_s),
         rounds=Rounds(min_windows=1),
     )
+
+
+def tested(windows: WindowSet) -> dict[str, WindowSet]:
+    """The test sets of a fleet: the windows as they are, and with each modality alone."""
+    one_MM = np.eye(windows.present_BM.shape[1], dtype=np.bool_)
+    single = {alone(name): masked(windows, one_M) for name, one_M in zip(windows.x, one_MM, strict=True)}
+    return {HERE: windows, **single}
 
 
 def members(

@@ -1,8 +1,8 @@
 """UCI-HAR without labels on the devices: accelerometer (gravity removed) and gyroscope, six activities.
 
 The coordinator holds a random tenth of the official training people's windows, with labels; the devices
-divide the others by Dirichlet. Evaluated on the official test people, whose windows have both modalities. The
-paper names neither the number of clients nor alpha:
+divide the others by Dirichlet. Evaluated on the official test people, whose windows have both modalities, and
+on the same windows with one of them. The paper names neither the number of clients nor alpha:
 :class:`lichen_lab.benchmarks.studies.tactfl.settings.DealConditions` has ours.
 """
 
@@ -64,7 +64,9 @@ def build(
         for at, share in enumerate(shares)
     }
     judged = select(test.windows, dealing.some(np.arange(len(test)), tests))
-    return UnlabelledFleet(NAME, learned, dealing.members(held, conditions, seed), labelled, {HERE: judged})
+    return UnlabelledFleet(
+        NAME, learned, dealing.members(held, conditions, seed), labelled, dealing.tested(judged)
+    )
 
 
 @cache

@@ -1,0 +1,154 @@
+"""The paper's protocol: 200 rounds, batches of 16; its pieces beside ours, random encoders and the paper.
+
+The text of the paper names neither the number of devices nor how many of them train in a round: 20, and five
+drawn anew for each round, are ours.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from lichen_lab.benchmarks.result import Goal, ResultRow, Say, row
+from lichen_lab.benchmarks.studies.tactfl import settings
+from lichen_lab.benchmarks.studies.tactfl import variants as v
+from lichen_lab.benchmarks.studies.tactfl.parts.missing import PAPER, RATES
+from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
+from lichen_lab.benchmarks.studies.tactfl.variants import F1, Line, Part, Results
+from lichen_lab.benchmarks.study.part import in_words, lines, usual
+from lichen_lab.simulation.data.sets.uci_har import MODALITIES
+
+ROUNDS: Final = 200
+LOOKS: Final = (5, 15, 30, 50, 75, 100, 150, 200)
+SETTING: Final[Mapping[str, Any]] = {"batch": 16, "rounds": ROUNDS, "chosen": 5, "looks": LOOKS}
+CONDITIONS: Final[Mapping[str, Any]] = {"devices": 20}
+OPTIONS: Final[Mapping[str, Any]] = {"head_every": 5, "finetune_batch": 128}
+"""No encoder depends on the head, so it is trained where it is evaluated. Fine-tuning, which is not in the
+paper, has the batches that it was tuned with."""
+COMPLETE: Final = "200 rounds of batches of 16"
+_TITLES: Final = (
+    v.BASELINES[v.RANDOM],
+    v.TACTFL_PLAIN,
+    v.TACTFL,
+    v.BASELINES[v.AUTOENCODER],
+    v.LABELLED_ONLY,
+    v.NO_CONTRAST_TUNED,
+    v.TACTFL_PLAIN_TUNED,
+    v.TACTFL_TUNED,
+    v.AUTOENCODER_TUNED,
+)
+_ENDS_TUNED: Final = frozenset(title for title, line in v.LINES.items() if line.end == settings.TUNED)
+ALONE: Final[Mapping[str, str]] = {
+    settings.alone(modality.name): f"F1 with the {modality.name} alone, %" for modality in MODALITIES
+}
+"""Test set -> its metric in rows."""
+
+
+def under(rate: float = 0.0) -> str:
+    """A rate of missing modalities as text."""
+    return f"{COMPLETE}, missing {rate:g}" if rate else COMPLETE
+
+
+def after(round_: int) -> str:
+    """The metric of a version before the last one."""
+    return f"F1 after {round_} rounds, %"
+
+
+def changes(
+    rate: float = 0.0, conditions: Mapping[str, Any] | None = None, **setting: Any
+) -> dict[str, Mapping[str, Any]]:
+    """Changes of a run to the paper's protocol, beside the options of :data:`OPTIONS`."""
+    return {
+        "conditions": {**CONDITIONS, "missing": rate, **(conditions or {})},
+        "setting": {**SETTING, **setting},
+    }
+
+
+def rows(results: Results) -> list[ResultRow]:
+    """Figures and differences, F1 by round, and F1 with one modality alone."""
+    made = usual(results)
+    for variant, runs in results.pairs():
+        outcomes = list(runs.values())
+        for test, metric in ALONE.items():
+            scores = [one.scores[settings.TRAINED] for one in outcomes]
+            made += results.row(variant, metric, [score[test]["f1"] for score in scores if test in score])
+        if variant.method not in _ENDS_TUNED:
+            made += _by_round(results, variant, outcomes)
+    return made
+
+
+def _by_round(results: Results, variant: Line, outcomes: list[TactflOutcome]) -> list[ResultRow]:
+    looks: dict[int, list[float]] = {}
+    for outcome in outcomes:
+        for round_, f1 in outcome.by_round[:-1]:
+            looks.setdefault(round_, []).append(f1)
+    return [row for round_, f1 in looks.items() for row in results.row(variant, after(round_), f1)]
+
+
+def reported(title: str) -> str:
+    """The name of a method's figures in the paper."""
+    return f"{'TACTFL' if title == v.TACTFL_PLAIN else title}, as the paper reports"
+
+
+def published(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
+    """The figures of the paper's table 3 under the names of this part's conditions."""
+    del quick, say
+    return [
+        row(v.UCI_HAR, reported(title), under(rate), F1, [f1])
+        for title, figures in PAPER.items()
+        if title != v.TACTFL
+        for rate, f1 in zip(RATES, figures, strict=True)
+    ]
+
+
+def at(title: str, words: str, **given: Any) -> Line:
+    """A line at the paper's protocol; see :func:`lichen_lab.benchmarks.studies.tactfl.variants.line`."""
+    return v.line(title, words, **{**OPTIONS, **given})
+
+
+PROTOCOL: Final = Part(
+    name="protocol",
+    place=1,
+    title="the paper's rounds and batches: its pieces, ours, and what the paper reports",
+    variants=lines(at, _TITLES, {under(rate): changes(rate) for rate in (0.0, *RATES)}),
+    versus=(
+        (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),
+        (v.TACTFL, v.TACTFL_PLAIN),
+        (v.TACTFL_PLAIN, v.BASELINES[v.AUTOENCODER]),
+        (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY),
+        (v.TACTFL_PLAIN_TUNED, v.NO_CONTRAST_TUNED),
+    ),
+    rows=rows,
+    computed=published,
+    goals=tuple(
+        Goal(F1, limit, above=True, setting=under(rate), method=v.TACTFL_PLAIN, dataset=v.UCI_HAR)
+        for rate, limit in zip(RATES, (77.9, 75.8, 75.1), strict=True)
+    ),
+    by_default=False,
+)
+WEIGHTS: Final = Part(
+    name="weights",
+    place=2,
+    title="the paper's rounds and batches: weights of devices",
+    variants=lines(
+        at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.0, *RATES)}
+    ),
+    versus=tuple((v.TACTFL_PLAIN, other) for other in v.WEIGHTS),
+    rows=rows,
+    by_default=False,
+)
+_TRIED: Final = tuple({"setting": {"lr": lr}} for lr in (0.0005, 0.001, 0.002))
+TUNE: Final = Part(
+    name="protocol_tune",
+    place=11,
+    title="learning rates in batches of 16, on seeds and people of their own, 50 rounds",
+    variants=lines(
+        partial(at, tuning=True, conditions=CONDITIONS),
+        (v.TACTFL_PLAIN, v.TACTFL, v.BASELINES[v.AUTOENCODER]),
+        in_words(
+            {"setting": {**SETTING, "rounds": 50, "looks": (15, 30), **tried["setting"]}} for tried in _TRIED
+        ),
+    ),
+    rows=rows,
+    by_default=False,
+    seeds=v.TUNING_SEEDS[:1],
+)
