@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from lichen_lab.benchmarks import registry, stored_results
+from lichen_lab.benchmarks import pictures, registry, stored_results
 from lichen_lab.benchmarks.result import Bench, ResultRow, Say, as_json, as_table
 from protocol.errors import Misconfigured, Transient
 from runtime import exit_codes
@@ -84,8 +84,8 @@ _STUDIES = {
     "qqr": "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
     "av_mnist, rates, sweeps, tune, which run only when named.",
     "disentafl": "table, ablation, bytes, cost; and options, tune, which run only when named.",
-    "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and scarce, tune, if "
-    "named.",
+    "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
+    "weights, scarce, protocol_tune, tune, if named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when "
     "named.",
     "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",
@@ -245,6 +245,19 @@ def pages(
                 typer.echo(f"stored in {stored_results.store(run, docs / stored_results.RESULTS)}")
         for page in stored_results.render(docs):
             typer.echo(f"wrote {page}")
+    except Misconfigured as error:
+        _ERRORS.print(str(error), markup=False)
+        raise typer.Exit(exit_codes.CONFIG) from None
+
+
+@app.command("pictures")
+def draw_pictures(
+    *, docs: Annotated[Path, typer.Option(help="The folder of the documents.")] = Path("docs")
+) -> None:
+    """Draw the pictures of docs/pictures that docs/benchmarks/pictures lays out, from the stored results."""
+    try:
+        for path in pictures.draw(docs):
+            typer.echo(f"drew {path}")
     except Misconfigured as error:
         _ERRORS.print(str(error), markup=False)
         raise typer.Exit(exit_codes.CONFIG) from None

@@ -116,6 +116,15 @@ def as_text(runs: Iterable[Stored]) -> str:
     return "[" + ",\n".join(map(one, runs)) + "]\n"
 
 
+def rows_by_bench(docs: Path) -> dict[str, list[ResultRow]]:
+    """All stored rows of each benchmark."""
+    rows: dict[str, list[ResultRow]] = {}
+    for runs in load(docs / RESULTS).values():
+        for run in runs:
+            rows.setdefault(run["bench"], []).extend(map(as_row, run["rows"]))
+    return rows
+
+
 def layouts(docs: Path) -> dict[str, Stored]:
     """What each table shows, by the name that a page gives it."""
     return {
@@ -134,10 +143,7 @@ def render(docs: Path) -> list[Path]:
     Raises:
         Misconfigured: a table cannot be made; the message names it.
     """
-    rows: dict[str, list[ResultRow]] = {}
-    for runs in load(docs / RESULTS).values():
-        for run in runs:
-            rows.setdefault(run["bench"], []).extend(map(as_row, run["rows"]))
+    rows = rows_by_bench(docs)
     tables = {
         name: _Table(name, layout, rows.get(layout["bench"], ())) for name, layout in layouts(docs).items()
     }
@@ -182,7 +188,7 @@ class _Table:
             return given
         if isinstance(given, str):
             where = self.layout.get("where", {})
-            given = {given: dict.fromkeys(getattr(row, given) for row in self.rows if _selects(where, row))}
+            given = {given: dict.fromkeys(getattr(row, given) for row in self.rows if selects(where, row))}
         return [{"head": value, field: value} for field, values in given.items() for value in values]
 
     def _cell(self, line: Mapping[str, Any], column: Mapping[str, Any]) -> str:
@@ -194,13 +200,13 @@ class _Table:
         return " / ".join(one or "-" for one in figures) if any(figures) else ""
 
     def _figure(self, wanted: Mapping[str, Any]) -> str:
-        rows = [row for row in self.rows if _selects(wanted, row)]
+        rows = [row for row in self.rows if selects(wanted, row)]
         if len(rows) > 1:
             raise Misconfigured(f"table {self.name}: {len(rows)} figures for a cell: {rows[:2]}")
         return figure(rows[0], wanted) if rows else ""
 
 
-def _selects(wanted: Mapping[str, Any], row: ResultRow) -> bool:
+def selects(wanted: Mapping[str, Any], row: ResultRow) -> bool:
     """Whether the row has the wanted value of each field, or one of the wanted ones."""
     return all(getattr(row, name) in _listed(wanted[name]) for name in _FIELDS if name in wanted)
 

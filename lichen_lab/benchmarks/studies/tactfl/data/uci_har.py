@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from lichen_lab.benchmarks.studies.tactfl.data import dealing
 from lichen_lab.benchmarks.studies.tactfl.settings import (
-    HERE,
     DealConditions,
     UnlabelledFleet,
 )

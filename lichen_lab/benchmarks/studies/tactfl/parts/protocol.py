@@ -129,9 +129,7 @@ WEIGHTS: Final = Part(
     name="weights",
     place=2,
     title="the paper's rounds and batches: weights of devices",
-    variants=lines(
-        at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.0, *RATES)}
-    ),
+    variants=lines(at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.0, *RATES)}),
     versus=tuple((v.TACTFL_PLAIN, other) for other in v.WEIGHTS),
     rows=rows,
     by_default=False,

@@ -8,10 +8,17 @@ import pytest
 
 from lichen_lab.benchmarks.studies.tactfl import STUDY, run
 from lichen_lab.benchmarks.studies.tactfl import variants as v
-from lichen_lab.benchmarks.studies.tactfl.parts import broken, missing, table
+from lichen_lab.benchmarks.studies.tactfl.parts import broken, missing, protocol, table
 from lichen_lab.benchmarks.studies.tactfl.parts.labels import SHARES
 from lichen_lab.benchmarks.studies.tactfl.report import PAGE
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, TRAINED, TUNED, TactflOutcome, TactflRun
+from lichen_lab.benchmarks.studies.tactfl.settings import (
+    HERE,
+    TRAINED,
+    TUNED,
+    TactflOutcome,
+    TactflRun,
+    alone,
+)
 from lichen_lab.benchmarks.studies.tactfl.variants import ACCURACY, F1, Results
 from lichen_lab.benchmarks.study import run_spec
 from lichen_lab.benchmarks.study.part import Part, above, least
@@ -118,6 +125,32 @@ def test_bench_tactfl_missing_rates_stand_beside_the_papers_figures() -> None:
         assert found[method, missing.under(0.7), missing.BESIDE] == pytest.approx(77.83 - 75.83)
     assert found[v.BASELINES[v.FEDOPT], missing.under(0.8), missing.BESIDE] == pytest.approx(77.83 - 56.45)
     assert (v.TACTFL_TUNED, missing.under(0.5), missing.BESIDE) not in found
+
+
+def test_bench_tactfl_the_papers_protocol_is_shown_by_round_beside_the_paper() -> None:
+    part = parts["protocol"]
+    for one in part.specs((0,)):
+        assert (one.setting.batch, one.setting.rounds, one.setting.chosen) == (16, 200, 5)
+        assert one.conditions.devices == (10 if one.method in v.ALONE else 20)
+    under, gyroscope = protocol.under(0.5), alone("gyroscope")
+
+    def made(one: TactflRun) -> TactflOutcome:
+        by_end = {TRAINED: 70.0 + one.seed, TUNED: 80.0}
+        scores = {end: {HERE: {"f1": f1, "accuracy": f1}} for end, f1 in by_end.items()}
+        scores[TRAINED][gyroscope] = {"f1": 40.0 + one.seed, "accuracy": 0.0}
+        return TactflOutcome(scores, [(15, 50.0 + one.seed), (200, 70.0 + one.seed)])
+
+    results = part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS)
+    rows = [*part.rows(results), *part.computed(False, str)]
+    found = {(row.method, row.setting, row.metric): row.mean for row in rows}
+    assert len(found) == len(rows)
+    assert found[v.TACTFL_PLAIN, under, F1] == 71.0
+    assert found[v.TACTFL_PLAIN, under, protocol.after(15)] == 51.0
+    assert found[v.TACTFL_PLAIN, under, protocol.ALONE[gyroscope]] == 41.0
+    assert (v.TACTFL_PLAIN_TUNED, under, protocol.after(15)) not in found, "the curve is of the frozen head"
+    assert (v.TACTFL_PLAIN, under, protocol.after(200)) not in found, "that is its last version"
+    assert found[protocol.reported(v.TACTFL_PLAIN), under, F1] == 77.92
+    assert [goal.limit for goal in part.goals for row in rows if goal.concerns(row)] == [77.9, 75.8, 75.1]
 
 
 def test_bench_tactfl_a_broken_device_is_told_by_its_weight_and_its_cost() -> None:

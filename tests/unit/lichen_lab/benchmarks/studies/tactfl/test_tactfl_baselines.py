@@ -22,7 +22,7 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     TactflSetting,
     UnlabelledFleet,
 )
-from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, task_of
+from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, chosen, task_of
 from lichen_lab.simulation.training.guided import Guide
 from models.contract import Blobs
 from models.guided import DeviceWeights
@@ -213,6 +213,39 @@ def test_tactfl_study_the_coordinators_training_is_the_products() -> None:
     made, _ = guide.finish(1, state)
     ours = flatten(coordinator.head(1, state))
     assert all(np.array_equal(x, ours[name]) for name, x in flatten(made).items())
+
+
+def test_tactfl_study_devices_are_drawn_anew_for_a_round_and_alike_for_all_methods() -> None:
+    few, names = replace(tactfl_study.TINY, chosen=2), ["a", "b", "c", "d", "e"]
+    drawn = [chosen(names, few, 0, round_) for round_ in range(1, 21)]
+    assert all(len(set(each)) == 2 and each == sorted(each) for each in drawn)
+    assert set().union(*map(set, drawn)) == set(names)
+    assert drawn != [chosen(names, few, 1, round_) for round_ in range(1, 21)]
+    assert chosen(names, tactfl_study.TINY, 0, 1) == names
+    assert chosen(names[:1], few, 0, 1) == names[:1]
+
+
+def test_tactfl_study_who_is_not_chosen_trains_nothing() -> None:
+    fleet, one = tactfl_study.fleet(), replace(setting(), rounds=1, chosen=1)
+    [only] = chosen(fleet.members, one, 0, 1)
+    assert set(tactfl(fleet, one, 0, quiet).shares) == {only.name}
+    made = [
+        LabelledRun(BASELINES[v.AUTOENCODER], *case, 0)
+        for case in ((fleet, one), (replace(fleet, members=(only,)), one), (fleet, setting()))
+    ]
+    for each in made:
+        each.round(1)
+    assert distance(made[0].model, made[1].model) == 0 < distance(made[0].model, made[2].model)
+
+
+@pytest.mark.parametrize("name", [v.METHOD, v.RANDOM])
+def test_tactfl_study_looks_are_of_rounds_and_the_head_is_trained_where_it_is_looked_at(name: str) -> None:
+    named = replace(setting(head_every=2), rounds=5, looks=(2, 4))
+    found = RUNS[name](tactfl_study.fleet(), named, 0, quiet)
+    assert [round_ for round_, _ in found.by_round] == [2, 4, 5]
+    assert found.by_round[-1][1] == found.f1()
+    usual = RUNS[name](tactfl_study.fleet(), replace(setting(), rounds=5), 0, quiet)
+    assert [round_ for round_, _ in usual.by_round] == [5]
 
 
 def test_tactfl_study_measured_encoders_have_the_labelled_windows_statistics() -> None:

@@ -10,7 +10,7 @@ import pytest
 from lichen_lab.benchmarks.studies.tactfl.data import dealing, fleets, hapt, uci_har
 from lichen_lab.benchmarks.studies.tactfl.data.dealing import FAULTS, broken
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import WORN
-from lichen_lab.benchmarks.studies.tactfl.settings import HERE, DealConditions, UnlabelledFleet
+from lichen_lab.benchmarks.studies.tactfl.settings import HERE, DealConditions, UnlabelledFleet, alone
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.sets import uci_har as har_data
 from models.contract import WindowSet
@@ -81,6 +81,17 @@ def test_tactfl_fleet_a_condition_changes_nothing_but_itself() -> None:
         assert present_M.any()
         for there, x_BCT in zip(present_M, member.windows.x.values(), strict=True):
             assert there or not x_BCT.any()
+
+
+def test_tactfl_fleet_is_tested_with_each_modality_alone() -> None:
+    tests = fleets.fleet("uci-har", 0, FEW).tests
+    assert list(tests) == [HERE, alone("accelerometer"), alone("gyroscope")]
+    only, both = tests[alone("gyroscope")], tests[HERE]
+    assert only.present_BM.tolist() == [[False, True]] * len(both)
+    assert not only.x["accelerometer"].any()
+    assert np.array_equal(only.x["gyroscope"], both.x["gyroscope"])
+    assert np.array_equal(only.y_B, both.y_B)
+    assert both.present_BM.all()
 
 
 def test_tactfl_fleet_a_small_alpha_makes_uneven_devices() -> None:
