@@ -85,7 +85,7 @@ _STUDIES = {
     "av_mnist, rates, sweeps, tune, which run only when named.",
     "disentafl": "table, ablation, bytes, cost; and options, tune, which run only when named.",
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
-    "weights, scarce, protocol_tune, tune, if named.",
+    "weights, dsads, scarce, protocol_tune, tune, if named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when "
     "named.",
     "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",

@@ -7,6 +7,7 @@ from typing import Any, Final
 from lichen_lab.simulation.data.access import locations as places
 from lichen_lab.simulation.data.sets import (
     av_mnist,
+    dsads,
     fb15k237,
     fsdd,
     hapt,
@@ -98,6 +99,12 @@ KNOWN: Final = (
         "vehicle",
         "2 kinds of vehicle, 23 nodes that hear and feel them, 1,860 samples",
         {vehicle.FOLDER: (vehicle.FILE,)},
+        _BY_HAND,
+    ),
+    KnownDataSet(
+        "dsads",
+        "19 activities, 8 people, sensors on five body units, windows of 5 s at 25 Hz",
+        {dsads.FOLDER: tuple(dsads.file_name(person) for person in dsads.PEOPLE)},
         _BY_HAND,
     ),
     KnownDataSet(

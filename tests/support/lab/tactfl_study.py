@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lichen_lab.benchmarks.studies.tactfl.data import dsads as dsads_fleet
 from lichen_lab.benchmarks.studies.tactfl.data import hapt as hapt_fleet
 from lichen_lab.benchmarks.studies.tactfl.data import uci_har as har_fleet
 from lichen_lab.benchmarks.studies.tactfl.settings import (
@@ -18,7 +19,7 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     UnlabelledFleet,
 )
 from lichen_lab.benchmarks.studies.tactfl.variants import METHOD
-from lichen_lab.simulation.data.sets import hapt, uci_har
+from lichen_lab.simulation.data.sets import dsads, hapt, uci_har
 from tests.support.lab import made_data
 from tests.support.methods import tactfl_cases
 
@@ -90,6 +91,22 @@ def write_har(root: Path) -> None:
     made_data.write_har(root, parts)  # type: ignore[arg-type]  # its keys are the parts
     har_fleet._split.cache_clear()
     har_fleet._before.cache_clear()
+
+
+def write_dsads(root: Path, windows: int = 6) -> None:
+    """Eight people with a few windows each; a value is its channel, 1000 times its person, and noise."""
+    rng = np.random.default_rng(7)
+    (root / dsads.FOLDER).mkdir(parents=True)
+    for person in dsads.PEOPLE:
+        noise = rng.integers(0, 500, (windows, 45, dsads.SAMPLES))
+        np.savez(
+            root / dsads.FOLDER / dsads.file_name(person),
+            x=(noise + 1000 * person + np.arange(45)[:, None]).astype(np.int16),
+            scale=np.full(45, 0.5, np.float32),
+            y=(np.arange(windows) % 19).astype(np.int8),
+            segment=np.ones(windows, np.int8),
+        )
+    dsads_fleet._person.cache_clear()
 
 
 def write_hapt(root: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from lichen_lab.benchmarks.studies.tactfl.data.dsads import PAIRS
 from lichen_lab.benchmarks.studies.tactfl.settings import (
     HERE,
     TRAINED,
@@ -70,6 +71,7 @@ Part = partial(StudyPart[TactflRun, TactflOutcome], figures=FIGURES, worst=True)
 
 UCI_HAR: Final = "uci-har"
 HAPT: Final = "hapt"
+DSADS: Final = tuple(PAIRS)
 SEEDS: Final = 3
 TUNING_SEEDS: Final = (100, 101, 102)
 """No table uses these."""
@@ -83,12 +85,13 @@ BASE: Final[Mapping[str, TactflSetting]] = {
         tune_epochs=100,
         tune={"lr": 0.002, "rotate_deg": 20.0, "gain": 0.2, "dropout": 0.1},
     )
-    for name in (UCI_HAR, HAPT)
+    for name in (UCI_HAR, HAPT, *DSADS)
 }
 """The setting of all methods on a fleet."""
 CONDITIONS: Final[Mapping[str, DealConditions]] = {
     UCI_HAR: DealConditions(devices=10, alpha=1.0, labelled=0.1, context_s=5.12),
     HAPT: DealConditions(devices=21, labelled=0.1, context_s=5.12, windows=120),
+    **dict.fromkeys(DSADS, DealConditions(devices=6, labelled=1.0)),
 }
 """Default conditions of a fleet."""
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -194,7 +197,7 @@ def spec(
     """A method's run on a fleet with its tuned options, apart from those given here.
 
     Args:
-        fleet: :data:`UCI_HAR` or :data:`HAPT`.
+        fleet: :data:`UCI_HAR`, :data:`HAPT` or one of :data:`DSADS`.
         method: a name of :mod:`lichen_lab.benchmarks.studies.tactfl.variants`.
         conditions: fields of :class:`lichen_lab.benchmarks.studies.tactfl.settings.DealConditions`.
         setting: fields of :class:`~lichen_lab.benchmarks.studies.tactfl.settings.TactflSetting`; not

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
+from lichen_lab.benchmarks.studies.tactfl.data import dsads
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import build as hapt
 from lichen_lab.benchmarks.studies.tactfl.data.uci_har import build as uci_har
 from lichen_lab.benchmarks.studies.tactfl.settings import DealConditions, UnlabelledFleet
@@ -19,7 +20,7 @@ class Builder(Protocol):
         """The fleet."""
 
 
-BUILDERS: Final[Mapping[str, Builder]] = {"uci-har": uci_har, "hapt": hapt}
+BUILDERS: Final[Mapping[str, Builder]] = {"uci-har": uci_har, "hapt": hapt, **dsads.BUILDERS}
 SMALL_DEVICES: Final = 3
 _SMALL_WINDOWS: Final = 24
 _SMALL_TESTS: Final = 60

@@ -15,7 +15,7 @@ from lichen_lab.benchmarks.studies.tactfl.parts.missing import PAPER, RATES
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
 from lichen_lab.benchmarks.studies.tactfl.variants import F1, Line, Part, Results
 from lichen_lab.benchmarks.study.part import in_words, lines, usual
-from lichen_lab.simulation.data.sets.uci_har import MODALITIES
+from lichen_lab.simulation.data.sets import dsads
 
 ROUNDS: Final = 200
 LOOKS: Final = (5, 15, 30, 50, 75, 100, 150, 200)
@@ -38,9 +38,9 @@ _TITLES: Final = (
 )
 _ENDS_TUNED: Final = frozenset(title for title, line in v.LINES.items() if line.end == settings.TUNED)
 ALONE: Final[Mapping[str, str]] = {
-    settings.alone(modality.name): f"F1 with the {modality.name} alone, %" for modality in MODALITIES
+    settings.alone(modality.name): f"F1 with the {modality.name} alone, %" for modality in dsads.MODALITIES
 }
-"""Test set -> its metric in rows."""
+"""Test set -> its metric in rows; UCI-HAR has the first two."""
 
 
 def under(rate: float = 0.0) -> str:
@@ -131,6 +131,28 @@ WEIGHTS: Final = Part(
     title="the paper's rounds and batches: weights of devices",
     variants=lines(at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.0, *RATES)}),
     versus=tuple((v.TACTFL_PLAIN, other) for other in v.WEIGHTS),
+    rows=rows,
+    by_default=False,
+)
+DSADS: Final = Part(
+    name="dsads",
+    place=3,
+    title="DSADS by pairs of sensors, the paper's rounds and batches, unseen people, one sensor alone",
+    variants=tuple(
+        line
+        for fleet in v.DSADS
+        for line in lines(
+            partial(at, fleet=fleet),
+            tuple(title for title in _TITLES if title not in v.OURS),
+            {COMPLETE: {"setting": {**SETTING, "chosen": 3}}},
+        )
+    ),
+    versus=(
+        (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),
+        (v.TACTFL_PLAIN, v.BASELINES[v.AUTOENCODER]),
+        (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY),
+        (v.TACTFL_PLAIN_TUNED, v.NO_CONTRAST_TUNED),
+    ),
     rows=rows,
     by_default=False,
 )

@@ -11,12 +11,12 @@ import pytest
 
 from lichen_lab.simulation.data.access import idx, locations
 from lichen_lab.simulation.data.access import log_mel as logmel
-from lichen_lab.simulation.data.sets import av_mnist, hapt, spar, spar_windows, uci_har
+from lichen_lab.simulation.data.sets import av_mnist, dsads, hapt, spar, spar_windows, uci_har
 from models.data.streams.recording import read
 from models.data.window_set import check
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Modality, Task, Window
-from tests.support.lab import made_data
+from tests.support.lab import made_data, tactfl_study
 
 
 @pytest.fixture
@@ -299,3 +299,15 @@ def test_mnist_whose_files_do_not_belong_together_is_refused(root: Path) -> None
     labels.write_bytes(made_data.idx(np.full(40, 10, np.uint8)))
     with pytest.raises(Misconfigured, match="labels must be 0 to 9"):
         av_mnist.images("train")
+
+
+def test_dsads_has_the_sensors_of_all_units_in_their_units(root: Path) -> None:
+    tactfl_study.write_dsads(root)
+    split = dsads.load(3)
+    check(split.windows, task(dsads.LABELS, dsads.MODALITIES, dsads.WINDOW_S))
+    stored = np.load(root / dsads.FOLDER / dsads.file_name(3))["x"]
+    of_gyroscopes = [9 * unit + 3 + axis for unit in range(5) for axis in range(3)]
+    assert np.array_equal(split.windows.x["gyroscope"], 0.5 * stored[:, of_gyroscopes])
+    assert split.person_B.tolist() == [3] * 6
+    with pytest.raises(Misconfigured, match="dsads_p9"):
+        dsads.load(9)

@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.qqr.probes import halves
 from lichen_lab.simulation.data import fetch
 from lichen_lab.simulation.data.access import locations
 from lichen_lab.simulation.data.access.split import Part
-from lichen_lab.simulation.data.sets import av_mnist, hapt, spar_windows, uci_har, uci_har_digests
+from lichen_lab.simulation.data.sets import av_mnist, dsads, hapt, spar_windows, uci_har, uci_har_digests
 from models.tensors import read_arrays
 from protocol.errors import Misconfigured
 from tests.support.lab import made_data
@@ -135,3 +135,14 @@ def test_av_mnist_says_the_digit_in_each_modality(
     means = [train.windows.x[modality][train.windows.y_B == digit].mean(axis=0) for digit in range(10)]
     far_BK = np.stack([((test.windows.x[modality] - mean) ** 2).sum(axis=(1, 2)) for mean in means], axis=1)
     assert float((far_BK.argmin(axis=1) == test.windows.y_B).mean()) > 0.3  # the class whose mean is nearest
+
+
+def test_dsads_has_thirty_windows_of_every_person_and_activity() -> None:
+    here("dsads")
+    for person in dsads.PEOPLE:
+        windows = dsads.load(person).windows
+        assert np.bincount(windows.y_B).tolist() == [30] * len(dsads.LABELS)
+    # Gravity is in the accelerometer: someone who sits feels it with every unit.
+    sitting = windows.x["accelerometer"][windows.y_B == 0].mean(axis=2).reshape(-1, len(dsads.UNITS), 3)
+    felt_BU = np.linalg.norm(sitting, axis=2)
+    assert np.median(felt_BU, axis=0) == pytest.approx(np.full(len(dsads.UNITS), 9.81), abs=0.1)

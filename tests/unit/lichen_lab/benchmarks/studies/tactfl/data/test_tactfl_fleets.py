@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.studies.tactfl.data import dealing, fleets, hapt, uci_har
+from lichen_lab.benchmarks.studies.tactfl.data import dealing, dsads, fleets, hapt, uci_har
 from lichen_lab.benchmarks.studies.tactfl.data.dealing import FAULTS, broken
 from lichen_lab.benchmarks.studies.tactfl.data.hapt import WORN
 from lichen_lab.benchmarks.studies.tactfl.settings import HERE, DealConditions, UnlabelledFleet, alone
@@ -19,6 +19,9 @@ from tests.support.lab import tactfl_study
 
 FEW = DealConditions(devices=3, alpha=100.0, labelled=0.25)
 WORN_BY = DealConditions(devices=21, labelled=0.25)
+BY_PERSON = DealConditions(devices=6, labelled=1.0)
+GYRO_MAG = "dsads, gyroscope and magnetometer"
+CASES = [("uci-har", FEW), ("hapt", WORN_BY), (GYRO_MAG, BY_PERSON)]
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +33,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(locations, "beside_checkout", lambda: tmp_path / "nothing")
     tactfl_study.write_har(root)
     tactfl_study.write_hapt(root)
+    tactfl_study.write_dsads(root)
     yield root
-    for kept in (uci_har._split, uci_har._before, hapt._sessions, hapt._everybody):
+    for kept in (dsads._person, uci_har._split, uci_har._before, hapt._sessions, hapt._everybody):
         kept.cache_clear()
 
 
@@ -44,7 +48,7 @@ def held(fleet: UnlabelledFleet) -> list[set[bytes]]:
     return [marks(member.windows) for member in fleet.members]
 
 
-@pytest.mark.parametrize(("name", "conditions"), [("uci-har", FEW), ("hapt", WORN_BY)])
+@pytest.mark.parametrize(("name", "conditions"), CASES)
 def test_tactfl_fleet_windows_lie_with_one_holder_and_devices_have_no_label(
     name: str, conditions: DealConditions
 ) -> None:
@@ -92,6 +96,24 @@ def test_tactfl_fleet_is_tested_with_each_modality_alone() -> None:
     assert np.array_equal(only.x["gyroscope"], both.x["gyroscope"])
     assert np.array_equal(only.y_B, both.y_B)
     assert both.present_BM.all()
+
+
+def test_tactfl_fleet_of_dsads_tests_and_labels_a_person_each_and_has_a_device_for_every_other() -> None:
+    made, other = (fleets.fleet(GYRO_MAG, seed, BY_PERSON) for seed in (0, 1))
+    parts = [made.tests[HERE], made.labelled, *(member.windows for member in made.members)]
+    people = [int(part.x["gyroscope"][0, 0, 0] * 2 / 1000) for part in parts]
+    assert sorted(people) == list(range(1, 9))
+    assert [member.name for member in made.members] == [f"p{person}" for person in people[2:]]
+    assert all(list(part.x) == ["gyroscope", "magnetometer"] for part in parts)
+    assert list(made.tests) == [HERE, alone("gyroscope"), alone("magnetometer")]
+    assert marks(made.tests[HERE]) != marks(other.tests[HERE])
+    tuned = fleets.fleet(GYRO_MAG, 0, BY_PERSON, tuning=True)
+    assert not marks(made.tests[HERE]) & set().union(
+        marks(tuned.tests[HERE]), marks(tuned.labelled), *held(tuned)
+    )
+    assert len(tuned.members) == 5
+    with pytest.raises(Misconfigured, match="neither contexts"):
+        fleets.fleet(GYRO_MAG, 0, DealConditions(context_s=5.0, labelled=1.0))
 
 
 def test_tactfl_fleet_a_small_alpha_makes_uneven_devices() -> None:
