@@ -3,6 +3,7 @@
 Bytes are those of frames: the update as spooled, and each blob of a route that the device does not have yet.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,6 +33,8 @@ from protocol.tasks.task import Target, Task
 
 NAME = "disentafl"
 """Name of the method and of its folder."""
+DOMAIN = "domain/"
+"""Of the names of blobs of domain experts."""
 _OUR_OWN = ("devices_per_round", "selection", "uplink")
 """Options of the run; all others belong to the method."""
 
@@ -63,6 +66,7 @@ class TargetFederation(study.Federation):
         self.members = {member.name: member for member in fleet.members}
         self.everybody = {device.name: device for device in devices}
         self.personal: Scores = {}
+        self.domains: dict[str, Counter[str]] = {name: Counter() for name in self.everybody}
         self._moved: dict[str, Sequence[str]] = {}
         self._history: list[PastRound] = []
 
@@ -88,7 +92,8 @@ class TargetFederation(study.Federation):
 
     def _look(self, device: StudyDevice, route: Blobs, result: LocalResult) -> None:
         """Score a device's own model after its training, in rounds that are evaluated."""
-        self._moved[device.name] = sorted({blob_of(name) for name in result.tensors})
+        moved = self._moved[device.name] = sorted({blob_of(name) for name in result.tensors})
+        self.domains[device.name].update({domain_of(blob) for blob in moved if blob.startswith(DOMAIN)})
         if looks(len(self.records) + 1, self.task.rounds.count):
             self.personal[device.name] = self.judged(device.name, after(route, result))
 
@@ -104,14 +109,23 @@ class TargetFederation(study.Federation):
         member, model = self.members[name], self.site.client.inference_model(self.task, state)
         return score(self.fleet, member, predicted(model, member.test, self.task))
 
-    def aggregate(self) -> Scores:
-        """Scores of the model that each device gets before it trains again."""
+    def aggregate(self, *, own: bool = True) -> Scores:
+        """Scores of the model that each device gets before it trains again.
+
+        Args:
+            own: with what the device keeps of its own; False: the fleet's parts alone.
+        """
         blended, scores = method(NAME).blended, {}
         for name, device in self.everybody.items():
             context = self.site.context(device, self.task.rounds.count + 1)
             route = self.site.routed(device, context, self.state)
-            scores[name] = self.judged(name, blended(self.task, route, device.private))
+            scores[name] = self.judged(name, blended(self.task, route, device.private) if own else route)
         return scores
+
+
+def domain_of(blob: str) -> str:
+    """The domain whose experts a blob ``domain/<modality>.<domain>`` has."""
+    return blob.rpartition(".")[2]
 
 
 def after(route: Blobs, result: LocalResult) -> Blobs:
@@ -158,4 +172,6 @@ def run(fleet: TargetFleet, setting: DisentAflSetting, seed: int, tell: Say) -> 
         by_round,
         {name: float(np.mean(device.sent)) for name, device in federation.everybody.items()},
         {name: float(np.mean(down[name])) for name in federation.everybody},
+        newcomer=federation.aggregate(own=False),
+        domains={name: dict(sorted(rounds.items())) for name, rounds in federation.domains.items()},
     )

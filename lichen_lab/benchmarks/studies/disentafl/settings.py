@@ -123,11 +123,15 @@ class DisentAflOutcome(run_spec.RunOutcome):
 
     Attributes:
         personal: scores of each device's own model after its last local training.
-        aggregate: scores of the model that each device gets from the fleet; None for Local.
+        aggregate: scores of the model that each device would begin the next round with, whatever it keeps of
+            its own included; None for Local.
         by_round: (round, mean of ``personal``) at some rounds, the last one included.
         bytes_up: device -> payload bytes sent, mean over its rounds.
         bytes_down: likewise received.
         kinds: device -> its kind.
+        newcomer: scores of what a device of the same profile gets that has nothing of its own: the fleet's
+            parts alone. What nobody sends, as a private last layer, has its initial values. None for Local.
+        domains: device -> domain -> rounds in which the device trained that domain's experts.
     """
 
     personal: Scores
@@ -136,6 +140,8 @@ class DisentAflOutcome(run_spec.RunOutcome):
     bytes_up: dict[str, float] = field(default_factory=dict)
     bytes_down: dict[str, float] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
+    newcomer: Scores | None = None
+    domains: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:

@@ -46,9 +46,13 @@ AGGREGATE: Final = Figure[DisentAflOutcome](
     "what the fleet gives, mean over devices, %",
     lambda outcome: None if outcome.aggregate is None else fleet_mean(outcome.aggregate),
 )
+NEWCOMER: Final = Figure[DisentAflOutcome](
+    "what a newcomer gets, mean over devices, %",
+    lambda outcome: None if outcome.newcomer is None else fleet_mean(outcome.newcomer),
+)
 Results = PartResults[DisentAflRun, DisentAflOutcome]
 Line = StudyLine[DisentAflRun, DisentAflOutcome]
-Part = partial(StudyPart[DisentAflRun, DisentAflOutcome], figures=(PERSONAL, AGGREGATE))
+Part = partial(StudyPart[DisentAflRun, DisentAflOutcome], figures=(PERSONAL, AGGREGATE, NEWCOMER))
 """A part with the study's figures."""
 
 

@@ -11,7 +11,7 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
-from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import GROUP_ONLY
+from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import GROUP_ONLY, LAST
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
 from models.methods.disentafl.network.attention import AttentionEncoder, Layer
@@ -97,7 +97,10 @@ class BaselineNetwork(nn.Module):
         return BaselineView({o: self.lasts[o](decode(t[o])) for o, decode in self.decoders.items()}, z)
 
     def blocks(self) -> dict[str, list[nn.Parameter]]:
-        """The parts that devices share or keep, by name: encoders without their last layer, and so on."""
+        """The parts that devices share or keep, by name: encoders without their last layer, and so on.
+
+        The decoders' last layers are parts of their own if devices keep or blend them.
+        """
         parts = {}
         for m, encoder in cast("Iterable[tuple[str, AttentionEncoder]]", self.encoders.items()):
             last = [*cast("Layer", encoder.layers[-1]).down.parameters(), *encoder.norm.parameters()]
@@ -105,7 +108,11 @@ class BaselineNetwork(nn.Module):
             parts[f"encoder/{m}"] = [p for p in encoder.parameters() if id(p) not in ids]
             parts[f"{GROUP_ONLY}encoder/{m}"] = last
         for o, decoder in self.decoders.items():
-            parts[f"decoder/{o}"] = [*decoder.parameters(), *self.lasts[o].parameters()]
+            last = [*self.lasts[o].parameters()]
+            whole = self.config.last_layer == "shared"
+            parts[f"decoder/{o}"] = [*decoder.parameters(), *(last if whole else ())]
+            if not whole:
+                parts[f"{LAST}{o}"] = last
         return parts
 
 

@@ -21,6 +21,8 @@ Mix = Callable[[Tensor, Tensor], Tensor]
 """``w_PN`` and ``weight_P`` of linked devices -> the block of each, (P, N)."""
 GROUP_ONLY: Final = "group."
 """Prefix of the name of a block that Cross-FedAvg shares only within a group."""
+LAST: Final = "last/"
+"""Prefix of the name of a last layer that is a block of its own, where ``last_layer`` is not ``shared``."""
 
 
 def everyone(block: str, mine: Profile, theirs: Profile) -> bool:

@@ -221,5 +221,6 @@ def test_disentafl_baselines_an_unknown_option_is_named() -> None:
     with pytest.raises(Misconfigured, match=r"FedAvg.*'pull'.*keep_adam"):
         options_of(BASELINES["fedavg"], replace(SMALL, options={"pull": 0.5}))
     config, options = options_of(BASELINES["cross_pfl"], replace(SMALL, options={"pull": 0.25, "layers": 2}))
-    assert config == DisentAflConfig(width=16, latent=8, hidden=8, lr=0.01, batch=8, epochs=1, layers=2)
+    sizes = {"width": 16, "latent": 8, "hidden": 8, "lr": 0.01, "batch": 8, "epochs": 1, "layers": 2}
+    assert config == DisentAflConfig(last_layer="shared", **sizes), "a baseline averages its last layer"
     assert options == {"keep_adam": True, "distil": 0.1, "pull": 0.25}
