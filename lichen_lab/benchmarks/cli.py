@@ -83,7 +83,8 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
 _STUDIES = {
     "qqr": "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
     "av_mnist, rates, sweeps, tune, which run only when named.",
-    "disentafl": "table, ablation, bytes, cost; and options, tune, which run only when named.",
+    "disentafl": "table, equal, ablation, bytes, cost; and losses, shapes, rho, domains, widths, options, "
+    "tune, which run only when named.",
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
     "weights, dsads, scarce, protocol_tune, tune, if named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when "

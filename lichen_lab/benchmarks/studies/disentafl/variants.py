@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from lichen_lab.benchmarks.studies.disentafl.settings import (
+    NETWORK,
     DisentAflOutcome,
     DisentAflRun,
     DisentAflSetting,
@@ -69,6 +70,19 @@ VEHICLE: Final = "vehicle-xm"
 UCI_HAR: Final = "uci-har-xm"
 MERGE_FA: Final = "merge-fa"
 FLEETS: Final = (VEHICLE, UCI_HAR, MERGE_FA)
+"""On which everything was tuned."""
+VEHICLE_RANDOM: Final = "vehicle-xm-random"
+MERGE_AC: Final = "merge-ac"
+MERGE_VM: Final = "merge-vm"
+RHO: Final[Mapping[float, str]] = {0.2: f"{MERGE_VM}, rho 0.2", 0.5: MERGE_VM, 0.8: f"{MERGE_VM}, rho 0.8"}
+"""Share of MERGE-VM's devices with one sensor -> the fleet."""
+TUNED_ON: Final[Mapping[str, str]] = {
+    **{name: name for name in FLEETS},
+    VEHICLE_RANDOM: VEHICLE,
+    MERGE_AC: MERGE_FA,
+    **dict.fromkeys(RHO.values(), VEHICLE),
+}
+"""Fleet -> the one whose learning rates and options all methods have on it."""
 BASE: Final[Mapping[str, DisentAflSetting]] = {
     name: DisentAflSetting(rounds=40, batch=16, latent=64, options={"lr_decay": 0.95}) for name in FLEETS
 }
@@ -130,10 +144,12 @@ BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
 def spec(
     fleet: str, title: str, *, lr: float | None = None, tuning: bool = False, **options: Any
 ) -> DisentAflRun:
-    """A method's run on a fleet with its tuned options, apart from those given here."""
-    own = {**OPTIONS.get(title, {}), **ON_FLEET[fleet].get(title, {})}
-    whole = {**BASE[fleet].options, **own, **options}
-    setting = replace(BASE[fleet], lr=BEST_LR[fleet][title] if lr is None else lr, options=whole)
+    """A method's run on a fleet with its tuned options, apart from those (and the sizes) given here."""
+    like = TUNED_ON[fleet]
+    own = {**OPTIONS.get(title, {}), **ON_FLEET[like].get(title, {})}
+    sizes = {name: options.pop(name) for name in NETWORK if name in options}
+    whole = {**BASE[like].options, **own, **options}
+    setting = replace(BASE[like], lr=BEST_LR[like][title] if lr is None else lr, options=whole, **sizes)
     return DisentAflRun(fleet, METHODS[title], setting, tuning=tuning)
 
 

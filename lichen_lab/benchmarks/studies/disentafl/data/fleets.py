@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from lichen_lab.benchmarks.studies.disentafl.data.merge_ac import build as merge_ac
 from lichen_lab.benchmarks.studies.disentafl.data.merge_fa import build as merge_fa
+from lichen_lab.benchmarks.studies.disentafl.data.merge_vm import build as merge_vm
 from lichen_lab.benchmarks.studies.disentafl.data.uci_har import build as uci_har_xm
 from lichen_lab.benchmarks.studies.disentafl.data.vehicle import build as vehicle
 from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
@@ -17,12 +20,23 @@ BUILDERS: Final[Mapping[str, Callable[..., TargetFleet]]] = {
     "vehicle-xm": vehicle,
     "uci-har-xm": uci_har_xm,
     "merge-fa": merge_fa,
+    "vehicle-xm-random": partial(vehicle, by_node=False),
+    "merge-ac": merge_ac,
+    "merge-vm": merge_vm,
+    "merge-vm, rho 0.2": partial(merge_vm, rho=0.2),
+    "merge-vm, rho 0.8": partial(merge_vm, rho=0.8),
 }
-"""The fleets of the tables."""
+"""The fleets of the tables; MERGE-VM has a rho of 0.5 where none is named."""
+_SMALL_VM: Final = {"devices": 4, "train": 24, "test": 20}
 SMALL: Final[Mapping[str, Mapping[str, int]]] = {
     "vehicle-xm": {"each": 1, "samples": 40},
     "uci-har-xm": {"each": 1, "train": 24, "test": 24},
     "merge-fa": {"each": 1, "train": 30, "test": 20},
+    "vehicle-xm-random": {"each": 1, "samples": 40},
+    "merge-ac": {"each": 1, "train": 30, "test": 20},
+    "merge-vm": _SMALL_VM,
+    "merge-vm, rho 0.2": _SMALL_VM,
+    "merge-vm, rho 0.8": _SMALL_VM,
 }
 """The fleets with one small device of each kind: check that runs work, not their figures."""
 _TUNED_ON: Final = 0.3

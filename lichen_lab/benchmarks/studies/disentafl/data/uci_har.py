@@ -87,7 +87,7 @@ def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) 
     """
     rng = np.random.default_rng([seed, 2])
     profiles = [profile for profile in PROFILES for _ in range(each)]
-    split = _everybody()
+    split = everybody()
     people = rng.permutation(np.unique(split.person_B))
     if len(people) < len(profiles):
         raise Misconfigured(f"{NAME}: {len(profiles)} devices of a person each, and {len(people)} people")
@@ -95,7 +95,7 @@ def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) 
     members = []
     for at, (profile, person) in enumerate(zip(profiles, people.tolist(), strict=False)):
         own = split.of_person(person).windows
-        head, tail = _halves(own.y_B)
+        head, tail = halves(own.y_B)
         first, last = (
             seen_by(learned, profile, select(own, np.sort(rng.permutation(places)[:count])))
             for places, count in ((head, train), (tail, test))
@@ -104,7 +104,7 @@ def build(seed: int, *, each: int = EACH, train: int = TRAIN, test: int = TEST) 
     return TargetFleet(NAME, learned, tuple(members))
 
 
-def _halves(y_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def halves(y_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices of the first and the last windows of each class, one left out between: neighbours overlap."""
     first: list[int] = []
     last: list[int] = []
@@ -116,8 +116,12 @@ def _halves(y_B: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64
     return np.array(first, np.int64), np.array(last, np.int64)
 
 
-def _everybody() -> DataSplit:
-    """Both official parts: a device knows its own person."""
+def everybody() -> DataSplit:
+    """Both official parts, since a device knows its own person.
+
+    Raises:
+        Misconfigured: the data set is not here.
+    """
     parts = [uci_har.signals(part) for part in ("train", "test")]
     whole = concat([part.windows for part in parts])
     targets = {

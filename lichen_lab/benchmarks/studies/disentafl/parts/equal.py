@@ -44,6 +44,12 @@ BASELINES: Final = tuple(title for title in v.TITLES.values() if title != v.TITL
 BEST_OTHER: Final = "above the best baseline under the same rule, points"
 IN_ERRORS: Final = "above the best baseline under the same rule, standard errors"
 
+_FIGURES: Final = (
+    (PERSONAL, ""),
+    (AGGREGATE, "as the fleet gives it: "),
+    (NEWCOMER, "as a newcomer gets it: "),
+)
+
 
 def titled(title: str, rule: str) -> str:
     """A method's name under a rule."""
@@ -54,7 +60,7 @@ def line(fleet: str, title: str, rule: str) -> Line:
     """A method under a rule; what is a method's usual rule makes the run of the main table."""
     options = dict(RULES[rule])
     usual = {"last_layer": "shared", "own_share": 0.0, **v.OPTIONS.get(title, {})}
-    usual |= v.ON_FLEET[fleet].get(title, {})
+    usual |= v.ON_FLEET[v.TUNED_ON[fleet]].get(title, {})
     given = {name: value for name, value in options.items() if value != usual[name]}
     return v.line(fleet, title, named=titled(title, rule), **given)
 
@@ -68,18 +74,18 @@ def _variants() -> tuple[Line, ...]:
     )
 
 
-def _rows(results: Results) -> list[ResultRow]:
-    rows = results.scores()
-    for rule in RULES:
-        ours, others = titled(v.AVG, rule), [titled(title, rule) for title in BASELINES]
-        for figure, what in (
-            (PERSONAL, ""),
-            (AGGREGATE, "as the fleet gives it: "),
-            (NEWCOMER, "as a newcomer gets it: "),
-        ):
-            rows += results.margins(ours, others, figure.of, what)
-            rows += _beside_the_best(results, ours, others, figure, what)
+def beside(results: Results, rule: str) -> list[ResultRow]:
+    """DisentAFL-Avg under a rule, minus Local and minus each baseline under the same rule."""
+    ours, others = titled(v.AVG, rule), [titled(title, rule) for title in BASELINES]
+    rows = results.margins(ours, (v.TITLES[v.LOCAL],))
+    for figure, what in _FIGURES:
+        rows += results.margins(ours, others, figure.of, what)
+        rows += _beside_the_best(results, ours, others, figure, what)
     return rows
+
+
+def _rows(results: Results) -> list[ResultRow]:
+    return [*results.scores(), *(row for rule in RULES for row in beside(results, rule))]
 
 
 def _beside_the_best(

@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.disentafl import STUDY, run
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.data import fleets
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
-from lichen_lab.benchmarks.studies.disentafl.parts import table
+from lichen_lab.benchmarks.studies.disentafl.parts import domains, equal, table
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, DisentAflSetting
 from lichen_lab.benchmarks.studies.disentafl.variants import PERSONAL, of_kind
 from lichen_lab.benchmarks.study import run_spec
@@ -33,7 +33,8 @@ def test_bench_disentafl_every_method_is_tuned_over_the_same_grid_on_every_fleet
         tried.setdefault((variant.spec.fleet, variant.method), set()).add(variant.spec.setting.lr)
     assert tried == {(fleet, title): set(v.GRID) for fleet in v.FLEETS for title in v.METHODS}
     lines = [line for name in parts for line in parts[name].variants]
-    assert {line.spec.fleet for line in lines} == set(v.FLEETS)
+    assert {line.spec.fleet for line in lines} == set(v.TUNED_ON) == set(fleets.BUILDERS) == set(fleets.SMALL)
+    assert set(v.TUNED_ON.values()) == set(v.FLEETS)
     assert all(lr in v.GRID for by_title in v.BEST_LR.values() for lr in by_title.values())
     assert all(set(by_title) <= set(v.METHODS) for by_title in v.BEST_LR.values())
 
@@ -49,6 +50,69 @@ def test_bench_disentafl_every_option_that_is_tried_is_one_that_the_method_has()
                 DisentAflConfig.model_validate(one.setting.options)
             else:
                 options_of(BASELINES[one.method], one.setting)
+
+
+def test_bench_disentafl_every_line_has_options_that_its_method_knows() -> None:
+    from lichen_lab.benchmarks.studies.disentafl.baselines import BASELINES  # noqa: PLC0415 - torch
+    from lichen_lab.benchmarks.studies.disentafl.baselines.loop import options_of  # noqa: PLC0415 - likewise
+
+    for part in parts.values():
+        for one in (line.spec for line in part.variants):
+            if one.method == v.METHOD:
+                own = ("devices_per_round", "selection")
+                options = {name: value for name, value in one.setting.options.items() if name not in own}
+                DisentAflConfig.model_validate(options)
+            else:
+                options_of(BASELINES[one.method], one.setting)
+
+
+def test_bench_disentafl_methods_under_one_rule_keep_the_same_of_their_own() -> None:
+    kept: dict[tuple[str, str], set[tuple[object, object]]] = {}
+    for line in parts["equal"].variants:
+        rule = next(rule for rule in equal.RULES if line.method.endswith(f", {rule}"))
+        usual = {"last_layer": "shared", "own_share": 0.0} | dict(line.spec.setting.options)
+        kept.setdefault((line.dataset, rule), set()).add((usual["last_layer"], usual["own_share"]))
+    assert kept == {
+        (fleet, rule): {(equal.RULES[rule]["last_layer"], equal.RULES[rule]["own_share"])}
+        for fleet, rules in equal.ON_FLEET.items()
+        for rule in rules
+    }
+    table_keys = {line.spec.key() for line in parts["table"].variants}
+    for fleet, rules in equal.ON_FLEET.items():
+        assert equal.line(fleet, v.AVG, rules[0]).spec.key() in table_keys, "the table's run is made once"
+        assert equal.line(fleet, v.TITLES[v.FEDAVG], equal.SHARED).spec.key() in table_keys
+
+
+def test_bench_disentafl_the_best_baseline_is_sought_under_the_same_rule() -> None:
+    part = parts["equal"]
+    level = {equal.titled(v.AVG, equal.OWN): 70.0, equal.titled(v.TITLES[v.FEDAVG], equal.OWN): 72.0}
+
+    def made(one: DisentAflRun) -> DisentAflOutcome:
+        line = next(t for t in part.variants if t.spec.at(one.seed) == one)
+        value = level.get(line.method, 99.0 if equal.SHARED in line.method else 60.0)
+        made = _outcome({"a1": value + one.seed * (line.method in level)})
+        return replace(made, newcomer={"a1": {"label": value - 50}})
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
+    found = {(r.dataset, r.metric): r.mean for r in rows if r.method == equal.titled(v.AVG, equal.OWN)}
+    assert found[v.MERGE_FA, equal.BEST_OTHER] == -2.0
+    assert found[v.MERGE_FA, f"as a newcomer gets it: {equal.BEST_OTHER}"] == -2.0
+    assert (v.VEHICLE, equal.BEST_OTHER) not in found, "another rule there"
+
+
+def test_bench_disentafl_agreement_is_of_the_devices_of_a_kind() -> None:
+    outcome = replace(
+        _outcome({"a1": 1, "a2": 1, "b1": 1}),
+        domains={"a1": {"0": 3, "1": 1}, "a2": {"0": 4}, "b1": {"2": 2}},
+    )
+    assert domains.agreement(outcome) == 90.0
+    assert domains.agreement(_outcome({"a1": 1})) is None
+
+
+def test_bench_disentafl_sizes_are_of_the_setting_and_not_of_the_method() -> None:
+    made = v.spec(v.VEHICLE, v.AVG, width=768, latent=128)
+    assert (made.setting.width, made.setting.latent) == (768, 128)
+    assert "width" not in made.setting.options
 
 
 def _outcome(by_device: dict[str, float]) -> DisentAflOutcome:

@@ -6,7 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lichen_lab.benchmarks.studies.disentafl.data import fleets, judges, made, merge_fa, uci_har, vehicle
+from lichen_lab.benchmarks.studies.disentafl.data import (
+    fleets,
+    judges,
+    made,
+    merge_ac,
+    merge_fa,
+    merge_vm,
+    uci_har,
+    vehicle,
+)
 from lichen_lab.benchmarks.studies.disentafl.data.windows import stratified
 from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access import locations
@@ -70,6 +79,9 @@ SMALL: dict[str, Callable[[int], TargetFleet]] = {
     "uci-har-xm": lambda seed: uci_har.build(seed, each=1, train=10, test=10),
     "merge-fa": lambda seed: merge_fa.build(seed, each=1, train=20, test=10),
     "made": lambda seed: made.build(seed, devices=9),
+    "vehicle-xm-random": lambda seed: vehicle.build(seed, by_node=False),
+    "merge-ac": lambda seed: merge_ac.build(seed, each=2, train=20, test=10),
+    "merge-vm": lambda seed: merge_vm.build(seed, devices=4, train=10, test=10),
 }
 EVERY = pytest.mark.parametrize("name", SMALL)
 
@@ -172,6 +184,50 @@ def test_vehicle_deals_every_sample_once_and_keeps_nodes_together() -> None:
     assert np.mean(nodes) < 4, "dealt at random, a device would have samples of nearly all nodes"
 
 
+def test_vehicle_dealt_at_random_gives_every_device_samples_of_most_nodes() -> None:
+    fleet = vehicle.build(0, by_node=False)
+    assert fleet.name in fleets.BUILDERS
+    node_B = np.repeat(np.arange(23), np.arange(23) * 3 + 5)
+    held = [
+        np.concatenate([w.x[member.profile.modalities[0]][:, 0, 0] for w in parts(member)])
+        for member in fleet.members
+    ]
+    assert sorted(np.floor(np.concatenate(held)).astype(int)) == list(range(len(node_B)))
+    assert np.mean([len({int(node_B[int(v)]) for v in np.floor(one)}) for one in held]) > 10
+
+
+def test_merge_vm_has_two_halves_without_a_sensor_or_target_in_common() -> None:
+    for rho, single in ((0.0, 0), (0.5, 2), (1.0, 4)):
+        members = merge_vm.build(0, devices=4, train=10, test=10, rho=rho).members
+        halves = [members[:4], members[4:]]
+        seen = [{s for m in half for s in (*m.profile.modalities, *m.profile.targets)} for half in halves]
+        assert not seen[0] & seen[1]
+        for half in halves:
+            assert sum(len(m.profile.modalities) == 1 for m in half) == single
+            if single:
+                assert len({m.profile.modalities for m in half if len(m.profile.modalities) == 1}) == 2
+        assert {len(m.train) for m in members} == {10}
+    with pytest.raises(Misconfigured, match=r"rho .* not 1\.5"):
+        merge_vm.build(0, rho=1.5)
+    with pytest.raises(Misconfigured, match="people"):
+        merge_vm.build(0, devices=30, train=10, test=10)
+    with pytest.raises(Misconfigured, match="of vehicles a device"):
+        merge_vm.build(0, devices=4, train=1000, test=10)
+
+
+def test_merge_ac_has_two_domains_of_five_classes_a_device_and_one_kind_of_profile() -> None:
+    fleet = merge_ac.build(0, each=2, train=20, test=10)
+    assert len({member.profile for member in fleet.members}) == 1
+    assert [len(members) for members in fleet.kinds.values()] == [2, 2]
+    for place, members in enumerate(fleet.kinds.values()):
+        for member in members:
+            seen, asked = ({*w.y_B.tolist()} for w in parts(member))
+            assert seen == asked
+            assert len(seen) == merge_ac.CLASSES
+            assert {y // 10 for y in seen} == {place}
+    assert [len(members) for members in merge_ac.build(0, train=20, test=10).kinds.values()] == [8, 7]
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -246,7 +302,7 @@ def test_the_image_to_generate_is_the_digit_that_the_window_is_of() -> None:
 
 def test_halves_split_each_class_and_leave_one_window_between() -> None:
     y_B = np.array([0] * 10 + [1] * 7 + [0] * 2)
-    head, tail = uci_har._halves(y_B)
+    head, tail = uci_har.halves(y_B)
     assert not {*head.tolist()} & {*tail.tolist()}
     for value in (0, 1):
         places_of = np.flatnonzero(y_B == value).tolist()
