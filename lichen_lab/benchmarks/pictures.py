@@ -12,7 +12,9 @@ Each table ``[NAME]`` of a file of ``docs/benchmarks/pictures`` becomes ``docs/p
 
 ``where``, a line and a point select stored rows by their fields, as in the tables of
 :mod:`lichen_lab.benchmarks.stored_results`. A point without a figure is left out. The figure of a line with
-``level`` is drawn across the picture. Bars are one standard deviation.
+``level`` is drawn across the picture, and with ``zero = true`` of the picture a line at 0. Bars are one
+standard deviation, with ``spread = "se"`` one standard error. Where points have a ``name`` each, they are
+conditions: their names stand below, and lines are marks side by side.
 """
 
 import tomllib
@@ -28,6 +30,8 @@ from protocol.errors import Misconfigured
 LAYOUTS: Final = Path("benchmarks") / "pictures"
 PICTURES: Final = Path("pictures")
 _DPI: Final = 110
+_BESIDE: Final = 0.1
+"""Distance of marks side by side, where conditions are one apart."""
 _COLOURS: Final = {"text.color": "#1d2521", "axes.labelcolor": "#1d2521", "axes.edgecolor": "#c9d0cb"}
 """A picture has a white ground, in light and dark pages."""
 
@@ -102,18 +106,27 @@ def _draw(
     with style.context(), mpl.rc_context({**_COLOURS, "xtick.color": "#1d2521", "ytick.color": "#1d2521"}):
         made = Figure(figsize=(6.4, 4.4), layout="constrained", facecolor="white")
         axes = made.subplots()
+        names = [point["name"] for point in layout["points"] if "name" in point]
+        if layout.get("zero"):
+            axes.axhline(0.0, color=style.GREY, lw=1.2)
         for place, (line, points) in enumerate(lines):
             colour, dash = look(place)
             if line.get("level"):
                 axes.axhline(points[-1][1].mean, color=style.GREY, ls="--", lw=1.4, label=line["head"])
                 continue
-            at, mean, sd = zip(
-                *((x, row.mean, row.sd if row.n > 1 else 0.0) for x, row in points), strict=True
+            beside = _BESIDE * (place - (len(lines) - 1) / 2) if names else 0.0
+            spread = layout.get("spread", "sd")
+            at, mean, bar = zip(
+                *((x + beside, row.mean, getattr(row, spread) if row.n > 1 else 0.0) for x, row in points),
+                strict=True,
             )
+            style_of: dict[str, Any] = {"ls": "none", "ms": 5} if names else {"ls": dash, "ms": 4}
             axes.errorbar(
-                at, mean, sd, fmt="o", ls=dash, color=colour, lw=2, ms=4, elinewidth=1, label=line["head"]
+                at, mean, bar, fmt="o", color=colour, lw=2, elinewidth=1, label=line["head"], **style_of
             )
-        axes.set_xlabel(layout["x"])
+        if names:
+            axes.set_xticks([float(point["at"]) for point in layout["points"]], names)
+        axes.set_xlabel(layout.get("x", ""))
         axes.set_ylabel(layout["y"])
         axes.grid(axis="y", color="#e3e7e4")
         below(axes)

@@ -57,6 +57,18 @@ def test_bench_pictures_one_command_draws_them_below_the_docs(tmp_path: Path) ->
     assert (place / "pictures" / "toy-rounds.png").read_bytes() == made, "the same figures, the same bytes"
 
 
+def test_bench_pictures_conditions_with_names_are_marks_side_by_side(tmp_path: Path) -> None:
+    plain = docs(tmp_path / "plain")
+    points = LAYOUT.replace("{ at = 1,", '{ at = 1, name = "one",').replace(
+        "{ at = 2,", '{ at = 2, name = "two",'
+    )
+    named = docs(tmp_path / "named", f'{points}spread = "se"\nzero = true\n')
+    files = [pictures.draw(place)[0].read_bytes() for place in (plain, named)]
+    assert files[0] != files[1]
+    without_x = docs(tmp_path / "x", points.replace('x = "round"\n', ""))
+    assert pictures.draw(without_x)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -45,14 +45,6 @@ def test_disentafl_baselines_a_private_last_layer_stays_and_all_else_is_shared(
         for block, w_N in own.items():
             assert torch.equal(w_N, private.trained[member.name][block])
         assert private.traffic(member.name)[1] < plain.traffic(member.name)[1]
-    encoders = {
-        (block, tuple(w_N.tolist()))
-        for device in private.devices.values()
-        for block, w_N in device.held().items()
-        if block.startswith("encoder")
-    }
-    trained = sum(block.startswith("encoder") for held in private.trained.values() for block in held)
-    assert name == "cross_pfl" or len(encoders) <= trained
     changed = [
         not torch.equal(w_N, private.trained[member][block])
         for member, device in private.devices.items()
@@ -69,8 +61,10 @@ def test_disentafl_baselines_training_with_a_blended_last_layer_begins_with_the_
     blended = shared("fedavg", fleet, last_layer="interpolated", last_share=1.0)
     private = shared("fedavg", fleet, last_layer="private")
     for member in fleet.members:
-        sent = [torch.cat([*d.held().values()]).sort().values for d in (plain.devices[member.name],)]
-        assert torch.equal(torch.cat([*blended.devices[member.name].held().values()]).sort().values, *sent)
+        with_its, begins = (
+            torch.cat([*made.devices[member.name].held().values()]).sort().values for made in (plain, blended)
+        )
+        assert torch.equal(with_its, begins)
     assert blended.given() == private.given(), "a device predicts with its own alone"
     half = shared("fedavg", fleet, last_layer="interpolated", last_share=0.0)
     before = {name: device.held() for name, device in half.devices.items()}
