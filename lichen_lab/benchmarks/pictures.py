@@ -32,7 +32,11 @@ PICTURES: Final = Path("pictures")
 _DPI: Final = 110
 _BESIDE: Final = 0.1
 """Distance of marks side by side, where conditions are one apart."""
-_COLOURS: Final = {"text.color": "#1d2521", "axes.labelcolor": "#1d2521", "axes.edgecolor": "#c9d0cb"}
+_INK: Final = "#1d2521"
+_COLOURS: Final[Any] = {
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    "axes.edgecolor": "#c9d0cb",
+}
 """A picture has a white ground, in light and dark pages."""
 
 
@@ -103,7 +107,7 @@ def _draw(
     from lichen_lab.benchmarks.study.report.plots import below, look  # noqa: PLC0415 - likewise
     from lichen_lab.simulation.reporting import style  # noqa: PLC0415 - likewise
 
-    with style.context(), mpl.rc_context({**_COLOURS, "xtick.color": "#1d2521", "ytick.color": "#1d2521"}):
+    with style.context(), mpl.rc_context(_COLOURS):
         made = Figure(figsize=(6.4, 4.4), layout="constrained", facecolor="white")
         axes = made.subplots()
         names = [point["name"] for point in layout["points"] if "name" in point]

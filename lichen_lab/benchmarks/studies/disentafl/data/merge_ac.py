@@ -63,7 +63,7 @@ def build(
     """
     rng = np.random.default_rng([seed, 10])
     parts: tuple[tuple[Part, int], ...] = (("train", train), ("test", test))
-    members = []
+    members: list[TargetDevice] = []
     for place, (domain, (folder, count)) in enumerate(DOMAINS.items()):
         pools = {part: pictures.half(av_mnist.images("test", folder), part) for part, _ in parts}
         for _ in range(each or count):
@@ -74,5 +74,6 @@ def build(
                 image_BWH = pictures.as_stream(pools[part].drawn(y_B, rng))
                 both.append(complete({"image": image_BWH}, y_B + _TENS * place))
             name = f"d{len(members):02d}"
-            members.append(TargetDevice(name, f"image of {domain} > label", _PROFILE, *both))
+            first, last = both
+            members.append(TargetDevice(name, f"image of {domain} > label", _PROFILE, first, last))
     return TargetFleet(NAME, task(), tuple(members))

@@ -89,12 +89,10 @@ def build(
         *zip(profiles(_VEHICLE, LABEL, devices, rho), _vehicles(devices, train, test, rng), strict=True),
         *zip(profiles(_PHONE, ACTIVITY, devices, rho), _phones(devices, train, test, rng), strict=True),
     ]
-    members = (
-        TargetDevice(
-            f"d{at:02d}", words(profile), profile, *(seen_by(learned, profile, part) for part in both)
-        )
-        for at, (profile, both) in enumerate(made)
-    )
+    members = []
+    for at, (profile, both) in enumerate(made):
+        first, last = (seen_by(learned, profile, part) for part in both)
+        members.append(TargetDevice(f"d{at:02d}", words(profile), profile, first, last))
     return TargetFleet(NAME, learned, tuple(members))
 
 

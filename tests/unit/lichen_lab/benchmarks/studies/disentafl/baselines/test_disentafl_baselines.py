@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.disentafl.baselines import BASELINES, RUNS, d
 from lichen_lab.benchmarks.studies.disentafl.baselines.loop import SharingRun, options_of
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import LATENT
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
-from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting, TargetFleet
+from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting, TargetDevice, TargetFleet
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
 from protocol.errors import Misconfigured
@@ -101,7 +101,7 @@ def test_disentafl_baselines_local_shares_nothing_and_fedavg_within_the_group_al
             assert not torch.equal(after[one][block], after[other][block])
 
 
-def _three(fleet: TargetFleet):
+def _three(fleet: TargetFleet) -> tuple[TargetDevice, TargetDevice, TargetDevice]:
     """Two members of a kind, and one of another that reads the same."""
     kinds = [members for members in fleet.kinds.values() if len(members) > 1]
     one, same = kinds[0][:2]
