@@ -14,7 +14,7 @@ from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.parts.missing import PAPER, RATES
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome
 from lichen_lab.benchmarks.studies.tactfl.variants import F1, Line, Part, Results
-from lichen_lab.benchmarks.study.part import in_words, lines, usual
+from lichen_lab.benchmarks.study.part import lines, usual
 from lichen_lab.simulation.data.sets import dsads
 
 ROUNDS: Final = 200
@@ -134,6 +134,19 @@ WEIGHTS: Final = Part(
     rows=rows,
     by_default=False,
 )
+MISSING: Final = Part(
+    name="protocol_missing",
+    place=2,
+    title="the paper's rounds and batches: rates of missing modalities from .1 to .9 (the paper's table 4)",
+    variants=lines(
+        at,
+        (v.BASELINES[v.RANDOM], v.TACTFL_PLAIN, v.TACTFL_PLAIN_TUNED),
+        {under(rate): changes(rate) for rate in (0.1, 0.3, 0.5, 0.7, 0.9)},
+    ),
+    versus=((v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),),
+    rows=rows,
+    by_default=False,
+)
 DSADS: Final = Part(
     name="dsads",
     place=3,
@@ -155,20 +168,4 @@ DSADS: Final = Part(
     ),
     rows=rows,
     by_default=False,
-)
-_TRIED: Final = tuple({"setting": {"lr": lr}} for lr in (0.0005, 0.001, 0.002))
-TUNE: Final = Part(
-    name="protocol_tune",
-    place=11,
-    title="learning rates in batches of 16, on seeds and people of their own, 50 rounds",
-    variants=lines(
-        partial(at, tuning=True, conditions=CONDITIONS),
-        (v.TACTFL_PLAIN, v.TACTFL, v.BASELINES[v.AUTOENCODER]),
-        in_words(
-            {"setting": {**SETTING, "rounds": 50, "looks": (15, 30), **tried["setting"]}} for tried in _TRIED
-        ),
-    ),
-    rows=rows,
-    by_default=False,
-    seeds=v.TUNING_SEEDS[:1],
 )
