@@ -1,4 +1,4 @@
-"""The paper's protocol: 200 rounds, batches of 16; its pieces beside ours, random encoders and the paper.
+"""The paper's protocol: 200 rounds, batches of 16; its pieces beside other methods and the paper's figures.
 
 The text of the paper names neither the number of devices nor how many of them train in a round: 20, and five
 drawn anew for each round, are ours.
@@ -19,22 +19,32 @@ from lichen_lab.simulation.data.sets import dsads
 
 ROUNDS: Final = 200
 LOOKS: Final = (5, 15, 30, 50, 75, 100, 150, 200)
-SETTING: Final[Mapping[str, Any]] = {"batch": 16, "rounds": ROUNDS, "chosen": 5, "looks": LOOKS}
+SETTING: Final[Mapping[str, Any]] = {
+    "batch": 16,
+    "rounds": ROUNDS,
+    "chosen": 5,
+    "looks": LOOKS,
+    "lr": 0.001,
+}
+"""The learning rate is the default of the product's method; the tables' .002 was tuned for batches of 128."""
 CONDITIONS: Final[Mapping[str, Any]] = {"devices": 20}
 OPTIONS: Final[Mapping[str, Any]] = {"head_every": 5, "finetune_batch": 128}
 """No encoder depends on the head, so it is trained where it is evaluated. Fine-tuning, which is not in the
 paper, has the batches that it was tuned with."""
 COMPLETE: Final = "200 rounds of batches of 16"
+_UNDERS: Final = (*RATES, 0.0)
 _TITLES: Final = (
-    v.BASELINES[v.RANDOM],
     v.TACTFL_PLAIN,
-    v.TACTFL,
-    v.BASELINES[v.AUTOENCODER],
-    v.LABELLED_ONLY,
-    v.NO_CONTRAST_TUNED,
     v.TACTFL_PLAIN_TUNED,
-    v.TACTFL_TUNED,
-    v.AUTOENCODER_TUNED,
+    v.BASELINES[v.RANDOM],
+    v.NO_CONTRAST_TUNED,
+    v.LABELLED_ONLY,
+)
+_OTHERS: Final = (v.TACTFL, v.TACTFL_TUNED, v.BASELINES[v.AUTOENCODER], v.AUTOENCODER_TUNED)
+_AHEAD: Final = (
+    (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),
+    (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY),
+    (v.TACTFL_PLAIN_TUNED, v.NO_CONTRAST_TUNED),
 )
 _ENDS_TUNED: Final = frozenset(title for title, line in v.LINES.items() if line.end == settings.TUNED)
 ALONE: Final[Mapping[str, str]] = {
@@ -108,15 +118,9 @@ def at(title: str, words: str, **given: Any) -> Line:
 PROTOCOL: Final = Part(
     name="protocol",
     place=1,
-    title="the paper's rounds and batches: its pieces, ours, and what the paper reports",
-    variants=lines(at, _TITLES, {under(rate): changes(rate) for rate in (0.0, *RATES)}),
-    versus=(
-        (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),
-        (v.TACTFL, v.TACTFL_PLAIN),
-        (v.TACTFL_PLAIN, v.BASELINES[v.AUTOENCODER]),
-        (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY),
-        (v.TACTFL_PLAIN_TUNED, v.NO_CONTRAST_TUNED),
-    ),
+    title="the paper's rounds and batches: its pieces, and what the paper reports",
+    variants=lines(at, _TITLES, {under(rate): changes(rate) for rate in _UNDERS}),
+    versus=_AHEAD,
     rows=rows,
     computed=published,
     goals=tuple(
@@ -125,11 +129,27 @@ PROTOCOL: Final = Part(
     ),
     by_default=False,
 )
+OTHERS: Final = Part(
+    name="protocol_others",
+    place=1,
+    title="the paper's rounds and batches: its pieces beside ours and autoencoders",
+    variants=lines(
+        at, (v.TACTFL_PLAIN, *_OTHERS, v.TACTFL_PLAIN_TUNED), {under(rate): changes(rate) for rate in _UNDERS}
+    ),
+    versus=(
+        (v.TACTFL, v.TACTFL_PLAIN),
+        (v.TACTFL_PLAIN, v.BASELINES[v.AUTOENCODER]),
+        (v.TACTFL_PLAIN_TUNED, v.TACTFL_TUNED),
+        (v.TACTFL_PLAIN_TUNED, v.AUTOENCODER_TUNED),
+    ),
+    rows=rows,
+    by_default=False,
+)
 WEIGHTS: Final = Part(
     name="weights",
     place=2,
     title="the paper's rounds and batches: weights of devices",
-    variants=lines(at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.0, *RATES)}),
+    variants=lines(at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.5, 0.0)}),
     versus=tuple((v.TACTFL_PLAIN, other) for other in v.WEIGHTS),
     rows=rows,
     by_default=False,
@@ -156,16 +176,11 @@ DSADS: Final = Part(
         for fleet in v.DSADS
         for line in lines(
             partial(at, fleet=fleet),
-            tuple(title for title in _TITLES if title not in v.OURS),
+            (*_TITLES, v.BASELINES[v.AUTOENCODER], v.AUTOENCODER_TUNED),
             {COMPLETE: {"setting": {**SETTING, "chosen": 3}}},
         )
     ),
-    versus=(
-        (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),
-        (v.TACTFL_PLAIN, v.BASELINES[v.AUTOENCODER]),
-        (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY),
-        (v.TACTFL_PLAIN_TUNED, v.NO_CONTRAST_TUNED),
-    ),
+    versus=(*_AHEAD, (v.TACTFL_PLAIN, v.BASELINES[v.AUTOENCODER])),
     rows=rows,
     by_default=False,
 )
