@@ -116,7 +116,7 @@ def _draw(
         for place, (line, points) in enumerate(lines):
             colour, dash = look(place)
             if line.get("level"):
-                axes.axhline(points[-1][1].mean, color=style.GREY, ls="--", lw=1.4, label=line["head"])
+                axes.axhline(points[-1][1].mean, color=colour, ls="--", lw=1.4, label=line["head"])
                 continue
             beside = _BESIDE * (place - (len(lines) - 1) / 2) if names else 0.0
             spread = layout.get("spread", "sd")

@@ -167,6 +167,15 @@ MISSING: Final = Part(
     rows=rows,
     by_default=False,
 )
+LSTM: Final = Part(
+    name="protocol_lstm",
+    place=3,
+    title="the paper's rounds, batches and encoder: two layers of LSTM",
+    variants=lines(at, _TITLES, {f"{under(0.5)}, LSTM": changes(0.5, **v.LSTM)}),
+    versus=_AHEAD,
+    rows=rows,
+    by_default=False,
+)
 DSADS: Final = Part(
     name="dsads",
     place=3,

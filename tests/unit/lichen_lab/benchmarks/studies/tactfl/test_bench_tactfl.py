@@ -141,7 +141,7 @@ def test_bench_tactfl_the_papers_protocol_is_shown_by_round_beside_the_paper() -
         return TactflOutcome(scores, [(15, 50.0 + one.seed), (200, 70.0 + one.seed)])
 
     results = part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS)
-    rows = [*part.rows(results), *part.computed(False, str)]
+    rows = [*part.rows(results), *part.computed(False, run_spec.quiet)]
     found = {(row.method, row.setting, row.metric): row.mean for row in rows}
     assert len(found) == len(rows)
     assert found[v.TACTFL_PLAIN, under, F1] == 71.0
