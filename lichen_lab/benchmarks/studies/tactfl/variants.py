@@ -31,6 +31,7 @@ FEDAVG: Final = "fedavg"
 FEDOPT: Final = "fedopt"
 FEDPROX: Final = "fedprox"
 MOON: Final = "moon"
+FPL: Final = "fpl"
 BASELINES: Final[Mapping[str, str]] = {
     RANDOM: "random encoders",
     LABELLED: "labelled only",
@@ -38,6 +39,7 @@ BASELINES: Final[Mapping[str, str]] = {
     FEDOPT: "FedOpt",
     FEDPROX: "FedProx",
     MOON: "MOON",
+    FPL: "FPL",
     AUTOENCODER: "autoencoder (FedIoT)",
 }
 """Title of each."""
@@ -170,6 +172,8 @@ WEIGHTS: Final[Mapping[str, MethodSetup]] = {
     TACTFL_SIZES: MethodSetup(METHOD, TRAINED, {**PLAIN, "weighting": "windows"}),
 }
 """Title -> the paper's pieces with other weights of devices than :data:`TACTFL_PLAIN`."""
+RIVALS: Final[Mapping[str, MethodSetup]] = {BASELINES[FPL]: MethodSetup(FPL)}
+"""Title -> a baseline that only the paper's protocol has, beside those of :data:`LINES`."""
 SHORT: Final = (BASELINES[RANDOM], LABELLED_ONLY, NO_CONTRAST_TUNED, TACTFL, TACTFL_TUNED)
 """The lines of tables with many conditions."""
 OURS: Final = (TACTFL, TACTFL_TUNED)
@@ -220,7 +224,7 @@ def spec(
 
 def line(title: str, under: str, *, fleet: str = UCI_HAR, test: str = HERE, **more: Any) -> Line:
     """A line of a table: its conditions in words, the test set it shows; the rest as of :func:`spec`."""
-    shown = {**LINES, **WEIGHTS}[title]
+    shown = {**LINES, **WEIGHTS, **RIVALS}[title]
     run = spec(fleet, shown.method, **{**(shown.options or {}), **more})
     return Line(title, run, under, lambda outcome: outcome.view(shown.end, test))
 

@@ -17,6 +17,9 @@ labels, the stronger option is used:
   model in the device's loss.
 - **MOON**, after Li et al. (2021): the same, with ``moon`` times the model-contrastive loss: the feature of a
   window is drawn to that of the global model, and away from that of the device's last model.
+- **FPL**, after Huang et al. (2023): the same, and devices share the mean features of their confident
+  classes. The coordinator clusters those of a class; a window's feature is drawn to the clusters of its
+  class, away from others, and to the mean of the clusters of its class.
 - **autoencoder**, after Zhao et al. (FedIoT, 2022): each modality's encoder, with a decoder of two layers,
   learns to reconstruct its windows; both are averaged, weighted by windows; the coordinator trains the head.
   Its fine-tuned end is trained further as TACTFL's is.
@@ -34,6 +37,7 @@ from lichen_lab.benchmarks.studies.tactfl import federation
 from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, labelled_only, run
+from lichen_lab.benchmarks.studies.tactfl.baselines.prototypes import PrototypeLabels
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels
 from lichen_lab.benchmarks.studies.tactfl.settings import TactflOutcome, TactflSetting, UnlabelledFleet
 from lichen_lab.benchmarks.study.federation import timed_run
@@ -48,6 +52,7 @@ BASELINES: Final[Mapping[str, LabelledBaseline]] = {
     v.FEDOPT: LabelledBaseline(v.FEDOPT, PseudoLabels, {**_PSEUDO, **_SERVER}, whole=True, adaptive=True),
     v.FEDPROX: LabelledBaseline(v.FEDPROX, PseudoLabels, {**_PSEUDO, "prox": 0.01}, whole=True),
     v.MOON: LabelledBaseline(v.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
+    v.FPL: LabelledBaseline(v.FPL, PrototypeLabels, {**_PSEUDO, "fpl": 1.0, "fpl_tau": 0.02}, whole=True),
     v.AUTOENCODER: LabelledBaseline(v.AUTOENCODER, AutoencoderReconstruction, {"decoder_dim": 64.0}),
 }
 RUNS: Final[Mapping[str, Run[UnlabelledFleet, TactflSetting, TactflOutcome]]] = {

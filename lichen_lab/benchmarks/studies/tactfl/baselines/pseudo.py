@@ -29,7 +29,7 @@ _FEWEST: Final = 2
 
 
 @dataclass(frozen=True)
-class _Step:
+class LocalStep:
     """The inputs of a device's loss.
 
     Attributes:
@@ -74,10 +74,11 @@ class PseudoLabels:
         net, last = self._loaded(state), self._loaded(self._last.get(member.name, state)).eval()
         own = [name for m, name in enumerate(net.names) if bool(every.present_BM[:, m].any())]
         parameters = [*(p for name in own for p in net.encoders[name].parameters()), *net.head.parameters()]
-        step = _Step(net, parameters, [p.detach().clone() for p in parameters], (whole, last))
+        step = LocalStep(net, parameters, [p.detach().clone() for p in parameters], (whole, last))
         self._descend(step, every.at(sure_B), y_B[sure_B], order)
         for m, name in enumerate(net.names):
             remeasured(net, name, every.x[name][every.present_BM[:, m]])
+        self._after(member, net.eval(), every.at(sure_B), y_B[sure_B])
         made = to_blobs(net)
         self._last[member.name] = made
         sent = {"head", *(f"encoder/{name}" for name in own)}
@@ -98,25 +99,34 @@ class PseudoLabels:
         sure_B, y_B = torch.cat(parts).max(dim=1)
         return y_B, sure_B >= self._options["confidence"]
 
-    def _descend(self, step: _Step, known: FinetuneBatch, y_B: Tensor, order: torch.Generator) -> None:
+    def _descend(self, step: LocalStep, known: FinetuneBatch, y_B: Tensor, order: torch.Generator) -> None:
         adam = local.Adam(step.parameters, self._setting.lr)
         step.net.train()
         for _ in range(self._setting.epochs):
             for index_B in local.batches(len(known), self._setting.batch, order):
                 adam.descend(self._loss(step, known.at(index_B), y_B[index_B]))
 
-    def _loss(self, step: _Step, batch: FinetuneBatch, y_B: Tensor) -> Tensor:
+    def _loss(self, step: LocalStep, batch: FinetuneBatch, y_B: Tensor) -> Tensor:
         z = features(step.net, batch, self._recipe)
-        loss = cross_entropy(step.net.classify(z), y_B)
+        return self._with_terms(cross_entropy(step.net.classify(z), y_B), step, batch, y_B, joined(z))
+
+    def _with_terms(
+        self, loss: Tensor, step: LocalStep, batch: FinetuneBatch, y_B: Tensor, z_BF: Tensor
+    ) -> Tensor:
+        """The loss with the method's own terms."""
+        del y_B
         if self._options.get("prox"):
             loss = loss + self._options["prox"] / 2 * proximal(step.parameters, step.anchors)
         if self._options.get("moon"):
             with torch.no_grad():
                 near_BF, far_BF = (joined(features(net, batch, self._recipe)) for net in step.others)
-            loss = loss + self._options["moon"] * contrast(
-                joined(z), near_BF, far_BF, self._options["moon_tau"]
-            )
+            loss = loss + self._options["moon"] * contrast(z_BF, near_BF, far_BF, self._options["moon_tau"])
         return loss
+
+    def _after(
+        self, member: UnlabelledDevice, net: MultimodalNetwork, known: FinetuneBatch, y_B: Tensor
+    ) -> None:
+        """Called with a device's trained network and its confident windows; here it does nothing."""
 
 
 def joined(z: Mapping[str, Tensor]) -> Tensor:

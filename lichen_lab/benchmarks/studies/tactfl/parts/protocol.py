@@ -40,6 +40,7 @@ _TITLES: Final = (
     v.NO_CONTRAST_TUNED,
     v.LABELLED_ONLY,
 )
+_BY_LABELS: Final = tuple(v.BASELINES[name] for name in (v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL))
 _OTHERS: Final = (v.TACTFL, v.TACTFL_TUNED, v.BASELINES[v.AUTOENCODER], v.AUTOENCODER_TUNED)
 _AHEAD: Final = (
     (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),
@@ -151,6 +152,19 @@ WEIGHTS: Final = Part(
     title="the paper's rounds and batches: weights of devices",
     variants=lines(at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.5, 0.0)}),
     versus=tuple((v.TACTFL_PLAIN, other) for other in v.WEIGHTS),
+    rows=rows,
+    by_default=False,
+)
+RIVALS: Final = Part(
+    name="rivals",
+    place=2,
+    title="the paper's rounds and batches: methods that the paper compares with, by pseudo-labels",
+    variants=lines(
+        at,
+        (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY, *_BY_LABELS),
+        {under(rate): changes(rate) for rate in RATES},
+    ),
+    versus=tuple((title, v.LABELLED_ONLY) for title in _BY_LABELS),
     rows=rows,
     by_default=False,
 )

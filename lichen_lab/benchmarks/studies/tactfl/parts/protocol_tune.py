@@ -18,6 +18,7 @@ _OWN: Final[Mapping[str, Sequence[Change]]] = {
     v.FEDOPT: tuple({"server_lr": lr} for lr in (*SERVER_RATES, 0.01)),
     v.FEDPROX: ({"prox": 0.001}, {"prox": 0.01}, {"prox": 0.1}),
     v.MOON: ({"moon": 0.1}, {"moon": 1.0}, {"moon": 5.0}),
+    v.FPL: ({"fpl": 0.1}, {"fpl": 1.0}),
 }
 """Baseline -> its own options, each with the default rate and confidence."""
 

@@ -11,6 +11,7 @@ from lichen_lab.benchmarks.studies.tactfl import variants as v
 from lichen_lab.benchmarks.studies.tactfl.baselines import BASELINES, RUNS
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, LabelledRun, mean
+from lichen_lab.benchmarks.studies.tactfl.baselines.prototypes import FleetPrototypes, clustered
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels, contrast
 from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
 from lichen_lab.benchmarks.studies.tactfl.federation import shares
@@ -62,7 +63,7 @@ def distance(one: Blobs, other: Blobs) -> float:
 
 @pytest.mark.parametrize("name", [*BASELINES, v.LABELLED])
 def test_tactfl_baseline_runs_the_same_for_the_same_seed(name: str) -> None:
-    own = SURE if name in {v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON} else {}
+    own = SURE if name in {v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL} else {}
     one, again, other = (RUNS[name](tactfl_study.fleet(), setting(**own), seed, quiet) for seed in (0, 0, 1))
     assert one.scores == again.scores
     assert one.scores != other.scores
@@ -132,6 +133,37 @@ def test_tactfl_baseline_moon_is_its_equation_and_without_it_fedavg() -> None:
     )
     assert all(np.array_equal(plain[name], off[name]) for name in plain)
     assert any(not np.array_equal(plain[name], on[name]) for name in plain)
+
+
+def test_tactfl_baseline_fpl_clusters_prototypes_by_their_nearest() -> None:
+    near, far = torch.tensor([[1.0, 0.1], [1.0, 0.2], [1.0, 0.0]]), torch.tensor([[0.1, 2.0], [0.2, 2.0]])
+    found = clustered(torch.cat([near, far]))
+    assert torch.allclose(found[found[:, 0].argsort()], torch.stack([far.mean(dim=0), near.mean(dim=0)]))
+    assert torch.equal(clustered(near[:1]), near[:1])
+
+
+def test_tactfl_baseline_fpl_draws_features_to_the_prototypes_of_their_class() -> None:
+    east, north = torch.tensor([2.0, 0.0]), torch.tensor([0.0, 2.0])
+    shared = FleetPrototypes.of([{0: east, 1: north}])
+    assert shared is not None
+    z_BF, y_B = torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 5])
+    assert float(shared.contrast(z_BF, y_B, 0.5)) == pytest.approx(np.log(1 + np.exp(-2)))
+    assert float(shared.contrast(z_BF, 1 - y_B.clamp(max=1), 0.5)) > 0.5
+    assert float(shared.consistency(z_BF, y_B)) == pytest.approx(0.5), "a class that nobody sent has no part"
+    assert float(shared.contrast(z_BF, y_B + 5, 0.5)) == float(shared.consistency(z_BF, y_B + 5)) == 0
+    assert FleetPrototypes.of([]) is None
+
+
+def test_tactfl_baseline_fpl_uses_the_prototypes_of_the_round_before() -> None:
+    first, off = federation(v.FPL, **SURE), federation(v.FPL, **SURE, fpl=0.0)
+    assert distance(trained(first), trained(off)) == 0
+    sent = []
+    for made in (first, off):
+        assert made.local is not None
+        found = made.local.train(made.fleet.members[0], made.state, 2)
+        assert found is not None
+        sent.append(found[1])
+    assert distance(*sent) > 0
 
 
 def test_tactfl_baseline_fedopt_steps_by_adam_and_goes_on_with_its_moments() -> None:
