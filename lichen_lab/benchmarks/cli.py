@@ -82,7 +82,7 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
 
 _STUDIES = {
     "qqr": "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
-    "av_mnist, rates, sweeps, tune, which run only when named.",
+    "av_mnist, bits_noisy, both, literal, literal_tune, rates, sweeps, tune, which run only when named.",
     "disentafl": "table, equal, ablation, bytes, cost; and losses, shapes, rho, domains, widths, options, "
     "tune, which run only when named.",
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "

@@ -18,6 +18,7 @@ PROBES = {
     "dead_sensor": list(SENSORS),
     "fillings": [f"{sensor}: {fill}" for sensor in SENSORS for fill in FILLS],
     "unseen_class": [f"{what}, {how}" for what in ("recall", "others") for how in ("with", "without")],
+    "online_loss": [str(round_) for round_ in range(1, 41)],
     "personal": [f"{kind}: {sensors}" for kind in KINDS for sensors in ("all sensors", "one sensor missing")],
 }
 

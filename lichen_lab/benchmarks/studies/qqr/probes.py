@@ -1,10 +1,11 @@
-"""Measurements of a run's final state beyond its accuracy. Imports torch.
+"""Measurements of a run beyond its accuracy, most of them of its final state. Imports torch.
 
 Unseen people have a device each (:func:`personal`) that holds some labelled windows.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,8 @@ class Trained:
         state: the final state.
         test: the windows that versions were evaluated on.
         people: all test windows with their persons.
+        online: round -> log loss of that round's model, before it was trained on, on the round's windows
+            before their faults; empty unless the probe ``online_loss`` is wanted.
     """
 
     spec: QqrRun
@@ -38,6 +41,7 @@ class Trained:
     state: Blobs
     test: WindowSet
     people: DataSplit
+    online: Mapping[int, float] = field(default_factory=dict)
 
     def accuracy(self, windows: WindowSet, **options: Any) -> float:
         """Accuracy in %, with some options of the method changed at inference."""
@@ -174,14 +178,27 @@ def unseen_class(trained: Trained) -> dict[str, float]:
     return figures
 
 
+def online_loss(trained: Trained) -> dict[str, float]:
+    """The first sum of the paper's regret (3), up to each round.
+
+    The other sum, the loss of the best fixed model in hindsight, is the same for all methods of a seed.
+    """
+    return {
+        str(round_): total
+        for round_, total in zip(trained.online, accumulate(trained.online.values()), strict=True)
+    }
+
+
 def _share(part: float, whole: float) -> float:
     return float(100 * part / max(whole, 1.0))
 
 
+ONLINE_LOSS: Final = "online_loss"
 Probe = Callable[[Trained], dict[str, float]]
 PROBES: Final[dict[str, Probe]] = {
     "dead_sensor": dead_sensor,
     "fillings": fillings,
+    ONLINE_LOSS: online_loss,
     "personal": personal,
     "unseen_class": unseen_class,
 }

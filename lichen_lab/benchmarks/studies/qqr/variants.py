@@ -1,7 +1,7 @@
 """The methods, their tuned options, and the streams: the table to change.
 
 ``lichen bench qqr --part tune`` runs every method over the same grid of learning rates, on seeds that no
-table uses.
+table uses, and is evaluated on training people who train nothing.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,11 @@ def line(
     config: Mapping[str, Any],
     *probes: str,
     fleet: str = "uci-har",
+    tuning: bool = False,
     **setting: Any,
 ) -> Line:
     """A line of a table: its title, its conditions in words, its windows, options and further settings."""
-    run = QqrRun(fleet, setting=QqrSetting(config, **setting), conditions=flow, probes=probes)
+    run = QqrRun(fleet, setting=QqrSetting(config, **setting), conditions=flow, tuning=tuning, probes=probes)
     return Line(method, run, under)
 
 
@@ -68,6 +69,8 @@ BEST_RATES: Final[Mapping[str, float]] = {
     IS: 0.16,
 }
 """Method -> best learning rate of the part ``tune``."""
+LITERAL_RATE: Final = 0.32
+"""Best learning rate of the part ``literal_tune``."""
 
 PQ: Final = "PQ (no noise)"
 PLR: Final = "PLR"
@@ -123,7 +126,7 @@ def _literal(method: str, rule: str) -> Options:
     return {"impute": "pnr"} if rule == LITERAL and pnr else {}
 
 
-GRID: Final = (0.04, 0.08, 0.16, 0.32)
+GRID: Final = (0.08, 0.16, 0.32, 0.64)
 """Learning rates of the first round, tried with every method."""
 TUNING_SEEDS: Final = (100, 101)
 """No table uses these."""

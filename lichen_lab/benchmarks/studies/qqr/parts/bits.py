@@ -1,4 +1,4 @@
-"""Bits of the prototypes: their cost in accuracy and saving in bytes."""
+"""Bits of the prototypes, where a modality is missing and where one is noisy: accuracy and bytes."""
 
 from typing import Final
 
@@ -8,8 +8,10 @@ from lichen_lab.benchmarks.studies.qqr.parts.quantity import HALF
 from lichen_lab.benchmarks.studies.qqr.variants import Part, Results, line
 from lichen_lab.benchmarks.study.part import above, usual
 
-BITS: Final = (32, 4, 2)
+BITS: Final = (32, 4, 3, 2)
 _UNDER: Final = f"PNR, {HALF}"
+_AT_DB: Final = 10.0
+_NOISY: Final = f"PLR, noise at {_AT_DB:g} dB in half of the rounds"
 
 
 def name(bits: int) -> str:
@@ -38,4 +40,15 @@ PART: Final = Part(
     versus=tuple((name(bits), name(32)) for bits in BITS if bits != 32),  # noqa: PLR2004 - the float32 one
     rows=_rows,
     goals=(Goal(above(name(32)), -0.3, above=True, setting=_UNDER, method=name(2)),),
+)
+NOISY: Final = Part(
+    name="bits_noisy",
+    place=17,
+    title="the same where a modality is noisy",
+    variants=tuple(
+        line(name(bits), _NOISY, v.noisy(_AT_DB), v.quality(v.PLR, prototype_bits=bits)) for bits in BITS
+    ),
+    versus=PART.versus,
+    rows=_rows,
+    by_default=False,
 )

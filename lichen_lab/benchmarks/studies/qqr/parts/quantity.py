@@ -4,16 +4,21 @@ Also in every round, on a second data set (handwritten digits beside spoken ones
 best learning rate of the part ``tune``.
 """
 
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from lichen_lab.benchmarks.result import Goal
+from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import variants as v
-from lichen_lab.benchmarks.studies.qqr.settings import StreamConditions
-from lichen_lab.benchmarks.studies.qqr.variants import ACCURACY, Line, Part, line
-from lichen_lab.benchmarks.study.part import above
+from lichen_lab.benchmarks.studies.qqr.probes import ONLINE_LOSS
+from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome, StreamConditions
+from lichen_lab.benchmarks.studies.qqr.variants import ACCURACY, Line, Part, Results, line
+from lichen_lab.benchmarks.study.part import above, usual
 
 HALF: Final = "90 % missing in half of the rounds"
 EVERY: Final = "90 % missing in every round"
+LOSS_ROUNDS: Final = (5, 10, 15, 20, 25, 30, 35, 40)
+"""Rounds up to which the online loss is shown."""
 
 
 def under(rule: str) -> str:
@@ -80,7 +85,30 @@ AV_MNIST: Final = Part(
 
 def _at_best(method: str, words: str, imbalanced: StreamConditions) -> Line:
     config = v.quantity(method, lr=v.BEST_RATES[method])
-    return line(method, f"{words}, each at its best learning rate", flow_of(method, imbalanced), config)
+    flow, probes = flow_of(method, imbalanced), (ONLINE_LOSS,) if imbalanced == v.HALF else ()
+    return line(method, f"{words}, each at its best learning rate", flow, config, *probes)
+
+
+def loss_until(round_: int) -> str:
+    """Metric: the log loss on each round's windows before it trains on them, summed up to a round."""
+    return f"online loss, sum of the rounds to {round_}"
+
+
+def _online_loss(outcome: QqrOutcome, round_: int) -> float | None:
+    return outcome.probes.get(ONLINE_LOSS, {}).get(str(round_))
+
+
+def online_rows(results: Results) -> list[ResultRow]:
+    """The rows of most parts, and the sums of the online loss where runs have them."""
+    rows = usual(results)
+    for round_ in LOSS_ROUNDS:
+        figure, metric = partial(_online_loss, round_=round_), loss_until(round_)
+        for variant, runs in results.pairs():
+            values = [value for one in runs.values() if (value := figure(one)) is not None]
+            rows += results.row(variant, metric, values)
+        for row in results.versus(figure) if round_ == LOSS_ROUNDS[-1] else ():
+            rows.append(replace(row, metric=f"{metric}: {row.metric.removesuffix(', points')}"))
+    return rows
 
 
 RATES: Final = Part(
@@ -93,5 +121,6 @@ RATES: Final = Part(
         for method in _METHODS
     ),
     versus=_against(v.PNR, _METHODS),
+    rows=online_rows,
     by_default=False,
 )

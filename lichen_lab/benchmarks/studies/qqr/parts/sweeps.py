@@ -1,4 +1,4 @@
-"""Sweeps over the missing share, the affected rounds and the noisy rounds. Long: only on request."""
+"""The paper's Figs. 5 to 7: missing share, affected rounds, noisy rounds. Long: only on request."""
 
 from dataclasses import replace
 from typing import Final
@@ -8,10 +8,12 @@ from lichen_lab.benchmarks.studies.qqr.settings import StreamConditions
 from lichen_lab.benchmarks.studies.qqr.variants import Part, line
 
 MISSING: Final = (0.3, 0.5, 0.7, 0.9, 1.0)
-AFFECTED: Final = (0.25, 0.5, 0.75, 1.0)
-NOISY: Final = (0.25, 0.5, 0.75, 1.0)
-_AT_DB: Final = 0.0
-_QUANTITY: Final = (v.PNR, v.ZP_INPUT, v.ZP_FEATURE, v.IS)
+AFFECTED: Final = (0.3, 0.5, 0.7, 1.0)
+NOISY: Final = (0.3, 0.5, 0.7, 1.0)
+SNR_DB: Final = (10.0, 0.0)
+"""The paper's noise, and one that shows."""
+_QUANTITY: Final = (v.PNR, v.ZP_INPUT, v.IS)
+"""The paper's own."""
 
 
 def _percent(share: float) -> str:
@@ -32,9 +34,10 @@ def _missing() -> dict[str, StreamConditions]:
 
 def _noisy() -> dict[str, StreamConditions]:
     return {
-        f"noise at {_AT_DB:g} dB in {_percent(share)} of the rounds": replace(
-            v.noisy(_AT_DB), noisy_rounds=share
+        f"noise at {snr_db:g} dB in {_percent(share)} of the rounds": replace(
+            v.noisy(snr_db), noisy_rounds=share
         )
+        for snr_db in SNR_DB
         for share in NOISY
     }
 

@@ -8,9 +8,13 @@ import pytest
 
 from lichen_lab.benchmarks.studies.qqr import run_spec
 from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.parts import both
 from lichen_lab.benchmarks.studies.qqr.probes import halves, without
-from lichen_lab.benchmarks.studies.qqr.settings import QqrRun, QqrSetting, StreamConditions
+from lichen_lab.benchmarks.studies.qqr.settings import STANDARDISED, QqrRun, QqrSetting, StreamConditions
+from lichen_lab.benchmarks.study.federation import Federation
 from lichen_lab.simulation.data.access.split import DataSplit, Part
+from lichen_lab.simulation.data.streams import Evolving
+from lichen_lab.simulation.training.engine import RoundRecord
 from tests.support.lab.qqr_study import PROBES, SENSORS, made_split, tiny
 
 SPLITS = {"train": made_split((1, 3, 5), 0), "test": made_split((2, 4), 1)}
@@ -49,6 +53,60 @@ def test_bench_qqr_methods_of_one_seed_begin_with_the_same_model_and_windows() -
     assert held[0] == held[1] == held[2]
     other = run_spec.fleet_of(tiny(QqrRun(seed=1)))
     assert [device.stream.at(2).y_B.tolist() for device in other] != held[0]
+
+
+def test_bench_qqr_the_online_loss_is_of_each_rounds_model_before_it_trains(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = tiny(QqrRun(setting=QqrSetting(v.quantity(v.PNR)), conditions=both.flow(0.0)))
+    asked = replace(asked, probes=("online_loss",))
+    before = run_spec.before_faults(run_spec.fleet_of(asked), 2)
+    assert before.present_BM.all()
+    assert (before.quality_BM == 1).all()
+    held = [device.stream.at(2) for device in run_spec.fleet_of(asked)]
+    assert before.y_B.tolist() == [label for windows in held for label in windows.y_B.tolist()]
+
+    evaluated: list[float] = []
+
+    class Recorded(Federation):
+        def round(self, round_: int) -> RoundRecord:
+            windows = run_spec.before_faults(self.devices, round_)
+            evaluated.append(self.site.client.evaluate(self.task, windows, self.state).metrics["loss"])
+            return super().round(round_)
+
+    monkeypatch.setattr(run_spec, "Federation", Recorded)
+    found = run_spec.run(asked)
+    assert found.probes["online_loss"] == pytest.approx({"1": evaluated[0], "2": sum(evaluated)})
+    assert evaluated[0] == pytest.approx(np.log(6), rel=0.3), "an untrained model knows nothing"
+    assert run_spec.run(replace(asked, probes=())).curve == found.curve
+
+
+def test_bench_qqr_tuning_never_meets_the_test_people() -> None:
+    for seed in range(4):
+        tuned = QqrRun(seed=seed, tuning=True)
+        train, test = run_spec.split(tuned, "train"), run_spec.split(tuned, "test")
+        people = [set(part.person_B.tolist()) for part in (train, test)]
+        assert people[0] | people[1] == {1, 3, 5}
+        assert not people[0] & people[1]
+        assert len(people[1]) == 1
+        assert len(run_spec.judged_on(tuned)) == len(test)
+        for device in run_spec.fleet_of(tiny(tuned)):
+            assert isinstance(device.stream, Evolving)
+            assert np.array_equal(device.stream.pool.x[SENSORS[0]], train.windows.x[SENSORS[0]])
+
+
+def test_bench_qqr_standardised_inputs_are_the_same_windows_in_another_scale() -> None:
+    plain, scaled = QqrRun(), QqrRun(fleet=STANDARDISED.name)
+    assert scaled.dataset == "UCI-HAR, standardised"
+    assert [m.name for m in run_spec.task_of(scaled).modalities] == list(SENSORS)
+    for one, other in zip(
+        run_spec.task_of(plain).modalities, run_spec.task_of(scaled).modalities, strict=True
+    ):
+        assert (one.offset, one.scale) == (0.0, 1.0)
+        assert other.scale < 1.0
+        assert one.model_copy(update={"offset": other.offset, "scale": other.scale}) == other
+    tinies = [tiny(replace(one, setting=QqrSetting(v.quantity(v.FC)))) for one in (plain, scaled)]
+    assert run_spec.run(tinies[0]).curve != run_spec.run(tinies[1]).curve
 
 
 def test_bench_qqr_no_training_device_holds_the_unseen_class_and_prototype_devices_do() -> None:

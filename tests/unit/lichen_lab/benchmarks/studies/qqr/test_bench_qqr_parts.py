@@ -11,7 +11,9 @@ from lichen_lab.benchmarks import cli
 from lichen_lab.benchmarks.result import Goal, ResultRow
 from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr import variants as v
+from lichen_lab.benchmarks.studies.qqr.parts import both
 from lichen_lab.benchmarks.studies.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
+from lichen_lab.benchmarks.studies.qqr.parts.quantity import LOSS_ROUNDS, loss_until
 from lichen_lab.benchmarks.studies.qqr.report import PAGE
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
 from lichen_lab.benchmarks.studies.qqr.variants import Results
@@ -69,6 +71,45 @@ def test_bench_qqr_the_tables_do_not_use_the_seeds_of_tuning() -> None:
     assert {s.seed for s in parts["tune"].specs(range(v.SEEDS))} == set(v.TUNING_SEEDS)
     grid = {(one.method, one.spec.setting.config["lr"]) for one in parts["tune"].variants}
     assert grid == {(method, lr) for method in v.QUANTITY for lr in v.GRID}
+
+
+@pytest.mark.parametrize("name", ["tune", "literal_tune"])
+def test_bench_qqr_rates_are_chosen_on_people_who_are_in_no_table(name: str) -> None:
+    assert all(one.spec.tuning for one in parts[name].variants)
+    tables = [one for part in parts.values() if not part.seeds for one in part.variants]
+    assert not any(one.spec.tuning for one in tables)
+    chosen = {row.mean for row in parts[name].rows(finished(parts[name])) if "grid" in row.metric}
+    assert chosen <= {one.spec.setting.config["lr"] for one in parts[name].variants}
+
+
+def test_bench_qqr_both_imbalances_are_met_by_what_each_line_names() -> None:
+    runs = {one.method: one.spec for one in parts["both"].variants if "at 0 dB" in one.under}
+    flow = runs[both.BOTH].conditions
+    assert (flow.missing_share, flow.affected_rounds, flow.noisy_rounds) == (0.9, 0.5, 0.5)
+    assert {one.conditions for name, one in runs.items() if name != both.NEITHER} == {flow}
+    assert runs[both.NEITHER].conditions == v.CLEAN
+    options = {name: one.setting.config for name, one in runs.items()}
+    assert [options[both.BOTH][name] for name in ("impute", "quality", "beta")] == ["pnr", "plr", 0.5]
+    assert [options[both.NORMS][name] for name in ("impute", "quality", "beta")] == ["pnr", "plr", 0.0]
+    assert [options[both.PLR][name] for name in ("impute", "quality")] == ["zero_input", "plr"]
+    assert [options[both.IS][name] for name in ("impute", "quality")] == ["complete_only", "none"]
+
+
+def test_bench_qqr_prototypes_are_coarse_where_a_modality_is_noisy_too() -> None:
+    for name, flow in (("bits", v.HALF), ("bits_noisy", v.noisy(10.0))):
+        tried = {one.spec.setting.config["prototype_bits"] for one in parts[name].variants}
+        assert tried == {32, 4, 3, 2}
+        assert {one.spec.conditions for one in parts[name].variants} == {flow}
+
+
+def test_bench_qqr_the_online_loss_is_summed_by_round_and_compared_at_the_end() -> None:
+    rows = [row for row in parts["rates"].rows(finished(parts["rates"])) if "online loss" in row.metric]
+    assert {row.metric for row in rows if row.method == v.ZP_INPUT} == set(map(loss_until, LOSS_ROUNDS))
+    ahead = [row for row in rows if row.metric == f"{loss_until(40)}: above {v.ZP_INPUT}"]
+    assert [row.method for row in ahead] == [v.PNR]
+    assert {row.setting for row in rows} == {
+        "90 % missing in half of the rounds, each at its best learning rate"
+    }
 
 
 def test_bench_qqr_unasked_runs_no_sweep_and_no_tuning() -> None:
