@@ -16,11 +16,15 @@ from lichen_lab.benchmarks.study.report.plots import below, by_round, conditions
 from lichen_lab.benchmarks.tables import tables
 from lichen_lab.simulation.reporting import style
 
-_BY_ROUND: Final = frozenset({"table", "encoders", "aggregators"})
+_BY_ROUND: Final = frozenset(
+    {"table", "encoders", "aggregators", "protocol", "protocol_others", "protocol_lstm", "weights", "dsads"}
+)
 """Parts whose versions are shown by round."""
 _WEIGHTS: Final = frozenset({"broken"})
 """Parts in which the devices' weights differ."""
-TRAINED: Final = frozenset(title for title, line in v.LINES.items() if line.end == settings.TRAINED)
+TRAINED: Final = frozenset(
+    title for title, line in {**v.LINES, **v.WEIGHTS, **v.RIVALS}.items() if line.end == settings.TRAINED
+)
 """Titles of lines that show versions as trained."""
 
 

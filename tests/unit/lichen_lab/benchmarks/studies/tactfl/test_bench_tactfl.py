@@ -205,10 +205,10 @@ def test_bench_tactfl_an_unknown_fleet_is_named() -> None:
 
 
 def test_bench_tactfl_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
-    results = [finished(parts[name], SEEDS[:2]) for name in ("table", "labels", "broken")]
+    results = [finished(parts[name], SEEDS[:2]) for name in ("table", "labels", "broken", "weights")]
     rows = [row for one in results for row in one.part.rows(one)]
     PAGE.write(results, rows, tmp_path / "new" / "page.html")
     page = (tmp_path / "new" / "page.html").read_text()
     check_whole(page)
-    for words in (v.TACTFL_TUNED, "broken: noise", "F1 by condition", "90 % labelled"):
+    for words in (v.TACTFL_TUNED, "broken: noise", "F1 by condition", "90 % labelled", v.TACTFL_LITERAL):
         assert words in page
