@@ -74,6 +74,7 @@ FLEETS: Final = (VEHICLE, UCI_HAR, MERGE_FA)
 VEHICLE_RANDOM: Final = "vehicle-xm-random"
 MERGE_AC: Final = "merge-ac"
 MERGE_VM: Final = "merge-vm"
+MERGE_MM: Final = "merge-mm"
 RHO: Final[Mapping[float, str]] = {0.2: f"{MERGE_VM}, rho 0.2", 0.5: MERGE_VM, 0.8: f"{MERGE_VM}, rho 0.8"}
 """Share of MERGE-VM's devices with one sensor -> the fleet."""
 TUNED_ON: Final[Mapping[str, str]] = {
@@ -81,6 +82,7 @@ TUNED_ON: Final[Mapping[str, str]] = {
     VEHICLE_RANDOM: VEHICLE,
     MERGE_AC: MERGE_FA,
     **dict.fromkeys(RHO.values(), VEHICLE),
+    MERGE_MM: UCI_HAR,
 }
 """Fleet -> the one whose learning rates and options all methods have on it."""
 BASE: Final[Mapping[str, DisentAflSetting]] = {
@@ -106,8 +108,10 @@ ON_FLEET: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     },
     UCI_HAR: {AVG: {"domains": 1, "own_share": 0.4}, KD: {"domains": 1}},
     MERGE_FA: {},
+    MERGE_MM: {AVG: {"domains": 3, "own_share": 0.0}, KD: {"domains": 3}},
 }
-"""Likewise for one fleet; the paper's first two fleets have a single domain."""
+"""Likewise for one fleet, on top of those of the fleet that it is :data:`TUNED_ON`; the paper's first two
+fleets have a single domain."""
 METHODS: Final[Mapping[str, str]] = {
     **{title: name for name, title in TITLES.items()},
     AVG: METHOD,
@@ -141,12 +145,19 @@ BEST_LR: Final[Mapping[str, Mapping[str, float]]] = {
 """Fleet -> method's title -> best learning rate of the part ``tune``."""
 
 
+def options_of(fleet: str, title: str) -> dict[str, Any]:
+    """The options that a method has on a fleet, apart from those of all methods."""
+    named = (TUNED_ON[fleet], fleet)
+    on_fleet = [ON_FLEET[name].get(title, {}) for name in named if name in ON_FLEET]
+    return {name: value for some in (OPTIONS.get(title, {}), *on_fleet) for name, value in some.items()}
+
+
 def spec(
     fleet: str, title: str, *, lr: float | None = None, tuning: bool = False, **options: Any
 ) -> DisentAflRun:
     """A method's run on a fleet with its tuned options, apart from those (and the sizes) given here."""
     like = TUNED_ON[fleet]
-    own = {**OPTIONS.get(title, {}), **ON_FLEET[like].get(title, {})}
+    own = options_of(fleet, title)
     sizes = {name: options.pop(name) for name in NETWORK if name in options}
     whole = {**BASE[like].options, **own, **options}
     setting = replace(BASE[like], lr=BEST_LR[like][title] if lr is None else lr, options=whole, **sizes)

@@ -9,6 +9,7 @@ import numpy as np
 
 from lichen_lab.benchmarks.studies.disentafl.data.merge_ac import build as merge_ac
 from lichen_lab.benchmarks.studies.disentafl.data.merge_fa import build as merge_fa
+from lichen_lab.benchmarks.studies.disentafl.data.merge_mm import build as merge_mm
 from lichen_lab.benchmarks.studies.disentafl.data.merge_vm import build as merge_vm
 from lichen_lab.benchmarks.studies.disentafl.data.uci_har import build as uci_har_xm
 from lichen_lab.benchmarks.studies.disentafl.data.vehicle import build as vehicle
@@ -25,6 +26,7 @@ BUILDERS: Final[Mapping[str, Callable[..., TargetFleet]]] = {
     "merge-vm": merge_vm,
     "merge-vm, rho 0.2": partial(merge_vm, rho=0.2),
     "merge-vm, rho 0.8": partial(merge_vm, rho=0.8),
+    "merge-mm": merge_mm,
 }
 """The fleets of the tables; MERGE-VM has a rho of 0.5 where none is named."""
 _SMALL_VM: Final = {"devices": 4, "train": 24, "test": 20}
@@ -37,6 +39,7 @@ SMALL: Final[Mapping[str, Mapping[str, int]]] = {
     "merge-vm": _SMALL_VM,
     "merge-vm, rho 0.2": _SMALL_VM,
     "merge-vm, rho 0.8": _SMALL_VM,
+    "merge-mm": {"each": 1, "train": 24, "test": 24},
 }
 """The fleets with one small device of each kind: check that runs work, not their figures."""
 _TUNED_ON: Final = 0.3

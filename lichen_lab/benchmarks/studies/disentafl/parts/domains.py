@@ -29,7 +29,7 @@ AGREED: Final = "devices of a kind in its most frequent domain, %"
 
 
 def _line(fleet: str, named: str, options: Mapping[str, Any]) -> Line:
-    usual = {"domains": _MANY, **v.OPTIONS[v.AVG], **v.ON_FLEET[v.TUNED_ON[fleet]].get(v.AVG, {})}
+    usual = {"domains": _MANY, **v.options_of(fleet, v.AVG)}
     changed = {name: value for name, value in options.items() if value != usual.get(name)}
     return v.line(fleet, v.AVG, named=named, **changed)
 

@@ -59,8 +59,7 @@ def titled(title: str, rule: str) -> str:
 def line(fleet: str, title: str, rule: str) -> Line:
     """A method under a rule; what is a method's usual rule makes the run of the main table."""
     options = dict(RULES[rule])
-    usual = {"last_layer": "shared", "own_share": 0.0, **v.OPTIONS.get(title, {})}
-    usual |= v.ON_FLEET[v.TUNED_ON[fleet]].get(title, {})
+    usual = {"last_layer": "shared", "own_share": 0.0, **v.options_of(fleet, title)}
     given = {name: value for name, value in options.items() if value != usual[name]}
     return v.line(fleet, title, named=titled(title, rule), **given)
 

@@ -10,7 +10,12 @@ from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.parts import equal
 from lichen_lab.benchmarks.studies.disentafl.variants import Line, Part, Results
 
-RULE: Final = {v.VEHICLE_RANDOM: equal.BLENDED, v.MERGE_AC: equal.OWN, v.MERGE_VM: equal.BLENDED}
+RULE: Final = {
+    v.VEHICLE_RANDOM: equal.BLENDED,
+    v.MERGE_AC: equal.OWN,
+    v.MERGE_VM: equal.BLENDED,
+    v.MERGE_MM: equal.OWN,
+}
 """Fleet -> what the devices of every method keep."""
 _FEW: Final = (v.TITLES[v.LOCAL], v.TITLES[v.FEDAVG], v.TITLES[v.FEDMSPLIT])
 """Of the baselines, those that rho is shown with."""
@@ -31,7 +36,7 @@ def _rows(results: Results) -> list[ResultRow]:
 SHAPES: Final = Part(
     name="shapes",
     place=5,
-    title="Vehicle dealt at random, MERGE-AC's and MERGE-VM's shapes: every method",
+    title="Vehicle dealt at random, the shapes of MERGE-AC, -VM and -MM: every method",
     variants=tuple(line for fleet, rule in RULE.items() for line in _lines(fleet, rule)),
     rows=_rows,
     by_default=False,

@@ -12,6 +12,7 @@ from lichen_lab.benchmarks.studies.disentafl.data import (
     made,
     merge_ac,
     merge_fa,
+    merge_mm,
     merge_vm,
     uci_har,
     vehicle,
@@ -19,7 +20,7 @@ from lichen_lab.benchmarks.studies.disentafl.data import (
 from lichen_lab.benchmarks.studies.disentafl.data.windows import stratified
 from lichen_lab.benchmarks.studies.disentafl.settings import TargetDevice, TargetFleet
 from lichen_lab.simulation.data.access import locations
-from lichen_lab.simulation.data.sets import av_mnist
+from lichen_lab.simulation.data.sets import av_mnist, spar, spar_windows
 from lichen_lab.simulation.data.sets import vehicle as vehicle_data
 from models.contract import Profile, WindowSet
 from models.data import window_set
@@ -49,7 +50,19 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         arrays["subject"] = (1 + 10 * number + np.arange(len(arrays["y"])) // 24).astype(np.int8)
     made_data.write_har(root, people)
     write_vehicle(root)
+    monkeypatch.setattr(spar_windows, "series", watches)
     return root
+
+
+def watches() -> tuple[spar.Series, ...]:
+    """Recordings of two people's arms, of which no two windows are the same."""
+    rng = np.random.default_rng(13)
+    return tuple(
+        spar.Series(person, side, label, rng.standard_normal((400, 6)).astype(np.float32))
+        for person in (1, 2)
+        for side in (0, 1)
+        for label in range(len(spar.LABELS))
+    )
 
 
 def write_images(folder: Path) -> None:
@@ -82,6 +95,7 @@ SMALL: dict[str, Callable[[int], TargetFleet]] = {
     "vehicle-xm-random": lambda seed: vehicle.build(seed, by_node=False),
     "merge-ac": lambda seed: merge_ac.build(seed, each=2, train=20, test=10),
     "merge-vm": lambda seed: merge_vm.build(seed, devices=4, train=10, test=10),
+    "merge-mm": lambda seed: merge_mm.build(seed, each=1, train=10, test=10),
 }
 EVERY = pytest.mark.parametrize("name", SMALL)
 
@@ -213,6 +227,22 @@ def test_merge_vm_has_two_halves_without_a_sensor_or_target_in_common() -> None:
         merge_vm.build(0, devices=30, train=10, test=10)
     with pytest.raises(Misconfigured, match="of vehicles a device"):
         merge_vm.build(0, devices=4, train=1000, test=10)
+
+
+def test_merge_mm_has_the_thirteen_kinds_and_two_sources_that_share_a_sensor() -> None:
+    fleet = merge_mm.build(0, each=1, train=10, test=10)
+    assert len(fleet.kinds) == len(merge_mm.KINDS) == 13
+    watch = next(m for m in fleet.members if m.profile == Profile(("total_acc",), ("exercise",)))
+    phone = next(m for m in fleet.members if m.profile == Profile(("total_acc",), (LABEL,)))
+    assert not np.isnan(watch.train.targets["exercise"]).any()
+    assert (watch.train.y_B == -1).all()
+    assert (phone.train.y_B >= 0).all()
+    # 3 rho of each of eleven kinds, 10 (1 - rho) of each of two
+    assert [len(merge_mm.profiles(rho)) for rho in (0.0, 1 / 3, 2 / 3, 1.0)] == [20, 25, 28, 33]
+    with pytest.raises(Misconfigured, match=r"rho .* not -1"):
+        merge_mm.build(0, rho=-1)
+    with pytest.raises(Misconfigured, match="20 phones asked for, and data of 14"):
+        merge_mm.build(0, each=2, train=10, test=10)
 
 
 def test_merge_ac_has_two_domains_of_five_classes_a_device_and_one_kind_of_profile() -> None:
