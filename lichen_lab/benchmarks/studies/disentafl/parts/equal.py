@@ -40,7 +40,8 @@ ON_FLEET: Final[Mapping[str, tuple[str, ...]]] = {
     v.VEHICLE: (BLENDED, SHARED),
 }
 """Fleet -> its rules, the one of DisentAFL-Avg in the main table first."""
-BASELINES: Final = tuple(title for title in v.TITLES.values() if title != v.TITLES[v.LOCAL])
+_LOCAL: Final = v.TITLES[v.LOCAL]
+BASELINES: Final = tuple(title for title in v.TITLES.values() if title != _LOCAL)
 BEST_OTHER: Final = "above the best baseline under the same rule, points"
 IN_ERRORS: Final = "above the best baseline under the same rule, standard errors"
 
@@ -65,18 +66,19 @@ def line(fleet: str, title: str, rule: str) -> Line:
 
 
 def _variants() -> tuple[Line, ...]:
-    return tuple(
+    shared = tuple(
         line(fleet, title, rule)
         for fleet, rules in ON_FLEET.items()
         for rule in rules
         for title in (v.AVG, *BASELINES)
     )
+    return (*shared, *(v.line(fleet, _LOCAL) for fleet in ON_FLEET))
 
 
 def beside(results: Results, rule: str) -> list[ResultRow]:
     """DisentAFL-Avg under a rule, minus Local and minus each baseline under the same rule."""
     ours, others = titled(v.AVG, rule), [titled(title, rule) for title in BASELINES]
-    rows = results.margins(ours, (v.TITLES[v.LOCAL],))
+    rows = results.margins(ours, (_LOCAL,))
     for figure, what in _FIGURES:
         rows += results.margins(ours, others, figure.of, what)
         rows += _beside_the_best(results, ours, others, figure, what)
@@ -84,7 +86,8 @@ def beside(results: Results, rule: str) -> list[ResultRow]:
 
 
 def _rows(results: Results) -> list[ResultRow]:
-    return [*results.scores(), *(row for rule in RULES for row in beside(results, rule))]
+    scores = [row for row in results.scores() if row.method != _LOCAL]  # Local's are in the main table
+    return [*scores, *(row for rule in RULES for row in beside(results, rule))]
 
 
 def _beside_the_best(
