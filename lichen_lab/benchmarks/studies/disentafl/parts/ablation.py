@@ -21,8 +21,11 @@ LIKE: Final[Mapping[str, Mapping[str, Any]]] = {
     "last layer interpolated": {"last_layer": "interpolated"},
     "last layer shared": {"last_layer": "shared"},
     "keeping 0.4 of its own weights": {"own_share": 0.4},
+    "updates in float32": {"uplink": "float32"},
+    "no domain at random": {"epsilon": 0.0},
 }
-"""Replacement of a piece -> its options. The last is not in the paper."""
+"""Replacement of a piece -> its options. Keeping own weights is not in the paper. Updates in float32 are what
+the baselines send."""
 SOME: Final = 9
 """Devices in a round, if they are selected: a third of MERGE-FA's."""
 _CHOSEN: Final = f"{SOME} devices in a round"

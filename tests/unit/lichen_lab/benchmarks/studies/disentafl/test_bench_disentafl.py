@@ -59,7 +59,7 @@ def test_bench_disentafl_every_line_has_options_that_its_method_knows() -> None:
     for part in parts.values():
         for one in (line.spec for line in part.variants):
             if one.method == v.METHOD:
-                own = ("devices_per_round", "selection")
+                own = ("devices_per_round", "selection", "uplink")
                 options = {name: value for name, value in one.setting.options.items() if name not in own}
                 DisentAflConfig.model_validate(options)
             else:
