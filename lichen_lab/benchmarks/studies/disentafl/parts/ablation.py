@@ -6,6 +6,7 @@ from typing import Any, Final
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.variants import EVERYBODY, Line, Part, Results
+from lichen_lab.benchmarks.study.part import paired
 
 _FLEETS: Final = (v.MERGE_FA,)
 WITHOUT: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -31,6 +32,8 @@ SOME: Final = 9
 _CHOSEN: Final = f"{SOME} devices in a round"
 BANDIT: Final = f"{v.AVG}, chosen by the bandit"
 COVERAGE: Final = f"{v.AVG}, chosen by coverage"
+ABOVE_WHOLE: Final = "above the whole method, points"
+"""Also of lines under other conditions: the whole method has all devices in every round."""
 
 
 def without(what: str) -> str:
@@ -53,8 +56,12 @@ def _variants() -> tuple[Line, ...]:
 
 def _rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
-    others = dict.fromkeys(variant.method for variant in results.part.variants if variant.under == EVERYBODY)
-    rows += results.margins(v.AVG, [method for method in others if method != v.AVG])
+    for variant, runs in results.pairs():
+        if variant.method == v.AVG:
+            continue
+        whole = results.of(v.AVG, EVERYBODY, variant.dataset)
+        for figure, what in ((v.PERSONAL, ""), (v.AGGREGATE, "as the fleet gives it: ")):
+            rows += results.row(variant, f"{what}{ABOVE_WHOLE}", paired(runs, whole, figure.of))
     return rows + results.margins(BANDIT, [COVERAGE])
 
 

@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.disentafl import STUDY, run
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.data import fleets
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
-from lichen_lab.benchmarks.studies.disentafl.parts import domains, equal, table
+from lichen_lab.benchmarks.studies.disentafl.parts import ablation, domains, equal, table
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, DisentAflSetting
 from lichen_lab.benchmarks.studies.disentafl.variants import PERSONAL, of_kind
 from lichen_lab.benchmarks.study import run_spec
@@ -102,6 +102,22 @@ def test_bench_disentafl_the_best_baseline_is_sought_under_the_same_rule() -> No
     assert found[v.MERGE_FA, f"as a newcomer gets it: {equal.BEST_OTHER}"] == -2.0
     assert found[v.MERGE_FA, above(v.TITLES[v.LOCAL])] == 16.0
     assert (v.VEHICLE, equal.BEST_OTHER) not in found, "another rule there"
+
+
+def test_bench_disentafl_each_piece_is_beside_the_whole_method_with_all_devices() -> None:
+    part = parts["ablation"]
+
+    def made(one: DisentAflRun) -> DisentAflOutcome:
+        line = next(t for t in part.variants if t.spec.at(one.seed) == one)
+        value = 70.0 if line.method == v.AVG else 60.0 if line.method == ablation.BANDIT else 65.0
+        return replace(_outcome({"a1": value + one.seed}), aggregate={"a1": {"label": value - 1}})
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
+    found = {(r.method, r.metric): r.mean for r in rows}
+    assert found[ablation.BANDIT, ablation.ABOVE_WHOLE] == -10.0
+    assert found[ablation.without("L_orth"), f"as the fleet gives it: {ablation.ABOVE_WHOLE}"] == -5.0
+    assert found[ablation.BANDIT, above(ablation.COVERAGE)] == -5.0
+    assert (v.AVG, ablation.ABOVE_WHOLE) not in found
 
 
 def test_bench_disentafl_agreement_is_of_the_devices_of_a_kind() -> None:
