@@ -36,7 +36,7 @@ _BOTH: Final = "total_acc"
 _WRIST: Final = "wrist_gyro"
 
 
-class Kind(NamedTuple):
+class DeviceKind(NamedTuple):
     """A kind of device, and whether it is one of those with fewer sensors."""
 
     profile: Profile
@@ -44,19 +44,19 @@ class Kind(NamedTuple):
 
 
 KINDS: Final = (
-    Kind(Profile((_BODY,), (LABEL,))),
-    Kind(Profile((_BOTH,), (LABEL,))),
-    Kind(Profile((_GYRO,), (LABEL,))),
-    Kind(Profile((_BODY, _BOTH), (LABEL,))),
-    Kind(Profile((_GYRO, _BOTH), (LABEL,))),
-    Kind(Profile((_BODY, _GYRO), (LABEL, INTENSITY))),
-    Kind(Profile((_GYRO,), (INTENSITY,))),
-    Kind(Profile((_BODY, _BOTH), (INTENSITY,))),
-    Kind(Profile((_GYRO, _BOTH), (LABEL, INTENSITY))),
-    Kind(Profile((_BODY, _GYRO, _BOTH), (INTENSITY,)), fewer=False),
-    Kind(Profile((_BOTH,), (EXERCISE,))),
-    Kind(Profile((_WRIST,), (EXERCISE,))),
-    Kind(Profile((_BOTH, _WRIST), (EXERCISE,)), fewer=False),
+    DeviceKind(Profile((_BODY,), (LABEL,))),
+    DeviceKind(Profile((_BOTH,), (LABEL,))),
+    DeviceKind(Profile((_GYRO,), (LABEL,))),
+    DeviceKind(Profile((_BODY, _BOTH), (LABEL,))),
+    DeviceKind(Profile((_GYRO, _BOTH), (LABEL,))),
+    DeviceKind(Profile((_BODY, _GYRO), (LABEL, INTENSITY))),
+    DeviceKind(Profile((_GYRO,), (INTENSITY,))),
+    DeviceKind(Profile((_BODY, _BOTH), (INTENSITY,))),
+    DeviceKind(Profile((_GYRO, _BOTH), (LABEL, INTENSITY))),
+    DeviceKind(Profile((_BODY, _GYRO, _BOTH), (INTENSITY,)), fewer=False),
+    DeviceKind(Profile((_BOTH,), (EXERCISE,))),
+    DeviceKind(Profile((_WRIST,), (EXERCISE,))),
+    DeviceKind(Profile((_BOTH, _WRIST), (EXERCISE,)), fewer=False),
 )
 """The paper's (Table 4), its video, text, audio and seismic read as the sensors here in this order: body_acc,
 body_gyro, total_acc, wrist_gyro."""
