@@ -86,7 +86,7 @@ _STUDIES = {
     "disentafl": "table, equal, ablation, bytes, cost; and losses, shapes, rho, domains, widths, options, "
     "tune, which run only when named.",
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
-    "protocol_others, protocol_missing, protocol_lstm, rivals, weights, dsads, scarce, protocol_tune, "
+    "protocol_others, protocol_missing, protocol_lstm, pairs, rivals, weights, dsads, scarce, protocol_tune, "
     "rivals_tune, tune, if named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and full, tune, which run only when "
     "named.",

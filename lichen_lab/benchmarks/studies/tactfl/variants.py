@@ -54,6 +54,9 @@ TACTFL_SHORTER_TUNED: Final = "TACTFL extended, segments of .7, fine-tuned"
 TACTFL_LITERAL: Final = "TACTFL (the paper's pieces), Eq. 3 as written"
 TACTFL_EQUAL: Final = "TACTFL (the paper's pieces), equal weights"
 TACTFL_SIZES: Final = "TACTFL (the paper's pieces), weights by size of data"
+TACTFL_SELF: Final = "TACTFL (the paper's pieces), each modality with itself, too"
+TACTFL_SELF_TUNED: Final = "TACTFL (the paper's pieces), each modality with itself, too, fine-tuned"
+TACTFL_SAME: Final = "TACTFL (the paper's pieces), a lone segment its own counterpart"
 AUTOENCODER_TUNED: Final = "autoencoder, fine-tuned"
 NO_SIMILARITY: Final = "TACTFL extended, equal weights"
 NO_SIMILARITY_TUNED: Final = "TACTFL extended, equal weights, fine-tuned"
@@ -172,6 +175,13 @@ WEIGHTS: Final[Mapping[str, MethodSetup]] = {
     TACTFL_SIZES: MethodSetup(METHOD, TRAINED, {**PLAIN, "weighting": "windows"}),
 }
 """Title -> the paper's pieces with other weights of devices than :data:`TACTFL_PLAIN`."""
+_SELF: Final[Mapping[str, Any]] = {**PLAIN, "self_weight": 1.0}
+PAIRED: Final[Mapping[str, MethodSetup]] = {
+    TACTFL_SELF: MethodSetup(METHOD, TRAINED, _SELF),
+    TACTFL_SELF_TUNED: MethodSetup(METHOD, TUNED, _SELF),
+    TACTFL_SAME: MethodSetup(METHOD, TRAINED, {**PLAIN, "self_pairs": "literal"}),
+}
+"""Title -> the paper's pieces with other pairs of segments than :data:`TACTFL_PLAIN`."""
 RIVALS: Final[Mapping[str, MethodSetup]] = {BASELINES[FPL]: MethodSetup(FPL)}
 """Title -> a baseline that only the paper's protocol has, beside those of :data:`LINES`."""
 SHORT: Final = (BASELINES[RANDOM], LABELLED_ONLY, NO_CONTRAST_TUNED, TACTFL, TACTFL_TUNED)
@@ -224,7 +234,7 @@ def spec(
 
 def line(title: str, under: str, *, fleet: str = UCI_HAR, test: str = HERE, **more: Any) -> Line:
     """A line of a table: its conditions in words, the test set it shows; the rest as of :func:`spec`."""
-    shown = {**LINES, **WEIGHTS, **RIVALS}[title]
+    shown = {**LINES, **WEIGHTS, **PAIRED, **RIVALS}[title]
     run = spec(fleet, shown.method, **{**(shown.options or {}), **more})
     return Line(title, run, under, lambda outcome: outcome.view(shown.end, test))
 

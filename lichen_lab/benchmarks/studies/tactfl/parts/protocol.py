@@ -47,7 +47,9 @@ _AHEAD: Final = (
     (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY),
     (v.TACTFL_PLAIN_TUNED, v.NO_CONTRAST_TUNED),
 )
-_ENDS_TUNED: Final = frozenset(title for title, line in v.LINES.items() if line.end == settings.TUNED)
+_ENDS_TUNED: Final = frozenset(
+    title for title, line in {**v.LINES, **v.PAIRED}.items() if line.end == settings.TUNED
+)
 ALONE: Final[Mapping[str, str]] = {
     settings.alone(modality.name): f"F1 with the {modality.name} alone, %" for modality in dsads.MODALITIES
 }
@@ -152,6 +154,26 @@ WEIGHTS: Final = Part(
     title="the paper's rounds and batches: weights of devices",
     variants=lines(at, (v.TACTFL_PLAIN, *v.WEIGHTS), {under(rate): changes(rate) for rate in (0.5, 0.0)}),
     versus=tuple((v.TACTFL_PLAIN, other) for other in v.WEIGHTS),
+    rows=rows,
+    by_default=False,
+)
+PAIRS: Final = Part(
+    name="pairs",
+    place=2,
+    title="the paper's rounds and batches: which segments are contrasted",
+    variants=(
+        *lines(
+            at,
+            (v.TACTFL_PLAIN, v.TACTFL_PLAIN_TUNED, v.TACTFL_SELF, v.TACTFL_SELF_TUNED),
+            {under(): changes()},
+        ),
+        *lines(at, (v.TACTFL_PLAIN, v.TACTFL_SAME), {under(0.8): changes(0.8)}),
+    ),
+    versus=(
+        (v.TACTFL_SELF, v.TACTFL_PLAIN),
+        (v.TACTFL_SELF_TUNED, v.TACTFL_PLAIN_TUNED),
+        (v.TACTFL_PLAIN, v.TACTFL_SAME),
+    ),
     rows=rows,
     by_default=False,
 )
