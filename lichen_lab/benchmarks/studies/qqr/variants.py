@@ -60,13 +60,13 @@ QUANTITY: Final[Mapping[str, Options]] = {
 """Method -> options under quantity imbalance; they override :data:`ALL_METHODS`."""
 
 BEST_RATES: Final[Mapping[str, float]] = {
-    FC: 0.32,
-    PNR: 0.16,
-    ZP_INPUT: 0.32,
-    ZP_FEATURE: 0.16,
+    FC: 0.16,
+    PNR: 0.08,
+    ZP_INPUT: 0.16,
+    ZP_FEATURE: 0.08,
     MEAN: 0.16,
     DROPOUT: 0.32,
-    IS: 0.16,
+    IS: 0.08,
 }
 """Method -> best learning rate of the part ``tune``."""
 LITERAL_RATE: Final = 0.32
