@@ -64,29 +64,30 @@ class ProcessFleet:
     def agent(
         self,
         name: str,
-        recording: Path,
+        recording: Path | None = None,
         *,
-        speed: float,
+        speed: float = 1.0,
         command: Callable[..., list[str]] = lichen,
         port: int | None = None,
         env: Mapping[str, str] | None = None,
         **tables: Any,
     ) -> Child:
-        """Start an agent that replays a recording.
+        """Start an agent that replays a recording, if one is given.
 
         Args:
             name: of the device.
-            recording: npz.
+            recording: npz; None: no source.
             speed: recorded seconds per real second.
             command: ``lichen WORDS`` in another environment.
             port: the broker's, where it is not the fleet's own.
             env: added to the environment.
             **tables: of ``agent.toml``.
         """
-        source = [{"kind": "replay", "file": str(recording), "speed": speed}]
+        if recording is not None:
+            tables["source"] = [{"kind": "replay", "file": str(recording), "speed": speed}]
         ports = {} if port is None else {"mqtt": {"port": port}}
         file = self.files.config(name)
-        write_toml(file, self.files.agent(name, ports, tables, source=source))
+        write_toml(file, self.files.agent(name, ports, tables))
         return self.start(name, command("agent", "run", "--config", str(file)), env)
 
     def pid(self, name: str) -> int:

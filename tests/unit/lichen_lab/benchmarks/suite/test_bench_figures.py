@@ -9,8 +9,8 @@ from edge_agent.inference.onnx_models.observation import BatchObservation
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.windows.quality.meter import ScoredWindows
 from lichen_lab.benchmarks.result import ResultRow
-from lichen_lab.benchmarks.suite import device_cost as device
 from lichen_lab.benchmarks.suite import idle_traffic, observer, serving
+from lichen_lab.benchmarks.suite.device import round_cost
 from lichen_lab.benchmarks.suite.serving import child
 from lichen_lab.benchmarks.support.tasks import demo_task
 from lichen_lab.simulation.processes.environment import Environment
@@ -41,12 +41,15 @@ def test_bench_idle_an_agent_that_talks_at_rest_is_not_flattered(monkeypatch: py
 
 
 def test_bench_device_figures_leave_the_first_round_out() -> None:
-    then = [{"round": 1, "train_cpu_s": 5.0, "process_cpu_s": 7.0}]
-    later = [{"round": r, "train_cpu_s": 1.0, "process_cpu_s": 7.0 + r} for r in (2, 3)]
-    found = device._figures(12.5, then + later, 10.0, then)
+    size = {"numbers": 40, "peak_bytes": 3_000_000}
+    then = [{"round": 1, "train_cpu_s": 5.0, "process_cpu_s": 7.0, **size, "peak_bytes": 4_000_000}]
+    later = [{"round": r, "train_cpu_s": 1.0, "process_cpu_s": 7.0 + r, **size} for r in (2, 3)]
+    found = round_cost.figures(12.5, then + later, 10.0, then)
     assert found["CPU s a round beyond training"] == pytest.approx((2.5 - 2.0) / 2)
     assert found["CPU s a round in training"] == 1.0
     assert found["CPU s of the worker's start (once)"] == 2.0
+    assert found[round_cost.WORKER_PEAK] == 4.0
+    assert found[round_cost.NUMBERS] == 40
 
 
 class _WithTorch(Environment):

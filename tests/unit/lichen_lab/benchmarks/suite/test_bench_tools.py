@@ -118,6 +118,8 @@ def test_bench_the_timed_worker_does_the_job_and_writes_its_cpu_seconds(tmp_path
     line = json.loads(log.read_text())
     assert line["round"] == 1
     assert 0 < line["train_cpu_s"] < line["process_cpu_s"]
+    assert line["numbers"] == sum(tensor.size for blob in state.values() for tensor in blob.values())
+    assert 30e6 < line["peak_bytes"] < 4e9
 
 
 def test_bench_meter_counts_both_directions_and_passes_everything_on() -> None:
