@@ -25,11 +25,13 @@ from lichen_lab.simulation.training.downlink.downloads import Downloads
 from models.contract import Profile
 from models.knowledge_graph.data.keyed import KeyedGraph
 from models.methods.mmfed3_hide import config_of
+from models.methods.mmfed3_hide.device_state import STRUCTURE
 from models.methods.mmfed3_hide.training_config import views_of
 from models.registry import method
 from protocol.tasks.task import Task
 
 _FLOAT_BYTES: Final = 4
+_OWN_MOMENTS: Final = "table/own/"
 _SHORT_S: Final = 1e-9
 _STARTS: dict[tuple[str, str, int], list["GatewayGroup"]] = {}
 """The most recent warm starts of this process."""
@@ -58,6 +60,16 @@ class GatewayGroup(Federation):
         return GatewayGroup(task, devices, self)
 
 
+def forget_own_rows(devices: Sequence[StudyDevice]) -> None:
+    """Drop the devices' own embeddings and their moments: the next round begins them as the fleet's."""
+    for device in devices:
+        device.private = {
+            name: value
+            for name, value in device.private.items()
+            if name != STRUCTURE and not name.startswith(_OWN_MOMENTS)
+        }
+
+
 def device_of(task: Task, name: str, number: int, fleet: KnowledgeGraphFleet) -> StudyDevice:
     """A device with the modalities for which its graph has features."""
     graph = fleet.devices[name]
@@ -78,6 +90,8 @@ def run(fleet: KnowledgeGraphFleet, setting: MmFed3Setting, seed: int, tell: Say
     speeds: list[float] = []
     for round_ in range(setting.warmup + 1, setting.rounds + 1):
         for group in groups:
+            if fleet.replaced:
+                forget_own_rows(group.gateways)
             group.round(round_)
         speeds.append(_speed(groups, setting))
         spent_s = sum(group.spent_s for group in groups)

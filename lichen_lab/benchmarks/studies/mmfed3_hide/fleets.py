@@ -16,6 +16,7 @@ from lichen_lab.benchmarks.studies.mmfed3_hide.settings import (
     HeldOutFacts,
     KnowledgeGraphFleet,
 )
+from lichen_lab.benchmarks.studies.mmfed3_hide.uneven_features import by_client
 from lichen_lab.simulation.data.sets import fb15k237
 from models.knowledge_graph.data.graph import IntArray, KnowledgeGraph
 from models.knowledge_graph.data.keyed import KeyedGraph
@@ -82,6 +83,8 @@ def dealt(graph: KnowledgeGraph, name: str, seed: int, conditions: GraphConditio
         conditions: of the run.
     """
     clients = partition(graph, conditions.clients, seed, conditions.rate)
+    if conditions.uneven:
+        clients = _uneven(graph, clients, seed, conditions)
     features = {modality: x_EF.shape[1] for modality, x_EF in graph.features.items()}
     task = bare_task(features)
     own = {f"gateway-{at}": KeyedGraph.of(client.graph, _SECRET, task) for at, client in enumerate(clients)}
@@ -95,7 +98,25 @@ def dealt(graph: KnowledgeGraph, name: str, seed: int, conditions: GraphConditio
         for (device, keyed), client in zip(own.items(), clients, strict=True)
     )
     deal = f"{name} {len(graph)} {seed} {conditions.clients} {conditions.who}"
-    return KnowledgeGraphFleet(name, deal, features, devices, judges, apart=conditions.who == "alone")
+    return KnowledgeGraphFleet(
+        name,
+        deal,
+        features,
+        devices,
+        judges,
+        apart=conditions.who == "alone",
+        replaced=conditions.own_rows == "replaced",
+    )
+
+
+def _uneven(
+    graph: KnowledgeGraph, clients: Sequence[KnowledgeGraphClient], seed: int, conditions: GraphConditions
+) -> tuple[KnowledgeGraphClient, ...]:
+    """The same clients, each with the features that were dealt to it; facts and masks stay."""
+    own = by_client(graph, [client.entity_E for client in clients], seed, conditions.uneven)
+    return tuple(
+        partition(each, conditions.clients, seed, conditions.rate)[number] for number, each in enumerate(own)
+    )
 
 
 def together(graph: KnowledgeGraph, clients: Sequence[KnowledgeGraphClient]) -> KnowledgeGraph:

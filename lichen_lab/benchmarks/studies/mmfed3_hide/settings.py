@@ -12,6 +12,7 @@ from models.knowledge_graph.data.graph import IntArray
 from models.knowledge_graph.data.keyed import KeyedGraph
 
 Who = Literal["fleet", "alone", "centre"]
+OwnRows = Literal["kept", "replaced"]
 STRUCTURE: Final[Mapping[str, Any]] = {"fusion": "structure", "imputer": "none", "dual": False}
 """Options that use only the graph's structure."""
 _AFTER: Final = frozenset(
@@ -36,11 +37,18 @@ class GraphConditions:
         rate: r, the share of entities with features on a client, for each modality.
         who: ``fleet``: clients share entities through the coordinator; ``alone``: each client learns alone;
             ``centre``: one device has all training facts and features of the clients.
+        uneven: alpha of the Dirichlet distribution by which an entity's words and numbers are dealt to the
+            clients that have it, so that its features differ between them (the paper's Section III-B, .1);
+            0: every client has all of them.
+        own_rows: a device's own embeddings with ``dual``: ``kept`` from round to round, or ``replaced`` by
+            the fleet's when a round begins (the paper's Algorithm 2, line 5).
     """
 
     clients: int = 3
     rate: float = 0.5
     who: Who = "fleet"
+    uneven: float = 0.0
+    own_rows: OwnRows = "kept"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +81,7 @@ class KnowledgeGraphFleet:
         devices: graphs by device, in a fixed order.
         judges: held-out facts of each client.
         apart: whether devices share nothing.
+        replaced: whether devices' own embeddings are replaced by the fleet's when a round begins.
     """
 
     name: str
@@ -81,6 +90,7 @@ class KnowledgeGraphFleet:
     devices: Mapping[str, KeyedGraph]
     judges: tuple[HeldOutFacts, ...]
     apart: bool = False
+    replaced: bool = False
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,7 @@ def spec(
     rate: float = RATE,
     setting: Mapping[str, Any] | None = None,
     tuning: bool = False,
+    conditions: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> MmFed3Run:
     """A run with its tuned options, apart from those given here.
@@ -165,6 +166,8 @@ def spec(
         setting: fields of :class:`~lichen_lab.benchmarks.studies.mmfed3_hide.settings.MmFed3Setting`; not
             ``options``.
         tuning: evaluate on validation facts.
+        conditions: further fields of
+            :class:`~lichen_lab.benchmarks.studies.mmfed3_hide.settings.GraphConditions`.
         options: of the method.
     """
     chosen = RECIPES[recipe]
@@ -177,7 +180,8 @@ def spec(
         **options,
     }
     whole = replace(BASE[graph], **dict(setting or {}), options=own)
-    who = GraphConditions(rate=rate if chosen.rate is None else chosen.rate, who=chosen.who)
+    own_rate = rate if chosen.rate is None else chosen.rate
+    who = GraphConditions(rate=own_rate, who=chosen.who, **dict(conditions or {}))
     return MmFed3Run(graph, setting=whole, conditions=who, tuning=tuning)
 
 
