@@ -15,6 +15,8 @@ REPLACED: Final = {f"{title}, own embeddings replaced each round": title for tit
 """As the paper's Algorithm 2 has it: no device keeps embeddings of its own."""
 OWN: Final = f"{v.FEDE} with embeddings of its own"
 """Structure alone, two sets of embeddings, no distillation: what personal embeddings are worth."""
+WEIGHTED: Final = f"{v.OURS}, the paper's fusion"
+"""``weighted`` in place of ``gated``, which begins as structure alone and is not in the paper."""
 _SHARED_PAIRS: Final = (
     (v.MMFEDE_HIDE, v.MMFEDE),
     (v.OURS, v.MMFED3),
@@ -41,11 +43,17 @@ PART: Final = Part(
     variants=(
         *lines(v.line, _METHODS, {UNDER: {}}),
         *_replaced(UNDER),
+        Line(WEIGHTED, v.spec(*v.PLACES[v.OURS], fusion="weighted"), UNDER),
         Line(OWN, v.spec(v.MMFED3, logits=0.0, feature=0.0, fusion="structure"), UNDER),
         *lines(v.line, _METHODS[1:], {UNEVEN: {"conditions": {"uneven": ALPHA}}}),
         *_replaced(UNEVEN, uneven=ALPHA),
+        Line(
+            WEIGHTED,
+            v.spec(*v.PLACES[v.OURS], fusion="weighted", conditions={"uneven": ALPHA}),
+            UNEVEN,
+        ),
     ),
-    versus=(*_SHARED_PAIRS, (OWN, v.FEDE), (v.MMFED3, OWN)),
+    versus=(*_SHARED_PAIRS, (v.OURS, WEIGHTED), (OWN, v.FEDE), (v.MMFED3, OWN)),
     by_default=False,
 )
 CLIENTS: Final = Part(
