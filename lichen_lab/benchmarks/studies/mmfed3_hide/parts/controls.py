@@ -6,8 +6,10 @@ from lichen_lab.benchmarks.studies.mmfed3_hide import variants as v
 from lichen_lab.benchmarks.studies.mmfed3_hide.variants import Line, Part
 from lichen_lab.benchmarks.study.part import lines
 
-UNDER: Final = "r = 50 %"
-UNEVEN: Final = f"{UNDER}, features dealt unevenly"
+_RATE: Final = "r = 50 %"
+UNDER: Final = f"{_RATE}, the same features at each client"
+"""The main table's conditions, on other seeds: a name of their own keeps the two apart."""
+UNEVEN: Final = f"{_RATE}, features dealt unevenly"
 ALPHA: Final = 0.1
 """The paper's."""
 _METHODS: Final = (v.FEDE, v.MMFEDE, v.MMFEDE_HIDE, v.MMFED3, v.OURS)
@@ -63,7 +65,7 @@ CLIENTS: Final = Part(
     variants=lines(
         v.line,
         (*_METHODS, v.S_IND),
-        {f"{UNDER}, {count} clients": {"conditions": {"clients": count}} for count in (5, 10)},
+        {f"{_RATE}, {count} clients": {"conditions": {"clients": count}} for count in (5, 10)},
     ),
     versus=_SHARED_PAIRS[:5],
     by_default=False,
@@ -76,7 +78,7 @@ STEPS: Final = Part(
     variants=lines(
         v.line,
         (v.MMFEDE_HIDE, v.OURS),
-        {f"{UNDER}, T = {steps}": {"steps": steps} for steps in (1, 2, 5, 10, 20)},
+        {f"{_RATE}, T = {steps}": {"steps": steps} for steps in (1, 2, 5, 10, 20)},
     ),
     by_default=False,
 )
