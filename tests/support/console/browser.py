@@ -8,11 +8,12 @@ from typing import Any
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="SKIPPED LOUDLY: no chromium")
 PHONE, SCREEN = 360, 1440
+_ABORTED = ("htmx:afterRequest,", "htmx:sendAbort,")
 _AXE = next(Path(axe_playwright_python.__file__).parent.rglob("axe.min.js"))
 
 
@@ -29,17 +30,25 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def page_of(browser: Browser, width: int = SCREEN, scheme: str = "light") -> Iterator[Page]:
-    """A page of its own; errors of its scripts, and of its policy, fail the test at its end."""
+    """A page of its own; errors of its scripts, and of its policy, fail the test at its end.
+
+    A request that a newer one replaces, or the page's end cuts off, is none of them: htmx reports it by the
+    two events of :data:`_ABORTED`. A request that fails has an event of its own beside the first.
+    """
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda said: errors.append(said.text) if _is_error(said) else None)
     try:
         yield page
         assert errors == [], errors
     finally:
         context.close()
+
+
+def _is_error(said: ConsoleMessage) -> bool:
+    return said.type == "error" and not said.text.startswith(_ABORTED)
 
 
 def violations(page: Page) -> list[tuple[str, str, str]]:

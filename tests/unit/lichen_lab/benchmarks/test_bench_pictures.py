@@ -103,3 +103,4 @@ def test_bench_pictures_the_committed_ones_can_be_drawn_are_small_and_stand_in_a
         assert pictures.series(name, layout, rows[layout["bench"]])
         assert (DOCS / pictures.PICTURES / f"{name}.png").stat().st_size < 80_000
         assert f"pictures/{name}.png" in text
+    assert {path.stem for path in (DOCS / pictures.PICTURES).glob("bench-*")} == set(pictures.layouts(DOCS))
