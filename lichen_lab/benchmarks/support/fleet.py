@@ -76,18 +76,18 @@ class ProcessFleet:
 
         Args:
             name: of the device.
-            recording: npz; None: no source.
+            recording: npz; None: none, or ``source`` of ``tables``.
             speed: recorded seconds per real second.
             command: ``lichen WORDS`` in another environment.
             port: the broker's, where it is not the fleet's own.
             env: added to the environment.
             **tables: of ``agent.toml``.
         """
-        if recording is not None:
-            tables["source"] = [{"kind": "replay", "file": str(recording), "speed": speed}]
+        replay = {"kind": "replay", "file": str(recording), "speed": speed}
+        source = {} if recording is None else {"source": [replay]}
         ports = {} if port is None else {"mqtt": {"port": port}}
         file = self.files.config(name)
-        write_toml(file, self.files.agent(name, ports, tables))
+        write_toml(file, self.files.agent(name, ports, tables, **source))
         return self.start(name, command("agent", "run", "--config", str(file)), env)
 
     def pid(self, name: str) -> int:
