@@ -33,6 +33,7 @@ STUDY: Final = Study(
     sources=(
         "lichen_lab.benchmarks.studies.mmfed3_hide.federation",
         "lichen_lab.benchmarks.studies.mmfed3_hide.fleets",
+        "lichen_lab.benchmarks.studies.mmfed3_hide.uneven_features",
         "lichen_lab.simulation.data.access",
         "lichen_lab.simulation.data.sets.fb15k237",
     ),

@@ -8,6 +8,7 @@ Shapes: E entities of the whole graph, C clients, F features of a modality.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from models.knowledge_graph.data.graph import BoolArray, IntArray, KnowledgeGrap
 from models.knowledge_graph.data.text_features import TextEncoder
 
 _WORDS, _NUMBERS = range(2)
-_DEAL = 77
+_DEAL: Final = 77
 
 
 def by_client(

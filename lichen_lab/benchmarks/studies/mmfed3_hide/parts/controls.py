@@ -8,7 +8,7 @@ from lichen_lab.benchmarks.study.part import lines
 
 _RATE: Final = "r = 50 %"
 UNDER: Final = f"{_RATE}, the same features at each client"
-"""The main table's conditions, on other seeds: a name of their own keeps the two apart."""
+"""The main table's conditions. A name of their own: a stored figure replaces another of the same name."""
 UNEVEN: Final = f"{_RATE}, features dealt unevenly"
 ALPHA: Final = 0.1
 """The paper's."""

@@ -1,5 +1,6 @@
 """What holds of every study: its parts, commands, tuning and store, on made-up runs."""
 
+import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from lichen_lab.benchmarks import cli, registry
 from lichen_lab.benchmarks.study.part import Part, PartResults
+from lichen_lab.benchmarks.study.run_cache import ENGINE, files_of
 from lichen_lab.benchmarks.study.study import Study, StudyRequest
 from tests.support.lab import disentafl_study, labels_study, mmfed3_study, qqr_study, tactfl_study
 
@@ -140,3 +142,18 @@ def test_bench_study_a_finished_run_is_found_again_and_no_other(
     study.store(file).put(one, made_up(one))
     assert study.store(file).get(one) == made_up(one)
     assert [study.store(file).get(other) for other in others] == [None] * len(others)
+
+
+@pytest.mark.parametrize("name", cli._STUDIES)
+def test_bench_studies_finished_runs_depend_on_all_that_their_own_sources_import(name: str) -> None:
+    study = registry.study(name)
+    counted = {path for module in (*study.sources, *study.figures, *ENGINE) for path in files_of(module)}
+    own = {path for path in counted if study.package.replace(".", "/") in str(path)}
+    named = {
+        one.module
+        for path in own
+        for one in ast.walk(ast.parse(path.read_text()))
+        if isinstance(one, ast.ImportFrom) and (one.module or "").startswith(f"{study.package}.")
+    }
+    named -= {f"{study.package}.variants"}  # a run's options, which its key has
+    assert {module for module in named if not counted.issuperset(files_of(module))} == set()
