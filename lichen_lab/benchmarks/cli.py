@@ -86,8 +86,8 @@ _STUDIES = {
     "disentafl": "table, equal, ablation, bytes, cost; and losses, shapes, rho, domains, widths, options, "
     "tune, which run only when named.",
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
-    "protocol_others, protocol_missing, protocol_lstm, pairs, rivals, weights, dsads, scarce, protocol_tune, "
-    "rivals_tune, tune, if named.",
+    "protocol_others, protocol_missing, protocol_lstm, pairs, pairs_short, rivals, weights, dsads, scarce, "
+    "protocol_tune, rivals_tune, tune, if named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and clients, controls, full, steps, "
     "tune, which run only when named.",
     "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",

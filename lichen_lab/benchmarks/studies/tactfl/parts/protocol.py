@@ -177,6 +177,27 @@ PAIRS: Final = Part(
     rows=rows,
     by_default=False,
 )
+_SHORT: Final = 50
+"""Rounds after which the paper's pieces gain nothing more on UCI-HAR (``by_round`` of the first seed)."""
+BEYOND: Final = Part(
+    name="pairs_short",
+    place=2,
+    title=f"{_SHORT} rounds of the paper's batches, five seeds: each modality contrasted with itself, too",
+    variants=lines(
+        at,
+        (v.TACTFL_PLAIN, v.TACTFL_PLAIN_TUNED, v.TACTFL_SELF, v.TACTFL_SELF_TUNED),
+        {
+            under(rate).replace(f"{ROUNDS}", f"{_SHORT}", 1): changes(
+                rate, rounds=_SHORT, looks=tuple(one for one in LOOKS if one <= _SHORT)
+            )
+            for rate in (0.5, 0.0)
+        },
+    ),
+    versus=((v.TACTFL_SELF, v.TACTFL_PLAIN), (v.TACTFL_SELF_TUNED, v.TACTFL_PLAIN_TUNED)),
+    rows=rows,
+    by_default=False,
+    seeds=(0, 1, 2, 3, 4),
+)
 RIVALS: Final = Part(
     name="rivals",
     place=2,
