@@ -88,8 +88,8 @@ _STUDIES = {
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
     "protocol_others, protocol_missing, protocol_lstm, pairs, pairs_short, rivals, weights, dsads, scarce, "
     "protocol_tune, rivals_tune, tune, if named.",
-    "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and clients, controls, full, steps, "
-    "tune, which run only when named.",
+    "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and clients, controls, denoisers, "
+    "fixed_weights, full, noise, steps, tune, which run only when named.",
     "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",
 }
 """Benchmark with parts -> list of parts."""

@@ -91,6 +91,24 @@ class Weighted(Fusion):
         return (self.weight_P[:, None] * h_BPD).sum(dim=1, keepdim=True)
 
 
+class FixedWeights(Fusion):
+    """The parts' sum by weights that are not trained.
+
+    Args:
+        parts: P.
+        dim: D.
+        modalities: the weight of all modalities together, in equal shares; the structure has the rest.
+    """
+
+    def __init__(self, parts: int, dim: int, modalities: float) -> None:
+        super().__init__(parts, dim)
+        each = modalities / max(parts - 1, 1)
+        self._weight_P1 = torch.tensor([1 - modalities, *[each] * (parts - 1)])[:, None]
+
+    def _fused(self, h_BPD: Tensor, present_BP: Tensor) -> Tensor:  # noqa: ARG002 - absent ones are zeros
+        return (self._weight_P1 * h_BPD).sum(dim=1, keepdim=True)
+
+
 class Concatenation(Fusion):
     """Two layers on all parts side by side."""
 

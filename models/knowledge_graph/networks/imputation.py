@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from models.knowledge_graph.networks.autoencoders import BLOCKS, WIDTHS, Autoencoder, Cascade, Mmin
+from models.knowledge_graph.networks.denoisers import DENOISERS
 from models.knowledge_graph.networks.diffusion import HIGH, LOW, SCALE, Schedule
 from models.knowledge_graph.networks.modality_vectors import imputed, masked_distance, shown
 from models.training.local import kept
@@ -23,8 +24,9 @@ class ImputerSettings:
     """Sizes of the networks; the paper's where it gives them.
 
     Attributes:
-        widths: of each autoencoder's layers.
+        widths: of each autoencoder's layers; the first is D.
         blocks: autoencoders of a cascade.
+        denoiser: a key of :data:`models.knowledge_graph.networks.denoisers.DENOISERS`; the paper's is "cra".
         steps: T of the diffusion; not in the paper.
         gradient_steps: how many last steps of the way back gradients flow through; None: all, as in the
             paper. One costs about half as much time as all of five.
@@ -38,6 +40,7 @@ class ImputerSettings:
 
     widths: tuple[int, ...] = WIDTHS
     blocks: int = BLOCKS
+    denoiser: str = "cra"
     steps: int = 5
     gradient_steps: int | None = None
     step_dim: int = 16
@@ -148,7 +151,7 @@ class Hide(Imputer):
     """
 
     def __init__(
-        self, net: Cascade, schedule: Schedule, unit: float, gradient_steps: int | None = None
+        self, net: nn.Module, schedule: Schedule, unit: float, gradient_steps: int | None = None
     ) -> None:
         super().__init__(unit)
         self.net, self.schedule, self._gradient_steps = net, schedule, gradient_steps
@@ -183,7 +186,7 @@ def hidden(present_BP: Tensor, share: float, generator: torch.Generator) -> Tens
 
 
 def _hide(numbers: int, of: ImputerSettings) -> Imputer:
-    net = Cascade(numbers, of.widths, of.blocks, of.step_dim)
+    net = DENOISERS[of.denoiser](numbers, of.widths, of.blocks, of.step_dim)
     return Hide(net, Schedule(of.steps, of.low, of.high, of.scale), of.unit, of.gradient_steps)
 
 

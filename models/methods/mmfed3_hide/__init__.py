@@ -48,6 +48,9 @@ class MmFed3Config(Frozen):
     """The margin; it sets the span of the first values, ``(gamma + 2)`` over the numbers of a vector."""
     fusion: Literal["average", "concat", "gated", "gated_average", "split", "structure", "weighted"] = "gated"
     """Phi. ``structure`` reads no features (FedE, S-Ind); ``weighted`` is the paper's."""
+    fusion_weight: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """With ``weighted``: the fixed weight of all modalities together, the rest is the structure's; none:
+    weights are trained."""
     imputer: Literal["none", "hide", "cra", "ae", "mmin"] = "hide"
     """What stands in for modalities that an entity lacks."""
     impute: Weight = 0.1
@@ -56,6 +59,10 @@ class MmFed3Config(Frozen):
     """Not in the paper: with this probability a modality is hidden from the imputer while it learns."""
     steps: Annotated[int, Field(ge=1, le=1000)] = 5
     """T of the diffusion; the paper names none."""
+    denoiser: Literal["cra", "ae", "mlp", "mha"] = "cra"
+    """The network of ``hide`` that removes noise; the paper's is ``cra``."""
+    noise_scale: Annotated[float, Field(gt=0, le=10)] = 1e-4
+    """s of the diffusion: of its betas, which rise from 5e-4 to 5e-2. 1e-4."""
     gradient_steps: Annotated[int, Field(ge=0, le=1000)] | None = 1
     """Gradients flow through so many last steps of the way back; none: through all, the paper's, at about
     twice the time."""
@@ -109,6 +116,8 @@ class MmFed3Config(Frozen):
     def _fits_together(self) -> Self:
         if self.dim % 2:
             raise ValueError(f"dim {self.dim} is odd; entities are complex numbers, stored as two halves")
+        if self.fusion_weight is not None and self.fusion != "weighted":
+            raise ValueError(f'fusion_weight: only with fusion = "weighted", not with {self.fusion!r}')
         if self.dual and (self.prox or self.contrast):
             raise ValueError(
                 "prox, contrast: only with dual = false, where the fleet's embeddings stand still"

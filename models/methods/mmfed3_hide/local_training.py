@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.knowledge_graph.networks.fusion import FUSIONS
 from models.knowledge_graph.networks.imputation import IMPUTERS, Imputer
 from models.knowledge_graph.networks.modality_vectors import Projections
 from models.knowledge_graph.networks.sparse_embedding import Descent, EmbeddingRows
@@ -18,7 +17,7 @@ from models.knowledge_graph.training.epoch import Epoch, TripleBatch, epoch
 from models.knowledge_graph.training.known_answers import KnownAnswers, questions
 from models.methods.mmfed3_hide import MmFed3Config, losses
 from models.methods.mmfed3_hide.embedding_sides import About, Side
-from models.methods.mmfed3_hide.training_config import draw_of, score_of, settings_of
+from models.methods.mmfed3_hide.training_config import draw_of, fusion_of, score_of, settings_of
 from models.training.local import Adam
 
 _CHUNK = 4096
@@ -74,7 +73,7 @@ class LocalTraining:
 
     def _side(self, structure: EmbeddingRows) -> Side:
         sizes = {name: x_EF.shape[1] for name, x_EF in self._about.features.items()}
-        phi = FUSIONS[self._config.fusion](1 + len(sizes), self._config.dim)
+        phi = fusion_of(self._config, 1 + len(sizes))
         return Side(structure, Projections(sizes, self._config.dim), phi, self._about)
 
     def _imputing(self) -> Imputer | None:

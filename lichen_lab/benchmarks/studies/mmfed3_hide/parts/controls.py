@@ -71,14 +71,3 @@ CLIENTS: Final = Part(
     by_default=False,
     seeds=(0,),
 )
-STEPS: Final = Part(
-    name="steps",
-    place=12,
-    title="steps of the diffusion",
-    variants=lines(
-        v.line,
-        (v.MMFEDE_HIDE, v.OURS),
-        {f"{_RATE}, T = {steps}": {"steps": steps} for steps in (1, 2, 5, 10, 20)},
-    ),
-    by_default=False,
-)

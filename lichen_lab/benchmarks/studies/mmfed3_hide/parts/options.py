@@ -64,3 +64,24 @@ FUSIONS: Final = Part(
     goals=tuple(Goal(metric, 0.0, above=True, dataset=BUSY) for metric in ABOVE.values()),
 )
 """"Gated from zero" is the fusion that starts as the structure alone."""
+FIXED: Final = Part(
+    name="fixed_weights",
+    place=9,
+    title="the paper's weighted fusion: weights learnt, and fixed",
+    variants=lines(
+        v.line,
+        _FUSED,
+        {
+            f"{UNDER}, fusion: {v.FUSIONS['weighted']}": {"fusion": "weighted"},
+            **{
+                f"{UNDER}, fusion: {v.FUSIONS['weighted']}, modalities {share:.2g}": {
+                    "fusion": "weighted",
+                    "fusion_weight": share,
+                }
+                for share in (0.02, 0.1, 0.3, 2 / 3)
+            },
+        },
+    ),
+    by_default=False,
+)
+"""Two modalities in equal shares; with two thirds for both, the fusion is the mean of all three parts."""

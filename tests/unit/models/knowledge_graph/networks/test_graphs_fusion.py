@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from models.knowledge_graph.networks import modality_vectors
-from models.knowledge_graph.networks.fusion import FUSIONS, Gated, Weighted, log_probabilities
+from models.knowledge_graph.networks.fusion import FUSIONS, FixedWeights, Gated, Weighted, log_probabilities
 
 NAN = float("nan")
 H_BPD = torch.tensor([[[1.0, 2.0], [3.0, -6.0], [5.0, 10.0]], [[0.5, 0.0], [NAN, NAN], [1.5, 4.0]]])
@@ -50,6 +50,15 @@ def test_weighted_starts_as_the_average_of_all_parts_or_at_given_weights():
     torch.testing.assert_close(fused("weighted")[0].detach(), torch.tensor([[3.0, 2.0]]))
     given = Weighted(3, 2, start=(1.0, 0.5, 0.0))(H_BPD, PRESENT_BP)
     torch.testing.assert_close(given.detach(), torch.tensor([[[2.5, -1.0]], [[0.5, 0.0]]]))
+
+
+def test_fixed_weights_share_what_the_structure_leaves_and_nothing_trains_them():
+    phi = FixedWeights(3, 2, modalities=0.5)
+    torch.testing.assert_close(
+        phi(H_BPD, PRESENT_BP), 0.5 * S_BD[:, None] + 0.25 * torch.nan_to_num(H_BPD[:, 1:]).sum(1, True)
+    )
+    assert not list(phi.parameters())
+    assert not phi.state_dict()
 
 
 def test_concatenation_is_two_layers_on_the_parts_side_by_side():
