@@ -18,7 +18,7 @@ STRUCTURE: Final[Mapping[str, Any]] = {"fusion": "structure", "imputer": "none",
 _AFTER: Final = frozenset(
     {
         *STRUCTURE,
-        *("impute", "hide_share", "steps", "gradient_steps"),
+        *("fusion_weight", "impute", "hide_share", "steps", "gradient_steps", "denoiser", "noise_scale"),
         *("logits", "logits_way", "feature", "prox", "contrast", "temperature"),
     }
 )

@@ -8,8 +8,15 @@ from lichen_lab.benchmarks.studies.mmfed3_hide.variants import Part
 from lichen_lab.benchmarks.study.part import lines
 
 _METHODS: Final = (v.MMFEDE_HIDE, v.OURS)
-NETWORKS: Final = {"cra": "CRA", "ae": "AE", "mlp": "MLP", "mha": "MHA"}
-"""Option of the method -> the paper's name."""
+NETWORKS: Final = {
+    "CRA": {},
+    "AE": {"denoiser": "ae"},
+    "MLP": {"denoiser": "mlp"},
+    "MHA": {"denoiser": "mha"},
+}
+"""The paper's name -> options; none are those of the main table, and make its run."""
+SCALES: Final = {"1e-4": {}, "1e-2": {"noise_scale": 1e-2}, "1": {"noise_scale": 1.0}}
+"""s -> options."""
 STEPS: Final = Part(
     name="steps",
     place=12,
@@ -23,9 +30,7 @@ NOISE: Final = Part(
     name="noise",
     place=13,
     title="scale of the diffusion's noise",
-    variants=lines(
-        v.line, _METHODS, {f"{UNDER}, s = {scale:g}": {"noise_scale": scale} for scale in (1e-4, 1e-2, 1.0)}
-    ),
+    variants=lines(v.line, _METHODS, {f"{UNDER}, s = {scale}": of for scale, of in SCALES.items()}),
     by_default=False,
 )
 DENOISERS: Final = Part(
@@ -35,7 +40,7 @@ DENOISERS: Final = Part(
     variants=lines(
         v.line,
         _METHODS,
-        {f"{UNDER}, denoiser: {words}": {"denoiser": name} for name, words in NETWORKS.items()},
+        {f"{UNDER}, denoiser: {words}": of for words, of in NETWORKS.items()},
     ),
     by_default=False,
 )
