@@ -32,6 +32,7 @@ FEDOPT: Final = "fedopt"
 FEDPROX: Final = "fedprox"
 MOON: Final = "moon"
 FPL: Final = "fpl"
+FEDMSPLIT: Final = "fedmsplit"
 BASELINES: Final[Mapping[str, str]] = {
     RANDOM: "random encoders",
     LABELLED: "labelled only",
@@ -40,6 +41,7 @@ BASELINES: Final[Mapping[str, str]] = {
     FEDPROX: "FedProx",
     MOON: "MOON",
     FPL: "FPL",
+    FEDMSPLIT: "FedMSplit",
     AUTOENCODER: "autoencoder (FedIoT)",
 }
 """Title of each."""
@@ -182,7 +184,7 @@ PAIRED: Final[Mapping[str, MethodSetup]] = {
     TACTFL_SAME: MethodSetup(METHOD, TRAINED, {**PLAIN, "self_pairs": "literal"}),
 }
 """Title -> the paper's pieces with other pairs of segments than :data:`TACTFL_PLAIN`."""
-RIVALS: Final[Mapping[str, MethodSetup]] = {BASELINES[FPL]: MethodSetup(FPL)}
+RIVALS: Final[Mapping[str, MethodSetup]] = {BASELINES[name]: MethodSetup(name) for name in (FPL, FEDMSPLIT)}
 """Title -> a baseline that only the paper's protocol has, beside those of :data:`LINES`."""
 SHORT: Final = (BASELINES[RANDOM], LABELLED_ONLY, NO_CONTRAST_TUNED, TACTFL, TACTFL_TUNED)
 """The lines of tables with many conditions."""

@@ -37,6 +37,7 @@ from lichen_lab.benchmarks.studies.disentafl.baselines import sharing
 from lichen_lab.benchmarks.studies.disentafl.baselines.loop import SharingBaseline, run
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import Aligned, Concatenated, Segmented
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflSetting, TargetFleet
+from lichen_lab.benchmarks.study import mixes
 from lichen_lab.benchmarks.study.federation import timed_run
 from lichen_lab.benchmarks.study.run_spec import Run
 
@@ -46,12 +47,12 @@ MERGE-FA (windows and seeds of tuning), and gains the others nothing beyond nois
 
 BASELINES: Final[Mapping[str, SharingBaseline]] = {
     v.LOCAL: SharingBaseline(v.LOCAL, Concatenated, sharing.group, lambda _: sharing.own, shares=False),
-    v.FEDAVG: SharingBaseline(v.FEDAVG, Concatenated, sharing.group, lambda _: sharing.mean),
+    v.FEDAVG: SharingBaseline(v.FEDAVG, Concatenated, sharing.group, lambda _: mixes.mean),
     v.CROSS_FEDAVG: SharingBaseline(
         v.CROSS_FEDAVG,
         Segmented,
         sharing.related,
-        lambda _: sharing.mean,
+        lambda _: mixes.mean,
         {"distil": DISTIL},
         distils=sharing.everyone,
     ),
@@ -59,7 +60,7 @@ BASELINES: Final[Mapping[str, SharingBaseline]] = {
         v.ALIGN_FEDAVG,
         Aligned,
         sharing.everyone,
-        lambda _: sharing.mean,
+        lambda _: mixes.mean,
         {"distil": DISTIL},
         distils=sharing.unrelated,
     ),
@@ -75,7 +76,7 @@ BASELINES: Final[Mapping[str, SharingBaseline]] = {
         v.FEDMSPLIT,
         Aligned,
         sharing.everyone,
-        lambda options: sharing.attention(options["temperature"]),
+        lambda options: mixes.attention(options["temperature"]),
         {"distil": DISTIL, "temperature": 0.5},
         distils=sharing.unrelated,
     ),

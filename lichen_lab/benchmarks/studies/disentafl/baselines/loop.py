@@ -18,8 +18,6 @@ from lichen_lab.benchmarks.studies.disentafl.baselines.sharing import (
     LAST,
     Blocks,
     Linked,
-    Mix,
-    mean,
     mixed,
 )
 from lichen_lab.benchmarks.studies.disentafl.scores import score
@@ -34,6 +32,7 @@ from lichen_lab.benchmarks.studies.disentafl.settings import (
 )
 from lichen_lab.benchmarks.studies.disentafl.variants import TITLES
 from lichen_lab.benchmarks.study import federation as study
+from lichen_lab.benchmarks.study.mixes import Mix, mean
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
 from models.seeds import derive_seed

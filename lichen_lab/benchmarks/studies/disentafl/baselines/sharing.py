@@ -9,16 +9,14 @@ from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from lichen_lab.benchmarks.study.mixes import Mix, mean
 from models.contract import Profile
 
 Blocks = dict[str, Tensor]
 """Name -> ``w_N``."""
 Linked = Callable[[str, Profile, Profile], bool]
 """Whether devices of two profiles share a block that both of them hold."""
-Mix = Callable[[Tensor, Tensor], Tensor]
-"""``w_PN`` and ``weight_P`` of linked devices -> the block of each, (P, N)."""
 GROUP_ONLY: Final = "group."
 """Prefix of the name of a block that Cross-FedAvg shares only within a group."""
 LAST: Final = "last/"
@@ -56,31 +54,11 @@ def own(w_PN: Tensor, weight_P: Tensor) -> Tensor:
     return w_PN
 
 
-def mean(w_PN: Tensor, weight_P: Tensor) -> Tensor:
-    """All get the weighted mean (federated averaging)."""
-    return (weight_P / weight_P.sum() @ w_PN).expand_as(w_PN)
-
-
 def pull(share: float) -> Mix:
     """Each moves that share of the way from its own block to the mean."""
 
     def mix(w_PN: Tensor, weight_P: Tensor) -> Tensor:
         return w_PN.lerp(mean(w_PN, weight_P), share)
-
-    return mix
-
-
-def attention(temperature: float) -> Mix:
-    """Each gets a mean of its own, weighted by the correlation of its block with the others'.
-
-    The weight of p' for p is ``weight_p' * exp(corr(w_p, w_p') / temperature)``, normalised. The correlation
-    is that of the blocks minus the mean over the devices, because all have the same initial values.
-    """
-
-    def mix(w_PN: Tensor, weight_P: Tensor) -> Tensor:
-        around_PN = normalize(w_PN - mean(w_PN, weight_P), dim=1)
-        score_PP = around_PN @ around_PN.T / temperature + weight_P.log()
-        return score_PP.softmax(dim=1) @ w_PN
 
     return mix
 

@@ -20,6 +20,9 @@ labels, the stronger option is used:
 - **FPL**, after Huang et al. (2023): the same, and devices share the mean features of their confident
   classes. The coordinator clusters those of a class; a window's feature is drawn to the clusters of its
   class, away from others, and to the mean of the clusters of its class.
+- **FedMSplit**, after Chen and Zhang (2022): every device continues from a mean of its own, weighted by how
+  its encoders and its head correlate with the others'; the coordinator, with its labels, is one of them, and
+  its mean is the version.
 - **autoencoder**, after Zhao et al. (FedIoT, 2022): each modality's encoder, with a decoder of two layers,
   learns to reconstruct its windows; both are averaged, weighted by windows; the coordinator trains the head.
   Its fine-tuned end is trained further as TACTFL's is.
@@ -35,6 +38,7 @@ from typing import Final
 
 from lichen_lab.benchmarks.studies.tactfl import federation
 from lichen_lab.benchmarks.studies.tactfl import variants as v
+from lichen_lab.benchmarks.studies.tactfl.baselines import split
 from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import AutoencoderReconstruction
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, labelled_only, run
 from lichen_lab.benchmarks.studies.tactfl.baselines.prototypes import PrototypeLabels
@@ -53,11 +57,15 @@ BASELINES: Final[Mapping[str, LabelledBaseline]] = {
     v.FEDPROX: LabelledBaseline(v.FEDPROX, PseudoLabels, {**_PSEUDO, "prox": 0.01}, whole=True),
     v.MOON: LabelledBaseline(v.MOON, PseudoLabels, {**_PSEUDO, "moon": 1.0, "moon_tau": 0.5}, whole=True),
     v.FPL: LabelledBaseline(v.FPL, PrototypeLabels, {**_PSEUDO, "fpl": 1.0, "fpl_tau": 0.02}, whole=True),
+    v.FEDMSPLIT: LabelledBaseline(v.FEDMSPLIT, PseudoLabels, {**_PSEUDO, "temperature": 0.5}, whole=True),
     v.AUTOENCODER: LabelledBaseline(v.AUTOENCODER, AutoencoderReconstruction, {"decoder_dim": 64.0}),
 }
 RUNS: Final[Mapping[str, Run[UnlabelledFleet, TactflSetting, TactflOutcome]]] = {
     v.METHOD: federation.run,
     v.LABELLED: labelled_only,
-    **{name: timed_run(partial(run, baseline)) for name, baseline in BASELINES.items()},
+    **{
+        name: timed_run(partial(split.run if name == v.FEDMSPLIT else run, baseline))
+        for name, baseline in BASELINES.items()
+    },
 }
 """Method -> function that runs it on a fleet, the product's too."""

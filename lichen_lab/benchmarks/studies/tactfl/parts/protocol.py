@@ -40,7 +40,9 @@ _TITLES: Final = (
     v.NO_CONTRAST_TUNED,
     v.LABELLED_ONLY,
 )
-_BY_LABELS: Final = tuple(v.BASELINES[name] for name in (v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL))
+_BY_LABELS: Final = tuple(
+    v.BASELINES[name] for name in (v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL, v.FEDMSPLIT)
+)
 _OTHERS: Final = (v.TACTFL, v.TACTFL_TUNED, v.BASELINES[v.AUTOENCODER], v.AUTOENCODER_TUNED)
 _AHEAD: Final = (
     (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),

@@ -19,6 +19,7 @@ _OWN: Final[Mapping[str, Sequence[Change]]] = {
     v.FEDPROX: ({"prox": 0.001}, {"prox": 0.01}, {"prox": 0.1}),
     v.MOON: ({"moon": 0.1}, {"moon": 1.0}, {"moon": 5.0}),
     v.FPL: ({"fpl": 0.1}, {"fpl": 1.0}),
+    v.FEDMSPLIT: ({"temperature": 0.1}, {"temperature": 0.5}, {"temperature": 2.0}),
 }
 """Baseline -> its own options, each with the default rate and confidence."""
 

@@ -13,6 +13,7 @@ from lichen_lab.benchmarks.studies.tactfl.baselines.autoencoder import Autoencod
 from lichen_lab.benchmarks.studies.tactfl.baselines.loop import LabelledBaseline, LabelledRun, mean
 from lichen_lab.benchmarks.studies.tactfl.baselines.prototypes import FleetPrototypes, clustered
 from lichen_lab.benchmarks.studies.tactfl.baselines.pseudo import PseudoLabels, contrast
+from lichen_lab.benchmarks.studies.tactfl.baselines.split import SplitRun, mixed
 from lichen_lab.benchmarks.studies.tactfl.federation import run as tactfl
 from lichen_lab.benchmarks.studies.tactfl.federation import shares
 from lichen_lab.benchmarks.studies.tactfl.settings import (
@@ -24,6 +25,8 @@ from lichen_lab.benchmarks.studies.tactfl.settings import (
     UnlabelledFleet,
 )
 from lichen_lab.benchmarks.studies.tactfl.shared import StudyCoordinator, chosen, task_of
+from lichen_lab.benchmarks.study.mixes import attention
+from lichen_lab.benchmarks.study.mixes import mean as plain_mean
 from lichen_lab.simulation.training.guided import Guide
 from models.contract import Blobs
 from models.guided import DeviceWeights
@@ -63,7 +66,7 @@ def distance(one: Blobs, other: Blobs) -> float:
 
 @pytest.mark.parametrize("name", [*BASELINES, v.LABELLED])
 def test_tactfl_baseline_runs_the_same_for_the_same_seed(name: str) -> None:
-    own = SURE if name in {v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL} else {}
+    own = SURE if name in {v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL, v.FEDMSPLIT} else {}
     one, again, other = (RUNS[name](tactfl_study.fleet(), setting(**own), seed, quiet) for seed in (0, 0, 1))
     assert one.scores == again.scores
     assert one.scores != other.scores
@@ -164,6 +167,40 @@ def test_tactfl_baseline_fpl_uses_the_prototypes_of_the_round_before() -> None:
         assert found is not None
         sent.append(found[1])
     assert distance(*sent) > 0
+
+
+def test_tactfl_baseline_fedmsplit_mixes_each_block_among_the_nodes_that_have_it() -> None:
+    start = {
+        "encoder/a": {"encoder/a/w": np.zeros((1, 2), np.float32), "encoder/a/b": np.zeros(1, np.float32)},
+        "head": {"head/w": np.zeros(1, np.float32)},
+    }
+
+    def node(weight: float, a: float, head: float | None) -> tuple[float, Blobs]:
+        blobs = {"encoder/a": {name: np.full_like(x, a) for name, x in start["encoder/a"].items()}}
+        if head is not None:
+            blobs["head"] = {"head/w": np.array([head], np.float32)}
+        return weight, blobs
+
+    sent = {"": node(1, 4, 8), "d0": node(3, 0, 0), "d1": node(1, -4, None)}
+    found = mixed(start, sent, plain_mean)
+    assert {name: set(blobs) for name, blobs in found.items()} == {name: set(sent[name][1]) for name in sent}
+    for blobs in found.values():
+        assert flatten(blobs)["encoder/a/w"].tolist() == [[0, 0]]
+        assert flatten(blobs)["encoder/a/b"].tolist() == [0]
+    assert flatten(found["d0"])["head/w"].tolist() == [2]
+    near = mixed(start, sent, attention(0.01))
+    assert flatten(near[""])["encoder/a/w"][0, 0] > 3 > -3 > flatten(near["d1"])["encoder/a/w"][0, 0]
+
+
+def test_tactfl_baseline_fedmsplit_lets_devices_continue_from_means_of_their_own() -> None:
+    made = SplitRun(BASELINES[v.FEDMSPLIT], tactfl_study.fleet(), setting(**SURE, temperature=0.1), 0)
+    made.round(1)
+    assert set(made.own) == {member.name for member in made.fleet.members}
+    one, other = (made.own[member.name] for member in made.fleet.members[:2])
+    assert distance(one, other) > 0
+    assert distance(one, made.model) > 0
+    assert {"encoder/acc"} <= set(one)
+    assert not any(blob.endswith("/mic") for blob in made.own[made.fleet.members[2].name])
 
 
 def test_tactfl_baseline_fedopt_steps_by_adam_and_goes_on_with_its_moments() -> None:

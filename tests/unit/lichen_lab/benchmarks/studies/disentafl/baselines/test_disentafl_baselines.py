@@ -10,6 +10,7 @@ from lichen_lab.benchmarks.studies.disentafl.baselines.loop import SharingRun, o
 from lichen_lab.benchmarks.studies.disentafl.baselines.network import LATENT
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflSetting, TargetDevice, TargetFleet
+from lichen_lab.benchmarks.study import mixes
 from models.contract import Profile
 from models.methods.disentafl import DisentAflConfig
 from protocol.errors import Misconfigured
@@ -56,7 +57,7 @@ def test_disentafl_baselines_share_with_those_that_their_rule_names() -> None:
 
 def test_disentafl_baselines_mean_is_weighted_and_pull_goes_a_part_of_the_way() -> None:
     w_PN, weight_P = torch.tensor([[0.0, 2.0], [4.0, 2.0]]), torch.tensor([1.0, 3.0])
-    assert sharing.mean(w_PN, weight_P).tolist() == [[3.0, 2.0], [3.0, 2.0]]
+    assert mixes.mean(w_PN, weight_P).tolist() == [[3.0, 2.0], [3.0, 2.0]]
     assert sharing.pull(0.25)(w_PN, weight_P).tolist() == [[0.75, 2.0], [3.75, 2.0]]
     assert sharing.own(w_PN, weight_P) is w_PN
 
@@ -64,12 +65,12 @@ def test_disentafl_baselines_mean_is_weighted_and_pull_goes_a_part_of_the_way() 
 def test_disentafl_baselines_attention_prefers_what_correlates_and_ends_in_the_mean() -> None:
     w_PN = torch.tensor([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.0]]) + 5
     weight_P = torch.ones(3)
-    made = sharing.attention(0.1)(w_PN, weight_P)
+    made = mixes.attention(0.1)(w_PN, weight_P)
     assert torch.allclose(made[0], w_PN[:2].mean(dim=0), atol=0.1)
     assert torch.allclose(made[2], w_PN[2], atol=1e-3)
-    assert torch.allclose(sharing.attention(1e6)(w_PN, weight_P), sharing.mean(w_PN, weight_P), atol=1e-4)
+    assert torch.allclose(mixes.attention(1e6)(w_PN, weight_P), mixes.mean(w_PN, weight_P), atol=1e-4)
     alike_PN = torch.ones(2, 3)
-    assert torch.equal(sharing.attention(0.5)(alike_PN, torch.ones(2)), alike_PN), "nothing to correlate"
+    assert torch.equal(mixes.attention(0.5)(alike_PN, torch.ones(2)), alike_PN), "nothing to correlate"
 
 
 @pytest.mark.parametrize("name", BASELINES)
