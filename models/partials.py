@@ -25,6 +25,21 @@ class Slice:
         return key % self.of == self.index
 
 
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """An array of a partial result that adds up over updates: its shape follows from the model alone.
+
+    Attributes:
+        size: number of elements.
+        step_bits: an element counts steps of ``2 ** -step_bits``.
+        counts: elements count updates or their weights, and are never negative; else they are sums of values.
+    """
+
+    size: int
+    step_bits: int = 0
+    counts: bool = False
+
+
 class FoldPart(Protocol):
     """A running aggregate within a fold: an exact sum, or a robust fold of some tensors.
 
@@ -51,6 +66,12 @@ class FoldPart(Protocol):
 
     def absorb(self, partial: Arrays) -> None:
         """Add a partial result: over other updates, or of another slice over all updates."""
+
+    def sums(self) -> Mapping[str, Summed]:
+        """The arrays of :meth:`partial`, if all of them add up by element over updates; else empty.
+
+        Secure aggregation adds masked partial results, and absorbs the sum (ADR 55).
+        """
 
 
 FoldParts = Mapping[str, FoldPart]

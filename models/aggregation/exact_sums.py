@@ -3,7 +3,7 @@
 NumPy only. Floating-point addition is not associative; integer addition is. Every value is rounded to a
 64-bit integer in steps of 2**-24 (finer than float32 near 1), multiplied by its integer weight and added.
 Overflow cannot happen, because the sum of ``|value| * weight`` is bounded before. (Secure aggregation needs
-the same form.)
+the same form, ADR 55.)
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import FloatArray, Tensors
-from models.partials import Arrays, Slice
+from models.partials import Arrays, Slice, Summed
 from models.tensors import check_tensor, check_tensors
 from protocol.errors import Reason, Refused
 from protocol.frames.together import groups_of, joined
@@ -153,6 +153,14 @@ class FixedPointSum:
             "totals": np.concatenate(flat),
         }
 
+    def sums(self) -> Mapping[str, Summed]:
+        """Weights by tensor, and the sums."""
+        size = sum(total.size for total in self._totals.values())
+        return {
+            "weights": Summed(len(self._totals), counts=True),
+            "totals": Summed(size, step_bits=FRACTION_BITS),
+        }
+
     def absorb(self, partial: Arrays) -> None:
         """Add the result of :meth:`partial` of a sum of the same tensors.
 
@@ -252,11 +260,18 @@ class RowSum:
         """Sums and counts of all rows."""
         return {} if self._ignores else {"total_KD": self._total_KD, "count_K": self.count_K}
 
+    def sums(self) -> Mapping[str, Summed]:
+        """Sums and counts of all rows."""
+        return {
+            "total_KD": Summed(self._total_KD.size, step_bits=FRACTION_BITS),
+            "count_K": Summed(self.count_K.size, counts=True),
+        }
+
     def absorb(self, partial: Arrays) -> None:
         """Add the result of :meth:`partial` of a sum of the same matrix; raises as :meth:`merge`."""
-        rows, columns = partial["total_KD"].shape
+        rows, columns = self._total_KD.shape
         other = RowSum(rows, columns, self._max_abs)
-        other._total_KD, other.count_K = partial["total_KD"], partial["count_K"]
+        other._total_KD, other.count_K = partial["total_KD"].reshape(rows, columns), partial["count_K"]
         self.merge(other)
 
     def mean(self) -> FloatArray:

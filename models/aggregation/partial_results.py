@@ -7,13 +7,14 @@ NumPy only. A process opens the round's fold, restricts it (:func:`restrict`), f
 import io
 import zipfile
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.contract import Fold
-from models.partials import Arrays, FoldPart, FoldParts, Slice
+from models.partials import Arrays, FoldPart, FoldParts, Slice, Summed
 from models.tensors import npz_bytes
 from protocol.errors import Transient
 
@@ -55,9 +56,13 @@ class Flags:
         """The marks."""
         return {"flags_K": self.flags_K}
 
+    def sums(self) -> Mapping[str, Summed]:
+        """How many updates have set each mark."""
+        return {"flags_K": Summed(self.flags_K.size, counts=True)}
+
     def absorb(self, partial: Arrays) -> None:
-        """Set another's marks."""
-        self.mark(partial["flags_K"])
+        """Set another's marks, or those that several updates have set so many times."""
+        self.mark(partial["flags_K"] != 0)
 
 
 def restrict(fold: Fold, cut: Slice | None) -> None:

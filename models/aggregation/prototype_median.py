@@ -7,7 +7,7 @@ Federated Learning, algorithm 2), block by block from disk: memory is O(rows of 
 Shapes: K classes, D features, N rows of one class, R rows of one update.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, Final, Protocol, Self
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from models.aggregation.exact_sums import MAX_ABS, IntArray, RowSum
 from models.aggregation.spill_file import Spill
 from models.contract import FloatArray
-from models.partials import Arrays, FoldPart, Slice
+from models.partials import Arrays, FoldPart, Slice, Summed
 from models.tensors import check_tensor
 from protocol.errors import Reason, Refused
 from protocol.tasks.folding import Robust
@@ -105,6 +105,10 @@ class GeometricMedian:
             return {}
         found = np.flatnonzero(self.count_K)
         return {"rows": found, "counts": self.count_K[found], "values": self.mean()[found]}
+
+    def sums(self) -> Mapping[str, Summed]:
+        """None: a median compares updates."""
+        return {}
 
     def absorb(self, partial: Arrays) -> None:
         """Take the rows of another slice of the same updates."""

@@ -24,7 +24,7 @@ from models.aggregation.exact_sums import MAX_ABS, FixedPointSum
 from models.aggregation.spill_file import Spill
 from models.aggregation.update_norms import part_of, sum_of_squares
 from models.contract import FloatArray, Tensors
-from models.partials import Arrays, FoldPart, Slice
+from models.partials import Arrays, FoldPart, Slice, Summed
 from models.tensors import check_tensor
 from protocol.errors import Reason, Refused
 from protocol.tasks.folding import Robust
@@ -137,6 +137,10 @@ class _Kept(ABC):
             "sent": np.array([name in self._counts for name in self._ranges], np.bool_),
             "values": np.concatenate(values),
         }
+
+    def sums(self) -> Mapping[str, Summed]:
+        """None: robust folds compare updates."""
+        return {}
 
     def absorb(self, partial: Arrays) -> None:
         """Take another slice of the same updates."""

@@ -1,10 +1,13 @@
 """Options of a task: how a round's updates become the next version."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from protocol.base import Wire
+
+MAX_LEVEL: Final = 1 << 23
+"""Largest magnitude of a number: its product with a power of two is exact in float32."""
 
 
 class Aggregator(Wire):
@@ -46,3 +49,62 @@ class Robust(Wire):
     """``trimmed_mean``: share of the updates (rounded up) that is trimmed at both ends, by value."""
     prototypes: Literal["mean", "geometric_median"] = "mean"
     """Fold of class prototypes, if the method has them."""
+
+
+class SecureAggregation(Wire):
+    """Secure aggregation (docs/secure-aggregation.md): the table's presence makes every round secure."""
+
+    ring_bits: Literal[16, 24, 32, 48, 64] = 32
+    """Bits of a number on the wire; the sum over all devices of a round must fit."""
+    fraction_bits: Annotated[int, Field(ge=0, le=23)] = 16
+    """Devices round values to multiples of ``2 ** -fraction_bits``; the error carry keeps the rest."""
+    bound: Annotated[float, Field(gt=0, le=1024)] = 4.0
+    """Largest magnitude of a value. Deltas beyond it are cut, and the error carry keeps the rest."""
+    weights: Literal["equal", "samples"] = "equal"
+    """What an update weighs: 1, or what the method gives it by its samples, up to ``max_weight``."""
+    max_weight: Annotated[int, Field(ge=1, le=1 << 16)] = 64
+    """Cap of a weight, for ``weights = "samples"``."""
+    min_devices: Annotated[int, Field(ge=3, le=1 << 20)] = 5
+    """A sum over fewer devices is not made: the round fails closed. Devices check it, too."""
+    max_lost: Annotated[float, Field(ge=0, le=0.4)] = 0.3
+    """Share of the devices that may be lost between their keys and the end of the round. More cost more
+    neighbours for each device."""
+    identities: Literal["required", "none"] = "required"
+    """``none``: a fleet whose devices have no certificates. Their keys are not signed, so the coordinator
+    could replace them; each device's own configuration decides whether it takes part."""
+
+    @property
+    def level(self) -> int:
+        """The largest magnitude of a rounded value, in steps."""
+        return int(self.bound * (1 << self.fraction_bits))
+
+    @property
+    def heaviest(self) -> int:
+        """The largest weight of an update."""
+        return self.max_weight if self.weights == "samples" else 1
+
+    @property
+    def capacity(self) -> int:
+        """How many devices' numbers can be added without leaving the ring."""
+        return ((1 << (self.ring_bits - 1)) - 1) // (max(1, self.level) * self.heaviest)
+
+    def room_trouble(self, devices: int) -> str:
+        """Why so many devices do not fit the ring, in words; empty if they do."""
+        if devices <= self.capacity:
+            return ""
+        return (
+            f"a sum over {devices} devices does not fit ring_bits = {self.ring_bits}: with bound = "
+            f"{self.bound:g}, fraction_bits = {self.fraction_bits} and weights up to {self.heaviest} there "
+            f"is room for {self.capacity}; raise ring_bits, or lower bound or fraction_bits"
+        )
+
+    @model_validator(mode="after")
+    def _numbers_fit(self) -> Self:
+        if not 1 <= self.level <= MAX_LEVEL:
+            raise ValueError(
+                f"bound = {self.bound:g} with fraction_bits = {self.fraction_bits} is {self.level} steps; "
+                f"1 to {MAX_LEVEL} are exact in float32"
+            )
+        if trouble := self.room_trouble(self.min_devices):
+            raise ValueError(trouble)
+        return self

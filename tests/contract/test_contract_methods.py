@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from coordinator.aggregation.fold import limits_for
+from models.aggregation.masked_sums import layout_of, unsummed_part
 from models.contract import Blobs, Profile, Update, blob_of
 from models.registry import methods
 from models.spec import MethodSpec
@@ -20,6 +21,7 @@ from protocol.frames.tensors import Codec, decode, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.kinds import KINDS
 from protocol.tasks.task import Modality, Robust, Task
+from tests.support.masked_folds import masked_fold, on_grid
 from tests.support.methods.contract_cases import (
     KIND_FLEETS,
     LONG_KIND_FLEETS,
@@ -246,6 +248,31 @@ def test_robust_folds_leave_alone_what_nobody_sent(spec, fleet, robust):
     before, after = as_bytes(state), folded(spec, task, state, [updates[4]])
     second = only_with(spec, task, task.modality_names[1])
     assert all(after[name] == before[name] for name in before if blob_of(name) in second)
+
+
+@pytest.mark.parametrize("stage", ["keys", "masked", "unmask"])
+def test_a_fold_of_masked_updates_has_the_bytes_of_the_plain_fold_of_the_survivors(spec, fleet, stage):
+    task, state, updates = fleet
+    if unsummed_part(spec.server().open(task, 1, state)):
+        pytest.skip(f"{spec.name}: not a sum; see test_a_fold_that_is_no_sum_is_refused_in_words")
+    rounded = [on_grid(update) for update in updates]
+    masked = masked_fold(spec, task, state, rounded, {stage: ["d3"]})
+    left = [u for u in rounded if stage == "unmask" or u.header.device != "d3"]
+    assert masked == folded(spec, task, state, left)
+    assert masked != as_bytes(state)
+
+
+def test_a_fold_that_is_no_sum_is_refused_in_words(spec, fleet, robust):
+    plain, state, _ = fleet
+    task = plain.model_copy(update={"robust": robust})
+    fold = spec.server().open(task, 1, state)
+    part = unsummed_part(fold)
+    if not part:
+        assert robust.fold == "mean", f"{spec.name} folds all parts as {robust.prototypes}: a sum"
+        assert layout_of(fold).size
+        return
+    with pytest.raises(Misconfigured, match=f"part '{part}' of the fold: its fold is not a sum"):
+        layout_of(fold)
 
 
 def test_folding_leaves_the_base_alone_and_changes_the_model(spec, fleet):

@@ -14,7 +14,7 @@ from models.knowledge_graph.data import keys as hashes
 from models.knowledge_graph.data.initial_embeddings import initial_rows
 from models.knowledge_graph.data.keys import KEY_BYTES, Keys
 from models.methods.mmfed3_hide.messages import ROWS, Sent, base_keys, keys_name, rows_blob, value_name
-from models.partials import Arrays, Slice
+from models.partials import Arrays, Slice, Summed
 
 MOST_DEVICES: Final = 4000
 """With rows, in one state: as many blobs as a version's manifest has room for."""
@@ -129,6 +129,10 @@ class RowsFold:
         sums: Arrays = {"known_UD": known.total_UD, "known_U": known.count_U}
         new: Arrays = {"keys_n16": fresh.keys_U16, "fresh_nD": fresh.total_UD, "fresh_n": fresh.count_U}
         return {**sums, **new, **{f"{_OF}{device}": keys_n16 for device, keys_n16 in self._now.items()}}
+
+    def sums(self) -> Mapping[str, Summed]:
+        """None: which entities there are differs by device."""
+        return {}
 
     def absorb(self, partial: Arrays) -> None:
         """Add the result of :meth:`partial` of other devices' updates."""

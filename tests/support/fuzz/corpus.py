@@ -38,6 +38,7 @@ from protocol.tasks.task import Modality, Task, Window
 from protocol.topics import Kind, device_topic
 from tests.support.fuzz import models as fuzz_models
 from tests.support.fuzz import rows as fuzz_rows
+from tests.support.fuzz import secure as fuzz_secure
 from tests.support.identity import trust as signing
 from tests.support.methods.qqr_cases import task, with_prototypes
 
@@ -308,6 +309,7 @@ def everything() -> Iterator[tuple[str, str, bytes]]:
     yield from arrays()
     yield from identity()
     yield from graphs()
+    yield from fuzz_secure.files()
 
 
 def graphs() -> Iterator[tuple[str, str, bytes]]:

@@ -28,11 +28,13 @@ from protocol.errors import Misconfigured, Reason, Refused
 from protocol.frames import cbor, chunks
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import BlobHeader, Manifest, UpdateHeader
+from protocol.secure_aggregation import messages as secure_messages
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.trust.metadata import Root, Snapshot, Targets, Timestamp
 from protocol.trust.metadata import read as read_role
 from protocol.trust.signed_work import SignedOffer, SignedTask, read_signed
 from tests.support.fuzz import rows as fuzz_rows
+from tests.support.fuzz import secure as fuzz_secure
 from tests.support.methods.closed_models import agreed
 from tests.support.methods.qqr_cases import task, with_prototypes
 
@@ -102,6 +104,8 @@ DECODERS: Mapping[str, Decoder] = {
     "frame_tight": lambda data: decode_frame(data, UpdateHeader, TIGHT),
     "blob": lambda data: decode_frame(data, BlobHeader),
     "manifest": _model(Manifest),
+    "secure": lambda data: secure_messages.decode(data, secure_messages.SecureMessage),
+    "secure_record": fuzz_secure.record,
     "message": _message,
     "cbor": lambda data: cbor.scan(data, 0, max_depth=12, max_items=4096, max_text=4096),
     "bundle": lambda data: unpack(data, 1 << 20),
