@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.privacy.promise import require_privacy
 from coordinator.selection.policies import policy
 from coordinator.workers import backbones
 from models import packages
@@ -70,7 +71,14 @@ def problems(task: Task) -> list[str]:
         spec = method(task.method)
     except Misconfigured as error:
         return [str(error), *_complaints(checks)]
-    return _complaints([lambda: _check_size(task, spec), lambda: spec.require_labelled(task), *checks])
+    return _complaints(
+        [
+            lambda: _check_size(task, spec),
+            lambda: spec.require_labelled(task),
+            lambda: require_privacy(task, spec),
+            *checks,
+        ]
+    )
 
 
 def _complaints(checks: Iterable[Callable[[], object]]) -> list[str]:

@@ -44,6 +44,7 @@ from coordinator.messaging.sender import Sender
 from coordinator.messaging.state_requests import StateRequester
 from coordinator.messaging.traffic import Traffic
 from coordinator.messaging.withdrawals import Withdrawals
+from coordinator.privacy.account_store import AccountStore
 from coordinator.recovery import bucket_watch
 from coordinator.recovery.folder_owner import rules_of
 from coordinator.recovery.integrity_check import IntegrityCheck
@@ -140,7 +141,9 @@ def build(
         store=store,
         journal=journal,
         fleet=fleet,
-        chooser=DeviceSelector(task, rules, roster, store, TrainingRoutes(task, server, roster)),
+        chooser=DeviceSelector(
+            task, rules, roster, store, TrainingRoutes(task, server, roster), storage.noise.salt
+        ),
         changes=changes,
         offers=offers,
         clock=clock,
@@ -185,6 +188,8 @@ def build(
         budget_bytes=settings.history_bytes,
         references=ScreenBaseline(store),
         weighings=weighings,
+        noise=storage.noise,
+        accounts=AccountStore(store),
         pointer_signer=pointer_signer,
         back_up=partial(back_up_databases, storage.root),
         held=encoder_models.held,

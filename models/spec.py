@@ -61,8 +61,7 @@ class MethodSpec(Generic[C]):
     With noise the method charges each release to the account of ``models/privacy/account.py``."""
 
     bounded: tuple[str, ...] = ()
-    """The parts of a state (first words of blob names) whose updates the server bounds by itself: their norms
-    are random, and the screen does not compare them."""
+    """First words of names of blobs whose updates the server bounds by itself: the screen skips them."""
 
     in_groups: bool = False
     """Devices of a simulation can train at once: the client is a
@@ -74,8 +73,7 @@ class MethodSpec(Generic[C]):
     """The coordinator views each update on its labelled windows before the fold, and trains on them after:
     the task has ``labelled``, there is a ``trainer.py``, and the server is a :class:`GuidedServer`."""
     optimised: tuple[str, ...] = ("encoder", "head")
-    """The parts of a state (first words of blob names) that ``task.aggregator`` steps; the others, and
-    running statistics, take the fold's values."""
+    """First words of names of blobs that ``task.aggregator`` steps; others take the fold's values."""
     tunable: tuple[str, ...] = ()
     """Prefixes of options that may change when a coordinator restarts: those of its own training and weights,
     on which neither devices nor the shapes of versions depend."""
@@ -103,8 +101,8 @@ class MethodSpec(Generic[C]):
     """Lossless codecs of a version's tensors, by the last part of their names; others are float32, and of
     rounded parts only others are rounded."""
     rounded: tuple[str, ...] = ("encoder", "head")
-    """The parts of a state (first words of blob names) whose float32 values may be rounded on their way to
-    devices (``task.downlink``): those that training moves in small steps. The others are exact."""
+    """First words of names of blobs whose float32 values may be rounded on their way to devices: training
+    moves them in small steps. The others are exact."""
     fine: tuple[str, ...] = ()
     """The rounded parts whose steps are an eighth as long."""
     uplink: Uplink = field(default_factory=Uplink)
@@ -121,6 +119,8 @@ class MethodSpec(Generic[C]):
     """Supports networks of one linear layer, which devices train without torch: there is a ``linear.py``."""
     misfit: Callable[[Any, Task], str] = lambda _config, _task: ""
     """What in the options does not fit the task's classes and modalities, in words; empty: all does."""
+    clippable: bool = False
+    """Supports ``[privacy]``: its folds are exact sums of updates' tensors, and nothing else."""
     class_rows: Callable[[str], str] = lambda _tensor: ""
     """The target whose classes are the rows of a tensor, by its full name; empty: they are none."""
     modality_columns: tuple[str, ...] = ()

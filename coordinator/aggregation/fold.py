@@ -6,7 +6,7 @@ and the server's optimizer computes the next version (:mod:`models.aggregation.s
 two, a guided round computes device weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -18,6 +18,7 @@ from models.aggregation.spill_file import spilling_into
 from models.aggregation.update_norms import magnitudes
 from models.contract import Blobs, Fold, Server, Update
 from models.guided import DeviceWeights, GuidedServer
+from models.privacy.noisy_fold import RoundNoise
 from models.registry import methods
 from models.tensors import flatten
 from models.worker.update_views import ReadableUpdate
@@ -121,7 +122,9 @@ def screen_round(
                 found[entry.device] = (known or {}).get(entry.digest) or update_norms(entry.read(limits))
         except Refused as refused:
             lost[entry.device] = refused
-    verdict = screen(found, before, task.robust.outlier_factor)
+    # with [privacy] no device may decide whether others count: the check of norms bounds each
+    factor = 0.0 if task.privacy else task.robust.outlier_factor
+    verdict = screen(found, before, factor)
     if lost := lost | verdict.lost:
         raise UnusableUpdates(lost)
     return verdict.reference
@@ -135,6 +138,7 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then the updat
     entries: Sequence[RoundUpdate],
     limits: Limits,
     weighing: DeviceWeights | None = None,
+    noise: RoundNoise | None = None,
 ) -> Blobs:
     """The second pass: fold updates that :func:`screen_round` has passed, and apply the optimizer.
 
@@ -148,6 +152,7 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then the updat
         entries: updates, in any order.
         limits: what an update may need.
         weighing: of a guided round.
+        noise: of a task with a table ``[privacy]``.
 
     Returns:
         The next version, with moments.
@@ -162,7 +167,7 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then the updat
         fold = open_fold(server, task, round_, model_of(state), weighing)
         if lost := add_updates(fold, task, entries, limits):
             raise UnusableUpdates(lost)
-        return close_fold(task, state, fold)
+        return close_fold(task, state, fold, noise, [entry.digest for entry in entries])
 
 
 def add_updates(fold: Fold, task: Task, entries: Sequence[RoundUpdate], limits: Limits) -> dict[str, Refused]:
@@ -192,12 +197,28 @@ def open_fold(server: Server, task: Task, round_: int, model: Blobs, weighing: D
     return cast("GuidedServer", server).open_guided(task, round_, model, weighing)
 
 
-def close_fold(task: Task, state: Blobs, fold: Fold) -> Blobs:
+def close_fold(
+    task: Task, state: Blobs, fold: Fold, noise: RoundNoise | None, digests: Collection[str]
+) -> Blobs:
     """The next version from a fold of ``state``, by ``task.aggregator``.
+
+    Args:
+        task: what is learned.
+        state: the version that the updates start from, with moments.
+        fold: with all updates.
+        noise: of a task with a table ``[privacy]``.
+        digests: of the folded updates.
 
     Raises:
         Misconfigured: the optimizer's options lead to absurd values.
+        ValueError: a task with ``[privacy]`` gets no noise (a bug): no version of it is made without.
     """
+    if (task.privacy is None) != (noise is None):
+        raise ValueError(
+            f"task {task.name!r}: noise of a round goes with a table [privacy], and only with it"
+        )
+    if noise is not None:
+        noise.add(fold, digests)
     spec = methods().get(task.method)
     return stepped(task.aggregator, () if spec is None else spec.optimised, state, fold.close())
 
@@ -211,6 +232,7 @@ def fold_round(  # noqa: PLR0917 - the method's own order, and then the updates
     limits: Limits,
     before: Mapping[str, float] | None = None,
     known: Mapping[str, Magnitudes] | None = None,
+    noise: RoundNoise | None = None,
 ) -> tuple[Blobs, dict[str, float]]:
     """A whole round that is not guided: :func:`screen_round`, then :func:`fold_screened`.
 
@@ -222,4 +244,4 @@ def fold_round(  # noqa: PLR0917 - the method's own order, and then the updates
         OSError: the disk cannot be read.
     """
     reference = screen_round(task, entries, limits, before or {}, known)
-    return fold_screened(server, task, round_, state, entries, limits), reference
+    return fold_screened(server, task, round_, state, entries, limits, noise=noise), reference

@@ -21,6 +21,7 @@ from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Fold, Server
 from models.guided import DeviceWeights
 from models.partials import Slice
+from models.privacy.noisy_fold import RoundNoise
 from models.tensors import flatten
 from protocol.errors import Refused
 from protocol.frames.frame import Limits
@@ -147,6 +148,7 @@ def fold_by_tasks(  # noqa: PLR0917 - as of ``fold_screened``
     entries: Sequence[RoundUpdate],
     run: Run,
     grain: Grain = GRAIN,
+    noise: RoundNoise | None = None,
 ) -> Blobs:
     """The next version, as :func:`coordinator.aggregation.fold.fold_screened` makes it.
 
@@ -157,6 +159,7 @@ def fold_by_tasks(  # noqa: PLR0917 - as of ``fold_screened``
         entries: updates that the screen has passed, in any order.
         run: runs the tasks.
         grain: of the tasks.
+        noise: of a task with a table ``[privacy]``; no node learns its key.
 
     Raises:
         UnusableUpdates: some cannot be folded; all of them are named.
@@ -174,7 +177,7 @@ def fold_by_tasks(  # noqa: PLR0917 - as of ``fold_screened``
                 absorb(fold, result)
     except Refused:
         # The sums exceed a bound. Which update is one too many follows from their order in one process.
-        return fold_screened(server, its.task, its.round, state, entries, its.limits, its.weighing)
+        return fold_screened(server, its.task, its.round, state, entries, its.limits, its.weighing, noise)
     if lost:
         raise UnusableUpdates(lost)
-    return close_fold(its.task, state, fold)
+    return close_fold(its.task, state, fold, noise, [entry.digest for entry in entries])

@@ -19,9 +19,12 @@ Told = tuple[int, Mapping[str, float]]
 
 
 def reported_metric_names(task: Task) -> tuple[str, ...]:
-    """The metrics of updates that make a version's (``MethodSpec.reported``); of most methods none."""
+    """The metrics of updates that make a version's (``MethodSpec.reported``); of most methods none.
+
+    With ``[privacy]`` none: a mean without noise would be published beside the version.
+    """
     spec = methods().get(task.method)
-    return () if spec is None else spec.reported
+    return () if spec is None or task.privacy is not None else spec.reported
 
 
 def weighted_mean(names: Iterable[str], told: Iterable[Told]) -> dict[str, float]:

@@ -23,6 +23,7 @@ from coordinator.workers.jobs import Jobs
 from models.aggregation.server_optimizer import model_of, rejoined
 from models.contract import Blobs, Server, Tensors
 from models.guided import DeviceWeights, GuidedServer
+from models.privacy.noisy_fold import RoundNoise
 from models.seeds import derive_round_seed
 from models.tensors import flatten
 from protocol.errors import Refused, Transient
@@ -70,12 +71,14 @@ class RoundUpdates:
         round: its number.
         entries: accepted updates, in any order.
         limits: what an update may need.
+        noise: of a task with a table ``[privacy]``.
     """
 
     task: Task
     round: int
     entries: Sequence[AcceptedUpdate]
     limits: Limits
+    noise: RoundNoise | None = None
 
 
 class FoldRunner(Protocol):
@@ -113,7 +116,7 @@ class LocalFolds:
         """See :class:`FoldRunner`."""
         its = updates
         return await asyncio.to_thread(
-            fold_screened, server, its.task, its.round, state, its.entries, its.limits, weighing
+            fold_screened, server, its.task, its.round, state, its.entries, its.limits, weighing, its.noise
         )
 
 
@@ -148,6 +151,7 @@ class RoundFold:
         before: Mapping[str, float],
         known: Mapping[str, Magnitudes],
         published: Callable[[], Awaitable[Blobs]],
+        noise: RoundNoise | None = None,
     ) -> FoldResult:
         """Make the next version.
 
@@ -159,12 +163,13 @@ class RoundFold:
             before: the last round's reference.
             known: update's digest -> its norms, measured on arrival.
             published: reads that version's model as devices hold it, for views.
+            noise: of a task with a table ``[privacy]``.
 
         Raises:
             UnusableUpdates: some cannot be screened, viewed or folded; nothing was made.
             LichenError, OSError: the worker failed, or the disk cannot be read.
         """
-        task, updates = self._task, RoundUpdates(self._task, round_, entries, limits)
+        task, updates = self._task, RoundUpdates(self._task, round_, entries, limits, noise)
         reference = await self._folds.screen(updates, before, known)
         weighing = await self._weighed(updates, published)
         folded = await self._folds.fold(self._server, updates, state, weighing)

@@ -83,7 +83,8 @@ class ClusterJobs:
         )
         entries = [_Local(frame) for frame in job.frames]
         try:
-            made = fold_by_tasks(server, its, state, entries, run, Grain(updates=job.updates_a_task))
+            grain = Grain(updates=job.updates_a_task)
+            made = fold_by_tasks(server, its, state, entries, run, grain, job.noise)
         except UnusableUpdates as unusable:
             fold_job.save_fold(job_dir, {}, unusable.lost)
         else:

@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from models.contract import Blobs
 from models.guided import DeviceWeights
+from models.privacy.noisy_fold import RoundNoise
 from models.tensors import flatten
 from models.worker.job_folder import JOB, RESULT, RESULT_TENSORS, STATE, load_state, save_result, write_state
 from models.worker.update_views import FrameAt
@@ -50,12 +51,20 @@ class FoldJob:
     updates_a_task: int
     weights: dict[str, dict[str, float]] | None = None
     """Of a guided round: part -> device -> share."""
+    noise_key: str = ""
+    """Of a task with a table ``[privacy]``, in hexadecimal: only the coordinator's own child reads it."""
     kind: Literal["fold"] = "fold"
 
     @property
     def weighing(self) -> DeviceWeights | None:
         """What the fold needs of a guided round."""
         return None if self.weights is None else DeviceWeights(self.weights)
+
+    @property
+    def noise(self) -> RoundNoise | None:
+        """The noise of a task with a table ``[privacy]``."""
+        privacy = self.task.privacy
+        return None if privacy is None else RoundNoise(privacy, bytes.fromhex(self.noise_key))
 
 
 ClusterJob = HelloJob | MeasureJob | FoldJob

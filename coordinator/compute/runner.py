@@ -153,7 +153,8 @@ class ClusterFolds:
         """Fold in tasks; see :mod:`coordinator.aggregation.partition`."""
         frames, each = fold_job.frames_of(updates.entries), self._settings.updates_a_task
         weights = None if weighing is None else {part: dict(of) for part, of in weighing.weights.items()}
-        job = FoldJob(updates.task, updates.round, frames, updates.limits, each, weights)
+        key = "" if updates.noise is None else updates.noise.key.hex()
+        job = FoldJob(updates.task, updates.round, frames, updates.limits, each, weights, key)
         try:
             with self._runner.folder("fold") as folder:
                 await self._run(folder, job, state)

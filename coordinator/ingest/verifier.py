@@ -18,6 +18,7 @@ from coordinator.ingest.round_access import RoundAccess
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import check_acceptable
 from models.contract import Blobs, Server, Update
+from models.privacy.clipping import check_clipped
 from models.tensors import blobs_of
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import Limits, decode_tensors, open_frame
@@ -121,4 +122,5 @@ class Verifier:
             update = Update(header, decode_tensors(encoded))
         with contain_faults(f"{self._task.method}'s check"):
             self._server.check(self._task, step.model, update)
+            check_clipped(self._task.privacy, update)
             return Verified(header, update_norms(update), blobs_of(update.tensors))

@@ -3,14 +3,19 @@
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
+from models.privacy.accountant import releases_within
 from models.registry import methods
 from protocol.errors import Misconfigured
+from protocol.tasks.folding import Privacy
 from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 
 def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
-    """The rules of the round machine."""
+    """The rules of the round machine: as many rounds as ``privacy.max_epsilon`` leaves."""
+    if task.privacy is not None:
+        most = releases_within(task.privacy, task.rounds.count)
+        task = task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": most})})
     return Rules.of(
         task,
         spread_s=settings.spread_s,
@@ -67,3 +72,16 @@ def check_owner(store: Database, task: Task, settings: CoordinatorSettings) -> N
                     f"{settings.task}: {key} differs from what {settings.state_dir} was created with; "
                     "use another state_dir (or change it back)"
                 )
+        if _account_of(old.privacy) != _account_of(task.privacy):
+            raise Misconfigured(
+                f"{settings.task}: privacy differs from what {settings.state_dir} was created with, and "
+                "its account "
+                "of the versions so far would be wrong; only clip and max_epsilon may change: use another "
+                "state_dir "
+                "(or change it back)"
+            )
+
+
+def _account_of(privacy: Privacy | None) -> Privacy | None:
+    """What epsilon depends on."""
+    return None if privacy is None else privacy.model_copy(update={"clip": 1.0, "max_epsilon": None})

@@ -12,6 +12,7 @@ from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.lease.heartbeat import forget_cluster
 from coordinator.lease.keeper import LeaseKeeper
 from coordinator.objects.blobs import BlobStorage
+from coordinator.privacy.noise_secret import NoiseSecret
 from coordinator.recovery.blob_place import check_place
 from coordinator.recovery.folder_owner import check_owner, own_task, rules_of
 from coordinator.recovery.open_stores import Stores, open_stores
@@ -46,6 +47,7 @@ class Storage:
         rollouts: the store of rollouts; None: each export goes to all devices at once.
         run_id: the id of the training run.
         labelled: the labelled windows, for the worker; None: the task has none.
+        noise: the secret that the noise of a task with ``[privacy]`` follows from.
     """
 
     root: Path
@@ -56,6 +58,7 @@ class Storage:
     rollouts: RolloutRecorder | None
     run_id: RunId
     labelled: Path | None
+    noise: NoiseSecret
 
     @property
     def blobs(self) -> BlobStorage:
@@ -120,7 +123,15 @@ def open_storage(
         ledger = WriteBehindBuffer(store, clock)
         stack.callback(_write_rest, ledger)
         yield Storage(
-            root, store, journal, stores, ledger, rollouts, _run_id(settings.location, store, rng), kept
+            root,
+            store,
+            journal,
+            stores,
+            ledger,
+            rollouts,
+            _run_id(settings.location, store, rng),
+            kept,
+            _noise(settings.location, store, rng),
         )
 
 
@@ -153,6 +164,11 @@ def _run_id(location: Location, store: Database, rng: random.Random | None) -> R
     return RunId(location.state_dir, rng, None if location.schema is None else store)
 
 
+def _noise(location: Location, store: Database, rng: random.Random | None) -> NoiseSecret:
+    """Beside the run's id, for the same reason."""
+    return NoiseSecret(location.state_dir, rng, None if location.schema is None else store)
+
+
 @contextmanager
 def open_shared_storage(
     settings: CoordinatorSettings, task: Task, clock: Clock, *, keeps_messages: bool
@@ -177,7 +193,15 @@ def open_shared_storage(
         ledger = WriteBehindBuffer(store, clock)
         stack.callback(_write_rest, ledger)
         yield Storage(
-            root, store, journal, stores, ledger, None, _run_id(settings.location, store, None), None
+            root,
+            store,
+            journal,
+            stores,
+            ledger,
+            None,
+            _run_id(settings.location, store, None),
+            None,
+            _noise(settings.location, store, None),
         )
 
 

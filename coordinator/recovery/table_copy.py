@@ -12,6 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from coordinator.audit.tables import OPERATORS
+from coordinator.privacy.noise_secret import FILE as NOISE_SECRET
 from coordinator.recovery.rebuild import DUE
 from coordinator.rollout.store import ROLLOUTS
 from coordinator.storage import schema
@@ -27,6 +28,9 @@ _AT_ONCE: Final = 1000
 """Rows that are held in memory."""
 _MADE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)")
 
+_FILES: Final = (RUN_ID, NOISE_SECRET)
+"""On SQLite files of their own; on PostgreSQL rows of ``meta``."""
+
 
 def copy_to_files(location: Location, folder: Path) -> None:
     """Write the tables on PostgreSQL as SQLite files into a folder, each schema as of one moment.
@@ -38,10 +42,11 @@ def copy_to_files(location: Location, folder: Path) -> None:
     target = Location(folder)
     _copy(location, target)
     with target.database(read_only=True) as store:
-        run = store.get_meta(RUN_ID)
-    if run is not None:
-        with disk_errors(folder / RUN_ID):
-            write_atomic(folder / RUN_ID, run.encode())
+        found = {name: store.get_meta(name) for name in _FILES}
+    for name, text in found.items():
+        if text is not None:
+            with disk_errors(folder / name):
+                write_atomic(folder / name, text.encode())
 
 
 def copy_from_files(folder: Path, location: Location) -> None:
@@ -57,10 +62,11 @@ def copy_from_files(folder: Path, location: Location) -> None:
     if not source.exists():
         raise Misconfigured(f"{source.where} is not there: name a state folder, or a copy of one")
     _copy(source, location)
-    with disk_errors(folder / RUN_ID), location.database() as store:
+    with disk_errors(folder), location.database() as store:
         values = {DUE: f"restored from {folder}"}
-        if (folder / RUN_ID).is_file():
-            values[RUN_ID] = (folder / RUN_ID).read_text("ascii", errors="replace")
+        for name in _FILES:
+            if (folder / name).is_file():
+                values[name] = (folder / name).read_text("ascii", errors="replace")
         store.put_meta(values)
 
 

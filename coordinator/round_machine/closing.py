@@ -6,9 +6,14 @@ from collections.abc import Sequence
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 
 
+def least(rules: Rules) -> int:
+    """Updates that a version needs."""
+    return 0 if rules.sampled else max(1, rules.min_devices)
+
+
 def needed(rules: Rules, selected: int) -> int:
     """How many of the selected devices must deliver for the round to close early."""
-    return max(1, rules.min_devices, math.ceil(rules.quorum * selected - 1e-9))
+    return max(least(rules), math.ceil(rules.quorum * selected - 1e-9))
 
 
 def up_to_close(rules: Rules, state: RoundState, devices: Sequence[str]) -> Sequence[str]:
@@ -22,8 +27,8 @@ def up_to_close(rules: Rules, state: RoundState, devices: Sequence[str]) -> Sequ
     selected, late = len(state.selected), state.phase is RoundPhase.WAITING
     for count, device in enumerate(devices, start=1):
         selected += device not in state.selected
-        least = max(1, rules.min_devices) if late else needed(rules, selected)
-        if len(state.delivered) + count >= least:
+        enough = least(rules) if late else needed(rules, selected)
+        if len(state.delivered) + count >= enough:
             return devices[:count]
     return devices
 
@@ -31,8 +36,11 @@ def up_to_close(rules: Rules, state: RoundState, devices: Sequence[str]) -> Sequ
 def closes_at(rules: Rules, state: RoundState) -> float | None:
     """When an open round ends by itself, on the driver's time line.
 
-    That is its deadline; or sooner, if enough devices delivered and all missing ones are offline.
+    That is its deadline; or sooner, if enough devices delivered and all missing ones are offline (not of a
+    sample).
     """
-    if state.until is None or state.away_since is None or len(state.delivered) < max(1, rules.min_devices):
+    if rules.sampled:  # until when others are waited for must not depend on who is away
+        return state.until
+    if state.until is None or state.away_since is None or len(state.delivered) < least(rules):
         return state.until
     return min(state.until, state.away_since + rules.away_grace_s)

@@ -45,6 +45,8 @@ class Rules(Wire):
     export: bool = False
     export_every: int = 0
     """0: only the last version."""
+    sampled: bool = False
+    """Devices take part by chance alone (``privacy.sampling``): a round closes with any number, also none."""
     patience: int = 0
     """Versions without a gain after which the rounds end; 0: never."""
 
@@ -60,6 +62,7 @@ class Rules(Wire):
                 "quorum": rounds.quorum,
                 "min_devices": rounds.min_devices,
                 "patience": rounds.patience,
+                "sampled": bool(task.privacy and task.privacy.rate),
                 **settings,
             }
         )

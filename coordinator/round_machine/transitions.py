@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from coordinator.round_machine.closing import closes_at, needed
+from coordinator.round_machine.closing import closes_at, least, needed
 from coordinator.round_machine.commands import Command, RecordAttempt, Select
 from coordinator.round_machine.device_sets import NO_WORDS, NONE, DeviceSet
 from coordinator.round_machine.events import (
@@ -88,9 +88,7 @@ def wait(rules: Rules, state: RoundState, event: RoundTick, now: float) -> Outco
 def open_round(rules: Rules, state: RoundState, event: Selected, now: float) -> Outcome:
     """Open a round; deliveries of a failed attempt still count: same round, same base, same update."""
     selected = DeviceSet(event.devices).adding(state.delivered.unsorted())
-    if (event.round, event.attempt) != (state.round, state.attempt) or len(selected) < max(
-        1, rules.min_devices
-    ):
+    if (event.round, event.attempt) != (state.round, state.attempt) or len(selected) < least(rules):
         return state, ()
     opened, commands = _enter(
         state,
@@ -149,7 +147,7 @@ def accept_late(rules: Rules, state: RoundState, event: UpdatesAccepted, now: fl
     if not fresh:
         return state, ()
     counted = _counted(state, fresh)
-    if len(counted.delivered) < max(1, rules.min_devices):
+    if len(counted.delivered) < least(rules):
         return counted, ()
     return _close(counted.model_copy(update={"selected": counted.delivered}), now, "deadline")
 
@@ -182,10 +180,10 @@ def collect(rules: Rules, state: RoundState, _: RoundTick, now: float) -> Outcom
     ends = closes_at(rules, state)
     if state.until is None or ends is None or now < ends:
         return state, ()
-    least = max(1, rules.min_devices)
-    if len(state.delivered) >= least:
+    wanted = least(rules)
+    if len(state.delivered) >= wanted:
         return _close(state, now, "away" if now < state.until else "deadline")
-    few = f"attempt {state.attempt} got {len(state.delivered)} of at least {least} updates in time"
+    few = f"attempt {state.attempt} got {len(state.delivered)} of at least {wanted} updates in time"
     return _give_up(rules, state, now, few)
 
 
@@ -222,7 +220,7 @@ def _end(rules: Rules, state: RoundState, now: float) -> Outcome:
 def end_open(rules: Rules, state: RoundState, event: EndRounds, now: float) -> Outcome:
     """An operator ends the rounds: the open one closes with the updates that are here, if they suffice."""
     ended = _stopped(state, event)
-    if len(state.delivered) >= max(1, rules.min_devices):
+    if len(state.delivered) >= least(rules):
         return _close(ended, now, "deadline")  # the word that older releases know for: with who is here
     return _give_up(rules, ended, now, "")
 
@@ -238,7 +236,7 @@ def lose(rules: Rules, state: RoundState, event: UpdatesLost, now: float) -> Out
     refused = state.refused.adding(told)
     left = state.model_copy(update={"delivered": rest, "refused": refused})
     trouble = f"unusable updates of {first_few(sorted(lost))}"
-    if len(rest) < max(1, rules.min_devices):
+    if len(rest) < least(rules):
         return _give_up(rules, left, now, trouble)
     return _enter(left, RoundPhase.AGGREGATING, now, trouble=trouble)
 

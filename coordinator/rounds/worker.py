@@ -23,6 +23,8 @@ from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.traffic import Traffic
+from coordinator.privacy.account_store import AccountStore, account_of, why_last
+from coordinator.privacy.noise_secret import NoiseSecret
 from coordinator.round_machine.commands import Aggregate, Evaluate, Export, Initialise
 from coordinator.round_machine.events import (
     EvaluationDone,
@@ -80,6 +82,8 @@ class RoundWorker:
     back_up: Callable[[], None]
     held: Callable[[], AbstractContextManager[tuple[str, ...]]]
     tracing: RoundTracing
+    noise: NoiseSecret
+    accounts: AccountStore
     folds: FoldRunner | None = None
 
     def __post_init__(self) -> None:
@@ -167,7 +171,10 @@ class RoundWorker:
 
     def _why_end(self, version: int, metrics: Mapping[str, float]) -> str:
         """Why the rounds end with this version; empty: they go on."""
-        rounds = self.driver.task.rounds
+        task, rounds = self.driver.task, self.driver.task.rounds
+        if spent := why_last(task, version):
+            log.info("rounds_end_early", version=version, why=spent)
+            return spent
         if not rounds.patience:
             return ""
         ended = early_end.reason([*self.registry.history(version), metrics], rounds)
@@ -185,7 +192,7 @@ class RoundWorker:
             raise Transient(f"version {version} cannot be written as frames: {error}") from error
         traffic, wall = self.traffic.totals(), self.clock.wall()
         told = await asyncio.to_thread(self._reported, version, devices)
-        ended = ""
+        account, ended = await asyncio.to_thread(account_of, self.driver.task, version), ""
         if not self.driver.rules.evaluate:  # else its evaluation decides
             told = {**step, **told}
             ended = await asyncio.to_thread(self._why_end, version, told)
@@ -193,6 +200,8 @@ class RoundWorker:
         def record() -> None:
             self.registry.record(version, digest, parent, devices, wall=wall, traffic=traffic, metrics=told)
             self.references.write(made.reference)
+            if account is not None:
+                self.accounts.write(version, account)
             if made.weighed is not None:
                 self.weighings.write(version, made.weighed)
 
@@ -212,14 +221,16 @@ class RoundWorker:
         entries = await asyncio.to_thread(self.journal.entries, round_, command.devices)
         limits, known = self.model.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self.references.read)
+        task, base = self.driver.task, self.driver.state.manifest
+        noise = await asyncio.to_thread(self.noise.round_noise, task, round_, base)
         try:
             made = await self._folding.fold(
-                round_, state, entries, limits, before, known, self.model.published
+                round_, state, entries, limits, before, known, self.model.published, noise
             )
         except UnusableUpdates as unusable:
             await self.lose(round_, unusable)
             return
-        step = await asyncio.to_thread(early_end.step, self.driver.task, state, made.state)
+        step = await asyncio.to_thread(early_end.step, task, state, made.state)
         folded = self.tracing.wall()
         await self._made(round_, made, tuple(entry.device for entry in entries), step)
         self.tracing.step("version", folded)

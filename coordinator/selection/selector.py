@@ -7,14 +7,16 @@ from typing import Final
 
 from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.requirements import Requirements
+from coordinator.privacy.noise_secret import public_salt
 from coordinator.round_machine.commands import Select
 from coordinator.round_machine.events import RoundState, Rules
 from coordinator.selection import history
-from coordinator.selection.policies import Counts, Experts, SelectionInput, policy
+from coordinator.selection.poisson import policy_of
+from coordinator.selection.policies import Counts, Experts, SelectionInput
 from coordinator.storage.database import Database
 from models.registry import methods
 from models.seeds import derive_round_seed
-from protocol.cohort import salt_of, threshold
+from protocol.cohort import threshold
 from protocol.tasks.task import LABEL, Task
 
 DELIVERED: Final = "delivered in an earlier attempt"
@@ -46,16 +48,22 @@ class SelectedDevices:
 
 @dataclass(eq=False, repr=False)
 class DeviceSelector:
-    """The selector of one task. ``route``: names of the blobs that a device may need."""
+    """The selector of one task.
+
+    Attributes:
+        route: names of the blobs that a device may need.
+        salt: of a task, its round and the digest of the base: for places (``protocol.cohort``).
+    """
 
     task: Task
     rules: Rules
     roster: DeviceRegistry
     store: Database
     route: Callable[[str], tuple[str, ...]]
+    salt: Callable[[Task, int, str], str] = public_salt
 
     def __post_init__(self) -> None:
-        self._policy = policy(self.task.rounds.selection)
+        self._policy = policy_of(self.task)
         method = methods().get(self.task.method)
         self._experts: Experts = frozenset if method is None else method.experts
 
@@ -69,7 +77,9 @@ class DeviceSelector:
         """
         task, back = self.task, self._policy.looks_back(self.task.rounds)
         askable = [device for device in able if device not in state.delivered]
-        salt = salt_of(task.seed, command.round, state.manifest)
+        key = task, command.round, state.manifest
+        # with [privacy] it comes from a file
+        salt = await asyncio.to_thread(self.salt, *key) if task.privacy else self.salt(*key)
         draw = SelectionInput(
             candidates={device: self._counts(device, terms) for device in askable},
             wanted=self._wanted(state),

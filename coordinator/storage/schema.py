@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, Column, Dialect, Float, Identity, Integ
 from sqlalchemy import String as Varchar
 from sqlalchemy.types import TypeDecorator
 
-VERSION = 9
+VERSION = 10
 """Version of the tables, in ``PRAGMA user_version``."""
 
 READABLE_FROM = 6
@@ -24,12 +24,7 @@ UPGRADES = {
         "ALTER TABLE attempts ADD COLUMN policy VARCHAR NOT NULL DEFAULT ''",
         "ALTER TABLE attempts ADD COLUMN passed JSON NOT NULL DEFAULT '{}'",
     ),
-    3: (),
-    4: (),
-    5: (),
-    6: (),
-    7: (),
-    8: (),
+    **dict.fromkeys(range(3, VERSION), ()),
 }
 """Statements from that version to the next: changes to existing tables; ``create_all`` makes the missing
 ones."""
@@ -240,6 +235,11 @@ weighings = Table(
 )
 """Device weights of a guided round (``aggregation.device_weights``), and metrics of the coordinator's own
 training; written with the version."""
+
+privacy = Table(
+    "privacy", metadata, Column("version", Integer, primary_key=True), Column("account", JSON, nullable=False)
+)
+"""The account of central privacy of each version (``models.privacy.central_account``)."""
 
 exports = Table(
     "exports",

@@ -1,6 +1,8 @@
 """Encodes a local result as a frame to send and a quantization error to keep. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,16 +11,19 @@ from models import registry
 from models.aggregation.update_norms import coarseness_of
 from models.contract import LocalResult
 from models.materials import Material
+from models.privacy.clipping import TOLERANCE, norm_of, within
 from protocol.errors import Reason, Refused
 from protocol.frames.error_feedback import all_with_error_carry
 from protocol.frames.frame import compressed, encode_frame
 from protocol.frames.headers import UpdateHeader
-from protocol.frames.tensors import Codec, encode
+from protocol.frames.tensors import Codec, Encoded, decode, encode
 from protocol.frames.together import groups_of, joined
 from protocol.messages import Offer
 from protocol.tasks.task import Task
 
 Residuals = dict[str, NDArray[np.float32]]
+_SHORTER: Final = (TOLERANCE, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5)
+"""Of a codec with steps of powers of two, half the length is decoded as half of what was decoded."""
 
 
 def encode_update(
@@ -34,7 +39,8 @@ def encode_update(
 
     Args:
         offer: names round and base.
-        task: its uplink gives the codec, with error carry, of tensors that the method gave none.
+        task: its uplink gives the codec, with error carry, of tensors that the method gave none. With
+            ``[privacy]`` the update weighs 1, and its decoded norm is within the clip.
         who: the device's name, and the task's modalities that it has.
         material: training data.
         result: the worker's.
@@ -44,10 +50,9 @@ def encode_update(
         The frame, and the new carry (tensors that were not sent keep theirs); None if the task has none.
 
     Raises:
-        Refused: a tensor is not finite; the detail names it.
+        Refused: a tensor is not finite; the detail names it. Or its codec cannot keep it within the clip.
     """
     _check_finite(result.tensors)
-    codec = Codec(task.uplink.codec)
     carried = {name: tensor for name, tensor in result.tensors.items() if name not in result.codecs}
     before = {
         name: carry[name]
@@ -55,16 +60,56 @@ def encode_update(
         # another shape: the network has changed since
         if task.uplink.error_carry and name in carry and carry[name].shape == tensor.shape
     }
-    tensors, left = all_with_error_carry(
-        carried, before, codec, lambda name: coarseness_of(name, carried[name], task.uplink.coarseness)
-    )
-    for name in result.tensors.keys() - carried.keys():
-        tensor, own = result.tensors[name], result.codecs[name]
-        tensors[name] = encode(tensor, own, coarseness=task.uplink.coarseness)
+    if task.privacy is None:
+        tensors, left = _encoded(task, result, result.tensors, before)
+    else:
+        result = replace(result, weight=1)
+        tensors, left = _clipped(task, task.privacy.clip, result, before)
     frame = encode_frame(_header(offer, task, who, material, result), tensors)
-    if codec is Codec.STEPS:  # a coordinator that asks for it reads compressed frames
+    if Codec(task.uplink.codec) is Codec.STEPS:  # a coordinator that asks for it reads compressed frames
         frame = compressed(frame)
     return frame, {**carry, **left} if task.uplink.error_carry else None
+
+
+def _encoded(
+    task: Task, result: LocalResult, values: Residuals, before: Residuals
+) -> tuple[dict[str, Encoded], Residuals]:
+    """A result's tensors with these values, encoded, and the error of those without a codec of their own."""
+    rest = {name: tensor for name, tensor in values.items() if name not in result.codecs}
+    tensors, left = all_with_error_carry(
+        rest,
+        before,
+        Codec(task.uplink.codec),
+        lambda name: coarseness_of(name, rest[name], task.uplink.coarseness),
+    )
+    for name in values.keys() - rest.keys():
+        tensors[name] = encode(values[name], result.codecs[name], coarseness=task.uplink.coarseness)
+    return tensors, left
+
+
+def _clipped(
+    task: Task, clip: float, result: LocalResult, before: Residuals
+) -> tuple[dict[str, Encoded], Residuals]:
+    """The same of tensors whose norm, as they are decoded, is at most ``clip``.
+
+    The error of earlier rounds is added before: the sum is clipped, and what that cuts off is not carried on.
+    Quantization can lengthen it again; then it is scaled once more, by as much.
+    """
+    total = {
+        name: tensor + before[name] if name in before else tensor for name, tensor in result.tensors.items()
+    }
+    limit = min(clip, norm_of(total))
+    for shorter in _SHORTER:
+        tensors, left = _encoded(task, result, within(total, limit), {})
+        norm = norm_of({name: decode(one) for name, one in tensors.items()})
+        if norm <= clip:
+            return tensors, left
+        limit *= clip / norm * (1 - shorter)
+    raise Refused(
+        Reason.OUT_OF_BOUNDS,
+        f"uplink.codec = {task.uplink.codec!r} does not keep the update within privacy.clip = {clip:g}; "
+        'codec = "float32" does',
+    )
 
 
 def _check_finite(tensors: Mapping[str, NDArray[np.float32]]) -> None:

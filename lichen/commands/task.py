@@ -130,6 +130,7 @@ def _finish(report: dict[str, Any], lines: list[str], output_format: Format) -> 
 
 def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     """The whole report, as JSON values."""
+    from coordinator.privacy.promise import promise  # noqa: PLC0415 - the help works without it
     from coordinator.task import problems  # noqa: PLC0415 - the help works without it
     from models import packages  # noqa: PLC0415 - as above
     from models.registry import methods  # noqa: PLC0415 - as above
@@ -151,6 +152,7 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
     momentum = f", momentum {task.aggregator.momentum:g}" if task.aggregator.momentum else ""
     yield "aggregator", f"{task.aggregator.kind}{momentum}"
+    yield "privacy", "" if wrong else promise(task)
     yield "backbones", {name: one.model_dump(exclude_none=True) for name, one in backbones(task).items()}
     yield "packages", [f"{one.name} {one.version}" for one in task.packages]
     labelled = None
@@ -250,6 +252,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
         f"rounds      {report['rounds']['count']}, devices chosen by {report['rounds']['selection']}"
     )
     lines.append(f"aggregator  {report['aggregator']}")
+    if report["privacy"]:
+        lines.append(f"privacy     {report['privacy']}")
     for name, one in report["backbones"].items():
         about = f"{one['features']} features, {one['size']} bytes, SHA-256 {one['sha256']}"
         lines.append(f"backbone    {name}: {one['file']}, {about}")

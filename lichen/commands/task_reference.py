@@ -11,12 +11,15 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from models.registry import methods
+from protocol.tasks.folding import Aggregator, Privacy
 from protocol.tasks.kinds import Augment, Backbone
 from protocol.tasks.task import Task
 
 _ELSEWHERE: Final[dict[type[BaseModel], str]] = {
     Augment: "[its keys](networks.md#augmentation)",
     Backbone: "[its keys](backbones.md#the-table)",
+    Aggregator: "[its keys](rounds.md#from-updates-to-a-version)",
+    Privacy: "[its keys](privacy.md#keys)",
 }
 """Tables that another page describes."""
 _MORE: Final = {
@@ -43,9 +46,7 @@ _MORE: Final = {
     "uplink.codec": "codec of model deltas",
     "downlink.codec": "codec of versions; `float32` sends whole versions, without rounding",
     "uplink.error_carry": "rounding errors are added to the next update (error feedback)",
-    "aggregator.kind": "plain averaging, or an adaptive step of the server",
-    "aggregator.beta1": "decay of the first moment",
-    "aggregator.beta2": "decay of the second moment",
+    "aggregator": "the server's step from a round's mean to the next version",
     "graph.features.name": "name of the modality of entities",
     "graph.features.dim": "size of an entity's feature vector",
     "graph.max_entities": "bound for one device",

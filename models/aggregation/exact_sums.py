@@ -6,7 +6,7 @@ Overflow cannot happen, because the sum of ``|value| * weight`` is bounded befor
 the same form, ADR 55.)
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -73,6 +73,7 @@ class FixedPointSum:
         self._weights = dict.fromkeys(shapes, 0)
         self._max_abs = float(max_abs)
         self._ignores = False
+        self._divisor: float | None = None
         self.max_weight = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
         """Maximum sum of the weights of a tensor."""
 
@@ -80,6 +81,23 @@ class FixedPointSum:
     def weights(self) -> dict[str, int]:
         """The sum of the added weights, by tensor."""
         return dict(self._weights)
+
+    @property
+    def size(self) -> int:
+        """Values of all tensors."""
+        return sum(total.size for total in self._totals.values())
+
+    def add_noise(self, draw: Callable[[int], IntArray], divisor: float) -> None:
+        """Add noise to every total, also of tensors that no update has.
+
+        Args:
+            draw: gives so many integers, in steps of 2**-24, (N,).
+            divisor: of means from then on, instead of the weights.
+        """
+        for name in sorted(self._totals):
+            total = self._totals[name]
+            total += draw(total.size).reshape(total.shape)
+        self._divisor = divisor
 
     def add(self, tensors: Mapping[str, FloatArray], weight: int = 1) -> None:
         """Add ``weight`` times each tensor; none if one is refused.
@@ -181,11 +199,13 @@ class FixedPointSum:
         self.merge(other)
 
     def mean(self) -> Tensors:
-        """The weighted mean of each tensor that was added at least once."""
+        """The weighted mean of each tensor that was added at least once; with noise, of all."""
+        divisors = {name: float(weight) for name, weight in self._weights.items() if weight}
+        if self._divisor is not None:
+            divisors = dict.fromkeys(self._totals, self._divisor)
         return {
-            name: _divided(total, float(self._weights[name]) * 2**FRACTION_BITS)
-            for name, total in self._totals.items()
-            if self._weights[name]
+            name: _divided(self._totals[name], divisor * 2**FRACTION_BITS)
+            for name, divisor in divisors.items()
         }
 
 

@@ -33,6 +33,7 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "encoder:mlp": "0.1.0",
         "encoder:text": "0.1.0",
         "packages": "0.1.0",
+        "privacy": "0.1.0",
         "backbone": "0.1.0",
         "network:linear": "0.1.0",
         "modality:sound": "0.1.0",
@@ -60,6 +61,8 @@ def needed(task: Task) -> tuple[str, ...]:
     names.add("graph" if task.graph is not None else f"label_rule:{task.window.label_rule}")
     if task.window.context_s is not None:
         names.add("context")
+    if task.privacy is not None:
+        names.add("privacy")
     if task.packages:
         names.add("packages")
     if task.network.kind == LINEAR:

@@ -108,3 +108,55 @@ class SecureAggregation(Wire):
         if trouble := self.room_trouble(self.min_devices):
             raise ValueError(trouble)
         return self
+
+
+class Privacy(Wire):
+    """What devices and coordinator do so that versions tell little of any one device.
+
+    Each device scales its whole update to ``clip`` at most; the coordinator adds discrete Gaussian noise to
+    the sum. All devices weigh the same.
+    """
+
+    clip: Annotated[float, Field(gt=0, le=1e6)]
+    """Maximum L2 norm of a device's whole update, over all its tensors, as the coordinator decodes it."""
+    noise_multiplier: Annotated[float, Field(gt=0, le=1e4)]
+    """Standard deviation of the noise in each value of the sum, in multiples of ``clip``."""
+    delta: Annotated[float, Field(gt=0, lt=0.1)] = 1e-5
+    """Probability that epsilon does not hold; well below one by the number of devices."""
+    max_epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """The rounds end before a version would exceed it. None: ``rounds.count`` is the only limit."""
+    sampling: Literal["none", "poisson"] = "none"
+    """``poisson``: each device takes part in a round with probability ``rate``, independently of all others:
+    the random choice makes epsilon smaller. ``none``: no such claim."""
+    rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of ``poisson``."""
+    devices: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    """Of ``poisson``: about how many devices the fleet has. The sum is divided by ``rate`` times this
+    number, and not by how many took part, which would tell of a device."""
+    unit: Literal["device"] = "device"
+    """What is protected: all that one device contributes to the task."""
+
+    @model_validator(mode="after")
+    def _poisson_has_its_keys(self) -> Self:
+        poisson = self.sampling == "poisson"
+        for key in ("rate", "devices"):
+            if poisson and getattr(self, key) is None:
+                raise ValueError(f'{key}: sampling = "poisson" needs it')
+            if not poisson and getattr(self, key) is not None:
+                raise ValueError(f'{key}: only with sampling = "poisson"; leave it out')
+        return self
+
+    def divisor(self, folded: int) -> float:
+        """What the sum of a round with ``folded`` updates is divided by."""
+        if self.rate is None or self.devices is None:
+            return float(max(1, folded))
+        return self.rate * self.devices
+
+    @property
+    def sensitivity(self) -> int:
+        """How far one device moves the sum, in multiples of ``clip``.
+
+        With ``poisson`` it is added or removed; otherwise it is replaced by another, and their number is the
+        same.
+        """
+        return 1 if self.sampling == "poisson" else 2

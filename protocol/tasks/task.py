@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from protocol.base import Label, Name, Wire
-from protocol.tasks.folding import Aggregator, Robust
+from protocol.tasks.folding import Aggregator, Privacy, Robust
 from protocol.tasks.holdout import Holdout
 from protocol.tasks.kinds import (
     KINDS,
@@ -105,10 +105,10 @@ class Modality(Wire):
 
 
 class Target(Wire):
-    """A predicted quantity (a downstream task).
+    """A predicted quantity.
 
     ``classification``: one of ``labels``. ``regression``: one number, in ``unit``. ``generation``: the window
-    of a modality; it needs no labels, because the modality is recorded.
+    of a modality, without labels.
     """
 
     name: ModalityName
@@ -141,8 +141,8 @@ class Window(Labelling):
     min_coverage: Annotated[float, Field(gt=0, le=1)] = 0.75
     """A modality is present in a window if at least this share of its grid points is covered."""
     context_s: Annotated[float, Field(gt=0, le=3600)] | None = None
-    """Seconds of stream that are stored with each window, up to its end, for methods that learn from context
-    (``WindowSet.context``); at least ``length_s``. None: the window alone."""
+    """Seconds of stream stored with each window, up to its end, for methods that learn from context; at least
+    ``length_s``. None: the window alone."""
 
 
 class Task(Wire):
@@ -169,6 +169,8 @@ class Task(Wire):
     aggregator: Aggregator = Aggregator()
     labelled: Labelled | None = None
     holdout: Holdout = Holdout()
+    privacy: Annotated[Privacy | None, Field(exclude_if=lambda one: one is None)] = None
+    """Clipping and noise that protect single devices."""
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the method, checked by its config model."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -200,8 +202,7 @@ class Task(Wire):
             return self
         names = [m.name for m in self.modalities]
         for what, listed in (("modality", names), ("label", list(self.labels))):
-            twice = sorted({n for n in listed if listed.count(n) > 1})
-            if twice:
+            if twice := sorted({n for n in listed if listed.count(n) > 1}):
                 raise ValueError(f"{what} named twice: {', '.join(twice)}")
         if taken := sorted(RESERVED.intersection(names)):
             raise ValueError(f"modality {taken[0]!r}: the name has a meaning of its own; choose another")

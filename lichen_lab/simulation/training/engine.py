@@ -18,6 +18,9 @@ from lichen_lab.simulation.training.selection import Choice
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server, Update, blob_of
 from models.guided import DeviceWeights
+from models.privacy.clipping import check_clipped
+from models.privacy.key_stream import KEY_BYTES, derived_key
+from models.privacy.noisy_fold import RoundNoise
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits, decode_frame, decode_tensors, digest, open_frame, plain
 from protocol.frames.headers import UpdateHeader
@@ -105,6 +108,7 @@ class Engine:
             and the coordinator trains nothing.
         extra: by device, the method's own message of its last accepted update.
         held: the newest version's model as devices hold it.
+        noise_key: of a task with ``[privacy]``: 32 bytes, from which the noise of every round follows.
     """
 
     task: Task
@@ -117,6 +121,7 @@ class Engine:
     guide: Guide | None = None
     extra: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     held: Blobs = field(default_factory=dict)
+    noise_key: bytes = field(default=bytes(KEY_BYTES), repr=False)
 
     def publish(self, state: Blobs) -> Blobs:
         """The model of a version as devices hold it: what they train from, and what is evaluated."""
@@ -144,7 +149,7 @@ class Engine:
         if self.watch is not None:
             self.watch(round_, [update.read(limits) for update in received.values()])
         version = state
-        while received:
+        while received or self._sampled:
             try:
                 record, version = self._folded(record, received, state, limits)
                 break
@@ -184,6 +189,7 @@ class Engine:
         update = Update(header, decode_tensors(encoded))
         check_header(self.task, device, header)
         self.server.check(self.task, model, update)
+        check_clipped(self.task.privacy, update)
         small = len(frame) <= _SMALL_BYTES
         return _Received(
             header,
@@ -207,12 +213,26 @@ class Engine:
         reference = screen_round(self.task, updates, limits, self.reference, norms)
         if self.guide is not None:
             weights = self.guide.weigh(self.held or model_of(state), updates, limits)
-        version = fold_screened(self.server, self.task, record.round, state, updates, limits, weights)
+        noise = self._noise(record.round)
+        version = fold_screened(self.server, self.task, record.round, state, updates, limits, weights, noise)
         self.reference = {**self.reference, **reference}
         if self.guide is None:
             return record, version
         version, trained = self.guide.finish(record.round, version)
         return replace(record, weighing=weights, trained=trained), version
+
+    @property
+    def _sampled(self) -> bool:
+        """Whether a version is made of a round's updates even if there are none."""
+        return self.task.privacy is not None and self.task.privacy.rate is not None
+
+    def _noise(self, round_: int) -> RoundNoise | None:
+        privacy = self.task.privacy
+        return (
+            None
+            if privacy is None
+            else RoundNoise(privacy, derived_key(self.noise_key, ("round", str(round_))))
+        )
 
     def _note(self, record: RoundRecord, folded: Iterable[_Received]) -> None:
         """Record the folded updates' bytes, messages and routes."""

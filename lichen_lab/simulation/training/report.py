@@ -89,6 +89,7 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
         "bytes_down": history.bytes_down,
         "seconds": history.seconds,
         **({"ended": history.ended} if history.ended else {}),
+        **({"privacy": history.account.as_json()} if history.account is not None else {}),
         **({"not_judged": why_not} if why_not else {}),
     }
     if history.evaluation is not None and fleet.test is not None:

@@ -5,6 +5,7 @@ agent and a coordinator: the accuracy includes the cost of the codec, and the by
 same task, windows and seed give the same history, in one process or in several.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,8 @@ from lichen_lab.simulation.training.guided import Guide
 from lichen_lab.simulation.training.workers import Crew, LocalWorker
 from models import packages, registry
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
+from models.privacy.accountant import releases_within
+from models.privacy.central_account import CentralAccount
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
@@ -43,6 +46,7 @@ class History:
         extra: by device, the method's own message of its last accepted update.
         ended: why the rounds ended before the task's number; empty: they did not.
         lineage: digests of the last version's manifest and of the one before.
+        account: of a task with ``[privacy]``.
     """
 
     rounds: tuple[RoundRecord, ...]
@@ -53,6 +57,7 @@ class History:
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ended: str = ""
     lineage: tuple[str, str | None] = ("", None)
+    account: CentralAccount | None = None
 
     def curve(self, metric: str = "accuracy") -> list[float]:
         """One metric over the evaluated rounds."""
@@ -147,7 +152,10 @@ def simulate(
     require_groups(site, ray)
     down = Versions(task)
     choice = choice_of(task, seed, fleet)
-    engine = Engine(task, spec.server(), tamper or {}, watch, down=down, choice=choice, guide=guide)
+    key = hashlib.sha256(f"noise of simulation {seed}".encode()).digest()
+    engine = Engine(
+        task, spec.server(), tamper or {}, watch, down=down, choice=choice, guide=guide, noise_key=key
+    )
     ends = EarlyEnd(task, validation) if ends_early and task.rounds.patience else None
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private, ends)
     crew = crew_of(site, fleet, workers, ray)
@@ -158,11 +166,12 @@ def simulate(
 
 
 def _of_rounds(task: Task, rounds: int | None) -> Task:
-    """The task with that number of rounds: devices and methods read it there."""
+    """The task with that number of rounds, or as many as ``privacy.max_epsilon`` leaves."""
     require_windows(task, "a simulation")
-    if rounds is None:
-        return task
-    return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": rounds})})
+    wanted = rounds or task.rounds.count
+    if task.privacy is not None:
+        wanted = releases_within(task.privacy, wanted)
+    return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": wanted})})
 
 
 def not_judged(task: Task, test: WindowSet | None) -> str:
@@ -210,9 +219,10 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
         if asked.ends and record.accepted and (ended := asked.ends.reason(before, state, held)):
             break
     settle(last=True)
+    account = None if task.privacy is None else CentralAccount.after(task.privacy, len(records))
     private = crew.private() if asked.keep_private else {}
     seconds = time.perf_counter() - started
-    return History(tuple(records), held, judged, seconds, private, dict(engine.extra), ended)
+    return History(tuple(records), held, judged, seconds, private, dict(engine.extra), ended, account=account)
 
 
 def alone(
@@ -252,9 +262,8 @@ def each_alone(
     "uplink" is float32, because it needs no codec and must not lose by one. A guided method trains on the
     same labelled windows for each. ``progress`` is called with each device's name before its training.
     """
-    local = _of_rounds(
-        task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": "float32"})}), rounds
-    )
+    exact = {"uplink": task.uplink.model_copy(update={"codec": "float32"}), "privacy": None}
+    local = _of_rounds(task.model_copy(update=exact), rounds)
     spec = registry.method(task.method)
     spec.configure(local)
     site, guide, histories = Site(local, seed), Guide.of(local, labelled, seed), {}

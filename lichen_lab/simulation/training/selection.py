@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from coordinator.selection.history import SelectionHistory
-from coordinator.selection.policies import Policy, SelectionInput, policy
+from coordinator.selection.poisson import policy_of
+from coordinator.selection.policies import Policy, SelectionInput
 from models import registry
 from protocol.frames.headers import UpdateHeader
 from protocol.tasks.task import Task
@@ -39,7 +40,7 @@ class Choice:
 
     @cached_property
     def _policy(self) -> Policy:
-        return policy(self.task.rounds.selection)
+        return policy_of(self.task)
 
     def of(self, round_: int) -> tuple[str, ...]:
         """Sorted names of a round's devices.

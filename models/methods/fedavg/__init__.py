@@ -64,6 +64,7 @@ METHOD = MethodSpec(
     own_parts=(ENCODERS, NETWORKS),
     linear=True,
     misfit=_misfit,
+    clippable=True,
     class_rows=lambda name: "label" if name.startswith("head/fc2.") else "",
     modality_columns=("head/fc1.weight",),
     uplink=Uplink(codec="steps", coarseness=2.5),

@@ -12,6 +12,7 @@ from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.workers.jobs import ExportedBundle, ExportLineage
 from models.aggregation.exact_sums import FixedPointSum
 from models.contract import Blobs, Evaluation, Update
+from models.partials import FoldParts
 from models.tensors import apply, check_names, check_tensor, flatten, shapes, unflatten
 from protocol import messages
 from protocol.errors import LichenError, Transient
@@ -71,6 +72,9 @@ class TinyFold:
 
     def merge(self, other: "TinyFold") -> None:
         self._sum.merge(other._sum)
+
+    def parts(self) -> FoldParts:
+        return {"sum": self._sum}
 
     def close(self) -> Blobs:
         return unflatten(apply(flatten(self._state), self._sum.mean()))

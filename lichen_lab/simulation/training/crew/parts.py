@@ -55,7 +55,8 @@ def site_of(task: Task, seed: int, fleet: list[VirtualDevice], at_once: int) -> 
 def choice_of(task: Task, seed: int, fleet: list[VirtualDevice]) -> Choice | None:
     """Who takes part in a round; None if all devices do in every round."""
     wanted = task.rounds.devices_per_round
-    if wanted is None or wanted >= len(fleet):
+    sampled = task.privacy is not None and task.privacy.rate is not None
+    if not sampled and (wanted is None or wanted >= len(fleet)):
         return None
     trainers = [device.name for device in fleet if device.role != PROTOTYPE]
     return Choice(task, [device.name for device in fleet], trainers, seed)

@@ -1,0 +1,1 @@
+"""Central differential privacy at the coordinator: the noise's secret, and the account of versions."""

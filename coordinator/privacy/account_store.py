@@ -1,0 +1,53 @@
+"""The account of privacy of each version: part of its lineage, written with it."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from coordinator.storage import schema
+from coordinator.storage.database import Database
+from models.privacy.accountant import releases_within
+from models.privacy.central_account import CentralAccount
+from protocol.tasks.task import Task
+
+
+def account_of(task: Task, version: int) -> CentralAccount | None:
+    """The account after a version, each of which since 0 is one release; None: the task has no ``[privacy]``.
+
+    Not on an event loop: sampling takes a second.
+
+    Raises:
+        Misconfigured: the accountant's package is not installed.
+    """
+    return None if task.privacy is None else CentralAccount.after(task.privacy, version)
+
+
+def why_last(task: Task, version: int) -> str:
+    """Why no version may follow this one, in words; empty: one may. As :func:`account_of`."""
+    privacy = task.privacy
+    if privacy is None or releases_within(privacy, version + 1) > version:
+        return ""
+    return f"one more version would exceed privacy.max_epsilon = {privacy.max_epsilon:g}"
+
+
+class AccountStore:
+    """Reads and writes the accounts of one task."""
+
+    def __init__(self, store: Database) -> None:
+        self._store = store
+
+    def write(self, version: int, account: CentralAccount) -> None:
+        """Write a version's account, within its transaction."""
+        self._store.put(schema.privacy, version=version, account=account.as_json())
+
+    def read(self, version: int) -> dict[str, Any] | None:
+        """The account of a version as JSON values; None: it has none."""
+        found = accounts(self._store, [version])
+        return found.get(version)
+
+
+def accounts(store: Database, versions: list[int]) -> dict[int, dict[str, Any]]:
+    """The accounts of some versions, as JSON values."""
+    table = schema.privacy
+    rows = store.rows(sa.select(table).where(table.c.version.in_(versions)))
+    return {row["version"]: row["account"] for row in rows}

@@ -1,0 +1,103 @@
+"""What does not go with a table ``[privacy]``, and what the table promises, before a task runs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from models.privacy.accountant import releases_within
+from models.privacy.central_account import CentralAccount
+from models.privacy.noisy_fold import sigma_trouble
+from models.spec import MethodSpec
+from protocol.cohort import MAX_MEMBERS
+from protocol.errors import Misconfigured
+from protocol.tasks.folding import Privacy
+from protocol.tasks.task import Task
+
+
+def privacy_problems(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
+    """What of the task would make the account wrong, each in words with its key.
+
+    Raises:
+        Misconfigured: the accountant's package is not installed.
+    """
+    privacy = task.privacy
+    if privacy is None:
+        return
+    if spec.guided:
+        yield f"[privacy]: method {spec.name!r} weighs devices by their updates, and one decides about others"
+    elif not spec.clippable:
+        yield f"[privacy]: method {spec.name!r}: its updates have parts that one clip does not cover"
+    if task.robust.fold != "mean":
+        yield (
+            f"robust.fold = {task.robust.fold!r}: with [privacy] only a mean has a known bound of what one "
+            "device "
+            'changes: leave it at "mean"; clip and check of norms bound each device'
+        )
+    if "outlier_factor" in task.robust.model_fields_set and task.robust.outlier_factor:
+        yield (
+            "robust.outlier_factor: with [privacy] no update may decide whether another counts; leave it "
+            "out (the "
+            "screen is off, and updates beyond the clip are refused)"
+        )
+    if trouble := sigma_trouble(privacy):
+        yield f"privacy: {trouble}"
+    if privacy.rate is not None:
+        yield from _sampling_problems(task, privacy, privacy.rate)
+    if privacy.max_epsilon is not None and not releases_within(privacy, 1):
+        once = CentralAccount.after(privacy, 1)
+        yield (
+            f"privacy.max_epsilon = {privacy.max_epsilon:g}: no version fits into it ({once.words}); more "
+            "noise_multiplier makes epsilon smaller"
+        )
+
+
+def _sampling_problems(task: Task, privacy: Privacy, rate: float) -> Iterator[str]:
+    rounds = task.rounds
+    for key, wanted in (("devices_per_round", None), ("quorum", 1.0), ("min_devices", 1)):
+        if getattr(rounds, key) != wanted:
+            yield (
+                f'rounds.{key}: with privacy.sampling = "poisson" each device takes part by chance alone, '
+                "and a "
+                "limit on their number would make one depend on another; leave it out"
+            )
+    if "selection" in rounds.model_fields_set:
+        yield (
+            f'rounds.selection = {rounds.selection!r}: with privacy.sampling = "poisson" each device takes '
+            "part with "
+            "probability privacy.rate; leave it out"
+        )
+    if (expected := rate * (privacy.devices or 0)) > MAX_MEMBERS / 2:
+        yield (
+            f"privacy.rate times privacy.devices is {expected:.0f}; an offer names at most {MAX_MEMBERS} "
+            "devices, and "
+            f"a sample must be below {MAX_MEMBERS // 2} on average"
+        )
+
+
+def require_privacy(task: Task, spec: MethodSpec[Any]) -> None:
+    """Check a task's table ``[privacy]``.
+
+    Raises:
+        Misconfigured: something does not go with it; the message names all of it.
+    """
+    if found := list(privacy_problems(task, spec)):
+        raise Misconfigured("; ".join(found))
+
+
+def promise(task: Task) -> str:
+    """What the table promises for the planned rounds, in words; empty: the task has none.
+
+    Raises:
+        Misconfigured: the accountant's package is not installed.
+    """
+    privacy = task.privacy
+    if privacy is None:
+        return ""
+    planned = task.rounds.count
+    rounds = releases_within(privacy, planned)
+    words = CentralAccount.after(privacy, rounds).words
+    if rounds < planned:
+        words += f"; privacy.max_epsilon ends the rounds there, before {planned}"
+    if privacy.rate is not None and privacy.devices is not None:
+        expected = privacy.rate * privacy.devices
+        words += f"; {expected:g} of {privacy.devices} devices take part in a round on average"
+    return words

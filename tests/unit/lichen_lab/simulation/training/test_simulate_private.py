@@ -1,0 +1,73 @@
+"""Simulated private rounds: FedAvg with its own client, the agent's clipping, the coordinator's noise."""
+
+import numpy as np
+import pytest
+
+from lichen_lab.simulation.training.runner import simulate
+from models.privacy.central_account import CentralAccount
+from models.privacy.clipping import norm_of
+from models.tensors import flatten
+from protocol.frames.frame import decode_frame, encode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.frames.tensors import Codec, encode
+from protocol.tasks.folding import Privacy
+from protocol.tasks.rounds import Rounds
+from tests.support.lab.simulated import task, windows
+
+DEVICES = {f"d{n}": windows(40, n) for n in range(6)}
+MILD = Privacy(clip=1.0, noise_multiplier=0.01)
+
+
+def private(privacy: Privacy | None, count: int = 2):
+    return task(method="fedavg", privacy=privacy, rounds=Rounds(count=count))
+
+
+def values(state) -> np.ndarray:
+    return np.concatenate([x.ravel() for x in flatten(state).values()])
+
+
+def test_updates_are_clipped_noise_is_added_and_the_account_is_reported() -> None:
+    norms: list[float] = []
+    history = simulate(
+        private(MILD),
+        DEVICES,
+        windows(60, 99),
+        1,
+        watch=lambda _, got: norms.extend(norm_of(u.tensors) for u in got),
+    )
+    assert len(norms) == 12
+    assert 0.9 < max(norms) <= 1.0
+    assert all(not record.refused for record in history.rounds)
+    assert history.account == CentralAccount.after(MILD, 2)
+    again = simulate(private(MILD), DEVICES, None, 1)
+    np.testing.assert_array_equal(values(again.state), values(history.state))
+    # the noise is there: only its amount differs
+    other = simulate(private(MILD.model_copy(update={"noise_multiplier": 0.02})), DEVICES, None, 1, rounds=1)
+    one = simulate(private(MILD), DEVICES, None, 1, rounds=1)
+    difference = values(other.state) - values(one.state)
+    assert 0.5 < difference.std() / (5**0.5 * 0.01 / 6) < 2.0
+
+
+def test_a_sample_takes_part_by_chance_and_rounds_end_at_the_limit() -> None:
+    poisson = Privacy(
+        clip=1.0, noise_multiplier=1.0, sampling="poisson", rate=0.4, devices=6, max_epsilon=6.0
+    )
+    history = simulate(private(poisson, 50), DEVICES, None, 3)
+    assert 1 < len(history.rounds) < 50
+    assert history.account is not None
+    assert history.account.epsilon <= 6.0 < CentralAccount.after(poisson, len(history.rounds) + 1).epsilon
+    counts = [len(record.accepted) for record in history.rounds]
+    assert len(set(counts)) > 1
+
+
+@pytest.mark.parametrize("lie", [1.001, 50.0])
+def test_a_device_that_lies_about_its_clip_is_refused_and_the_round_goes_on(lie: float) -> None:
+    def longer(frame: bytes, _round: int) -> bytes:
+        header, tensors = decode_frame(frame, UpdateHeader)
+        factor = np.float32(lie / norm_of(tensors))
+        return encode_frame(header, {name: encode(x * factor, Codec.FLOAT32) for name, x in tensors.items()})
+
+    [record] = simulate(private(MILD, 1), DEVICES, None, 1, tamper={"d2": longer}).rounds
+    assert list(record.refused) == ["d2"]
+    assert "privacy.clip is 1, to which the device must scale it" in record.refused["d2"]
+    assert len(record.accepted) == 5
