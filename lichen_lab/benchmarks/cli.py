@@ -82,14 +82,14 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
 
 _STUDIES = {
     "qqr": "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
-    "av_mnist, bits_noisy, both, literal, literal_tune, rates, sweeps, tune, which run only when named.",
+    "av_mnist, beyond, bits_noisy, both, literal, literal_tune, rates, sweeps, tune, if named.",
     "disentafl": "table, equal, ablation, bytes, cost; and losses, shapes, rho, domains, widths, options, "
     "tune, which run only when named.",
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
-    "protocol_others, protocol_missing, protocol_lstm, pairs, pairs_short, rivals, weights, dsads, scarce, "
+    "protocol_others, protocol_missing, protocol_lstm, pairs, beyond, rivals, weights, dsads, scarce, "
     "protocol_tune, rivals_tune, tune, if named.",
-    "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and clients, controls, denoisers, "
-    "fixed_weights, full, noise, steps, tune, which run only when named.",
+    "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and beyond, clients, controls, "
+    "denoisers, fixed_weights, full, noise, steps, tune, which run only when named.",
     "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",
 }
 """Benchmark with parts -> list of parts."""

@@ -71,3 +71,21 @@ CLIENTS: Final = Part(
     by_default=False,
     seeds=(0,),
 )
+BEYOND: Final = Part(
+    name="beyond",
+    place=15,
+    title="one step beyond the paper: a fusion that begins at zero, five seeds",
+    variants=tuple(
+        Line(
+            title,
+            v.spec(*v.PLACES[v.OURS], conditions=conditions, fusion=fusion),
+            f"{under}, five seeds",
+        )
+        for under, conditions in ((UNDER, {}), (UNEVEN, {"uneven": ALPHA}))
+        for title, fusion in ((v.OURS, v.FUSION), (WEIGHTED, "weighted"))
+    ),
+    versus=((v.OURS, WEIGHTED),),
+    by_default=False,
+    seeds=(0, 1, 2, 3, 4),
+)
+"""The paper's fusion is ``weighted``."""

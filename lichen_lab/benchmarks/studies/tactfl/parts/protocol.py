@@ -182,9 +182,9 @@ PAIRS: Final = Part(
 _SHORT: Final = 50
 """Rounds after which the paper's pieces gain nothing more on UCI-HAR (``by_round`` of the first seed)."""
 BEYOND: Final = Part(
-    name="pairs_short",
+    name="beyond",
     place=2,
-    title=f"{_SHORT} rounds of the paper's batches, five seeds: each modality contrasted with itself, too",
+    title=f"one step beyond the paper: each modality with itself, too; {_SHORT} rounds, five seeds",
     variants=lines(
         at,
         (v.TACTFL_PLAIN, v.TACTFL_PLAIN_TUNED, v.TACTFL_SELF, v.TACTFL_SELF_TUNED),
