@@ -1,8 +1,9 @@
 """The tensors that a device keeps for itself, and their use in its own predictions. NumPy only.
 
-``last_layer = "private"``: each decoder's last layer is the device's own, and never leaves it.
-``"interpolated"``: it is sent, and the device predicts with a blend. ``own_share``: likewise all the other
-weights. ``aggregate = "kd"``: all weights are its own; the fleet shares features alone.
+``last_layer = "private"``: each decoder's last layer is the device's own, and never leaves it. ``"sent"``: it
+is the device's own, too, and a copy is sent for those that have none. ``"interpolated"``: it is sent, and the
+device predicts with a blend. ``own_share``: likewise all the other weights. ``aggregate = "kd"``: all weights
+are its own; the fleet shares features alone.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,9 @@ def share_of_own(config: DisentAflConfig, part: str) -> float:
         return 1.0
     if part != "last":
         return config.own_share
-    return {"private": 1.0, "interpolated": config.last_share, "shared": 0.0}[config.last_layer]
+    if config.last_layer == "interpolated":
+        return config.last_share
+    return 0.0 if config.last_layer == "shared" else 1.0
 
 
 def begun(config: DisentAflConfig, state: Blobs, private: Mapping[str, FloatArray]) -> Blobs:

@@ -42,6 +42,26 @@ def test_an_interpolated_last_layer_travels_is_kept_and_every_round_begins_with_
     assert second.tensors[name].tobytes() == again.tensors[name].tobytes()
 
 
+def test_a_last_layer_that_is_sent_trains_as_a_private_one_and_the_fleet_gets_its_values():
+    results = {}
+    for last_layer in ("private", "sent"):
+        task = small(last_layer=last_layer, keep_moments=False)
+        held, windows = on(task, whole(task), ALL), learnable(task)
+        first = train(task, windows, held)
+        results[last_layer] = held, train(task, windows, held, first.private, round_=2)
+    (_, private), (held, sent) = results.values()
+    assert {n: t.tobytes() for n, t in private.private.items()} == {
+        n: t.tobytes() for n, t in sent.private.items()
+    }
+    assert sent.tensors.keys() - private.tensors.keys() == {
+        f"last/{target}/fc.{of}" for target in ALL.targets for of in ("weight", "bias")
+    }
+    name = "last/label/fc.weight"
+    np.testing.assert_allclose(
+        sent.private[name], held["last/label"][name] + sent.tensors[name], rtol=1e-6, atol=1e-6
+    )
+
+
 def test_a_shared_last_layer_stays_nowhere_else():
     task = small(last_layer="shared", keep_moments=False)
     result = train(task, learnable(task), on(task, whole(task), ALL))
