@@ -76,7 +76,7 @@ class KeyAuthority:
         from cryptography.hazmat.primitives.asymmetric.ec import ECDSA  # noqa: PLC0415
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
 
-        name, key = _holder(self.certificates, certificate)
+        name, key = certificate_holder(self.certificates, certificate)
         if name != device:
             raise Refused(
                 Reason.UNTRUSTED, f"the keys of device {device!r} come with a certificate of {name!r}"
@@ -90,7 +90,7 @@ class KeyAuthority:
 
 
 @lru_cache(maxsize=4096)
-def _holder(authority: tuple[bytes, ...], certificate: bytes) -> tuple[str, Any]:
+def certificate_holder(authority: tuple[bytes, ...], certificate: bytes) -> tuple[str, Any]:
     """Name and public key in a certificate of this authority; the same ones come in every round."""
     from cryptography import x509  # noqa: PLC0415 - see the module
     from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm  # noqa: PLC0415

@@ -44,7 +44,7 @@ def message_bytes(frame: bytes, chunk_bytes: int = 65536) -> int:
     return total
 
 
-def _learned(task: Task, count: int = 128) -> tuple[VirtualDevice, ClientContext, LocalResult]:
+def learned(task: Task, count: int = 128) -> tuple[VirtualDevice, ClientContext, LocalResult]:
     """A device of this task after one round of training."""
     client = registry.method(task.method).client()
     device = VirtualDevice(_DEVICE, Fixed(noise_windows(task, count)))
@@ -66,7 +66,7 @@ def _codec_rows(dataset: str, task: Task, codec: Codec, repeats: int) -> list[Re
     """One full update at that codec: bytes, share of float32, milliseconds to write and to read."""
     started = time.perf_counter()
     task = task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": codec.value})})
-    device, context, result = _learned(task)
+    device, context, result = learned(task)
     model = sum(4 * values.size for name, values in result.tensors.items() if name not in result.codecs)
 
     def write() -> bytes:
@@ -89,7 +89,7 @@ def _prototype_rows(task: Task, bits: int) -> list[ResultRow]:
     """An update with only the prototypes of all classes and modalities."""
     started = time.perf_counter()
     task = task.model_copy(update={"config": {**task.config, "upload": "prototypes", "prototype_bits": bits}})
-    device, context, result = _learned(task)
+    device, context, result = learned(task)
     frame = device.pack(context, device.labelled(1), result, digest(b"base"))
     payload = sum(len(tensor.data) for tensor in open_frame(frame, UpdateHeader)[1].values())
     seconds, setting = time.perf_counter() - started, f"{bits} bit, prototypes only"

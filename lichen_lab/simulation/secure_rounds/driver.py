@@ -223,11 +223,16 @@ class SimulatedCoordinator:
                 yield from ((one, self.book.survivors_for(self.state, one)) for one in self.state.survivors)
             case OpenSum():
                 try:
-                    self.total_N = self._opened()
+                    self.total_N = self.opened()
                 except Refused as refused:
                     yield from self.take(SumSpoilt(refused.detail))
 
-    def _opened(self) -> Words:
+    def opened(self) -> Words:
+        """The sum of the survivors' vectors, without masks.
+
+        Raises:
+            Refused: a share is forged.
+        """
         bits = self.rules.options.ring_bits
         total_N = zeros(self.size, bits)
         for device in self.state.survivors:
