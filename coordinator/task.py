@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.privacy.promise import require_privacy
+from coordinator.secure_aggregation.task_check import require_secure
 from coordinator.selection.policies import policy
 from coordinator.workers import backbones
 from models import packages
@@ -38,6 +39,11 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     wrong = problems(task)
     if wrong:
         raise Misconfigured("\n".join(f"{settings.task}: {words}" for words in wrong))
+    if task.secure_aggregation is not None:
+        raise Misconfigured(
+            f"{settings.task}: [secure_aggregation]: the daemons of this release do not run secure rounds "
+            "yet; `lichen simulate` trains such a task. Leave the table out to start"
+        )
     if packages.is_own_method(task) and settings.compute.ray:
         raise Misconfigured(
             f"{settings.task}: method {task.method!r} is of a package, which the nodes of a cluster do not "
@@ -76,6 +82,7 @@ def problems(task: Task) -> list[str]:
             lambda: _check_size(task, spec),
             lambda: spec.require_labelled(task),
             lambda: require_privacy(task, spec),
+            lambda: require_secure(task, spec),
             *checks,
         ]
     )
@@ -87,7 +94,7 @@ def _complaints(checks: Iterable[Callable[[], object]]) -> list[str]:
         try:
             check()
         except Misconfigured as error:
-            found.append(str(error))
+            found += str(error).splitlines()
     return found
 
 

@@ -59,10 +59,8 @@ class MethodSpec(Generic[C]):
     noise: Callable[[Any], float] = lambda _config: 0.0
     """Noise multiplier of differential privacy for single windows under a config, in sensitivities; 0: none.
     With noise the method charges each release to the account of ``models/privacy/account.py``."""
-
     bounded: tuple[str, ...] = ()
     """First words of names of blobs whose updates the server bounds by itself: the screen skips them."""
-
     in_groups: bool = False
     """Devices of a simulation can train at once: the client is a
     :class:`models.training.group_client.GroupClient`."""
@@ -119,6 +117,8 @@ class MethodSpec(Generic[C]):
     """Supports networks of one linear layer, which devices train without torch: there is a ``linear.py``."""
     misfit: Callable[[Any, Task], str] = lambda _config, _task: ""
     """What in the options does not fit the task's classes and modalities, in words; empty: all does."""
+    summed: bool = False
+    """Supports ``[secure_aggregation]``: without ``task.robust`` all parts of its fold are sums."""
     clippable: bool = False
     """Supports ``[privacy]``: its folds are exact sums of updates' tensors, and nothing else."""
     class_rows: Callable[[str], str] = lambda _tensor: ""

@@ -122,8 +122,9 @@ def screen_round(
                 found[entry.device] = (known or {}).get(entry.digest) or update_norms(entry.read(limits))
         except Refused as refused:
             lost[entry.device] = refused
-    # with [privacy] no device may decide whether others count: the check of norms bounds each
-    factor = 0.0 if task.privacy else task.robust.outlier_factor
+    # with [privacy] no device may decide whether others count: the check of norms bounds each; of a secure
+    # round nobody sees a single update
+    factor = 0.0 if task.privacy or task.secure_aggregation else task.robust.outlier_factor
     verdict = screen(found, before, factor)
     if lost := lost | verdict.lost:
         raise UnusableUpdates(lost)

@@ -14,11 +14,13 @@ from models.materials import Material
 from models.privacy.clipping import TOLERANCE, norm_of, within
 from protocol.errors import Reason, Refused
 from protocol.frames.error_feedback import all_with_error_carry
+from protocol.frames.fixed_point import all_rounded, rounded
 from protocol.frames.frame import compressed, encode_frame
 from protocol.frames.headers import UpdateHeader
-from protocol.frames.tensors import Codec, Encoded, decode, encode
+from protocol.frames.tensors import Codec, Encoded, decode, encode, encode_steps
 from protocol.frames.together import groups_of, joined
 from protocol.messages import Offer
+from protocol.tasks.folding import SecureAggregation
 from protocol.tasks.task import Task
 
 Residuals = dict[str, NDArray[np.float32]]
@@ -60,6 +62,9 @@ def encode_update(
         # another shape: the network has changed since
         if task.uplink.error_carry and name in carry and carry[name].shape == tensor.shape
     }
+    secure = task.secure_aggregation
+    if secure is not None:
+        result = replace(result, weight=min(result.weight, secure.heaviest))
     if task.privacy is None:
         tensors, left = _encoded(task, result, result.tensors, before)
     else:
@@ -76,6 +81,12 @@ def _encoded(
 ) -> tuple[dict[str, Encoded], Residuals]:
     """A result's tensors with these values, encoded, and the error of those without a codec of their own."""
     rest = {name: tensor for name, tensor in values.items() if name not in result.codecs}
+    if task.secure_aggregation is not None:
+        return _on_grid(task.secure_aggregation, result, values, before)
+    if task.uplink.fraction_bits is not None:
+        made, left = all_rounded(rest, before, task.uplink.fraction_bits, task.uplink.level)
+        own = {name: encode(x, result.codecs[name]) for name, x in values.items() if name not in rest}
+        return {**_in_steps(made, task.uplink.fraction_bits), **own}, left
     tensors, left = all_with_error_carry(
         rest,
         before,
@@ -85,6 +96,29 @@ def _encoded(
     for name in values.keys() - rest.keys():
         tensors[name] = encode(values[name], result.codecs[name], coarseness=task.uplink.coarseness)
     return tensors, left
+
+
+def _on_grid(
+    options: SecureAggregation, result: LocalResult, values: Residuals, before: Residuals
+) -> tuple[dict[str, Encoded], Residuals]:
+    """All tensors rounded to the steps of a secure round; what has a codec of its own has no error carry."""
+    rest = {name: tensor for name, tensor in values.items() if name not in result.codecs}
+    made, left = all_rounded(rest, before, options.fraction_bits, options.level)
+    for name in values.keys() - rest.keys():
+        largest = float(np.abs(values[name]).max(initial=0.0))
+        if largest > options.level * 2.0**-options.fraction_bits:
+            raise Refused(
+                Reason.OUT_OF_BOUNDS,
+                f"tensor {name!r} has a value of magnitude {largest:.6g}; secure_aggregation.bound is "
+                f"{options.bound:g}, and this tensor cannot be cut",
+            )
+        made[name] = rounded(values[name], options.fraction_bits, options.level)
+    return _in_steps(made, options.fraction_bits), left
+
+
+def _in_steps(tensors: Residuals, fraction_bits: int) -> dict[str, Encoded]:
+    """Rounded tensors, exactly."""
+    return {name: encode_steps(tensor, 2.0**-fraction_bits) for name, tensor in tensors.items()}
 
 
 def _clipped(

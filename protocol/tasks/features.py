@@ -34,6 +34,7 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "encoder:text": "0.1.0",
         "packages": "0.1.0",
         "privacy": "0.1.0",
+        "secure_aggregation": "0.1.0",
         "backbone": "0.1.0",
         "network:linear": "0.1.0",
         "modality:sound": "0.1.0",
@@ -63,6 +64,8 @@ def needed(task: Task) -> tuple[str, ...]:
         names.add("context")
     if task.privacy is not None:
         names.add("privacy")
+    if task.secure_aggregation is not None:
+        names.add("secure_aggregation")
     if task.packages:
         names.add("packages")
     if task.network.kind == LINEAR:

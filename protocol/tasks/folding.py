@@ -1,13 +1,11 @@
 """Options of a task: how a round's updates become the next version."""
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from protocol.base import Wire
-
-MAX_LEVEL: Final = 1 << 23
-"""Largest magnitude of a number: its product with a power of two is exact in float32."""
+from protocol.tasks.links import MAX_LEVEL
 
 
 class Aggregator(Wire):

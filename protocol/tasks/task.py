@@ -1,7 +1,6 @@
 """The task: what a fleet learns. Written as ``task.toml``, announced retained on ``b/task``.
 
-The method's options are an opaque table here; the method checks them with its config model
-(``models.registry``), so a new method needs no change in the protocol.
+The method checks its options itself (``models.registry``): a new one needs no change here.
 """
 
 from typing import Annotated, Final, Literal, Self
@@ -9,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from protocol.base import Label, Name, Wire
-from protocol.tasks.folding import Aggregator, Privacy, Robust
+from protocol.tasks.folding import Aggregator, Privacy, Robust, SecureAggregation
 from protocol.tasks.holdout import Holdout
 from protocol.tasks.kinds import (
     KINDS,
@@ -48,8 +47,7 @@ class Modality(Wire):
     kind: Annotated[ModalityKind, Field(exclude_if=lambda kind: kind == "stream")] = "stream"
     """Streams and sound are samples on a grid; of images, vectors and texts a window holds the newest one."""
     channels: Annotated[int, Field(ge=1, le=4096)]
-    """Of one sample or pixel; the size of a vector; the number of buckets that n-grams of a text are counted
-    in."""
+    """Of one sample or pixel; size of a vector; number of buckets in which n-grams of a text are counted."""
     height: Annotated[int, Field(ge=1, le=2048)] | None = None
     """Rows of an image."""
     width: Annotated[int, Field(ge=1, le=2048)] | None = None
@@ -171,6 +169,8 @@ class Task(Wire):
     holdout: Holdout = Holdout()
     privacy: Annotated[Privacy | None, Field(exclude_if=lambda one: one is None)] = None
     """Clipping and noise that protect single devices."""
+    secure_aggregation: Annotated[SecureAggregation | None, Field(exclude_if=lambda one: one is None)] = None
+    """Rounds in which no single update is seen."""
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """Options of the method, checked by its config model."""
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0

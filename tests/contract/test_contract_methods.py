@@ -253,7 +253,9 @@ def test_robust_folds_leave_alone_what_nobody_sent(spec, fleet, robust):
 @pytest.mark.parametrize("stage", ["keys", "masked", "unmask"])
 def test_a_fold_of_masked_updates_has_the_bytes_of_the_plain_fold_of_the_survivors(spec, fleet, stage):
     task, state, updates = fleet
-    if unsummed_part(spec.server().open(task, 1, state)):
+    part = unsummed_part(spec.server().open(task, 1, state))
+    assert spec.summed == (not part), "say it in METHOD: secure rounds are refused or taken by it"
+    if part:
         pytest.skip(f"{spec.name}: not a sum; see test_a_fold_that_is_no_sum_is_refused_in_words")
     rounded = [on_grid(update) for update in updates]
     masked = masked_fold(spec, task, state, rounded, {stage: ["d3"]})

@@ -144,6 +144,7 @@ METHOD = MethodSpec(
     "Federated Learning, AAAI 2024",
     config=DisentAflConfig,
     class_rows=lambda name: name.split("/")[1] if name.startswith("last/") else "",
+    summed=True,
     needs_labels=True,
     symbols={
         "M": "inputs (task.input_names)",

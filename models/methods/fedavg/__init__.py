@@ -57,6 +57,7 @@ METHOD = MethodSpec(
     "AISTATS 2017; Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020; Li et al., "
     "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021",
     config=FedAvgConfig,
+    summed=True,
     needs_labels=True,
     augments=True,
     in_groups=True,

@@ -145,6 +145,7 @@ METHOD = MethodSpec(
     paper="Wang et al., Mitigating Modality Quantity and Quality Imbalance in Multimodal Online Federated "
     "Learning",
     config=QqrConfig,
+    summed=True,
     needs_labels=True,
     prototype_role=True,
     augments=True,

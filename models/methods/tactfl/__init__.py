@@ -135,6 +135,7 @@ METHOD = MethodSpec(
     paper="Sun et al., TACTFL: Temporal Contrastive Training for Multi-modal Federated Learning with "
     "Similarity-guided Model Aggregation, BMVC",
     config=TactflConfig,
+    summed=True,
     needs_labels=False,
     guided=True,
     modality_kinds=("stream", "sound"),  # its segments are stretches of time

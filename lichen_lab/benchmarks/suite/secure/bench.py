@@ -196,7 +196,8 @@ def _one_round(
             newcomer.cold = True
         play(coordinator, devices, gone)
         if coordinator.state.phase is not SecurePhase.DONE:
-            raise Transient(f"the round has failed: {coordinator.state.why}")
+            why = coordinator.state.why
+            raise Transient(f"the round has failed: {why}")
         if gone or not lost:
             begun = time.process_time()
             coordinator.opened()

@@ -1,0 +1,63 @@
+"""Whether a task's rounds can be secure: what compares or shows single updates is refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from models.spec import MethodSpec
+from protocol.errors import Misconfigured
+from protocol.tasks.task import Task
+
+
+def require_secure(task: Task, spec: MethodSpec[Any]) -> None:
+    """Check a task with ``[secure_aggregation]``; any other one passes.
+
+    Raises:
+        Misconfigured: rounds of it cannot be secure; the message names each key, why, and what to write.
+    """
+    if wrong := [f"secure_aggregation: {words}" for words in _troubles(task, spec)]:
+        raise Misconfigured("\n".join(wrong))
+
+
+def _troubles(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
+    options = task.secure_aggregation
+    if options is None:
+        return
+    yield from _of_method(spec)
+    robust, rounds = task.robust, task.rounds
+    if robust.fold != "mean":
+        yield f"robust.fold = {robust.fold!r} compares updates, of which only the sum is seen; write 'mean'"
+    if robust.prototypes != "mean":
+        yield (
+            f"robust.prototypes = {robust.prototypes!r} compares updates, of which only the sum is seen; "
+            "write 'mean'"
+        )
+    if "outlier_factor" in robust.model_fields_set and robust.outlier_factor:
+        yield (
+            f"robust.outlier_factor = {robust.outlier_factor:g} measures single updates, which nobody sees; "
+            "leave it out (devices cut values at secure_aggregation.bound)"
+        )
+    if rounds.selection == "bandit":
+        yield (
+            "rounds.selection = 'bandit' needs each device's loss, which no secure round reports; use "
+            "'coverage' or 'uniform'"
+        )
+    if rounds.min_devices < options.min_devices:
+        yield (
+            f"rounds.min_devices = {rounds.min_devices} would open rounds whose sum is never made; write "
+            f"{options.min_devices} (secure_aggregation.min_devices) or more"
+        )
+    if rounds.devices_per_round is not None and (trouble := options.room_trouble(rounds.devices_per_round)):
+        yield f"rounds.devices_per_round: {trouble}"
+    if task.privacy is not None:
+        yield "the noise of [privacy] is added to plain updates; leave one of the two tables out"
+
+
+def _of_method(spec: MethodSpec[Any]) -> Iterator[str]:
+    """What a method does with single updates."""
+    name = f"method {spec.name!r}"
+    if not spec.summed:
+        yield f"{name}: its fold is not a sum of whole numbers of one shape"
+    if spec.guided:
+        yield f"{name} evaluates each update on the coordinator's labelled windows, and nobody sees one"
+    if spec.routed:
+        yield f"{name} chooses a device's bundle by the message of its update, which nobody sees"

@@ -1,0 +1,110 @@
+"""What does not go with ``[secure_aggregation]`` is refused before a task runs, in words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.task import load_task, problems
+from protocol.errors import Misconfigured
+from protocol.tasks.features import needed
+from protocol.tasks.folding import Privacy, Robust, SecureAggregation
+from protocol.tasks.links import Uplink
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Task
+from tests.support.tasks import sensors, small_task, stream, task_toml
+
+ENOUGH = Rounds(min_devices=5)
+
+
+def a_task(secure: dict[str, Any] | None = None, **fields: Any) -> Task:
+    given = {"method": "fedavg", "rounds": ENOUGH, **fields}
+    table = SecureAggregation.model_validate(secure or {})
+    return small_task(sensors(a=(1, 20.0)), "ab", secure_aggregation=table, **given)
+
+
+def test_a_device_must_know_the_table() -> None:
+    assert "secure_aggregation" in needed(a_task())
+    assert "secure_aggregation" not in needed(a_task().model_copy(update={"secure_aggregation": None}))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "qqr"])
+@pytest.mark.parametrize("secure", [{}, {"weights": "samples", "ring_bits": 48}, {"identities": "none"}])
+def test_a_sound_task_has_no_problems(method: str, secure: dict[str, Any]) -> None:
+    assert problems(a_task(secure, method=method)) == []
+    assert problems(a_task(secure, method=method, robust=Robust(outlier_factor=0))) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"robust": Robust(fold="median")}, "robust.fold = 'median' compares updates"),
+        ({"robust": Robust(fold="clip")}, "robust.fold = 'clip' compares updates"),
+        ({"robust": Robust(prototypes="geometric_median")}, "robust.prototypes = 'geometric_median' comp"),
+        ({"robust": Robust(outlier_factor=3.0)}, "robust.outlier_factor = 3 measures single updates"),
+        ({"rounds": Rounds(min_devices=5, selection="bandit")}, "rounds.selection = 'bandit' needs each"),
+        ({"rounds": Rounds(min_devices=4)}, "rounds.min_devices = 4 would open rounds whose sum is never"),
+        ({"privacy": Privacy(clip=1.0, noise_multiplier=4.0)}, "the noise of [privacy] is added to plain"),
+        ({"method": "disentafl"}, "method 'disentafl' chooses a device's bundle by the message"),
+        (
+            {"rounds": Rounds(min_devices=5, devices_per_round=8192)},
+            "rounds.devices_per_round: a sum over 8192 devices does not fit ring_bits = 32: with bound",
+        ),
+    ],
+)
+def test_what_would_show_or_compare_single_updates_is_named(fields: dict[str, Any], words: str) -> None:
+    [found] = problems(a_task(**fields))
+    assert found.startswith("secure_aggregation: ")
+    assert words in found
+    without = a_task(**fields).model_copy(update={"secure_aggregation": None})
+    assert problems(without) == []
+
+
+def test_every_problem_is_named_at_once() -> None:
+    wrong = a_task(robust=Robust(fold="median", outlier_factor=2), rounds=Rounds(selection="bandit"))
+    assert len(problems(wrong)) == 4
+
+
+@pytest.mark.parametrize(
+    ("secure", "words"),
+    [
+        ({"ring_bits": 16}, "a sum over 5 devices does not fit ring_bits = 16"),
+        ({"fraction_bits": 23, "bound": 4}, "bound = 4 with fraction_bits = 23 is 33554432 steps"),
+        ({"fraction_bits": 0, "bound": 0.5}, "is 0 steps"),
+        ({"weights": "samples", "max_weight": 4096}, "weights up to 4096 there is room for 1"),
+        ({"min_devices": 2}, "greater than or equal to 3"),
+        ({"max_lost": 0.5}, "less than or equal to 0.4"),
+        ({"ring_bits": 20}, "16, 24, 32, 48 or 64"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused_when_the_task_is_read(
+    secure: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValidationError) as found:
+        a_task(secure)
+    assert words in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("uplink", "words"),
+    [
+        ({"fraction_bits": 8}, 'fraction_bits is an option of codec = "steps"'),
+        ({"codec": "steps", "bound": 1.0}, "bound is an option beside fraction_bits"),
+        ({"codec": "steps", "fraction_bits": 23, "bound": 2.0}, "is 16777216 steps"),
+    ],
+)
+def test_a_fixed_step_is_an_option_of_the_codec_steps(uplink: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError) as found:
+        Uplink.model_validate(uplink)
+    assert words in str(found.value)
+
+
+def test_a_coordinator_does_not_start_on_rounds_that_its_daemons_cannot_run(tmp_path: Path) -> None:
+    file = tmp_path / "task.toml"
+    rounds, streams = {"min_devices": 5}, {"a": stream(1, 20.0)}
+    file.write_text(task_toml(method="fedavg", rounds=rounds, streams=streams) + "\n[secure_aggregation]\n")
+    settings = CoordinatorSettings.model_validate({"fleet": "f", "state_dir": tmp_path / "s", "task": file})
+    with pytest.raises(Misconfigured, match="do not run secure rounds yet"):
+        load_task(settings)
