@@ -17,6 +17,13 @@ EXTRA: Final = "privacy"
 _LARGE: Final = 100.0
 """Beyond this epsilon nothing is protected: the bound of zCDP is exact enough, and immediate."""
 _STEPS: Final = 200
+_GROWTH: Final = 1.4
+_NEAR: Final = 1.1
+"""Of the search for a number of releases: how it is extrapolated, and from where on it is halved."""
+_HOPELESS: Final = 300.0
+_LEAST_NOISE: Final = 0.1
+"""Beyond these, distributions of losses are large or do not fit into memory, and the bound without sampling
+says enough."""
 _COARSE: Final = 1e-3
 """Interval of privacy losses in a first composition: it is quick at any epsilon."""
 _FINE: Final = 1e-4
@@ -63,7 +70,7 @@ def poisson_epsilon(noise: float, rate: float, releases: int, delta: float) -> f
         Misconfigured: ``dp-accounting`` is not installed.
     """
     without = gaussian_epsilon(noise, releases, delta)
-    if not releases or without == 0.0:
+    if without == 0.0 or without > _HOPELESS or noise < _LEAST_NOISE:
         return without
     try:
         from dp_accounting import (  # noqa: PLC0415 - scipy is large, and only this needs it
@@ -110,13 +117,15 @@ def releases_within(privacy: Privacy, wanted: int) -> int:
         Misconfigured: as :func:`poisson_epsilon`.
     """
     most = privacy.max_epsilon
-    if most is None or epsilon_after(privacy, wanted) <= most:
+    if most is None or (beyond := epsilon_after(privacy, wanted)) <= most:
         return wanted
     low, high = 0, wanted  # within the limit, and beyond it
     while high - low > 1:
-        middle = (low + high) // 2
-        if epsilon_after(privacy, middle) <= most:
+        # epsilon grows like a power of the number between its root and itself: few steps, each of a second
+        guess = int(high * (most / beyond) ** _GROWTH) if beyond > most * _NEAR else (low + high) // 2
+        middle = min(max(guess, low + 1), high - 1)
+        if (found := epsilon_after(privacy, middle)) <= most:
             low = middle
         else:
-            high = middle
+            high, beyond = middle, found
     return low

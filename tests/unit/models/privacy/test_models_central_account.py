@@ -23,7 +23,7 @@ GRID = [(1.0, 12), (2.0, 1), (5.0, 300), (0.8, 3), (30.0, 2000)]
 
 
 def by_pld(noise: float, releases: int, delta: float, rate: float = 1.0) -> float:
-    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    accountant = PLDAccountant(value_discretization_interval=1e-4 if rate < 1.0 else 1e-3)
     event = dp_accounting.GaussianDpEvent(noise)
     sampled = event if rate == 1.0 else dp_accounting.PoissonSampledDpEvent(rate, event)
     accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, releases))
@@ -31,7 +31,7 @@ def by_pld(noise: float, releases: int, delta: float, rate: float = 1.0) -> floa
 
 
 @pytest.mark.parametrize(("noise", "releases"), GRID)
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8])
+@pytest.mark.parametrize("delta", [1e-3, 1e-8])
 def test_the_closed_form_is_within_a_percent_of_dp_accounting(
     noise: float, releases: int, delta: float
 ) -> None:
@@ -40,9 +40,7 @@ def test_the_closed_form_is_within_a_percent_of_dp_accounting(
     assert found <= epsilon_of(releases * rho_of(noise), delta)  # zCDP's bound holds above
 
 
-@pytest.mark.parametrize(
-    ("noise", "rate", "releases"), [(1.0, 0.1, 100), (0.8, 0.05, 40), (5.0, 0.01, 10_000)]
-)
+@pytest.mark.parametrize(("noise", "rate", "releases"), [(2.0, 0.1, 50), (5.0, 0.01, 10_000)])
 def test_sampling_is_within_a_percent_of_dp_accounting(noise: float, rate: float, releases: int) -> None:
     found = poisson_epsilon(noise, rate, releases, 1e-5)
     assert found == pytest.approx(by_pld(noise, releases, 1e-5, rate), rel=0.01)
@@ -75,11 +73,12 @@ def test_without_sampling_a_replaced_device_counts_twice() -> None:
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_the_limit_is_the_last_version_within_it(*, sampled: bool) -> None:
+    noise = 4.0 if sampled else 20.0
     more = {"sampling": "poisson", "rate": 0.2, "devices": 50} if sampled else {}
-    privacy = Privacy.model_validate({"clip": 1.0, "noise_multiplier": 2.0, "max_epsilon": 5.0, **more})
-    most = releases_within(privacy, 400)
-    assert 0 < most < 400
-    assert epsilon_after(privacy, most) <= 5.0 < epsilon_after(privacy, most + 1)
+    privacy = Privacy.model_validate({"clip": 1.0, "noise_multiplier": noise, "max_epsilon": 1.5, **more})
+    most = releases_within(privacy, 60)
+    assert 0 < most < 60
+    assert epsilon_after(privacy, most) <= 1.5 < epsilon_after(privacy, most + 1)
     assert releases_within(privacy, most - 1) == most - 1
     assert releases_within(privacy.model_copy(update={"max_epsilon": None}), 400) == 400
     assert releases_within(privacy.model_copy(update={"max_epsilon": 1e-3}), 400) == 0
@@ -87,6 +86,8 @@ def test_the_limit_is_the_last_version_within_it(*, sampled: bool) -> None:
 
 def test_hopeless_noise_is_answered_at_once_by_a_bound() -> None:
     assert gaussian_epsilon(0.01, 100_000, 1e-5) == epsilon_of(100_000 * rho_of(0.01), 1e-5)
+    for noise, releases in ((1e-4, 1), (0.09, 1), (0.3, 100_000)):  # else: hundreds of GB
+        assert poisson_epsilon(noise, 0.1, releases, 1e-5) == gaussian_epsilon(noise, releases, 1e-5)
 
 
 def test_the_account_says_unit_neighbours_and_assumption() -> None:

@@ -15,6 +15,7 @@ from lichen_lab.benchmarks.study.part import Part, PartResults
 from lichen_lab.benchmarks.study.run_cache import ENGINE, files_of
 from lichen_lab.benchmarks.study.study import Study, StudyRequest
 from tests.support.lab import disentafl_study, labels_study, mmfed3_study, qqr_study, tactfl_study
+from tests.support.studies import privacy_study
 
 SEEDS = (0, 1, 2)
 MADE_UP: dict[str, Callable[[Any], Any]] = {
@@ -23,6 +24,7 @@ MADE_UP: dict[str, Callable[[Any], Any]] = {
     "tactfl": tactfl_study.made_up,
     "mmfed3_hide": mmfed3_study.made_up,
     "labels": labels_study.made_up,
+    "privacy": privacy_study.made_up,
 }
 
 

@@ -1,0 +1,82 @@
+"""The run of each method of the study, by name: the product's rounds under a table. Imports torch."""
+
+import math
+import time
+from typing import Final
+
+from lichen_lab.benchmarks.result import Say
+from lichen_lab.benchmarks.studies.privacy.fleets import PrivacyFleet
+from lichen_lab.benchmarks.studies.privacy.settings import FEDAVG, PrivacyOutcome, PrivacySetting
+from lichen_lab.simulation.training.runner import RoundRecord, simulate
+from lichen_lab.simulation.training.workers import one_thread
+from models.tensors import flatten
+from protocol.tasks.folding import Privacy
+from protocol.tasks.links import Downlink, Uplink
+from protocol.tasks.network import Encoder, Network
+from protocol.tasks.task import Task
+
+
+def task_of(fleet: PrivacyFleet, setting: PrivacySetting) -> Task:
+    """What the fleet learns, and how it is protected."""
+    task, small = fleet.task, Encoder(kind="cnn1d", width=setting.width, depth=2)
+    encoders = dict.fromkeys(task.modality_names, small)
+    rounds: dict[str, int | str] = {"count": setting.rounds, "patience": 0, "min_windows": 1}
+    if not setting.noise_multiplier:
+        wanted = max(1, round(setting.rate * len(fleet.devices)))
+        rounds |= {"devices_per_round": wanted, "selection": "uniform"}
+    privacy = Privacy(
+        clip=setting.clip,
+        noise_multiplier=setting.noise_multiplier,
+        delta=setting.delta,
+        sampling="poisson",
+        rate=setting.rate,
+        devices=len(fleet.devices),
+    ) if setting.noise_multiplier else None  # fmt: skip
+    return task.model_copy(
+        update={
+            "method": FEDAVG,
+            "network": Network(encoders=encoders, feature_dim=setting.features, hidden_dim=setting.features),
+            "rounds": task.rounds.model_copy(update=rounds),
+            "uplink": Uplink(codec="int8"),
+            "downlink": Downlink(),
+            "privacy": privacy,
+            "config": {"weigh_by": "equal", "lr_decay": 1.0, **setting.config},
+        }
+    )
+
+
+def train(fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say) -> PrivacyOutcome:
+    """Make a run.
+
+    Raises:
+        Misconfigured: an option of the method is wrong.
+    """
+    task, began = task_of(fleet, setting), time.process_time()
+
+    def told(record: RoundRecord) -> None:
+        tell(f"round {record.round} of {setting.rounds}")
+
+    with one_thread():
+        history = simulate(
+            task, fleet.devices, fleet.test, seed, evaluate_every=setting.rounds, progress=told
+        )
+    judged, account = history.evaluation, history.account
+    if judged is None:
+        raise ValueError("a fleet without test windows")
+    values = sum(tensor.size for tensor in flatten(history.state).values())
+    share = setting.noise_multiplier * math.sqrt(values) / (setting.rate * len(fleet.devices))
+    return PrivacyOutcome(
+        accuracy=100 * judged.metrics["accuracy"],
+        macro_f1=100 * judged.metrics["macro_f1"],
+        epsilon=None if account is None else account.epsilon,
+        epsilon_of_seen=None if account is None else account.epsilon_of_seen,
+        devices=len(fleet.devices),
+        parameters=values,
+        noise_share=share,
+        taken=sum(len(record.accepted) for record in history.rounds) / len(history.rounds),
+        refused=sum(len(record.refused) for record in history.rounds),
+        seconds=time.process_time() - began,
+    )
+
+
+RUNS: Final = {FEDAVG: train}

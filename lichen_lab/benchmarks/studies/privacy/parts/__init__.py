@@ -1,0 +1,1 @@
+"""The study's parts, one module a table."""

@@ -1,0 +1,37 @@
+"""The study's page: its text, figures and tables."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from lichen_lab.benchmarks.result import ResultRow
+from lichen_lab.benchmarks.studies.privacy import variants as v
+from lichen_lab.benchmarks.studies.privacy.settings import DATASETS
+from lichen_lab.benchmarks.studies.privacy.variants import Results
+from lichen_lab.benchmarks.study.report.page import Page, ReportGroup, drawings
+from lichen_lab.benchmarks.study.report.plots import bars
+from lichen_lab.benchmarks.tables import is_margin, tables
+
+
+def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
+    """A part's figures and tables, by data set."""
+    return tuple(
+        ReportGroup(drawings([(v.ACCURACY, _figure(results.part.name, own))]), tables(own), name=dataset)
+        for dataset in DATASETS.values()
+        if (own := [row for row in rows if row.dataset == dataset])
+    )
+
+
+def _figure(part: str, rows: Sequence[ResultRow]) -> str:
+    return bars([row for row in rows if row.metric == v.ACCURACY and not is_margin(row)], f"{part}-accuracy")
+
+
+PAGE: Final = Page(
+    study="privacy",
+    title="What protection costs, measured",
+    lead="runs of one seed see the same people, windows and devices; they differ in the noise. Clipping, "
+    "sampling, noise and account are the code that runs in the field.",
+    footer="Figures: mean ± sample standard deviation over the seeds. Differences are paired, seed by seed: "
+    "mean ± standard error, coloured where the mean is two standard errors or more from zero.",
+    groups=groups,
+    widest_px=640,
+)

@@ -1,0 +1,20 @@
+"""Made-up runs of ``lichen bench privacy``, and a made fleet of a few small devices."""
+
+import numpy as np
+
+from lichen_lab.benchmarks.studies.privacy.fleets import PrivacyFleet
+from lichen_lab.benchmarks.studies.privacy.settings import PrivacyOutcome, PrivacyRun
+from tests.support.lab.simulated import task, windows
+
+
+def made_up(one: PrivacyRun) -> PrivacyOutcome:
+    """An outcome that depends only on the run."""
+    rng = np.random.default_rng(int(one.key(), 16) % 2**32)
+    epsilon = 8.0 / one.setting.noise_multiplier if one.setting.noise_multiplier else None
+    accuracy = float(rng.uniform(60, 80))
+    return PrivacyOutcome(accuracy, accuracy - 3, epsilon, epsilon, 420, 3862, 0.5, 84.0, seconds=1.0)
+
+
+def fleet(devices: int = 8) -> PrivacyFleet:
+    """Devices with a few windows of all classes."""
+    return PrivacyFleet(task(), {f"d{n}": windows(12, n) for n in range(devices)}, windows(60, 99))
