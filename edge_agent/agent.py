@@ -93,6 +93,8 @@ class Agent:
     async def start(self) -> None:
         """Begin with the known task, if any."""
         await self.tasks.start(self.first_task)  # first: it pins the blobs that the task needs
+        if self.tasks.withheld:
+            self.learner.outbox.rest()
         await asyncio.to_thread(self.storage.blobs.collect, (), self.settings.blob_budget_bytes)
 
     def services(self) -> dict[str, Service]:

@@ -105,8 +105,17 @@ class WorkReceiver:
         if isinstance(work, Offer):
             self.schedule.take(work)
             return
-        task = await self.tasks.accept(work)
+        was = self.tasks.withheld
+        try:
+            task = await self.tasks.accept(work)
+        except Refused:
+            if self.tasks.withheld:  # what is trained or waits was for another protection
+                self.learner.cancel()
+                self.learner.outbox.rest()
+            raise
         if task is None:
+            if was and not self.tasks.withheld:
+                self.learner.outbox.resume()
             return
         self.learner.cancel()  # an update for the former task is of no use
         await self.tasks.use(task)

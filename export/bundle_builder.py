@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import JsonValue
 from torch import nn
 
 from export import completion
@@ -30,6 +31,7 @@ class Lineage:
     base: str
     parent: str | None
     metrics: dict[str, float]
+    privacy: dict[str, JsonValue] | None = None
 
 
 def inference_module(task: Task, state: Blobs) -> nn.Module:
@@ -89,6 +91,7 @@ def make_bundle(
         base=lineage.base,
         parent=lineage.parent,
         metrics=lineage.metrics,
+        privacy=lineage.privacy,
         files={},
         parity=checked.parity.for_manifest(),
         variants=checked.variants or None,

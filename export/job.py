@@ -11,14 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, JsonValue, ValidationError
 
 from models import packages
 from models.contract import WindowSet
 from models.data import window_set
 from models.registry import admit
 from models.worker.job_folder import load_state
-from protocol.base import Count, Digest, Wire, first_fault
+from protocol.base import Count, Digest, Name, Wire, first_fault
 from protocol.errors import Misconfigured
 from protocol.frames.frame import digest
 from protocol.messages import Metrics
@@ -42,6 +42,7 @@ class ExportJob(Wire):
     """Digest of the global version's manifest (``protocol.frames.headers.Manifest``)."""
     parent: Digest | None = None
     metrics: Metrics = Field(default_factory=dict)
+    privacy: Annotated[dict[Name, JsonValue], Field(max_length=32)] | None = None
     calibrate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """A window set (npz) for the int8 variant."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
@@ -119,7 +120,7 @@ def _bundle(job: ExportJob, job_dir: Path) -> dict[str, Any]:
     """Write ``bundle.zip``."""
     from export.bundle_builder import Lineage, make_bundle  # noqa: PLC0415 - imports torch
 
-    lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics)
+    lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics, job.privacy)
     windows, trouble = _windows(job)
     bundle, parity = make_bundle(job.task, load_state(job_dir / STATE), lineage, windows)
     write_atomic(job_dir / BUNDLE, bundle)

@@ -111,6 +111,8 @@ class BundleManifest(Wire):
     parent: Digest | None = None
     """The manifest of the version before; None for the initial model."""
     metrics: Metrics = Field(default_factory=dict)
+    privacy: Annotated[dict[Name, JsonValue], Field(max_length=32)] | None = None
+    """What versions up to this one tell of a device: epsilon, delta, unit, and ``words``; None: no bound."""
     files: Annotated[dict[FileName, BlobRef], Field(max_length=MAX_FILES, default_factory=dict)]
     parity: Annotated[dict[str, JsonValue], Field(max_length=64, default_factory=dict)]
     """Measured by the parity gate: the ONNX model against the network it was exported from."""

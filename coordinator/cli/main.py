@@ -269,6 +269,8 @@ def _print(found: dict[str, Any]) -> None:
     console.print(f"waits for: {found['why'] or 'nothing yet'}", soft_wrap=True, markup=False)
     if found["best"] is not None:
         console.print(f"best: {BestVersion(**found['best']).words}", markup=False)
+    if found["versions"] and (private := found["versions"][-1]["privacy"]) is not None:
+        console.print(f"privacy: {private['words']}", soft_wrap=True, markup=False, highlight=False)
     if found["salvaged"]:
         console.print(f"salvaged: {found['salvaged']}", soft_wrap=True, markup=False)
     console.print(rounds_table(found))

@@ -23,6 +23,7 @@ from coordinator.fleet.device_registry import DeviceRegistry
 from coordinator.fleet.secret_mismatch import mismatch_warning
 from coordinator.fleet.serving_routes import served, unserved
 from coordinator.lease.heartbeat import read_cluster
+from coordinator.privacy.account_store import accounts
 from coordinator.recovery import bucket_watch
 from coordinator.rollout.blocked_devices import ahead, elsewhere, in_rollout
 from coordinator.rollout.view import read_decisions as read_course
@@ -151,6 +152,7 @@ def look(
         "rollout": standing(course),
         "version": state.version,
         "best": None if (best := best_version(store)) is None else best.as_json(),
+        "privacy": accounts(store, [state.version]).get(state.version),
         "collecting": None,
         "devices_known": len(roster),
         "devices_hindered": sum(
@@ -280,6 +282,7 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
     if not why:
         shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
         best = [] if found["best"] is None else [f"best: {BestVersion(**found['best']).words}"]
+        best += [] if found["privacy"] is None else [f"privacy: {found['privacy']['words']}"]
         told[1:1] = [*(f"{key.replace('_', ' ')}: {found[key]}" for key in shown), *best]
         if found["quarantined"]:
             told.append(f"quarantined: {first_few(found['quarantined'], NAMED_IN_STATUS)}")

@@ -1,5 +1,7 @@
 """The account of privacy of each version: part of its lineage, written with it."""
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,12 +44,13 @@ class AccountStore:
 
     def read(self, version: int) -> dict[str, Any] | None:
         """The account of a version as JSON values; None: it has none."""
-        found = accounts(self._store, [version])
-        return found.get(version)
+        return accounts(self._store, [version]).get(version)
 
 
-def accounts(store: Database, versions: list[int]) -> dict[int, dict[str, Any]]:
-    """The accounts of some versions, as JSON values."""
+def accounts(store: Database, versions: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """The accounts of some versions, as JSON values; none of a task without ``[privacy]``."""
+    if not json.loads(store.get_meta("task") or "{}").get("privacy"):
+        return {}  # tables of an earlier release, which only this reads, may lack the one of accounts
     table = schema.privacy
-    rows = store.rows(sa.select(table).where(table.c.version.in_(versions)))
+    rows = store.rows(sa.select(table).where(table.c.version.in_(list(versions))))
     return {row["version"]: row["account"] for row in rows}

@@ -280,7 +280,8 @@ class RoundWorker:
         metrics = await asyncio.to_thread(self.registry.metrics, version)
         row = await asyncio.to_thread(self.registry.row, version)
         parent = None if row is None else row["parent"]
-        lineage = ExportLineage(version, parent, self.driver.state.manifest, metrics)
+        private = await asyncio.to_thread(self.accounts.read, version)
+        lineage = ExportLineage(version, parent, self.driver.state.manifest, metrics, private)
         await self.deployment.export(self.jobs, await self._shared(), lineage)
         return None if parent is None else str(parent)
 

@@ -10,6 +10,7 @@ from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.reported_metrics import reported_metric_names
 from coordinator.evaluations import store as evaluations
 from coordinator.fleet.serving_routes import unserved
+from coordinator.privacy.account_store import accounts
 from coordinator.recovery.rebuild import META as SALVAGED
 from coordinator.round_machine.queries import replay
 from coordinator.storage import schema
@@ -38,15 +39,14 @@ def read(where: Location | Path, *, last: int | None = None) -> dict[str, Any]:
         ``why_wall``),
         ``salvaged`` (what was done when the database was damaged the last time),
         ``bytes_up``, ``bytes_down``, ``disk_writes`` (commits, syncs and bytes of the process that wrote
-        last, since it started), and the lists ``versions``, ``rounds`` (each with its attempts and its
-        updates; of a guided one also ``weighing``, as :mod:`coordinator.aggregation.device_weights` keeps
-        it), ``refusals``,
+        last, since it started), and the lists ``versions`` (``privacy``: its account, or None), ``rounds``
+        (each with its attempts, its updates and the ``privacy`` of its version; of a guided one also
+        ``weighing``, as :mod:`coordinator.aggregation.device_weights` keeps it), ``refusals``,
         ``quarantine`` (each device's last one, over or not), ``devices``, ``exports``, ``bundles`` (of a
         routed method: each serving route's) and ``unserved`` (routes that the last export left out); and
         ``confusion`` of the last judged version, rows the true class; ``evaluations`` by devices on their
         held-back windows, by version (:meth:`coordinator.evaluations.sums.VersionSums.scores`, of the newest
-        one also ``of_devices``). ``left_out``: of which lists how many
-        entries are not here.
+        one also ``of_devices``). ``left_out``: of which lists how many entries are not here.
 
     Raises:
         Misconfigured: there is no coordinator's state in that folder.
@@ -75,6 +75,8 @@ def _read(store: Database, last: int | None) -> dict[str, Any]:
     table = schema.versions
     versions = store.rows(sa.select(table).where(table.c.version >= since).order_by(table.c.version))
     parts = {row["version"]: row["by"] for row in store.rows(sa.select(schema.parts))}
+    private = accounts(store, [row["version"] for row in versions])
+    versions = [{**row, "privacy": private.get(row["version"])} for row in versions]
     return {
         "task": None if task is None else task.name,
         "reported": [] if task is None else list(reported_metric_names(task)),
@@ -147,6 +149,8 @@ def read_rounds(
         wanted = edges["last"] if number is None else number
         table = schema.versions
         versions = store.rows(sa.select(table).where(table.c.version.in_([wanted - 1, wanted])))
+        private = accounts(store, [wanted])
+        versions = [{**row, "privacy": private.get(row["version"])} for row in versions]
         found = _rounds(store, {row["version"]: row for row in versions}, wanted - 1, wanted)
         return next(iter(found), None), (edges["first"], edges["last"])
 
@@ -177,6 +181,7 @@ def _rounds(
         version = versions.get(number, {})
         entry["metrics"] = version.get("metrics", {})
         entry["counted"] = version.get("devices", [])
+        entry["privacy"] = version.get("privacy")
         entry["weighing"] = weighed.get(number)
         entry["bytes_up"], entry["bytes_down"] = _delta(versions, number)
     return [rounds[number] for number in sorted(rounds)]

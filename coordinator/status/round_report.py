@@ -16,7 +16,8 @@ def explained(found: Mapping[str, Any]) -> dict[str, Any]:
         ``round`` and ``attempts``, each with ``attempt``, ``policy``, ``outcome``, ``devices`` (``device``,
         ``why``, and ``update``: None, or ``size``, ``lost``, ``loss``, ``blobs``) and ``passed``: device ->
         why it was not selected, of those that came next. ``weighing``: None, or what a guided round made of
-        its devices (:class:`coordinator.aggregation.device_weights.WeightReport`).
+        its devices (:class:`coordinator.aggregation.device_weights.WeightReport`). ``privacy``: None, or the
+        account of its version (:class:`models.privacy.central_account.CentralAccount`).
     """
     updates = {update["device"]: update for update in found["updates"]}
     return {
@@ -35,6 +36,7 @@ def explained(found: Mapping[str, Any]) -> dict[str, Any]:
             for attempt in found["attempts"]
         ],
         "weighing": found["weighing"],
+        "privacy": found["privacy"],
     }
 
 
@@ -62,6 +64,8 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         if attempt["passed"]:
             yield "  not selected, the next in line first:"
             yield from (f"    {device}: {why}" for device, why in attempt["passed"].items())
+    if told["privacy"] is not None:
+        yield f"privacy: {told['privacy']['words']}"
     if told["weighing"] is not None:
         yield from _weighed(told["weighing"])
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from pydantic import Field
 
 from coordinator.fleet.serving_routes import served
+from coordinator.privacy.account_store import accounts
 from coordinator.status.round_records import Shown
 from coordinator.storage import schema
 from coordinator.storage.database import Database
@@ -75,6 +76,7 @@ class VersionDetail(Shown):
         manifest: digest of its manifest; ``parent``: of the version before.
         parent_version: its number; None: there is none, or it is not in the history.
         by: metrics of parts of the windows, by the part's kind and name.
+        privacy: the account up to it in words; empty: the task has no table ``[privacy]``.
         made_of: devices whose updates are in it, the first ones; ``row.devices`` counts all.
         first: the oldest version of the history; ``last``: the newest.
     """
@@ -87,6 +89,7 @@ class VersionDetail(Shown):
     method: str
     confusion: Confusion | None
     by: dict[str, dict[str, dict[str, float]]]
+    privacy: str = ""
     made_of: tuple[str, ...]
     bundles: tuple[BundleRow, ...]
     before: dict[str, float] = Field(default_factory=dict)
@@ -205,6 +208,7 @@ def read_version(store: Database, number: int) -> VersionDetail | None:
         method="" if task is None else task.method,
         confusion=_confusion(labels, whole["confusion"]),
         by=by[0]["by"] if by else {},
+        privacy=accounts(store, [number]).get(number, {}).get("words", ""),
         made_of=tuple(whole["devices"][:_NAMED]),
         bundles=read_bundles(store, number),
         **store.rows(edges)[0],

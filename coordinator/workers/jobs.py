@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from coordinator.config.versions import WorkerSettings
 from coordinator.errors import no_room
@@ -60,6 +60,13 @@ class ExportLineage:
     parent: str | None
     manifest: str
     metrics: dict[str, float]
+    privacy: dict[str, Any] | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Fields of a bundle's manifest, without its base."""
+        shown = {key: getattr(self, key) for key in ("version", "parent", "metrics", "privacy")}
+        return {**shown, "round": self.version}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +219,8 @@ class WorkerJobs:
         job = {
             "kind": "export",
             "task": self._task.model_dump(mode="json"),
-            "version": lineage.version,
-            "round": lineage.version,
-            "parent": lineage.parent,
+            **lineage.fields,
             "manifest_digest": lineage.manifest,
-            "metrics": lineage.metrics,
             "packages": self.packages,
         }
         if self.int8 and (real := await self._judged.path() or self.labelled) is not None:
@@ -308,13 +312,7 @@ def _read_bundle(folder: Path) -> ExportedBundle:
 def _packed_again(before: ExportedBundle, lineage: ExportLineage) -> ExportedBundle:
     """The bundle of this version, derived from another version's export of the same model."""
     manifest, files = unpack(before.data)
-    said = {
-        "version": lineage.version,
-        "round": lineage.version,
-        "base": lineage.manifest,
-        "parent": lineage.parent,
-        "metrics": lineage.metrics,
-    }
+    said = {**lineage.fields, "base": lineage.manifest}
     data = pack(manifest.model_copy(update=said), files)
     return ExportedBundle(data, before.result | {"size": len(data), "digest": digest(data)})
 

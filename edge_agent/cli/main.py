@@ -1,4 +1,4 @@
-"""``lichen agent``: enroll, secret, run, check, data, label, page, doctor, status, support, ask."""
+"""``lichen agent``: enroll, secret, consent, run, check, data, label, page, doctor, status, support, ask."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from edge_agent import app as daemon
 from edge_agent.cli.ask import ask
+from edge_agent.cli.consent import consent
 from edge_agent.cli.data_export import app as data
 from edge_agent.cli.doctor import doctor
 from edge_agent.cli.enroll import enroll
@@ -24,8 +25,8 @@ from edge_agent.sources.registry import open_sources
 from edge_agent.status import status_file as last_words
 from edge_agent.tasks.config_warnings import require_output, warnings
 from edge_agent.tasks.profile import unknown_modalities
-from edge_agent.tasks.roles import learn_settings, roles_of
-from edge_agent.tasks.task_store import check_task, unused
+from edge_agent.tasks.roles import roles_of
+from edge_agent.tasks.task_store import check_for, unused
 from edge_agent.trust.updater import UNSIGNED, begin
 from protocol.errors import Misconfigured
 from runtime import exit_codes
@@ -43,6 +44,7 @@ app = typer.Typer(
 )
 app.command()(enroll)
 app.command()(secret)
+app.command()(consent)
 app.command()(ask)
 app.add_typer(sensors, name="sensors")
 app.add_typer(data, name="data")
@@ -94,7 +96,7 @@ def _checked_task(settings: AgentSettings, config: Path) -> dict[str, Any]:
     read_password(settings.mqtt)
     first = begin(settings.device_dir, settings.trust_file)
     if task is not None:
-        check_task(task, sources, learn_settings(settings, task), settings.graph)
+        check_for(task, sources, settings)
         others = [] if settings.tasks else unused(task, sources, settings.graph)
         if wrong := [*others, *unknown_modalities(task, settings.learn)]:
             raise Misconfigured(f"{config}: {'; '.join(wrong)} ({settings.task_file})")

@@ -13,6 +13,7 @@ from edge_agent.config.further_tasks import (
     source_of_task,
 )
 from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
+from edge_agent.config.privacy import PrivacySettings
 from edge_agent.config.providers import AcceleratorSettings
 from edge_agent.config.publish import PublishSettings
 from edge_agent.config.quality import QualitySettings
@@ -222,6 +223,7 @@ class AgentSettings(Section):
     infer: InferSettings = InferSettings()
     evaluation: HoldoutSettings = HoldoutSettings()
     graph: KnowledgeGraphSettings | None = None
+    privacy: PrivacySettings = PrivacySettings()
     deploy: DeploySettings = DeploySettings()
     drift: DriftSettings = DriftSettings()
     download: DownloadSettings = DownloadSettings()

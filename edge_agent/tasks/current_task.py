@@ -11,9 +11,11 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import doubts
 from edge_agent.tasks.config_warnings import warnings
+from edge_agent.tasks.consent import CONSENT_FILE, ConsentRecord
+from edge_agent.tasks.privacy_floors import Unprotected
 from edge_agent.tasks.profile import unknown_modalities
-from edge_agent.tasks.roles import learn_settings
-from edge_agent.tasks.task_store import TASK_FILE, check_task, require_packages, unused
+from edge_agent.tasks.roles import learning_role
+from edge_agent.tasks.task_store import TASK_FILE, check_for, require_packages, unused
 from edge_agent.tasks.workspace import Readiness, TrainingData
 from models.contract import Profile
 from protocol.errors import Misconfigured, Reason, Refused, Transient
@@ -63,6 +65,9 @@ class CurrentTask(StatusPart):
 
     def __post_init__(self) -> None:
         self._started = self.clock.wall()
+        self._consent = ConsentRecord(self.settings.state_dir / CONSENT_FILE)
+        self.withheld = ""
+        """Why the present task gets nothing: it protects less now; empty: it does."""
         self.workspace: TrainingData | None = None
         """Of the present task; None while none is known."""
 
@@ -75,6 +80,7 @@ class CurrentTask(StatusPart):
         for words in warnings(self.settings, task, self.sources):
             _log.warning("config_doubtful", why=words)
         if task is not None:
+            self.withheld = await asyncio.to_thread(self._consent.begin, task)
             await self.use(task)
 
     async def accept(self, announcement: TaskAnnouncement) -> Task | None:
@@ -90,27 +96,53 @@ class CurrentTask(StatusPart):
         try:
             task = announcement.read()
             if work is not None and work.task == task:
-                if self.task_mismatch:
-                    self.refuse("")
+                await self._same(task)
                 return None
-            await asyncio.to_thread(require_packages, task, settings)
-            check_task(task, self.sources, learn_settings(settings, task), settings.graph)
+            await self._require(task)
         except (Refused, Misconfigured) as error:
             if isinstance(error, Refused) and error.reason is Reason.MALFORMED:
                 raise
             self.refuse(why := error.words if isinstance(error, Refused) else str(error))
             raise Refused(Reason.UNKNOWN_TASK, why) from None
-        self.task_mismatch = ""
+        self.task_mismatch = self.withheld = ""
         for words in () if settings.tasks else unused(task, self.sources, settings.graph):
             _log.warning("not_used", why=words)
         doubtful = await asyncio.to_thread(doubts, task, self.sources)
         for words in [*doubtful, *unknown_modalities(task, settings.learn)]:
             _log.warning("config_doubtful", why=words)
         try:
+            await asyncio.to_thread(self._consent.taken, task)
             await asyncio.to_thread(write_atomic, settings.state_dir / TASK_FILE, encode(announcement))
-        except Transient as error:  # it is used until the next start
+        except (Transient, Misconfigured) as error:  # it is used until the next start
             _log.error("task_not_saved", why=str(error))
         return task
+
+    async def _require(self, task: Task) -> None:
+        """Check that this device can and may do a task.
+
+        Raises:
+            Misconfigured: it cannot, or may not.
+        """
+        await asyncio.to_thread(require_packages, task, self.settings)
+        try:
+            check_for(task, self.sources, self.settings)
+            if learning_role(self.settings, task):  # else it sends nothing
+                await asyncio.to_thread(self._consent.require, task)
+        except Unprotected as error:
+            self.withheld = str(error)
+            try:
+                await asyncio.to_thread(self._consent.withhold, task.name, str(error))
+            except (Transient, Misconfigured) as disk:  # it counts until the next start
+                _log.error("consent_not_saved", why=str(disk))
+            raise
+
+    async def _same(self, task: Task) -> None:
+        """The present task is announced again, perhaps after another one that this device refused."""
+        if self.task_mismatch:
+            self.refuse("")
+        if self.withheld:
+            self.withheld = ""
+            await asyncio.to_thread(self._consent.taken, task)
 
     async def use(self, task: Task) -> None:
         """Collect for this task from now on."""

@@ -3,6 +3,7 @@
 from typing import Final
 
 from edge_agent.config.agent import LearnSettings
+from edge_agent.config.privacy import PrivacySettings
 from models import registry
 from models.privacy.account import epsilon_of, overlap, rho_of, span_of
 from protocol.errors import Misconfigured
@@ -10,6 +11,40 @@ from protocol.tasks.task import Task
 
 SLACK: Final = 1 + 1e-4
 """Rhos are stored as float32, rounded up."""
+
+
+class Unprotected(Misconfigured):
+    """A task protects this device less than its owner asks for: it gets nothing."""
+
+
+def require_protected(task: Task, floors: PrivacySettings) -> None:
+    """Check that the task's table ``[privacy]`` meets this device's floors.
+
+    Raises:
+        Unprotected: it does not; the message names the key.
+    """
+    privacy, name = task.privacy, f"task {task.name!r}"
+    if privacy is None:
+        asked = {
+            "consent": floors.consent == "protected",
+            "min_noise_multiplier": floors.min_noise_multiplier > 0,
+            "max_epsilon": floors.max_epsilon is not None,
+            "max_clip": floors.max_clip is not None,
+        }
+        if key := next((key for key, value in asked.items() if value), ""):
+            raise Unprotected(f"{name} has no table [privacy]; this device asks for one (privacy.{key})")
+        return
+    if privacy.noise_multiplier < floors.min_noise_multiplier:
+        raise Unprotected(
+            f"{name}: privacy.noise_multiplier is {privacy.noise_multiplier:g}; this device asks for "
+            f"{floors.min_noise_multiplier:g} (privacy.min_noise_multiplier)"
+        )
+    for key, most in (("max_epsilon", floors.max_epsilon), ("clip", floors.max_clip)):
+        value = getattr(privacy, key)
+        if most is not None and (value is None or value > most):
+            shown = "not set" if value is None else f"{value:g}"
+            ours = f"privacy.max_{key.removeprefix('max_')}"
+            raise Unprotected(f"{name}: privacy.{key} is {shown}; this device allows {most:g} ({ours})")
 
 
 def noise_of(task: Task) -> float:

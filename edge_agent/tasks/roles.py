@@ -4,6 +4,7 @@ import importlib.util
 from functools import cache
 
 from edge_agent.config.agent import AgentSettings, LearnSettings
+from edge_agent.config.privacy import PrivacySettings
 from protocol.messages import Role
 from protocol.tasks.network import LINEAR
 from protocol.tasks.task import Task
@@ -70,6 +71,11 @@ def learn_settings(settings: AgentSettings, task: Task | None = None) -> LearnSe
     """``[learn]``; without the minimal privacy if the device does not learn, because it sends nothing."""
     off = {"min_dp_noise": 0.0, "max_epsilon": None}
     return settings.learn if learning_role(settings, task) else settings.learn.model_copy(update=off)
+
+
+def privacy_floors(settings: AgentSettings, task: Task | None = None) -> PrivacySettings:
+    """``[privacy]``; without floors if the device does not learn, because it sends nothing."""
+    return settings.privacy if learning_role(settings, task) else PrivacySettings()
 
 
 def no_role_reason(settings: AgentSettings, task: Task | None = None) -> str:

@@ -7,11 +7,12 @@ import structlog
 
 from edge_agent.config.agent import AgentSettings, LearnSettings, read_task
 from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
+from edge_agent.config.privacy import PrivacySettings
 from edge_agent.sources.base import Source
 from edge_agent.sources.task_match import matching_modalities, source_mismatches
-from edge_agent.tasks.privacy_floors import require_private
+from edge_agent.tasks.privacy_floors import require_private, require_protected
 from edge_agent.tasks.profile import permitted_profile, unknown_modalities
-from edge_agent.tasks.roles import has_onnxruntime, learn_settings, learning_role
+from edge_agent.tasks.roles import has_onnxruntime, learn_settings, learning_role, privacy_floors
 from models import packages, registry
 from models.backbones.views import backbones
 from protocol.errors import Misconfigured, Reason, Refused
@@ -29,16 +30,19 @@ def check_task(
     sources: list[Source],
     learn: LearnSettings | None = None,
     graph: KnowledgeGraphSettings | None = None,
+    floors: PrivacySettings | None = None,
 ) -> None:
     """Check that this device can do the task, with its own settings and knowledge graph.
 
     Raises:
+        Unprotected: its table ``[privacy]`` does not meet the device's floors.
         Misconfigured: unknown method, wrong option of the method, less noise than the device's minimum, no
             common modality to read, or no target; or the task is on knowledge graphs, and this device has
             none.
     """
     learn = learn or LearnSettings()
     require_private(task, learn)
+    require_protected(task, floors or PrivacySettings())
     if task.graph is not None:
         require_knowledge_graph(task, graph)
         return
@@ -70,6 +74,12 @@ def check_task(
             f"{', '.join(learn.targets or ())}; the task has {', '.join(task.target_names)}, and a "
             "generation needs its modality"
         )
+
+
+def check_for(task: Task, sources: list[Source], settings: AgentSettings) -> None:
+    """:func:`check_task` by the settings of an agent."""
+    floors = privacy_floors(settings, task)
+    check_task(task, sources, learn_settings(settings, task), settings.graph, floors)
 
 
 def require_packages(task: Task, settings: AgentSettings) -> None:
@@ -121,7 +131,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
     from_file = None if settings.task_file is None else read_task(settings.task_file)
     if from_file is not None:
         require_packages(from_file, settings)
-        check_task(from_file, sources, learn_settings(settings, from_file), settings.graph)
+        check_for(from_file, sources, settings)
         if wrong := [
             *(
                 [] if settings.tasks else unused(from_file, sources, settings.graph)
@@ -134,7 +144,7 @@ def first_task(settings: AgentSettings, sources: list[Source]) -> Task | None:
         return from_file
     try:
         require_packages(announced, settings)
-        check_task(announced, sources, learn_settings(settings, announced), settings.graph)
+        check_for(announced, sources, settings)
     except Misconfigured as error:
         _log.warning("saved_task_does_not_fit", why=str(error))
         return from_file

@@ -199,6 +199,8 @@ class Learner(StatusPart):
         return not settled
 
     def _why_no_part(self, work: TrainingData, offer: Offer) -> str:
+        if self.tasks.withheld:
+            return self.tasks.withheld
         match learning_role(self.settings, work.task):
             case "train":
                 return ""

@@ -9,8 +9,8 @@ from edge_agent.knowledge_graph.watcher import check_knowledge_graph
 from edge_agent.sources.registry import open_sources
 from edge_agent.sources.task_match import doubts
 from edge_agent.tasks.config_warnings import require_output
-from edge_agent.tasks.roles import learn_settings, unavailable_roles
-from edge_agent.tasks.task_store import check_task
+from edge_agent.tasks.roles import unavailable_roles
+from edge_agent.tasks.task_store import check_for
 from protocol.errors import Misconfigured
 from runtime import exit_codes
 from runtime.clock import SystemClock
@@ -63,7 +63,7 @@ def _sources(settings: AgentSettings, config: Path) -> tuple[tuple[str, ...], tu
     task = None if settings.task_file is None else read_task(settings.task_file, config)
     sources = open_sources(settings, config, task, SystemClock())
     if task is not None:
-        check_task(task, sources, learn_settings(settings, task), settings.graph)
+        check_for(task, sources, settings)
     check_knowledge_graph(task, settings)
     names = tuple(f"{source.name} ({', '.join(source.channels)})" for source in sources)
     return names, () if task is None else tuple(doubts(task, sources)), None if task is None else task.name

@@ -58,7 +58,7 @@ def learner_of(
     outbox = outbox_of(None, storage.spool, settings, storage.ledger, learning=learning, contact=contact)
     return Learner(
         settings,
-        SimpleNamespace(workspace=work),
+        SimpleNamespace(workspace=work, withheld=""),
         outbox,
         storage=storage,
         fetcher=fetcher,

@@ -76,7 +76,7 @@ class Device:
             self.folder,
             self.shelf,  # type: ignore[arg-type]  # a shelf is as good as a fetcher here
             self.runner,
-            SimpleNamespace(workspace=self.work),
+            SimpleNamespace(workspace=self.work, withheld=""),
             fetch_timeout_s=1,
             changed=self.changes,
             settings=settings or DeploySettings(trial=FOUR),
