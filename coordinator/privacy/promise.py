@@ -9,7 +9,8 @@ from models.privacy.noisy_fold import sigma_trouble
 from models.spec import MethodSpec
 from protocol.cohort import MAX_MEMBERS
 from protocol.errors import Misconfigured
-from protocol.tasks.folding import Privacy
+from protocol.tasks.folding import Privacy, Robust
+from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
 
 
@@ -32,7 +33,7 @@ def privacy_problems(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
             "device "
             'changes: leave it at "mean"; clip and check of norms bound each device'
         )
-    if "outlier_factor" in task.robust.model_fields_set and task.robust.outlier_factor:
+    if task.robust.outlier_factor not in {0.0, Robust().outlier_factor}:  # files may name defaults
         yield (
             "robust.outlier_factor: with [privacy] no update may decide whether another counts; leave it "
             "out (the "
@@ -59,7 +60,7 @@ def _sampling_problems(task: Task, privacy: Privacy, rate: float) -> Iterator[st
                 "and a "
                 "limit on their number would make one depend on another; leave it out"
             )
-    if "selection" in rounds.model_fields_set:
+    if rounds.selection != Rounds().selection:
         yield (
             f'rounds.selection = {rounds.selection!r}: with privacy.sampling = "poisson" each device takes '
             "part with "

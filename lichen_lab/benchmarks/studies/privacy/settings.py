@@ -37,7 +37,7 @@ class PrivacySetting:
     rounds: int = 60
     rate: float = 0.2
     noise_multiplier: float = 0.0
-    clip: float = 0.5
+    clip: float = 1.0
     delta: float = 1e-3
     width: int = 8
     features: int = 32

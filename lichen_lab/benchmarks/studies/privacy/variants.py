@@ -43,6 +43,8 @@ NOISE: Final[Mapping[str, float]] = {
     "epsilon 1": 4.15,
 }
 """Title -> noise multiplier, for 60 rounds of one device in five and delta 0.001."""
+PLAIN_LR: Final = 0.1
+"""Without protection a smaller step is better (part ``central_tune``)."""
 TRAINING: Final[Mapping[str, Any]] = {"epochs": 1, "batch": 32, "lr": 0.3}
 
 
@@ -56,7 +58,8 @@ def line(
     **setting: Any,
 ) -> Line:
     """A line: its title, the noise, the conditions in words, and what they change."""
-    options = {"config": TRAINING, "noise_multiplier": noise, **setting}
+    training = TRAINING if noise else {**TRAINING, "lr": PLAIN_LR}
+    options = {"config": training, "noise_multiplier": noise, **setting}
     return Line(
         title, PrivacyRun(UCI_HAR, FEDAVG, PrivacySetting(**options), Shards(shards), tuning=tuning), under
     )

@@ -36,7 +36,7 @@ def test_a_sound_task_has_no_problems(privacy: dict[str, Any]) -> None:
     [
         ({}, {"robust": Robust(fold="median")}, "robust.fold = 'median'"),
         ({}, {"robust": Robust(fold="clip")}, "robust.fold = 'clip'"),
-        ({}, {"robust": Robust(outlier_factor=12.0)}, "robust.outlier_factor"),
+        ({}, {"robust": Robust(outlier_factor=6.0)}, "robust.outlier_factor"),
         ({}, {"method": "qqr"}, "method 'qqr': "),
         ({"clip": 1e-6}, {}, "privacy: clip times noise_multiplier"),
         ({"max_epsilon": 0.1}, {}, "no version fits into it (after 1 round: epsilon "),

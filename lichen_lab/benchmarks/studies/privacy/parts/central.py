@@ -23,7 +23,7 @@ TUNE: Final = Part(
             for title in (_PLAIN, "epsilon 4", "epsilon 1")
             for lr in (0.1, 0.3)
         ),
-        line("epsilon 4", NOISE["epsilon 4"], "lr 0.3, clip 1", tuning=True, clip=1.0),
+        line("epsilon 4", NOISE["epsilon 4"], "lr 0.3, clip 0.5", tuning=True, clip=0.5),
     ),
     by_default=False,
     seeds=v.TUNING_SEEDS,
