@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy.exc import DatabaseError
 
 from coordinator.aggregation.reported_metrics import reported_metric_names, weighted_mean
+from coordinator.privacy.account_store import AccountStore, account_of
 from coordinator.recovery.evidence import frames_of, newest_manifest
 from coordinator.recovery.open_stores import Stores
 from coordinator.round_machine import table
@@ -157,6 +158,8 @@ class _Rebuild:
             bytes_down=int(store.get_meta("bytes_down") or 0),
             trouble="",
         )
+        if (account := account_of(self.task, manifest.version)) is not None:
+            AccountStore(store).write(manifest.version, account)
         self.words.append(f"version {manifest.version} was taken from its manifest")
         return after
 

@@ -10,9 +10,11 @@ import pytest
 from coordinator.aggregation.round_fold import RoundFold
 from coordinator.privacy.account_store import accounts
 from coordinator.privacy.noise_secret import FILE, NoiseSecret
+from coordinator.recovery.state_backup import copy_state
 from coordinator.round_machine.closing import closes_at, least, needed
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from coordinator.storage.database import Database
+from coordinator.storage.location import DATABASE
 from models.privacy.accountant import releases_within
 from protocol.cohort import place, salt_of
 from protocol.errors import Misconfigured
@@ -174,3 +176,24 @@ def test_all_machines_of_a_run_share_one_secret(tmp_path) -> None:
         one, two = (NoiseSecret(tmp_path / name, shared=store) for name in "ab")
         assert one.round_noise(private(), 1, "base") == two.round_noise(private(), 1, "base")
     assert not (tmp_path / "a").exists()
+
+
+async def test_a_database_that_is_rebuilt_has_the_account_and_the_secret_stays(tmp_path) -> None:
+    async with bench(tmp_path, private(count=2)) as made:
+        await made.online("a")
+        await made.phase("collecting")
+        await deliver(made, "a")
+        await made.until(partial(at_least, made, 1))
+        before = accounts(made.app.storage.store, [1])
+    folder = tmp_path / "coordinator"
+    secret = (folder / FILE).read_text()
+    for lost in folder.glob(f"{DATABASE}-*"):
+        lost.unlink()
+    (folder / f"{DATABASE}.backup").unlink(missing_ok=True)
+    (folder / DATABASE).write_bytes(b"rot" * 4000)
+    async with bench(tmp_path, private(count=2)) as made:
+        assert made.app.driver.state.version == 1
+        assert accounts(made.app.storage.store, [1]) == before
+    assert (folder / FILE).read_text() == secret
+    copy = copy_state(folder, tmp_path / "copy").folder
+    assert (copy / FILE).read_text() == secret
