@@ -138,5 +138,5 @@ def test_bench_pages_every_table_that_is_laid_out_stands_in_one_page() -> None:
 
 def test_bench_pages_are_short() -> None:
     pages = list((DOCS / "benchmarks").glob("*.md"))
-    assert len(pages) <= 15
+    assert len(pages) <= 20
     assert {page.name: words for page in pages if (words := len(page.read_text().split())) > 2500} == {}
