@@ -199,7 +199,7 @@ def build(
     signer = WorkSigner(pointer_signer, store, clock)
     offering = OfferAnnouncer(
         post=post, driver=driver, registry=registry, encoder_models=encoder_models, signer=signer,
-        changes=offers, clock=clock, every_s=settings.offer_every_s,
+        changes=offers, clock=clock, every_s=settings.offer_every_s, accounts=round_worker.accounts,
     )  # fmt: skip
     announcer = Announcer(
         post=post, driver=driver, store=store, roster=roster, registry=registry, deployment=delivery,
@@ -221,6 +221,7 @@ def build(
         receipts=receipts,
         access=access,
         tracing=tracing,
+        accounts=round_worker.accounts,
     )
     telemetry, evaluations = (
         TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock),

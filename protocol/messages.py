@@ -157,6 +157,9 @@ class Offer(Cohort):
     """For devices whose only learning role is ``prototype``: the encoder models, by modality. They depend on
     the task alone; their weights are the base's blobs. Absent without any."""
 
+    clip: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Of this round, where it adapts (``privacy.adaptive_clip``)."""
+
     signed: Annotated[str, Field(max_length=MAX_SIGNED_OFFER_BYTES)] | None = None
     """Task, round, base, cohort and encoder models, signed (``protocol.trust.signed_work``); absent if
     unsigned."""

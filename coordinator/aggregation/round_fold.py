@@ -45,11 +45,13 @@ class FoldResult:
         state: the next version, with the optimizer's moments.
         reference: for the next round's screen.
         weighed: for the operator; None if the round was not guided.
+        clip: of the next round, if it adapts (``privacy.adaptive_clip``).
     """
 
     state: Blobs
     reference: Mapping[str, float]
     weighed: WeightReport | None = None
+    clip: float | None = None
 
 
 def guiding(server: Server) -> GuidedServer | None:

@@ -31,6 +31,7 @@ from coordinator.messaging.blob_server import BlobServer, FetchBudget
 from coordinator.messaging.log_rate_limit import LogRateLimiter
 from coordinator.messaging.receipts import ReceiptSender
 from coordinator.messaging.sender import Sender
+from coordinator.privacy.account_store import AccountStore
 from coordinator.recovery.state_folder import Storage
 from coordinator.status.prometheus import DiskUse
 from coordinator.storage.model_registry import ModelRegistry
@@ -149,6 +150,7 @@ def build(
         receipts=receipts,
         access=access,
         tracing=RoundTracing(tracer, store, settings.fleet, task.name, clock),
+        accounts=AccountStore(store),
     )
     budget, owners = FetchBudget(settings.fetch.device_bytes_a_day, devices), BlobOwnership(task, blobs)
     blob_server = BlobServer(

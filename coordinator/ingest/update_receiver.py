@@ -15,6 +15,7 @@ from coordinator.ingest.group_commit import GroupCommit
 from coordinator.ingest.round_access import Registered, RoundAccess
 from coordinator.ingest.verifier import Verifier
 from coordinator.messaging.receipts import ReceiptSender
+from coordinator.privacy.account_store import AccountStore
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import check_acceptable
 from coordinator.storage.update_journal import Journal
@@ -54,6 +55,7 @@ class UpdateReceiver:
         receipts: ReceiptSender,
         access: AccessControl,
         tracing: RoundTracing,
+        accounts: AccountStore,
     ) -> None:
         self._task = task
         self._driver = driver
@@ -66,7 +68,7 @@ class UpdateReceiver:
         self._receipts = receipts
         self._access = access
         self.commits = GroupCommit(driver, journal)
-        self.verifier = Verifier(task, server, model, driver)
+        self.verifier = Verifier(task, server, model, driver, accounts)
         self._entered = -1
         self.stray_chunks = 0
         self._spoiled: dict[str, str] = {}

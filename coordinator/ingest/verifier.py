@@ -4,6 +4,7 @@ An update that no round wants is refused after the first step, so it never waits
 decoded. Small ones are opened and decoded in one step: a second one would cost as much as their tensors.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ from coordinator.errors import contain_faults
 from coordinator.ingest.grouped import Grouped
 from coordinator.ingest.header_checks import check_header
 from coordinator.ingest.round_access import RoundAccess
+from coordinator.privacy.account_store import AccountStore
 from coordinator.round_machine.events import RoundState
 from coordinator.round_machine.queries import check_acceptable
 from models.contract import Blobs, Server, Update
@@ -24,6 +26,7 @@ from protocol.errors import Reason, Refused
 from protocol.frames.frame import Limits, decode_tensors, open_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Encoded
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 
 SMALL_BYTES: Final = 16 * 1024
@@ -57,6 +60,7 @@ class _Step:
     model: Blobs
     limits: Limits
     rounds: RoundState
+    privacy: Privacy | None
 
 
 _Opened = tuple[_Step, UpdateHeader, Mapping[str, Encoded]]
@@ -70,16 +74,22 @@ class Verifier:
         server: checks tensors.
         model: the version that updates are checked against.
         driver: knows the open round.
+        accounts: know its clip.
     """
 
-    def __init__(self, task: Task, server: Server, model: CurrentModel, driver: RoundAccess) -> None:
+    def __init__(
+        self, task: Task, server: Server, model: CurrentModel, driver: RoundAccess, accounts: AccountStore
+    ) -> None:
         self._task = task
         self._server = server
         self._model = model
         self._driver = driver
+        self._accounts = accounts
         self.small: Grouped[_Step, Verified] = Grouped(lambda step: self._decode(self._open(step)), 1)
         self.opening: Grouped[_Step, _Opened] = Grouped(self._open, 1)
         self.decoding: Grouped[_Opened, Verified] = Grouped(self._decode, DECODED)
+        self._private: tuple[str, Privacy | None] = "", task.privacy
+        """Manifest, and the table with the clip of the round on it."""
         self._limits: dict[str, Limits] = {}
         """By manifest, of the newest version alone."""
 
@@ -97,11 +107,21 @@ class Verifier:
         model, rounds = await self._model.state(), self._driver.state
         if rounds.manifest not in self._limits:
             self._limits = {rounds.manifest: self._model.limits(model)}
-        step = _Step(one, model, self._limits[rounds.manifest], rounds)
+        step = _Step(one, model, self._limits[rounds.manifest], rounds, await self._privacy(rounds))
         if len(one.payload) <= SMALL_BYTES:
             return await self.small.do(step, len(one.payload))
         opened = await self.opening.do(step, len(one.payload))
         return await self.decoding.do(opened, len(one.payload))
+
+    async def _privacy(self, rounds: RoundState) -> Privacy | None:
+        """The task's table with the clip of the open round, read once a version if it adapts."""
+        private = self._task.privacy
+        if private is None or private.adaptive_clip is None:
+            return private
+        if self._private[0] != rounds.manifest:
+            found = await asyncio.to_thread(self._accounts.current, self._task, rounds.version)
+            self._private = rounds.manifest, found
+        return self._private[1]
 
     def _open(self, step: _Step) -> _Opened:
         one, rounds = step.offered, step.rounds
@@ -122,5 +142,5 @@ class Verifier:
             update = Update(header, decode_tensors(encoded))
         with contain_faults(f"{self._task.method}'s check"):
             self._server.check(self._task, step.model, update)
-            check_clipped(self._task.privacy, update)
+            check_clipped(step.privacy, update)
             return Verified(header, update_norms(update), blobs_of(update.tensors))

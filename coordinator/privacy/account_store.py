@@ -10,18 +10,22 @@ from coordinator.storage import schema
 from coordinator.storage.database import Database
 from models.privacy.accountant import releases_within
 from models.privacy.central_account import CentralAccount
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 
 
-def account_of(task: Task, version: int) -> CentralAccount | None:
+def account_of(task: Task, version: int, clip: float | None = None) -> CentralAccount | None:
     """The account after a version, each of which since 0 is one release; None: the task has no ``[privacy]``.
 
-    Not on an event loop: sampling takes a second.
+    Not on an event loop: sampling takes a second. ``clip``: of the next round; None: the task's.
 
     Raises:
         Misconfigured: the accountant's package is not installed.
     """
-    return None if task.privacy is None else CentralAccount.after(task.privacy, version)
+    privacy = task.privacy
+    if privacy is None:
+        return None
+    return CentralAccount.after(privacy, version, (clip or privacy.clip) if privacy.adaptive_clip else None)
 
 
 def why_last(task: Task, version: int) -> str:
@@ -45,6 +49,14 @@ class AccountStore:
     def read(self, version: int) -> dict[str, Any] | None:
         """The account of a version as JSON values; None: it has none."""
         return accounts(self._store, [version]).get(version)
+
+    def current(self, task: Task, version: int) -> Privacy | None:
+        """The task's table with the clip of the round that starts from a version; None: it has none."""
+        privacy = task.privacy
+        if privacy is None or privacy.adaptive_clip is None:
+            return privacy
+        clip = (self.read(version) or {}).get("clip", privacy.clip)
+        return privacy.model_copy(update={"clip": clip})
 
 
 def accounts(store: Database, versions: Iterable[int]) -> dict[int, dict[str, Any]]:

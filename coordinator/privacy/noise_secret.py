@@ -17,6 +17,7 @@ from models.privacy.key_stream import KEY_BYTES, derived_key
 from models.privacy.noisy_fold import RoundNoise
 from protocol.cohort import salt_of
 from protocol.errors import Misconfigured
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 from runtime.storage.files import disk_errors, write_atomic
 
@@ -50,13 +51,16 @@ class NoiseSecret:
         self._shared = shared
         self._rng = rng
 
-    def round_noise(self, task: Task, round_: int, base: str) -> RoundNoise | None:
+    def round_noise(
+        self, task: Task, round_: int, base: str, privacy: Privacy | None = None
+    ) -> RoundNoise | None:
         """The noise of a round; None: the task has no table ``[privacy]``. Blocks for a disk.
 
         Args:
             task: what is learned.
             round_: its number.
             base: digest of the version's manifest that its updates start from.
+            privacy: the task's table with the clip of this round; None: the task's clip.
 
         Raises:
             Misconfigured: the folder denies access, or the secret is damaged.
@@ -65,7 +69,7 @@ class NoiseSecret:
         if task.privacy is None:
             return None
         about = ("round", task.name, str(round_), base)
-        return RoundNoise(task.privacy, derived_key(self._get(), about))
+        return RoundNoise(privacy or task.privacy, derived_key(self._get(), about))
 
     def salt(self, task: Task, round_: int, base: str) -> str:
         """The salt of a round's places, which nobody can compute beforehand; raises as :meth:`round_noise`.

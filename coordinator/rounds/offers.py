@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from coordinator.messaging.sender import Sender
+from coordinator.privacy.account_store import AccountStore
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.rounds.driver import RoundDriver
 from coordinator.storage.model_registry import ModelRegistry
@@ -47,6 +48,7 @@ class OfferAnnouncer:
         changes: set when the round was opened or closed.
         clock: the time.
         every_s: interval until the first repetition; each further one is twice as long.
+        accounts: know the clip of a round that adapts.
     """
 
     post: Sender
@@ -57,6 +59,7 @@ class OfferAnnouncer:
     changes: Signal
     clock: Clock
     every_s: float
+    accounts: AccountStore
 
     def __post_init__(self) -> None:
         self._published: object = None
@@ -117,6 +120,7 @@ class OfferAnnouncer:
 
     def _made(self, state: RoundState) -> Offer:
         driver, now = self.driver, self.driver.now()
+        private = self.accounts.current(driver.task, state.version)
         return Offer(
             task=driver.task.name,
             round=state.round,
@@ -130,6 +134,7 @@ class OfferAnnouncer:
             members=self._members_of(state) if state.by_name else None,
             delivered=_delivered(state),
             graphs=dict(self.encoder_models.offered()),
+            clip=private.clip if private and private.adaptive_clip else None,
         )
 
     def _window_s(self, state: RoundState) -> float:

@@ -1,7 +1,7 @@
 """Executes the machine's slow commands, one at a time: make, fold, evaluate, export."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,11 +39,13 @@ from coordinator.rounds.driver import RoundDriver, WorkCommand, Write
 from coordinator.storage.backup import is_due
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import without_private_blobs
-from coordinator.storage.update_journal import Journal
+from coordinator.storage.update_journal import AcceptedUpdate, Journal
 from coordinator.telemetry.round_tracing import RoundTracing
 from coordinator.trust.signer import PointerSigner
 from coordinator.workers.jobs import ExportLineage, Jobs
 from models.contract import Blobs, Server
+from models.privacy.adaptive_clip import WITHIN, next_clip
+from models.privacy.noisy_fold import RoundNoise
 from protocol.errors import LichenError, Misconfigured, Transient
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
@@ -192,7 +194,7 @@ class RoundWorker:
             raise Transient(f"version {version} cannot be written as frames: {error}") from error
         traffic, wall = self.traffic.totals(), self.clock.wall()
         told = await asyncio.to_thread(self._reported, version, devices)
-        account, ended = await asyncio.to_thread(account_of, self.driver.task, version), ""
+        account, ended = await asyncio.to_thread(account_of, self.driver.task, version, made.clip), ""
         if not self.driver.rules.evaluate:  # else its evaluation decides
             told = {**step, **told}
             ended = await asyncio.to_thread(self._why_end, version, told)
@@ -222,7 +224,8 @@ class RoundWorker:
         limits, known = self.model.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self.references.read)
         task, base = self.driver.task, self.driver.state.manifest
-        noise = await asyncio.to_thread(self.noise.round_noise, task, round_, base)
+        private = await asyncio.to_thread(self.accounts.current, task, round_ - 1)
+        noise = await asyncio.to_thread(self.noise.round_noise, task, round_, base, private)
         try:
             made = await self._folding.fold(
                 round_, state, entries, limits, before, known, self.model.published, noise
@@ -230,11 +233,19 @@ class RoundWorker:
         except UnusableUpdates as unusable:
             await self.lose(round_, unusable)
             return
+        if noise is not None and noise.privacy.adaptive_clip is not None:
+            made = replace(made, clip=await asyncio.to_thread(self._next_clip, round_, noise, entries))
         step = await asyncio.to_thread(early_end.step, task, state, made.state)
         folded = self.tracing.wall()
         await self._made(round_, made, tuple(entry.device for entry in entries), step)
         self.tracing.step("version", folded)
         await self.tracing.closed(began, len(entries))
+
+    def _next_clip(self, round_: int, noise: RoundNoise, entries: Sequence[AcceptedUpdate]) -> float:
+        told = self.journal.told(round_, [entry.device for entry in entries])
+        bits = [metrics.get(WITHIN, 0.0) for _, metrics in told]
+        first = self.driver.task.privacy or noise.privacy
+        return next_clip(noise, first.clip, bits, [entry.digest for entry in entries])
 
     async def lose(self, round_: int, unusable: UnusableUpdates) -> None:
         """Report accepted updates that cannot be counted as refused (docs/reliability.md)."""

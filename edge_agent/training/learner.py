@@ -201,6 +201,8 @@ class Learner(StatusPart):
     def _why_no_part(self, work: TrainingData, offer: Offer) -> str:
         if self.tasks.withheld:
             return self.tasks.withheld
+        if (most := self.settings.privacy.max_clip) is not None and (offer.clip or 0.0) > most:
+            return f"the offer's clip is {offer.clip:g}; this device allows {most:g} (privacy.max_clip)"
         match learning_role(self.settings, work.task):
             case "train":
                 return ""

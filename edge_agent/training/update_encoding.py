@@ -11,6 +11,7 @@ from models import registry
 from models.aggregation.update_norms import coarseness_of
 from models.contract import LocalResult
 from models.materials import Material
+from models.privacy.adaptive_clip import WITHIN
 from models.privacy.clipping import TOLERANCE, norm_of, within
 from protocol.errors import Reason, Refused
 from protocol.frames.error_feedback import all_with_error_carry
@@ -68,8 +69,11 @@ def encode_update(
     if task.privacy is None:
         tensors, left = _encoded(task, result, result.tensors, before)
     else:
-        result = replace(result, weight=1)
-        tensors, left = _clipped(task, task.privacy.clip, result, before)
+        adapts = task.privacy.adaptive_clip is not None
+        clip = offer.clip if adapts and offer.clip is not None else task.privacy.clip
+        tensors, left, within_clip = _clipped(task, clip, result, before)
+        bit = {WITHIN: float(within_clip)} if adapts else {}
+        result = replace(result, weight=1, metrics={**result.metrics, **bit})
     frame = encode_frame(_header(offer, task, who, material, result), tensors)
     if Codec(task.uplink.codec) is Codec.STEPS:  # a coordinator that asks for it reads compressed frames
         frame = compressed(frame)
@@ -123,8 +127,8 @@ def _in_steps(tensors: Residuals, fraction_bits: int) -> dict[str, Encoded]:
 
 def _clipped(
     task: Task, clip: float, result: LocalResult, before: Residuals
-) -> tuple[dict[str, Encoded], Residuals]:
-    """The same of tensors whose norm, as they are decoded, is at most ``clip``.
+) -> tuple[dict[str, Encoded], Residuals, bool]:
+    """The same of tensors whose norm, as they are decoded, is at most ``clip``; and whether it was before.
 
     The error of earlier rounds is added before: the sum is clipped, and what that cuts off is not carried on.
     Quantization can lengthen it again; then it is scaled once more, by as much.
@@ -132,12 +136,13 @@ def _clipped(
     total = {
         name: tensor + before[name] if name in before else tensor for name, tensor in result.tensors.items()
     }
-    limit = min(clip, norm_of(total))
+    length = norm_of(total)
+    limit = min(clip, length)
     for shorter in _SHORTER:
         tensors, left = _encoded(task, result, within(total, limit), {})
         norm = norm_of({name: decode(one) for name, one in tensors.items()})
         if norm <= clip:
-            return tensors, left
+            return tensors, left, length <= clip
         limit *= clip / norm * (1 - shorter)
     raise Refused(
         Reason.OUT_OF_BOUNDS,

@@ -20,6 +20,7 @@ class CentralAccount:
         noise_multiplier: standard deviation of the sum's noise, in multiples of the clip.
         sampling: ``none`` or ``poisson``.
         rate: of ``poisson``.
+        clip: of the next round, if it adapts; None: that of the table.
         unit: what is protected.
     """
 
@@ -30,11 +31,12 @@ class CentralAccount:
     noise_multiplier: float
     sampling: str = "none"
     rate: float | None = None
+    clip: float | None = None
     unit: str = "device"
 
     @classmethod
-    def after(cls, privacy: Privacy, releases: int) -> "CentralAccount":
-        """The account after so many versions; see :func:`models.privacy.accountant.epsilon_after`.
+    def after(cls, privacy: Privacy, releases: int, clip: float | None = None) -> "CentralAccount":
+        """The account after so many versions (:mod:`models.privacy.accountant`), and the next round's clip.
 
         Raises:
             Misconfigured: the accountant's package is not installed.
@@ -47,6 +49,7 @@ class CentralAccount:
             privacy.noise_multiplier,
             privacy.sampling,
             privacy.rate,
+            clip,
             privacy.unit,
         )
 
@@ -78,6 +81,7 @@ class CentralAccount:
             "noise_multiplier": self.noise_multiplier,
             "sampling": self.sampling,
             "rate": self.rate,
+            **({} if self.clip is None else {"clip": self.clip}),
             "unit": self.unit,
             "adjacency": self.adjacency,
             "words": self.words,

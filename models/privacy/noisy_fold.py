@@ -17,6 +17,8 @@ from models.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from models.privacy.key_stream import KeyStream, derived_key
 from protocol.tasks.folding import Privacy
 
+FURTHEST: Final = 1000.0
+"""A clip that adapts stays within this factor of the task's."""
 MIN_SIGMA: Final = 1 << 10
 """Steps: above, the discrete Gaussian is accounted as the continuous one, to a thousandth."""
 
@@ -59,17 +61,19 @@ class RoundNoise:
 def sigma_of(privacy: Privacy, values: int) -> int:
     """The noise of each total, in steps.
 
-    ``noise_multiplier`` times the norm of a device's integers: the clip, what machines may differ by, and at
+    ``sum_multiplier`` times the norm of a device's integers: the clip, what machines may differ by, and at
     most half a step of rounding in each of its values.
     """
     norm = privacy.clip * (1 + TOLERANCE) * 2**FRACTION_BITS + math.sqrt(values) / 2
-    return math.ceil(privacy.noise_multiplier * norm)
+    return math.ceil(privacy.sum_multiplier * norm)
 
 
 def sigma_trouble(privacy: Privacy) -> str:
     """Why noise cannot be drawn with this table, in words; empty: it can."""
-    scale = privacy.noise_multiplier * privacy.clip
-    if MIN_SIGMA <= scale * 2**FRACTION_BITS <= MAX_SIGMA / 2:
+    scale = privacy.sum_multiplier * privacy.clip
+    room = FURTHEST if privacy.adaptive_clip else 1.0
+    low = room * MIN_SIGMA / 2**FRACTION_BITS
+    high = MAX_SIGMA / 2 ** (FRACTION_BITS + 1) / room
+    if low <= scale <= high:
         return ""
-    low, high = MIN_SIGMA / 2**FRACTION_BITS, MAX_SIGMA / 2 ** (FRACTION_BITS + 1)
     return f"clip times noise_multiplier is {scale:g}; it must be from {low:.3g} to {high:g}"

@@ -34,6 +34,7 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "encoder:text": "0.1.0",
         "packages": "0.1.0",
         "privacy": "0.1.0",
+        "privacy.adaptive_clip": "0.1.0",
         "secure_aggregation": "0.1.0",
         "backbone": "0.1.0",
         "network:linear": "0.1.0",
@@ -63,7 +64,7 @@ def needed(task: Task) -> tuple[str, ...]:
     if task.window.context_s is not None:
         names.add("context")
     if task.privacy is not None:
-        names.add("privacy")
+        names |= {"privacy", *(["privacy.adaptive_clip"] if task.privacy.adaptive_clip else [])}
     if task.secure_aggregation is not None:
         names.add("secure_aggregation")
     if task.packages:

@@ -108,6 +108,22 @@ class SecureAggregation(Wire):
         return self
 
 
+class AdaptiveClip(Wire):
+    """``[privacy.adaptive_clip]``: the clip follows a quantile of the norms (Andrew et al. 2021).
+
+    Each update says by one bit whether it needed no clip. The coordinator sums the bits with noise, and the
+    clip of the next round is multiplied by ``exp(-lr * (share - quantile))``.
+    """
+
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Share of the updates that shall be within the clip."""
+    lr: Annotated[float, Field(gt=0, le=2)] = 0.2
+    """How fast the clip follows."""
+    count_noise: Annotated[float, Field(gt=0, le=1e6)]
+    """Standard deviation of the noise in the number of devices within the clip; over half of
+    ``noise_multiplier``, whose noise pays for it. A twentieth of the devices of a round is usual."""
+
+
 class Privacy(Wire):
     """What devices and coordinator do so that versions tell little of any one device.
 
@@ -131,6 +147,8 @@ class Privacy(Wire):
     devices: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Of ``poisson``: about how many devices the fleet has. The sum is divided by ``rate`` times this
     number, and not by how many took part, which would tell of a device."""
+    adaptive_clip: Annotated[AdaptiveClip | None, Field(exclude_if=lambda one: one is None)] = None
+    """``clip`` is then that of round 1."""
     unit: Literal["device"] = "device"
     """What is protected: all that one device contributes to the task."""
 
@@ -143,6 +161,23 @@ class Privacy(Wire):
             if not poisson and getattr(self, key) is not None:
                 raise ValueError(f'{key}: only with sampling = "poisson"; leave it out')
         return self
+
+    @model_validator(mode="after")
+    def _the_count_has_its_noise(self) -> Self:
+        adaptive = self.adaptive_clip
+        if adaptive is not None and 2 * adaptive.count_noise <= self.noise_multiplier:
+            raise ValueError(
+                f"adaptive_clip.count_noise: {adaptive.count_noise:g} must be over half of noise_multiplier, "
+                f"{self.noise_multiplier:g}: the noise of count and sum share one account"
+            )
+        return self
+
+    @property
+    def sum_multiplier(self) -> float:
+        """The noise of the sum, so that it and the count together cost what ``noise_multiplier`` says."""
+        if self.adaptive_clip is None:
+            return self.noise_multiplier
+        return float((self.noise_multiplier**-2 - (2 * self.adaptive_clip.count_noise) ** -2) ** -0.5)
 
     def divisor(self, folded: int) -> float:
         """What the sum of a round with ``folded`` updates is divided by."""

@@ -78,6 +78,7 @@ class SignedOffer(SignedWork):
     """SHA-256 of ``Offer.members``, in UTF-8."""
     graphs: Annotated[dict[ModalityName, BlobRef], Field(max_length=16)]
     """Encoder models of all modalities."""
+    clip: float | None = None
 
     def difference(self, offer: Offer) -> str:
         """The first difference to the offer; empty without any."""
@@ -95,7 +96,7 @@ class SignedOffer(SignedWork):
         for name, graph in offer.graphs.items():
             if self.graphs.get(name) != graph:
                 return f"the encoder model of {name} is not one that was signed"
-        return ""
+        return "" if offer.clip == self.clip else f"clip {offer.clip} is offered, {self.clip} was signed"
 
 
 _S = TypeVar("_S", SignedTask, SignedOffer)
@@ -130,7 +131,7 @@ def draft_offer(offer: Offer, fleet: str, serial: int, root: int) -> Envelope:
         "salt": offer.salt,
         "graphs": {name: ref.model_dump() for name, ref in offer.graphs.items()},
     }
-    cohort = {"below": offer.below, "members": _members(offer)}
+    cohort = {"below": offer.below, "members": _members(offer), "clip": offer.clip}
     return _draft("offer", fleet, serial, root, fields | {k: v for k, v in cohort.items() if v is not None})
 
 

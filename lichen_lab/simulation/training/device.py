@@ -35,6 +35,8 @@ from protocol.tasks.task import Task
 
 Role = Literal["train", "prototype"]
 TRAIN: Final = "train"
+_OFFER: Final = "offer"
+_CLIP: Final = "offer/clip"
 PROTOTYPE: Final = "prototype"
 
 
@@ -51,6 +53,7 @@ class VirtualDevice:
         private: the method's private tensors, given back each round; a round without an update leaves them
             unchanged.
         carry: quantization error so far, by tensor.
+        clip: of the round's offer, if it adapts.
     """
 
     name: str
@@ -60,6 +63,7 @@ class VirtualDevice:
     may: Profile | None = None
     private: Tensors = field(default_factory=dict)
     carry: Tensors = field(default_factory=dict)
+    clip: float | None = None
     _held: tuple[int, WindowSet] | None = field(default=None, repr=False, compare=False)
     _material: tuple[int, Profile, WindowSet] | None = field(default=None, repr=False, compare=False)
 
@@ -130,7 +134,9 @@ class VirtualDevice:
     def pack(self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str) -> bytes:
         """Quantize with error carry and encode the frame, with the agent's own code."""
         task = context.task
-        offer = Offer(task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0)
+        offer = Offer(
+            task=task.name, round=context.round, base=base, base_size=0, closes_in_s=0, clip=self.clip
+        )
         profile = context.profile
         who = (self.name, self.modalities(task, context.round) if profile is None else profile.modalities)
         frame, carry = encode_update(offer, task, who, windows, result, carry=self.carry)
@@ -237,6 +243,7 @@ class Site:
     ) -> DeviceResult:
         """Do one device's round, from ``state``; what it made in a group (``made``) is only encoded."""
         context = self.context(device, round_)
+        device.clip = clip_in(state)
         base = digest(f"{self.task.name}/{round_ - 1}".encode())
         route: Blobs = {}
         try:
@@ -289,6 +296,16 @@ class Site:
         graphs = {name: self.graphs[name] for name in wanted}
         features = features_of(self.task, windows, graphs, state, 1)
         return device.summary(context, self.prototyper, features, base)
+
+
+def with_clip(state: Blobs, clip: float) -> Blobs:
+    """What devices get in a round whose clip adapts: beside the model, the offer's clip."""
+    return {**state, _OFFER: {_CLIP: np.array([clip], np.float64)}}
+
+
+def clip_in(state: Blobs) -> float | None:
+    """The clip of :func:`with_clip`; None: there is none."""
+    return float(state[_OFFER][_CLIP][0]) if _OFFER in state else None
 
 
 _ROUTES: Final = {TRAIN: Site.routed, PROTOTYPE: Site.encoders}

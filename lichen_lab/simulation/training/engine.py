@@ -12,12 +12,13 @@ from coordinator.aggregation.fold import (
     update_norms,
 )
 from coordinator.ingest.header_checks import check_header
-from lichen_lab.simulation.training.device import DeviceResult
+from lichen_lab.simulation.training.device import DeviceResult, with_clip
 from lichen_lab.simulation.training.guided import Guide
 from lichen_lab.simulation.training.selection import Choice
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server, Update, blob_of
 from models.guided import DeviceWeights
+from models.privacy.adaptive_clip import WITHIN, next_clip
 from models.privacy.clipping import check_clipped
 from models.privacy.key_stream import KEY_BYTES, derived_key
 from models.privacy.noisy_fold import RoundNoise
@@ -26,6 +27,7 @@ from protocol.frames.frame import Limits, decode_frame, decode_tensors, digest, 
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Encoded
 from protocol.messages import MAX_BLOB_BYTES
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 
 Tamper = Callable[[bytes, int], bytes]
@@ -109,6 +111,7 @@ class Engine:
         extra: by device, the method's own message of its last accepted update.
         held: the newest version's model as devices hold it.
         noise_key: of a task with ``[privacy]``: 32 bytes, from which the noise of every round follows.
+        clip: of the round, if it adapts and was changed.
     """
 
     task: Task
@@ -122,6 +125,7 @@ class Engine:
     extra: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     held: Blobs = field(default_factory=dict)
     noise_key: bytes = field(default=bytes(KEY_BYTES), repr=False)
+    clip: float | None = None
 
     def publish(self, state: Blobs) -> Blobs:
         """The model of a version as devices hold it: what they train from, and what is evaluated."""
@@ -152,6 +156,7 @@ class Engine:
         while received or self._sampled:
             try:
                 record, version = self._folded(record, received, state, limits)
+                self._adapt(round_, received)
                 break
             except UnusableUpdates as unusable:
                 for device, why in unusable.lost.items():
@@ -189,7 +194,7 @@ class Engine:
         update = Update(header, decode_tensors(encoded))
         check_header(self.task, device, header)
         self.server.check(self.task, model, update)
-        check_clipped(self.task.privacy, update)
+        check_clipped(self._privacy, update)
         small = len(frame) <= _SMALL_BYTES
         return _Received(
             header,
@@ -226,13 +231,32 @@ class Engine:
         """Whether a version is made of a round's updates even if there are none."""
         return self.task.privacy is not None and self.task.privacy.rate is not None
 
-    def _noise(self, round_: int) -> RoundNoise | None:
+    @property
+    def _privacy(self) -> Privacy | None:
+        """The task's table, with the clip of the round."""
         privacy = self.task.privacy
         return (
-            None
-            if privacy is None
-            else RoundNoise(privacy, derived_key(self.noise_key, ("round", str(round_))))
+            privacy
+            if privacy is None or self.clip is None
+            else privacy.model_copy(update={"clip": self.clip})
         )
+
+    def offered(self, held: Blobs) -> Blobs:
+        """What devices get in the next round."""
+        privacy = self._privacy
+        return with_clip(held, privacy.clip) if privacy is not None and privacy.adaptive_clip else held
+
+    def _adapt(self, round_: int, received: Mapping[str, _Received]) -> None:
+        noise, privacy = self._noise(round_), self.task.privacy
+        if noise is None or privacy is None or privacy.adaptive_clip is None:
+            return
+        bits = [one.header.metrics.get(WITHIN, 0.0) for one in received.values()]
+        self.clip = next_clip(noise, privacy.clip, bits, [one.digest for one in received.values()])
+
+    def _noise(self, round_: int) -> RoundNoise | None:
+        if (privacy := self._privacy) is None:
+            return None
+        return RoundNoise(privacy, derived_key(self.noise_key, ("round", str(round_))))
 
     def _note(self, record: RoundRecord, folded: Iterable[_Received]) -> None:
         """Record the folded updates' bytes, messages and routes."""

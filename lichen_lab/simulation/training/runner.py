@@ -209,7 +209,7 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
             asked.progress(record)
 
     for round_ in range(1, asked.rounds + 1):
-        crew.start(held, round_, engine.chosen(round_))
+        crew.start(engine.offered(held), round_, engine.chosen(round_))
         if records:
             settle()
         before = state
@@ -219,7 +219,7 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
         if asked.ends and record.accepted and (ended := asked.ends.reason(before, state, held)):
             break
     settle(last=True)
-    account = None if task.privacy is None else CentralAccount.after(task.privacy, len(records))
+    account = None if task.privacy is None else CentralAccount.after(task.privacy, len(records), engine.clip)
     private = crew.private() if asked.keep_private else {}
     seconds = time.perf_counter() - started
     return History(tuple(records), held, judged, seconds, private, dict(engine.extra), ended, account=account)

@@ -125,6 +125,9 @@ def test_a_table_that_no_noise_can_be_drawn_for_is_refused() -> None:
     assert tiny.clip * 2**24 < MIN_SIGMA
     assert "clip times noise_multiplier is 1e-06" in sigma_trouble(tiny)
     assert "must be from" in sigma_trouble(Privacy(clip=1e6, noise_multiplier=10.0))
+    adaptive = {"clip": 100.0, "noise_multiplier": 1.0, "adaptive_clip": {"count_noise": 1.0}}
+    assert "must be from" in sigma_trouble(Privacy.model_validate(adaptive))
+    assert not sigma_trouble(Privacy.model_validate({**adaptive, "clip": 1.0}))
 
 
 def test_a_fold_with_parts_that_are_no_sums_gets_no_noise() -> None:

@@ -18,6 +18,7 @@ from coordinator.storage.location import DATABASE
 from models.privacy.accountant import releases_within
 from protocol.cohort import place, salt_of
 from protocol.errors import Misconfigured
+from protocol.messages import Offer
 from protocol.tasks.folding import Privacy
 from protocol.topics import Kind
 from tests.support.coordinator.bench import bench
@@ -197,3 +198,36 @@ async def test_a_database_that_is_rebuilt_has_the_account_and_the_secret_stays(t
     assert (folder / FILE).read_text() == secret
     copy = copy_state(folder, tmp_path / "copy").folder
     assert (copy / FILE).read_text() == secret
+
+
+async def test_a_clip_that_adapts_is_offered_checked_and_kept_over_a_restart(tmp_path) -> None:
+    adaptive = {**PRIVACY.model_dump(), "adaptive_clip": {"count_noise": 0.2, "lr": 1.0}}
+    task = private(Privacy.model_validate(adaptive), count=3)
+
+    async def one_round(made, round_: int, value: float, bit: float) -> None:
+        await made.online("a", "b")
+        await made.until(lambda: made.app.driver.state.phase == "collecting")
+        base = made.app.driver.state.manifest
+        for device in "ab":
+            head = header(device, round_, base, metrics={"within_clip": bit})
+            await made.give(device, Kind.UPDATE, frame(head, value))
+        await made.until(partial(at_least, made, round_))
+
+    async with bench(tmp_path, task, spread_s=0.3) as made:
+        await one_round(made, 1, 0.9, 0.0)  # 64 values: a norm of 7.2
+        clip = accounts(made.app.storage.store, [1])[1]["clip"]
+        assert clip > 8.0
+        await made.until(lambda: made.app.driver.state.phase == "collecting")
+        await made.until(lambda: any(offer.round == 2 for offer in made.link.offers()))
+        assert {offer.clip for offer in made.link.offers() if offer.round == 2} == {clip}
+        assert {offer.clip for offer in made.link.offers() if offer.round == 1} == {8.0}
+    async with bench(tmp_path, task) as made:
+        await made.online("a", "b")
+        await made.until(lambda: made.app.driver.state.phase == "collecting")
+        await deliver(made, "a", value=1.01 * clip / 8.0, round_=2)
+        assert made.link.receipts("a")[-1].status == "refused"
+        assert f"privacy.clip is {clip:g}" in made.link.receipts("a")[-1].detail
+        await deliver(made, "a", "b", value=0.99 * clip / 8.0, round_=2)
+        await made.until(partial(at_least, made, 2))
+        assert accounts(made.app.storage.store, [2])[2]["clip"] > clip
+    assert Offer.model_fields["clip"].default is None

@@ -12,6 +12,7 @@ from edge_agent.config.privacy import PrivacySettings
 from edge_agent.tasks.consent import CONSENT_FILE, ConsentRecord, weakening
 from edge_agent.tasks.privacy_floors import Unprotected, require_protected
 from protocol.errors import Misconfigured, Refused
+from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.folding import Privacy
 from tests.support.agent.data import toy_task
@@ -153,3 +154,14 @@ def test_a_damaged_record_is_no_consent(tmp_path) -> None:
     assert "damaged" in record.begin(a_task(table()))
     assert record.forget_all() == {}
     record.require(a_task(None))
+
+
+async def test_a_round_with_a_larger_clip_is_sat_out(tmp_path) -> None:
+    agent = make(tmp_path, **{"privacy.max_clip": 1.0})
+    assert not await give(agent, table(adaptive_clip={"count_noise": 2.0}))
+    offer = Offer(task="toy", round=2, base="0" * 64, base_size=1, closes_in_s=9.0, clip=1.5)
+    words = agent.learner._why_no_part(agent.tasks.workspace, offer)
+    assert words == "the offer's clip is 1.5; this device allows 1 (privacy.max_clip)"
+    assert "clip" not in agent.learner._why_no_part(
+        agent.tasks.workspace, offer.model_copy(update={"clip": 1.0})
+    )

@@ -82,6 +82,30 @@ def test_an_update_within_the_clip_is_sent_as_without_it(codec: str) -> None:
         np.testing.assert_array_equal(left[name], same[name])
 
 
+def test_a_clip_that_adapts_is_that_of_the_offer_and_the_bit_says_who_was_within() -> None:
+    adaptive = {"clip": CLIP, "noise_multiplier": 1.0, "adaptive_clip": {"count_noise": 2.0}}
+    task = task_with("int8", Privacy.model_validate(adaptive))
+    for offered, scale, bit in ((None, 10.0, 0.0), (4.0, 10.0, 0.0), (4.0, 1e-3, 1.0), (0.1, 1e-3, 1.0)):
+        offer = OFFER.model_copy(update={"clip": offered})
+        result = LocalResult(tensors(2, scale), metrics={"loss": 1.0})
+        frame, _ = encode_update(offer, task, ("d", ["a"]), WINDOWS, result, carry={})
+        update = Update(*decode_frame(frame, UpdateHeader))
+        assert norm_of(update.tensors) <= (offered or CLIP)
+        assert update.header.metrics == {"loss": 1.0, "within_clip": bit}
+    fixed = task_with("int8", Privacy(clip=CLIP, noise_multiplier=1.0))
+    frame, _ = encode_update(
+        OFFER.model_copy(update={"clip": 4.0}),
+        fixed,
+        ("d", ["a"]),
+        WINDOWS,
+        LocalResult(tensors(2, 10.0)),
+        carry={},
+    )
+    update = Update(*decode_frame(frame, UpdateHeader))
+    assert norm_of(update.tensors) <= CLIP, "a task whose clip is fixed takes none from an offer"
+    assert not update.header.metrics
+
+
 def test_directions_are_kept() -> None:
     values = tensors(1, 10.0)
     update, _ = sent(task_with("float32", Privacy(clip=CLIP, noise_multiplier=1.0)), LocalResult(values), {})

@@ -128,6 +128,7 @@ async def test_attack_a_task_that_was_altered(device):
         ({"task": "other"}, "task 'other' is offered"),
         ({"graphs": {"acc": OTHER}}, "the encoder model of acc is not one that was signed"),
         ({"graphs": {"new": OTHER}}, "the encoder model of new is not one that was signed"),
+        ({"clip": 9.0}, "clip 9.0 is offered, None was signed"),
     ],
 )
 async def test_attack_an_offer_that_was_put_together_anew(device, change, words):

@@ -60,6 +60,25 @@ def test_a_sample_takes_part_by_chance_and_rounds_end_at_the_limit() -> None:
     assert len(set(counts)) > 1
 
 
+def test_a_clip_that_adapts_comes_to_devices_in_one_process_and_in_two() -> None:
+    adaptive = Privacy.model_validate(
+        {"clip": 0.05, "noise_multiplier": 0.01, "adaptive_clip": {"count_noise": 0.3, "lr": 1.0}}
+    )
+    longest: list[float] = []
+    history = simulate(
+        private(adaptive, 4), DEVICES, None, 1,
+        watch=lambda _, got: longest.append(max(norm_of(u.tensors) for u in got)),
+    )  # fmt: skip
+    assert history.account is not None
+    assert history.account.clip is not None
+    assert history.account.clip > 0.1
+    assert longest == sorted(longest)
+    assert longest[0] <= 0.05 < longest[1]
+    assert not any(record.refused for record in history.rounds)
+    two = simulate(private(adaptive, 4), DEVICES, None, 1, workers=2)
+    np.testing.assert_array_equal(values(two.state), values(history.state))
+
+
 @pytest.mark.parametrize("lie", [1.001, 50.0])
 def test_a_device_that_lies_about_its_clip_is_refused_and_the_round_goes_on(lie: float) -> None:
     def longer(frame: bytes, _round: int) -> bytes:
