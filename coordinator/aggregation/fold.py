@@ -18,12 +18,14 @@ from models.aggregation.spill_file import spilling_into
 from models.aggregation.update_norms import magnitudes
 from models.contract import Blobs, Fold, Server, Update
 from models.guided import DeviceWeights, GuidedServer
+from models.privacy.clipping import check_clipped
 from models.privacy.noisy_fold import RoundNoise
 from models.registry import methods
 from models.tensors import flatten
 from models.worker.update_views import ReadableUpdate
 from protocol.errors import LichenError, Refused
 from protocol.frames.frame import Limits
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 
 _PER_TENSOR_BYTES: Final = 512
@@ -166,13 +168,20 @@ def fold_screened(  # noqa: PLR0917 - the method's own order, and then the updat
     folder = entries[0].folder if entries else None
     with spilling_into(folder):  # robust folds store a round's updates there, in an unnamed file
         fold = open_fold(server, task, round_, model_of(state), weighing)
-        if lost := add_updates(fold, task, entries, limits):
+        privacy = None if noise is None else noise.privacy
+        if lost := add_updates(fold, task, entries, limits, privacy):
             raise UnusableUpdates(lost)
         return close_fold(task, state, fold, noise, [entry.digest for entry in entries])
 
 
-def add_updates(fold: Fold, task: Task, entries: Sequence[RoundUpdate], limits: Limits) -> dict[str, Refused]:
-    """Fold updates, read one at a time.
+def add_updates(
+    fold: Fold,
+    task: Task,
+    entries: Sequence[RoundUpdate],
+    limits: Limits,
+    privacy: Privacy | None = None,
+) -> dict[str, Refused]:
+    """Fold updates, read one at a time; with ``privacy`` (of this round), those within its clip.
 
     Returns:
         By device, why its update cannot be folded.
@@ -185,7 +194,9 @@ def add_updates(fold: Fold, task: Task, entries: Sequence[RoundUpdate], limits: 
     for entry in entries:
         try:
             with contain_faults(f"{task.method}'s fold of {entry.device}"):
-                fold.fold(entry.read(limits))
+                update = entry.read(limits)
+                check_clipped(privacy, update)  # again: the noise of a version covers no longer one
+                fold.fold(update)
         except Refused as refused:
             lost[entry.device] = refused
     return lost

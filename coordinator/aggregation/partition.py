@@ -25,6 +25,7 @@ from models.privacy.noisy_fold import RoundNoise
 from models.tensors import flatten
 from protocol.errors import Refused
 from protocol.frames.frame import Limits
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 
 MAX_SLICES: Final = 64
@@ -67,6 +68,7 @@ class RoundInput:
         model: the version that the updates start from, without moments.
         limits: what an update may need.
         weighing: of a guided round.
+        privacy: of a task with a table ``[privacy]``: with the clip of the round.
     """
 
     task: Task
@@ -74,6 +76,7 @@ class RoundInput:
     model: Blobs
     limits: Limits
     weighing: DeviceWeights | None = None
+    privacy: Privacy | None = None
 
     def open(self, server: Server) -> Fold:
         """The method's fold of the round."""
@@ -111,7 +114,7 @@ def fold_partially(
     """
     fold = its.open(server)
     restrict(fold, cut)
-    lost = add_updates(fold, its.task, updates, its.limits)
+    lost = add_updates(fold, its.task, updates, its.limits, its.privacy)
     return lost or partial_bytes(fold)
 
 

@@ -76,7 +76,7 @@ class ClusterJobs:
 
     def _fold(self, job: FoldJob, job_dir: Path) -> None:
         state = job_folder.load_state(job_dir / job_folder.STATE)
-        its = RoundInput(job.task, job.round, model_of(state), job.limits, job.weighing)
+        its = RoundInput(job.task, job.round, model_of(state), job.limits, job.weighing, job.privacy)
         server, run = (
             method(job.task.method).server(),
             _FoldRun(self._cluster, its, job.frames, self._at_once),

@@ -20,6 +20,7 @@ from models.worker.job_folder import JOB, RESULT, RESULT_TENSORS, STATE, load_st
 from models.worker.update_views import FrameAt
 from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import Limits
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 
 
@@ -51,8 +52,10 @@ class FoldJob:
     updates_a_task: int
     weights: dict[str, dict[str, float]] | None = None
     """Of a guided round: part -> device -> share."""
+    privacy: Privacy | None = None
+    """Of a task with that table, with the clip of the round."""
     noise_key: str = ""
-    """Of a task with a table ``[privacy]``, in hexadecimal: only the coordinator's own child reads it."""
+    """The same task's, in hexadecimal: only the coordinator's own child reads it."""
     kind: Literal["fold"] = "fold"
 
     @property
@@ -63,8 +66,9 @@ class FoldJob:
     @property
     def noise(self) -> RoundNoise | None:
         """The noise of a task with a table ``[privacy]``."""
-        privacy = self.task.privacy
-        return None if privacy is None else RoundNoise(privacy, bytes.fromhex(self.noise_key))
+        if self.privacy is None:
+            return None
+        return RoundNoise(self.privacy, bytes.fromhex(self.noise_key))
 
 
 ClusterJob = HelloJob | MeasureJob | FoldJob

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -153,8 +154,9 @@ class ClusterFolds:
         """Fold in tasks; see :mod:`coordinator.aggregation.partition`."""
         frames, each = fold_job.frames_of(updates.entries), self._settings.updates_a_task
         weights = None if weighing is None else {part: dict(of) for part, of in weighing.weights.items()}
-        key = "" if updates.noise is None else updates.noise.key.hex()
-        job = FoldJob(updates.task, updates.round, frames, updates.limits, each, weights, key)
+        job = FoldJob(updates.task, updates.round, frames, updates.limits, each, weights)
+        if (noise := updates.noise) is not None:
+            job = replace(job, privacy=noise.privacy, noise_key=noise.key.hex())
         try:
             with self._runner.folder("fold") as folder:
                 await self._run(folder, job, state)

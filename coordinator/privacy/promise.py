@@ -43,7 +43,7 @@ def privacy_problems(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
         yield f"privacy: {trouble}"
     if privacy.rate is not None:
         yield from _sampling_problems(task, privacy, privacy.rate)
-    if privacy.max_epsilon is not None and not releases_within(privacy, 1):
+    if privacy.max_epsilon is not None and not releases_within(privacy, task.rounds.count):
         once = CentralAccount.after(privacy, 1)
         yield (
             f"privacy.max_epsilon = {privacy.max_epsilon:g}: no version fits into it ({once.words}); more "

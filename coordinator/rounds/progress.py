@@ -9,7 +9,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
-from coordinator.round_machine.closing import closes_at, least, needed
+from coordinator.round_machine.closing import closes_at, needed
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
 from runtime.metrics import MetricFamily, gauge
 from runtime.text import one_line
@@ -88,7 +88,7 @@ def lacking(seen: FleetStatus, device: str) -> str:
 
 def _why_waiting(rules: Rules, state: RoundState, now: float, seen: FleetStatus) -> str:
     here = seen.able | frozenset(state.delivered.unsorted())
-    few, where = least(rules), f"round {state.round} attempt {state.attempt}"
+    few, where = max(1, rules.min_devices), f"round {state.round} attempt {state.attempt}"
     if seen.hold:
         return f"{where}: not opened: {_part(seen.hold)}"
     of = f"{len(here)} {'is' if len(here) == 1 else 'are'}"

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from coordinator.privacy.noise_secret import FILE
@@ -14,12 +13,14 @@ from lichen_lab.simulation.processes.fleet_files import write_toml
 from models.privacy.central_account import CentralAccount
 from protocol.bundle import unpack
 from protocol.errors import LichenError
-from protocol.tasks.folding import Privacy
+from protocol.tasks.folding import AdaptiveClip, Privacy
 from runtime.storage.blob_store import BlobStore
 from tests.e2e.test_prototype_fleet import ONE_THREAD, REST, WALK, WAVE, record, task_of
 
 DEVICES = ("left", "right")
-PRIVACY = Privacy(clip=1.0, noise_multiplier=2.0, max_epsilon=7.0)
+PRIVACY = Privacy(
+    clip=0.5, noise_multiplier=2.0, max_epsilon=7.0, adaptive_clip=AdaptiveClip(count_noise=1.5)
+)
 TASK = task_of(9, len(DEVICES)).model_copy(
     update={"method": "fedavg", "privacy": PRIVACY, "config": {"epochs": 2, "batch": 32}}
 )
@@ -50,7 +51,7 @@ def serve(fleet: ProcessFleet) -> None:
 def test_a_private_fleet_survives_a_kill_ends_in_time_and_refuses_to_be_weakened(fleet: ProcessFleet) -> None:
     for seed, device in enumerate(DEVICES):
         file = record(fleet.root / f"{device}.npz", (REST, WALK, WAVE), seed)
-        floors = {"consent": "protected", "min_noise_multiplier": 1.0, "max_clip": 1.0}
+        floors = {"consent": "protected", "min_noise_multiplier": 1.0, "max_clip": 500.0}
         fleet.agent(device, file, speed=60, env=ONE_THREAD, state_every_s=1.0, privacy=floors)
     serve(fleet)
     fleet.until(lambda: len(read(fleet)["versions"]) > 1, 300, "version 1 is made")
@@ -62,7 +63,10 @@ def test_a_private_fleet_survives_a_kill_ends_in_time_and_refuses_to_be_weakened
     assert found["version"] == LAST
     assert (fleet.files.state("coordinator") / FILE).read_text() == secret
     accounts = [row["privacy"] for row in found["versions"]]
-    assert accounts == [CentralAccount.after(PRIVACY, n).as_json() for n in range(LAST + 1)]
+    clips = [one["clip"] for one in accounts]
+    assert accounts == [CentralAccount.after(PRIVACY, n, clip).as_json() for n, clip in enumerate(clips)]
+    assert clips[0] == 0.5
+    assert len({*clips}) == LAST + 1, "it follows the norms, with noise"
     assert accounts[-1]["epsilon"] <= 7.0
     for round_ in found["rounds"]:
         assert sorted(one["device"] for one in round_["updates"]) == sorted(DEVICES)
@@ -86,4 +90,3 @@ def test_a_private_fleet_survives_a_kill_ends_in_time_and_refuses_to_be_weakened
     fleet.until(lambda: len(read(fleet)["devices"]) == len(DEVICES), 60, "both have reported")
     assert len(read(fleet)["versions"]) <= 1
     assert not any(round_["updates"] for round_ in read(fleet)["rounds"])
-    assert np.isfinite(accounts[-1]["epsilon"])

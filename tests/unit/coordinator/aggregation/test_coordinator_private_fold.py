@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coordinator.aggregation.fold import fold_screened, limits_for, screen_round
+from coordinator.aggregation.fold import UnusableUpdates, fold_screened, limits_for, screen_round
 from coordinator.aggregation.partition import Grain, RoundInput, fold_by_tasks, fold_partially
 from models.contract import Update
 from models.privacy.noisy_fold import MIN_SIGMA, RoundNoise, sigma_of, sigma_trouble
@@ -95,10 +95,20 @@ def test_a_round_of_nobody_is_noise_alone() -> None:
 def test_a_private_task_is_never_folded_without_noise_nor_another_with() -> None:
     task = tiny_task().model_copy(update={"privacy": PRIVACY})
     with pytest.raises(ValueError, match="goes with a table"):
-        fold_screened(TinyServer(), task, 1, STATE, entries(0.1), LIMITS)
+        fold_screened(TinyServer(), task, 1, STATE, entries(0.001), LIMITS)
     noise = RoundNoise(PRIVACY, KEY)
     with pytest.raises(ValueError, match="goes with a table"):
-        fold_screened(TinyServer(), tiny_task(), 1, STATE, entries(0.1), LIMITS, noise=noise)
+        fold_screened(TinyServer(), tiny_task(), 1, STATE, entries(0.001), LIMITS, noise=noise)
+
+
+def test_an_update_beyond_the_clip_is_not_folded_however_it_came_here() -> None:
+    given = entries(0.001, 0.05)  # 20,000 values: norms of 0.14 and 7.1
+    with pytest.raises(UnusableUpdates) as found:
+        folded(PRIVACY, given)
+    assert list(found.value.lost) == ["d1"]
+    task, server = tiny_task().model_copy(update={"privacy": PRIVACY}), TinyServer()
+    its = RoundInput(task, 1, STATE, LIMITS, privacy=PRIVACY)
+    assert list(fold_partially(server, its, given, None)) == ["d1"]
 
 
 def test_one_device_does_not_decide_whether_others_count() -> None:
