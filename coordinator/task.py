@@ -39,11 +39,6 @@ def load_task(settings: CoordinatorSettings) -> tuple[Task, MethodSpec[Any]]:
     wrong = problems(task)
     if wrong:
         raise Misconfigured("\n".join(f"{settings.task}: {words}" for words in wrong))
-    if task.secure_aggregation is not None:
-        raise Misconfigured(
-            f"{settings.task}: [secure_aggregation]: the daemons of this release do not run secure rounds "
-            "yet; `lichen simulate` trains such a task. Leave the table out to start"
-        )
     if packages.is_own_method(task) and settings.compute.ray:
         raise Misconfigured(
             f"{settings.task}: method {task.method!r} is of a package, which the nodes of a cluster do not "

@@ -15,6 +15,7 @@ from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.device_weight_store import DeviceWeightStore
 from coordinator.aggregation.round_fold import FoldRunner, LocalFolds
 from coordinator.aggregation.screen_baseline import ScreenBaseline
+from coordinator.aggregation.secure.factory import secure_rounds_of
 from coordinator.aggregation.traced_folds import TracedFolds
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.daemon import Coordinator, Service
@@ -170,32 +171,22 @@ def build(
         rollout = RolloutService(
             rollouts, delivery, roster=roster, barred=access.denial, link=link, changes=changes, clock=clock
         )
-    registry, weighings = ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store)
+    registry, weighings, secure = (
+        ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store), secure_rounds_of(
+            settings, task, server, storage.root, rounds=lambda: driver.state, now=driver.now, link=link,
+            clock=clock,
+        ),
+    )  # fmt: skip
     model = CurrentModel(task, registry, lambda: driver.state.manifest, settings.max_update_bytes)
     round_worker = RoundWorker(
-        driver=driver,
-        server=server,
-        jobs=jobs,
-        journal=journal,
-        registry=registry,
-        deployment=delivery,
-        receipts=receipts,
-        traffic=traffic,
-        clock=clock,
-        model=model,
-        keep_versions=settings.keep_versions,
-        keep_updates=settings.keep_updates,
-        budget_bytes=settings.history_bytes,
-        references=ScreenBaseline(store),
-        weighings=weighings,
-        noise=storage.noise,
-        accounts=AccountStore(store),
-        pointer_signer=pointer_signer,
-        back_up=partial(back_up_databases, storage.root),
-        held=encoder_models.held,
-        folds=TracedFolds(folds or LocalFolds(), tracing) if tracing.on else folds,
-        tracing=tracing,
-    )
+        driver=driver, server=server, jobs=jobs, journal=journal, registry=registry, deployment=delivery,
+        receipts=receipts, traffic=traffic, clock=clock, model=model, keep_versions=settings.keep_versions,
+        keep_updates=settings.keep_updates, budget_bytes=settings.history_bytes,
+        references=ScreenBaseline(store), weighings=weighings, noise=storage.noise,
+        accounts=AccountStore(store), pointer_signer=pointer_signer,
+        back_up=partial(back_up_databases, storage.root), held=encoder_models.held, secure=secure,
+        folds=TracedFolds(folds or LocalFolds(), tracing) if tracing.on else folds, tracing=tracing,
+    )  # fmt: skip
     signer = WorkSigner(pointer_signer, store, clock)
     offering = OfferAnnouncer(
         post=post, driver=driver, registry=registry, encoder_models=encoder_models, signer=signer,
@@ -222,6 +213,7 @@ def build(
         access=access,
         tracing=tracing,
         accounts=round_worker.accounts,
+        secure=secure,
     )
     telemetry, evaluations = (
         TelemetryRecorder(store, ledger, task.modality_names, settings.devices, clock),
@@ -311,6 +303,7 @@ def build(
         "trust": partial(resign_periodically, pointer_signer, announcer.renew_signatures, clock, again_s),
         "orders": partial(orders.run, driver.end_rounds, receipts.enqueue),
         "state": partial(sqlite.watch, store.require_there, clock),
+        **({} if secure is None else {"secure": partial(secure.run, round_worker.lose)}),
     }
     if storage.stores.bucket is not None:
         services["bucket"] = partial(bucket_watch.watch, storage.stores.bucket, store, clock)

@@ -30,6 +30,7 @@ from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter, will
 from edge_agent.ports import OtherTasks, TaskLink
 from edge_agent.publish.service import Publishing
+from edge_agent.secure_aggregation.service import MaskingService
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import StatusReport
@@ -68,6 +69,7 @@ class Agent:
     deployment: DeploymentService
     models: ModelStatus
     learner: Learner
+    masking: MaskingService
     schedule: OfferSchedule
     outbox: Outbox
     metrics: RoundMetrics
@@ -118,6 +120,7 @@ class Agent:
             **({"local": self.local.run} if self.local else {}),
             **(publishing.services() if publishing else {}),
             "learner": self.learner.run,
+            "secure": self.masking.run,
             "offers": self.schedule.run,
             "deployment": self.deployment.run,
             "rollout": executor.run,

@@ -30,6 +30,7 @@ from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
 from edge_agent.ports import OtherTasks, TaskLink, Trainer
 from edge_agent.publish.service import Publishing
+from edge_agent.secure_aggregation.service import MaskingService
 from edge_agent.sources.base import Source
 from edge_agent.status.model_status import ModelStatus
 from edge_agent.status.report import DataStatus, StatusReport
@@ -45,6 +46,7 @@ from edge_agent.trust.work_verifier import WorkVerifier
 from edge_agent.windows.collector import Collector
 from edge_agent.work_receiver import WorkReceiver
 from protocol.messages import Command
+from protocol.secure_aggregation.messages import is_secure
 from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
 from runtime.clock import Clock
@@ -137,10 +139,11 @@ def build(
         link, storage.spool, storage.ledger, settings, clock, learning=learning, contact=contact,
         state_wanted=state_wanted, changed=changed, rng=rng, trace=trace,
     )  # fmt: skip
+    masking = MaskingService(settings, link, clock, learning)
     learner = Learner(
         settings, tasks, outbox, storage=storage, fetcher=fetcher, clock=clock, learning=learning,
         metrics=metrics, contact=contact, worker=worker, zygote=zygote, trace=trace,
-        turns=turns or TrainingTurns(),
+        turns=turns or TrainingTurns(), masking=masking,
     )  # fmt: skip
 
     schedule = OfferSchedule(settings.device, learner, link, clock, learning)
@@ -179,21 +182,23 @@ def build(
     )
     logs = LogSender(settings, link, recent, clock)
     dispatcher = MessageDispatcher(
-        link, _handlers(fetcher, outbox, work, deployment, reporter, logs=logs), contact=contact,
+        link, _handlers(fetcher, outbox, work, deployment, reporter, logs=logs, masking=masking),
+        contact=contact,
         refused=refused, progress=progress, clock=clock,
     )  # fmt: skip
     renew_link = partial(link.reconnect, "the certificate was renewed")
     renewal = Renewal(folder_of(settings.device_dir), clock, renew_link, rng=rng) if main else None
     parts: list[StatusPart | None] = [
-        renewal, tasks, verifier, DataStatus(tasks), backbones, learner, collector, storage, outbox, models,
-        accelerators, inference, publishing, questions, labels, evaluation, drift, dispatcher, logs, trace,
-        others,
+        renewal, tasks, verifier, DataStatus(tasks), backbones, learner, masking, collector, storage,
+        outbox, models, accelerators, inference, publishing, questions, labels, evaluation, drift,
+        dispatcher, logs, trace, others,
     ]  # fmt: skip
     report = StatusReport(settings.device, link, [part for part in parts if part is not None])
     return Agent(
         settings=settings, sources=sources, clock=clock, storage=storage, link=link, fetcher=fetcher,
         tasks=tasks, collector=collector, graph=graph, inference=inference, deployment=deployment,
-        models=models, learner=learner, schedule=schedule, outbox=outbox, metrics=metrics, work=work,
+        models=models, learner=learner, masking=masking, schedule=schedule, outbox=outbox, metrics=metrics,
+        work=work,
         dispatcher=dispatcher, reporter=reporter, telemetry=telemetry, logs=logs, publishing=publishing,
         questions=questions, backbones=backbones, evaluation=evaluation, drift=drift, local=local,
         renewal=renewal, report=report, progress=progress, first_task=first_task, trace=trace, tracer=tracer,
@@ -237,8 +242,12 @@ def _handlers(
     reporter: StateReporter,
     *,
     logs: LogSender,
+    masking: MaskingService,
 ) -> dict[Kind, Handler]:
     """The handler of each kind of message."""
+
+    async def on_answer(route: Route, payload: bytes) -> None:
+        await (masking.on_answer if is_secure(payload) else outbox.on_answer)(route, payload)
 
     async def on_chunk(route: Route, payload: bytes) -> None:
         fetcher.on_chunk(route.digest or "", route.index or 0, payload)
@@ -253,7 +262,7 @@ def _handlers(
 
     return {
         Kind.DOWN_BLOB: on_chunk,
-        Kind.RECEIPT: outbox.on_answer,
+        Kind.RECEIPT: on_answer,
         Kind.OFFER: work.on_offer,
         Kind.TASK: work.on_task,
         Kind.MODEL: deployment.on_pointer,

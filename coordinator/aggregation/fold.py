@@ -69,6 +69,8 @@ def limits_for(state: Blobs, max_update_bytes: int, task: Task | None = None) ->
     model = model_of(state) if task is None else without_private_blobs(task, model_of(state))
     tensors, beyond = flatten(model), 0 if task is None or spec is None else spec.beyond(task)
     elements = sum(tensor.size for tensor in tensors.values()) + beyond + _SLACK_ELEMENTS
+    if task is not None and task.secure_aggregation is not None:  # of one tensor of bytes
+        elements *= task.secure_aggregation.ring_bits // 8
     count = 2 * len(tensors) + 64
     # raw float32, or top-k at its densest (8 bytes an element), which no sane client sends
     most = 5 * elements + _PER_TENSOR_BYTES * count + _SLACK_BYTES

@@ -6,10 +6,14 @@ import typer
 
 from coordinator.actions import rounds
 from coordinator.actions.answers import RoundsOrdered
+from coordinator.aggregation.secure.attempt_file import AttemptFile
 from coordinator.audit.log import account
 from coordinator.cli.options import Config, TaskName, read_settings, require_database
+from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.secure_aggregation.words import words_of
 from coordinator.status.history import read_rounds
 from coordinator.status.round_report import explained, lines
+from protocol.tasks.folding import SecureAggregation
 from runtime.cli import Format, FormatOption, fail, print_answer, print_result
 from runtime.process.run_as_owner import run_as_owner
 
@@ -61,13 +65,27 @@ def explain(
 ) -> None:
     """Show for each attempt of a round which devices were selected, why, who was next, and the outcome.
 
+    Of the newest secure round also the stage, and why its sum stayed closed.
+
     Exit status 69: the round is not known here.
     """
-    location = read_settings(config, task).location
+    settings = read_settings(config, task)
+    location = settings.location
     require_database(location, "lichen round", fmt)
     found, known = read_rounds(location, number)
     if found is None:
         there = "none was opened yet" if known is None else f"known are {known[0]} to {known[1]}"
         fail("lichen round", f"round {number or 0} is not in {location.where}: {there}", fmt)
     told = explained(found)
-    print_result(fmt, told, "\n".join(lines(told)))
+    stage = _secure_stage(settings, told["round"])
+    secure = [f"secure aggregation: {stage}"] if stage else []
+    print_result(fmt, {**told, "secure": stage or None}, "\n".join([*lines(told), *secure]))
+
+
+def _secure_stage(settings: CoordinatorSettings, round_: int) -> str:
+    """The stage of the newest attempt of a secure round; empty: the round is none, or a later one began."""
+    kept = AttemptFile(settings.state_dir, SecureAggregation(), None).read()
+    if kept is None:
+        return ""
+    _, state, book = kept
+    return words_of(book.attempt, state) if book.attempt.round == round_ else ""

@@ -94,7 +94,16 @@ async def lead(settings: CoordinatorSettings) -> int:
     logs.configure(settings.log)
     garbage.collect_seldom()
     task, spec = load_task(settings)
+    _require_plain(task, settings)
     return await run_lead(settings, task, spec.server())
+
+
+def _require_plain(task: Task, settings: CoordinatorSettings) -> None:
+    if task.secure_aggregation is not None:
+        raise Misconfigured(
+            f"{settings.task}: [secure_aggregation]: ingest processes do not know the stages of secure "
+            "rounds; run one process (lichen coordinator serve)"
+        )
 
 
 async def run_lead(
@@ -143,6 +152,7 @@ async def ingest(settings: CoordinatorSettings) -> int:
     logs.configure(settings.log)
     garbage.collect_seldom()
     task, spec = load_task(settings)
+    _require_plain(task, settings)
     return await run_ingest(settings, task, spec.server())
 
 

@@ -14,8 +14,8 @@ _ROUNDING: Final = 1.0
 """Tolerance of the share ``missing``, windows or triples."""
 
 
-def check_header(task: Task, device: str, header: UpdateHeader) -> None:
-    """Compare a header with the topic, the task and itself.
+def check_header(task: Task, device: str, header: UpdateHeader, *, masked: bool = False) -> None:
+    """Compare a header with the topic, the task and itself; that of a masked update is silent.
 
     Raises:
         Refused: the detail names the field.
@@ -26,10 +26,26 @@ def check_header(task: Task, device: str, header: UpdateHeader) -> None:
         raise Refused(Reason.UNKNOWN_TASK, f"task {header.task!r}; this coordinator runs {task.name!r}")
     if header.method != task.method:
         raise Refused(Reason.UNKNOWN_TASK, f"method {header.method!r}; the task's is {task.method!r}")
+    if masked:
+        _check_silent(header)
+        return
     _check_modalities(task, header)
     _check_samples(task, header)
     for name, per_class in header.counts.items():
         _check_counts(task, header, name, per_class)
+
+
+def _check_silent(header: UpdateHeader) -> None:
+    """The header of a masked update tells nothing of its device's data: nothing of it is stored."""
+    for field in ("samples", "counts", "missing", "quality", "metrics"):
+        if getattr(header, field):
+            raise Refused(
+                Reason.OUT_OF_BOUNDS, f"{field}: the header of a masked update tells nothing of data"
+            )
+    if header.weight != 1:
+        raise Refused(
+            Reason.OUT_OF_BOUNDS, f"weight: {header.weight}; that of a masked update is masked, too"
+        )
 
 
 def _check_modalities(task: Task, header: UpdateHeader) -> None:

@@ -10,6 +10,7 @@ import structlog
 from coordinator.admission.access import AccessControl
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.outlier_screen import Magnitudes
+from coordinator.aggregation.secure.rounds import SecureRounds
 from coordinator.ingest.chunked_uploads import Uploads
 from coordinator.ingest.group_commit import GroupCommit
 from coordinator.ingest.round_access import Registered, RoundAccess
@@ -24,6 +25,7 @@ from models.contract import Server
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import check_seal, digest, is_frame
 from protocol.messages import MAX_MESSAGE_BYTES, BlobPointer, decode
+from protocol.secure_aggregation.messages import is_secure
 from protocol.tasks.task import Task
 from protocol.topics import Kind, Route
 from runtime.metrics import MetricFamily, counter
@@ -56,7 +58,9 @@ class UpdateReceiver:
         access: AccessControl,
         tracing: RoundTracing,
         accounts: AccountStore,
+        secure: SecureRounds | None = None,
     ) -> None:
+        self._secure = secure
         self._task = task
         self._driver = driver
         self._model = model
@@ -68,7 +72,7 @@ class UpdateReceiver:
         self._receipts = receipts
         self._access = access
         self.commits = GroupCommit(driver, journal)
-        self.verifier = Verifier(task, server, model, driver, accounts)
+        self.verifier = Verifier(task, server, model, driver, accounts, secure=secure)
         self._entered = -1
         self.stray_chunks = 0
         self._spoiled: dict[str, str] = {}
@@ -98,6 +102,9 @@ class UpdateReceiver:
             self._entered = round_
         if route.kind is Kind.UP_BLOB:
             await self._chunk(device, route.digest or "", route.index or 0, payload)
+            return
+        if self._secure is not None and is_secure(payload):
+            await self._secure.on_message(device, payload)
             return
         mark = await _digest(payload)
         if is_frame(payload):
@@ -197,6 +204,8 @@ class UpdateReceiver:
             if self._is_here(device, mark):
                 return
             self._check_known(device)
+            if self._secure is not None:
+                await self._secure.ready()
             found = await self.verifier.verify(offered)
             verified = self._tracing.wall()
             self._note(mark, found.norms)

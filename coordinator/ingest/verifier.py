@@ -12,6 +12,7 @@ from typing import Final
 from coordinator.aggregation.current_model import CurrentModel
 from coordinator.aggregation.fold import update_norms
 from coordinator.aggregation.outlier_screen import Magnitudes
+from coordinator.aggregation.secure.rounds import SecureRounds
 from coordinator.errors import contain_faults
 from coordinator.ingest.grouped import Grouped
 from coordinator.ingest.header_checks import check_header
@@ -75,11 +76,20 @@ class Verifier:
         model: the version that updates are checked against.
         driver: knows the open round.
         accounts: know its clip.
+        secure: checks masked updates; None: updates are plain.
     """
 
     def __init__(
-        self, task: Task, server: Server, model: CurrentModel, driver: RoundAccess, accounts: AccountStore
+        self,
+        task: Task,
+        server: Server,
+        model: CurrentModel,
+        driver: RoundAccess,
+        accounts: AccountStore,
+        *,
+        secure: SecureRounds | None = None,
     ) -> None:
+        self._secure = secure
         self._task = task
         self._server = server
         self._model = model
@@ -129,7 +139,7 @@ class Verifier:
         with contain_faults("decoding"):
             header, encoded = open_frame(one.payload, UpdateHeader, step.limits)
         one.round = header.round
-        check_header(self._task, device, header)
+        check_header(self._task, device, header, masked=self._secure is not None)
         if header.round == rounds.round and device in rounds.delivered:
             words = f"{device} already delivered another update in round {header.round}"
             raise Refused(Reason.DUPLICATE, words)
@@ -138,6 +148,10 @@ class Verifier:
 
     def _decode(self, opened: _Opened) -> Verified:
         step, header, encoded = opened
+        if self._secure is not None:
+            with contain_faults("checking"):
+                self._secure.check_update(step.model, header, encoded)
+            return Verified(header, {}, ())
         with contain_faults("decoding"):
             update = Update(header, decode_tensors(encoded))
         with contain_faults(f"{self._task.method}'s check"):

@@ -19,6 +19,7 @@ from coordinator.aggregation.outlier_screen import Magnitudes
 from coordinator.aggregation.reported_metrics import reported_metric_names, sound, weighted_mean
 from coordinator.aggregation.round_fold import FoldResult, FoldRunner, RoundFold
 from coordinator.aggregation.screen_baseline import ScreenBaseline
+from coordinator.aggregation.secure.rounds import SecureRounds
 from coordinator.delivery.bundle_delivery import BundleDelivery
 from coordinator.errors import in_words
 from coordinator.messaging.receipts import ReceiptSender
@@ -87,6 +88,7 @@ class RoundWorker:
     noise: NoiseSecret
     accounts: AccountStore
     folds: FoldRunner | None = None
+    secure: SecureRounds | None = None
 
     def __post_init__(self) -> None:
         self._folding = RoundFold(self.server, self.driver.task, self.jobs, self.folds)
@@ -226,10 +228,15 @@ class RoundWorker:
         task, base = self.driver.task, self.driver.state.manifest
         private = await asyncio.to_thread(self.accounts.current, task, round_ - 1)
         noise = await asyncio.to_thread(self.noise.round_noise, task, round_, base, private)
+        devices = tuple(entry.device for entry in entries)
         try:
-            made = await self._folding.fold(
-                round_, state, entries, limits, before, known, self.model.published, noise
-            )
+            if self.secure is not None:
+                opened, devices = await self.secure.fold(round_, state, entries, limits)
+                made = FoldResult(opened, before)
+            else:
+                made = await self._folding.fold(
+                    round_, state, entries, limits, before, known, self.model.published, noise
+                )
         except UnusableUpdates as unusable:
             await self.lose(round_, unusable)
             return
@@ -237,7 +244,7 @@ class RoundWorker:
             made = replace(made, clip=await asyncio.to_thread(self._next_clip, round_, noise, entries))
         step = await asyncio.to_thread(early_end.step, task, state, made.state)
         folded = self.tracing.wall()
-        await self._made(round_, made, tuple(entry.device for entry in entries), step)
+        await self._made(round_, made, devices, step)
         self.tracing.step("version", folded)
         await self.tracing.closed(began, len(entries))
 

@@ -1,8 +1,8 @@
 """The coordinator in a secure round: pure, and a table. ``apply(rules, state, event, now)``.
 
 Events that are not in the table are ignored: what comes after its stage is too late, and does no harm. The
-caller stores the new state before it carries the commands out. ``docs/secure-aggregation.md`` shows
-the table.
+caller stores the new state before it carries the commands out. ``docs/secure-aggregation-state.md``
+shows the table.
 """
 
 from collections.abc import Callable

@@ -17,6 +17,7 @@ from edge_agent.config.privacy import PrivacySettings
 from edge_agent.config.providers import AcceleratorSettings
 from edge_agent.config.publish import PublishSettings
 from edge_agent.config.quality import QualitySettings
+from edge_agent.config.secure_aggregation import SecureAggregationSettings
 from protocol.base import Label, Name, Share
 from protocol.errors import Misconfigured
 from protocol.messages import Role
@@ -183,8 +184,7 @@ class TelemetrySettings(Section):
     """``[telemetry]``: what this device reports about itself to its coordinator (docs/observability.md)."""
 
     every_s: Annotated[float, Field(ge=0, le=86400)] = 600.0
-    """Interval of its own metrics (spool, disk, memory, CPU, windows, latency), about 450 bytes each; 0:
-    never."""
+    """Interval of its own metrics (spool, disk, CPU, windows, latency), about 450 bytes each; 0: never."""
 
 
 class DiagnosisSettings(Section):
@@ -219,6 +219,7 @@ class AgentSettings(Section):
     store: StoreSettings = StoreSettings()
     outbox: OutboxSettings = OutboxSettings()
     learn: LearnSettings = LearnSettings()
+    secure_aggregation: SecureAggregationSettings = SecureAggregationSettings()
     packages: PackagesSettings = PackagesSettings()
     infer: InferSettings = InferSettings()
     evaluation: HoldoutSettings = HoldoutSettings()

@@ -1,8 +1,8 @@
 """A device in a secure round: pure, and a table. ``apply(rules, state, event) -> (state, commands)``.
 
 Events that are not in the table are ignored. A wrong one that is in it is refused in words; the state stays.
-The caller stores the new state before it carries the commands out. ``docs/secure-aggregation.md`` shows
-the table.
+The caller stores the new state before it carries the commands out. ``docs/secure-aggregation-state.md``
+shows the table.
 """
 
 from collections.abc import Callable

@@ -7,7 +7,7 @@ cancels the present training. After a failure the offer waits, longer each time;
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,18 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.inference.serving.zygote_client import ZygoteClient
 from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.device_trace import NO_TRACE, DeviceTrace
-from edge_agent.messaging.outbox import Outbox, PackedUpdate
+from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.ports import Trainer
+from edge_agent.secure_aggregation.service import MaskingService
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.tasks.current_task import CurrentTask
 from edge_agent.tasks.roles import learning_role, no_role_reason
 from edge_agent.tasks.workspace import TrainingData
+from edge_agent.training.delivery import Delivery, TrainedUpdate
 from edge_agent.training.model_blobs import ModelBlobs
 from edge_agent.training.prototype_maker import PrototypeMaker
+from edge_agent.training.secure_update import fetched_vector
 from edge_agent.training.turns import TrainingTurns
 from edge_agent.training.update_encoding import encode_update
 from models import registry
@@ -36,7 +39,6 @@ from models.materials import Material
 from models.seeds import derive_round_seed
 from models.worker import job_folder
 from protocol.errors import LichenError, Transient
-from protocol.frames.frame import digest
 from protocol.messages import Offer
 from protocol.tasks.task import Task
 from runtime.clock import Clock
@@ -64,6 +66,7 @@ class Learner(StatusPart):
         learning: its status.
         metrics: given the numbers of each round that has an update.
         contact: knows when the coordinator was last heard.
+        masking: masks the updates of secure rounds.
         worker: trains; None uses a child process as configured.
         zygote: starts encoder processes; None starts one when needed.
         trace: records the steps of each round.
@@ -79,6 +82,7 @@ class Learner(StatusPart):
     learning: StatusText
     metrics: RoundMetrics
     contact: Contact
+    masking: MaskingService
     worker: Trainer | None = None
     zygote: ZygoteClient | None = None
     trace: DeviceTrace = NO_TRACE
@@ -95,13 +99,18 @@ class Learner(StatusPart):
         self._task: asyncio.Task[None] | None = None
         self._news = Signal()
         self._not_before: dict[tuple[str, int, str], tuple[float, float]] = {}
-        self.trained = 0
+        self._delivery = Delivery(self.outbox, self.metrics, self.learning)
         self.failures = 0
 
     @property
     def why(self) -> str:
         """What it does or waits for."""
         return self.learning.why
+
+    @property
+    def trained(self) -> int:
+        """Updates that it has given to the outbox."""
+        return self._delivery.count
 
     def status(self) -> dict[str, Any]:
         """What it has learned, and what it does."""
@@ -134,6 +143,7 @@ class Learner(StatusPart):
         current = self._current
         if current is not None:
             if _key(current) == _key(offer):
+                self.masking.again(offer)
                 return
             if current.task == offer.task and offer.round < current.round:
                 return
@@ -242,9 +252,12 @@ class Learner(StatusPart):
 
     async def _learn_in_turn(self, offer: Offer) -> None:
         async with self.turns.turn(offer.task, self.learning.say):
-            await self._learn(offer)
+            masked = await self._learn(offer)
+        if masked is not None:  # without a turn: a secure round waits for other devices
+            await masked()
 
-    async def _learn(self, offer: Offer) -> None:
+    async def _learn(self, offer: Offer) -> Callable[[], Awaitable[None]] | None:
+        """Train, and deliver the update; of a secure round the result does that."""
         settings, work = self.settings, self.tasks.workspace
         if work is None:
             raise Transient("no task is known")
@@ -280,20 +293,13 @@ class Learner(StatusPart):
         frame, new_carry = await asyncio.to_thread(encode_update, offer, task, who, data, result, carry=carry)
         metrics |= {"quantize_s": self.clock.now() - spooled, "update_bytes": float(len(frame))}
         spans.mark("quantize", bytes=len(frame))
-        update = PackedUpdate(offer, digest(frame), frame, new_carry)
-        try:
-            await self.outbox.submit(
-                update, partial(self.storage.saving, offer.task, result.private, account)
-            )
-        except asyncio.CancelledError:
-            self.metrics.add(offer.round, metrics)  # it is in the spool, and will be sent
-            raise
-        spans.mark("spool")
-        spans.end()
-        self.trained += 1
-        self.learning.say(f"the update for round {offer.round} waits for its receipt")
-        _log.info("update_spooled", round=offer.round, bytes=len(frame))
-        self.metrics.add(offer.round, metrics)
+        saving = partial(self.storage.saving, offer.task, result.private, account)
+        if task.secure_aggregation is None:
+            await self._delivery.submit(TrainedUpdate(new_carry, saving, metrics, spans), frame, offer)
+            return None
+        silent = TrainedUpdate(new_carry, saving, {}, spans)  # even times and sizes tell of the device's data
+        vector_N = await fetched_vector(self.blobs, offer, task, frame)
+        return partial(self.masking.take_part, offer, task, vector_N, partial(self._delivery.submit, silent))
 
     def _seed(self, task: Task, offer: Offer) -> int:
         return derive_round_seed(task.seed, offer.round, self.settings.device)

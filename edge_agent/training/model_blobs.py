@@ -11,6 +11,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.training.shorter_ways import ShorterWays
 from edge_agent.windows.workspace import require_windows
 from models import registry
+from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, ClientContext, Profile, Tensors
 from models.materials import Material
 from protocol.errors import LichenError, Reason, Refused, Transient
@@ -92,6 +93,12 @@ class ModelBlobs:
         manifest = await self._manifest(offer)
         here = tuple(name for name in own if name in manifest.blobs)
         return await self._pulled(offer, manifest, (*route, *here), also)
+
+    async def fetch_model(self, offer: Offer) -> Blobs:
+        """All blobs of the offer's base that methods know, for secure rounds. Raises as :meth:`fetch`."""
+        manifest = await self._manifest(offer)
+        names = tuple(model_of({name: {} for name in manifest.blobs}))
+        return await self._pulled(offer, manifest, names)
 
     async def fetch_routed(
         self,

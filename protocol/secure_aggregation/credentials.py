@@ -14,6 +14,7 @@ from protocol.secure_aggregation.attempt import Attempt
 
 MAX_CERTIFICATE: Final = 2048
 """Bytes of one certificate in DER."""
+_PRIVATE: Final = b"-----BEGIN PRIVATE KEY-----"
 _STATEMENT: Final = b"lichen secure aggregation keys v1\n"
 
 
@@ -116,3 +117,39 @@ def certificate_holder(authority: tuple[bytes, ...], certificate: bytes) -> tupl
         if len(names) == 1 and isinstance(key, EllipticCurvePublicKey):
             return str(names[0].value), key
     raise Refused(Reason.UNTRUSTED, "a device's certificate is not of the fleet's authority")
+
+
+def authority_of(pem: bytes) -> KeyAuthority:
+    """The authority whose certificates are in ``pem``.
+
+    Raises:
+        Misconfigured: there is none.
+    """
+    from cryptography import x509  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
+
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise Misconfigured("the certificate of the fleet's authority cannot be read") from None
+    return KeyAuthority(tuple(one.public_bytes(Encoding.DER) for one in found))
+
+
+def signer_of(pem: bytes) -> IdentitySigner:
+    """The identity in a file with a certificate and its P-256 key.
+
+    Raises:
+        Misconfigured: one of them is missing.
+    """
+    from cryptography import x509  # noqa: PLC0415 - see the module
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        Encoding,
+        load_pem_private_key,
+    )
+
+    try:
+        leaf = x509.load_pem_x509_certificates(pem)[0]
+        key = load_pem_private_key(pem[max(0, pem.find(_PRIVATE)) :], password=None)
+    except (ValueError, TypeError, IndexError):
+        raise Misconfigured("the device's certificate or its key cannot be read") from None
+    return IdentitySigner(leaf.public_bytes(Encoding.DER), key)

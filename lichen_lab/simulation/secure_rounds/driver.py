@@ -47,12 +47,12 @@ from edge_agent.secure_aggregation.events import (
     Tell,
     UpdateMasked,
 )
+from edge_agent.secure_aggregation.masking import masked_vector
 from edge_agent.secure_aggregation.table import apply as apply_device
 from protocol.errors import Refused
 from protocol.secure_aggregation.attempt import Attempt
 from protocol.secure_aggregation.credentials import KeyAuthority
 from protocol.secure_aggregation.keys import NONCE_BYTES, Secrets
-from protocol.secure_aggregation.masks import add_mask
 from protocol.secure_aggregation.messages import (
     KeysAnnounced,
     MaskedUpdate,
@@ -65,7 +65,7 @@ from protocol.secure_aggregation.messages import (
     decode,
     encode,
 )
-from protocol.secure_aggregation.ring import Words, packed, unpacked, zeros
+from protocol.secure_aggregation.ring import Words, unpacked, zeros
 
 STAGES = ("keys", "shares", "masked", "unmask")
 _SLACK_BYTES = 1024
@@ -123,13 +123,7 @@ class SimulatedDevice:
 
     def mask(self, plan: MaskUpdate) -> bytes:
         """The packed vector with all masks of a plan."""
-        total_N = self.vector_N.copy()
-        add_mask(total_N, plan.own)
-        for key in plan.added:
-            add_mask(total_N, key)
-        for key in plan.subtracted:
-            add_mask(total_N, key, minus=True)
-        return packed(total_N, self.rules.options.ring_bits)
+        return masked_vector(self.vector_N, plan, self.rules.options.ring_bits)
 
     def _act(self, command: MaskingCommand) -> list[SecureMessage]:
         match command:

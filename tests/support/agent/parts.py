@@ -11,6 +11,7 @@ from edge_agent.messaging.contact import Contact
 from edge_agent.messaging.outbox import Outbox
 from edge_agent.messaging.round_metrics import RoundMetrics
 from edge_agent.messaging.state_reporter import StateReporter
+from edge_agent.secure_aggregation.service import MaskingService
 from edge_agent.storage.agent_storage import AgentStorage
 from edge_agent.storage.round_ledger import RoundLedger
 from edge_agent.tasks.workspace import Readiness
@@ -66,6 +67,7 @@ def learner_of(
         learning=learning,
         metrics=RoundMetrics(),
         contact=contact,
+        masking=MaskingService(settings, None, clock, learning),
         **more,
     )
 

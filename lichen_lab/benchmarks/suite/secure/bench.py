@@ -95,7 +95,7 @@ class MeteredDevice(SimulatedDevice):
 
 
 @dataclass(frozen=True)
-class TrainedUpdate:
+class MeasuredUpdate:
     """A real update of one device, and the version that it starts from."""
 
     task: Task
@@ -128,7 +128,7 @@ class TrainedUpdate:
 
 def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every benchmark's signature
     """Each ring, then Flower."""
-    repeats, update = 1 if quick else 5, TrainedUpdate.of_noise()
+    repeats, update = 1 if quick else 5, MeasuredUpdate.of_noise()
     names = [f"d{number:03}" for number in range(_DEVICES)]
     known = identities(names)
     rows: list[ResultRow] = []
@@ -147,7 +147,7 @@ def run(quick: bool, say: Say) -> list[ResultRow]:  # noqa: FBT001 - every bench
 
 
 def _ours(
-    update: TrainedUpdate,
+    update: MeasuredUpdate,
     words: str,
     options: SecureAggregation,
     known: tuple[KeyAuthority, Mapping[str, IdentitySigner]],
@@ -213,7 +213,7 @@ def _one_round(
 
 
 def _flowers(
-    update: TrainedUpdate, words: str, options: SecureAggregation, programs: Path, repeats: int
+    update: MeasuredUpdate, words: str, options: SecureAggregation, programs: Path, repeats: int
 ) -> list[ResultRow]:
     """Flower's client functions on the same number of values, with the same graph."""
     started, size = time.perf_counter(), graph_size(_DEVICES, options.max_lost)

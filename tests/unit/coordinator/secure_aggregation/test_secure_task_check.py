@@ -1,20 +1,24 @@
 """What does not go with ``[secure_aggregation]`` is refused before a task runs, in words."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from coordinator.cluster.app import ingest, lead
 from coordinator.config.coordinator import CoordinatorSettings
+from coordinator.ingest.header_checks import check_header
+from coordinator.secure_aggregation.identities import authority_for
 from coordinator.task import load_task, problems
-from protocol.errors import Misconfigured
+from protocol.errors import Misconfigured, Refused
 from protocol.tasks.features import needed
 from protocol.tasks.folding import Privacy, Robust, SecureAggregation
 from protocol.tasks.links import Uplink
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
-from tests.support.tasks import sensors, small_task, stream, task_toml
+from tests.support.tasks import sensors, small_task, stream, task_toml, update_header
 
 ENOUGH = Rounds(min_devices=5)
 
@@ -101,10 +105,46 @@ def test_a_fixed_step_is_an_option_of_the_codec_steps(uplink: dict[str, Any], wo
     assert words in str(found.value)
 
 
-def test_a_coordinator_does_not_start_on_rounds_that_its_daemons_cannot_run(tmp_path: Path) -> None:
+def test_a_cluster_does_not_start_on_secure_rounds(tmp_path: Path) -> None:
     file = tmp_path / "task.toml"
     rounds, streams = {"min_devices": 5}, {"a": stream(1, 20.0)}
     file.write_text(task_toml(method="fedavg", rounds=rounds, streams=streams) + "\n[secure_aggregation]\n")
     settings = CoordinatorSettings.model_validate({"fleet": "f", "state_dir": tmp_path / "s", "task": file})
-    with pytest.raises(Misconfigured, match="do not run secure rounds yet"):
-        load_task(settings)
+    assert load_task(settings)[0].secure_aggregation == SecureAggregation()
+    for start in (lead, ingest):
+        with pytest.raises(Misconfigured, match="ingest processes do not know the stages"):
+            asyncio.run(start(settings))
+
+
+def test_identities_are_required_unless_the_task_says_otherwise(tmp_path: Path) -> None:
+    settings = CoordinatorSettings.model_validate(
+        {"fleet": "f", "state_dir": tmp_path / "s", "task": tmp_path / "task.toml"}
+    )
+    assert authority_for(settings, SecureAggregation(identities="none")) is None
+    with pytest.raises(Misconfigured, match=r"lichen coordinator init\), or write .* identities = .none."):
+        authority_for(settings, SecureAggregation())
+    ca = tmp_path / "s" / "identity" / "ca.pem"
+    ca.parent.mkdir(parents=True)
+    ca.write_text("nothing")
+    with pytest.raises(Misconfigured, match="authority cannot be read"):
+        authority_for(settings, SecureAggregation())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"samples": 5},
+        {"metrics": {"loss": 0.5}},
+        {"counts": {"a": (1, 2)}},
+        {"quality": {"a": 0.5}},
+        {"missing": {"a": 0.5}},
+        {"weight": 7},
+    ],
+    ids=str,
+)
+def test_a_masked_update_whose_header_tells_of_data_is_refused(change: dict[str, Any]) -> None:
+    task = a_task()
+    silent = update_header(task, samples=0)
+    check_header(task, "d", silent, masked=True)
+    with pytest.raises(Refused, match=f"{next(iter(change))}: "):
+        check_header(task, "d", silent.model_copy(update=change), masked=True)

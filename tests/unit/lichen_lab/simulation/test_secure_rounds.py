@@ -524,8 +524,8 @@ def test_every_phase_of_a_table_is_reached(table):
 
 @pytest.mark.parametrize("table", [DEVICE, COORDINATOR], ids=["device", "coordinator"])
 def test_the_page_shows_the_tables(table):
-    page = (Path(__file__).parents[4] / "docs/secure-aggregation.md").read_text()
-    words = "write TABLE.diagram() and TABLE.listing() into docs/secure-aggregation.md"
+    page = (Path(__file__).parents[4] / "docs/secure-aggregation-state.md").read_text()
+    words = "write TABLE.diagram() and TABLE.listing() into docs/secure-aggregation-state.md"
     assert f"```mermaid\n{table.diagram()}\n```" in page, words
     assert f"\n{table.listing()}\n" in page, words
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lichen_lab.benchmarks.suite.secure.bench import BENCH, MeteredDevice, TrainedUpdate
+from lichen_lab.benchmarks.suite.secure.bench import BENCH, MeasuredUpdate, MeteredDevice
 from lichen_lab.benchmarks.suite.wire_bytes import message_bytes
 from lichen_lab.simulation.secure_rounds.driver import play
 from lichen_lab.simulation.secure_rounds.fleet import fleet_of
@@ -29,7 +29,7 @@ def test_a_metered_device_counts_each_message_that_it_sends_and_gets():
 
 
 def test_the_measured_vector_holds_the_whole_update_and_the_weights_of_its_tensors():
-    update = TrainedUpdate.of_noise()
+    update = MeasuredUpdate.of_noise()
     numbers = to_numbers(update.vector(OPTIONS), 32)
     model = flatten(update.state)
     assert numbers.size == sum(x.size for x in model.values()) + len(model)

@@ -1,0 +1,1 @@
+"""Secure rounds at the coordinator: the service, the opening of a sum, the file of the attempt."""

@@ -1,0 +1,47 @@
+"""A device's update as the vector that it masks: folded alone, by the method's server half."""
+
+import asyncio
+
+from edge_agent.training.model_blobs import ModelBlobs
+from models import registry
+from models.aggregation.masked_sums import layout_of, vector_of
+from models.contract import Blobs, Update
+from protocol.frames.frame import decode_frame
+from protocol.frames.headers import UpdateHeader
+from protocol.messages import Offer
+from protocol.secure_aggregation.ring import Words
+from protocol.tasks.task import Task
+
+
+async def fetched_vector(blobs: ModelBlobs, offer: Offer, task: Task, frame: bytes) -> Words:
+    """:func:`secure_vector` of an update that answers an offer; fetches the blobs that are not here yet.
+
+    Raises:
+        Transient: a blob was not here in time.
+        Refused, Misconfigured: as :func:`secure_vector`.
+    """
+    model = await blobs.fetch_model(offer)
+    return await asyncio.to_thread(secure_vector, task, offer.round, model, frame)
+
+
+def secure_vector(task: Task, round_: int, model: Blobs, frame: bytes) -> Words:
+    """The vector of an update.
+
+    Args:
+        task: with ``secure_aggregation``.
+        round_: of the update.
+        model: all blobs of the version that it starts from: the shapes of what this device lacks, too.
+        frame: of the rounded update; it never leaves the device.
+
+    Raises:
+        Refused: the update is none that a coordinator would take, or does not fit the task's numbers.
+        Misconfigured: the method's fold is not a sum.
+    """
+    options, server = task.secure_aggregation, registry.method(task.method).server()
+    if options is None:
+        raise ValueError("the task has no secure rounds (a bug)")
+    update = Update(*decode_frame(frame, UpdateHeader))
+    server.check(task, model, update)
+    fold = server.open(task, round_, model)
+    fold.fold(update)
+    return vector_of(fold, layout_of(fold), options)

@@ -1,0 +1,107 @@
+"""Secure rounds of real processes: over mutual TLS with certificates, and with SIGKILLs at each stage."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coordinator.status.history import read
+from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
+from lichen_lab.simulation.processes.testbed import COORDINATOR
+from protocol.secure_aggregation.updates import MASKED
+from protocol.tasks.folding import Robust, SecureAggregation
+from protocol.tasks.network import Network
+from protocol.tasks.rounds import Rounds
+from protocol.tasks.task import Modality, Task, Window
+from tests.support.network.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.long, pytest.mark.mosquitto, pytest.mark.timeout(400)]
+DEVICES = ("d0", "d1", "d2", "d3")
+TASK = Task(
+    name="t",
+    method="fedavg",
+    labels=("a", "b"),
+    modalities=(Modality(name="v", kind="vector", channels=8, rate_hz=1.0),),
+    window=Window(length_s=1.0, stride_s=1.0),
+    network=Network(kind="linear", feature_dim=8),
+    rounds=Rounds(count=2, min_devices=3, min_windows=8, deadline_s=40.0),
+    robust=Robust(outlier_factor=0),
+    secure_aggregation=SecureAggregation(min_devices=3, identities="none"),
+)
+
+
+@pytest.fixture
+def fleet(mosquitto):  # noqa: F811
+    with ProcessFleet(TASK, mosquitto.port) as made:
+        start_coordinator(made)
+        for number, name in enumerate(DEVICES):
+            start_device(made, number, name)
+        yield made
+
+
+def start_coordinator(fleet: ProcessFleet) -> None:
+    fleet.coordinator(spread_s=1.0, offer_every_s=0.5, exit_when_done=True, export={"enabled": False})
+
+
+def start_device(fleet: ProcessFleet, number: int, name: str) -> None:
+    recording = fleet.root / f"{name}.npz"
+    if not recording.exists():
+        noise_recording(recording, TASK, 200, number)
+    fleet.agent(
+        name,
+        recording,
+        speed=50.0,
+        infer={"enabled": False},
+        outbox={"resend_s": 1.0},
+        state_every_s=0.5,
+        secure_aggregation={"without_identities": True},
+    )
+
+
+def finished(fleet: ProcessFleet) -> dict:
+    fleet.until(lambda: fleet.bed.children[COORDINATOR].pid is None, 200, "the rounds did not end")
+    return read(fleet.files.state(COORDINATOR))
+
+
+def stages(fleet: ProcessFleet, round_: int) -> list[str]:
+    """The stages that the coordinator has reached, by its log."""
+    lines = [json.loads(line) for line in fleet.said(COORDINATOR).splitlines() if line.startswith("{")]
+    found, current = [], 0
+    for line in lines:
+        if line["event"] == "secure_attempt":
+            current = line["round"]
+            found += ["keys"] if current == round_ else []
+        elif line["event"] == "secure_stage" and current == round_:
+            found.append(line["stage"])
+    return found
+
+
+@pytest.mark.parametrize("victim", [COORDINATOR, "d1"])
+@pytest.mark.parametrize("stage", ["keys", "shares", "masked_updates", "unmask"])
+def test_a_sigkill_at_any_stage_is_survived(fleet, victim, stage):
+    fleet.until(lambda: stage in stages(fleet, 1), 60, f"stage {stage} of round 1")
+    fleet.kill(victim)
+    if victim == COORDINATOR:
+        start_coordinator(fleet)
+    else:
+        start_device(fleet, 1, "d1")
+    found = finished(fleet)
+    assert found["phase"] == "done"
+    assert [version["version"] for version in found["versions"]] == [0, 1, 2]
+    assert all(len(version["devices"]) >= 3 for version in found["versions"][1:])
+    updates = [update for round_ in found["rounds"] for update in round_["updates"]]
+    assert updates
+    assert {(update["samples"], tuple(update["metrics"])) for update in updates} == {(0, ())}
+
+
+def test_the_journal_has_masked_bytes_alone_and_versions_move(fleet):
+    found = finished(fleet)
+    assert [len(version["devices"]) for version in found["versions"]] == [0, 4, 4]
+    assert not np.isnan(found["versions"][2]["metrics"].get("step", 0.0))
+    frames = [
+        path.read_bytes() for path in fleet.files.state(COORDINATOR).rglob("updates/**/*") if path.is_file()
+    ]
+    for frame in frames:
+        assert MASKED.encode() in frame
+        assert b"head/" not in frame
+    assert stages(fleet, 1)[-1] == "done"
