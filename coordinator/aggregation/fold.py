@@ -19,7 +19,7 @@ from models.aggregation.update_norms import magnitudes
 from models.contract import Blobs, Fold, Server, Update
 from models.guided import DeviceWeights, GuidedServer
 from models.privacy.clipping import check_clipped
-from models.privacy.noisy_fold import RoundNoise
+from models.privacy.noisy_fold import RoundNoise, steadied
 from models.registry import methods
 from models.tensors import flatten
 from models.worker.update_views import ReadableUpdate
@@ -234,7 +234,8 @@ def close_fold(
     if noise is not None:
         noise.add(fold, digests)
     spec = methods().get(task.method)
-    return stepped(task.aggregator, () if spec is None else spec.optimised, state, fold.close())
+    made = fold.close() if noise is None else steadied(model_of(state), fold.close())
+    return stepped(task.aggregator, () if spec is None else spec.optimised, state, made)
 
 
 def fold_round(  # noqa: PLR0917 - the method's own order, and then the updates

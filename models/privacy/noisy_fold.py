@@ -10,15 +10,20 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from models.aggregation.exact_sums import FRACTION_BITS, FixedPointSum
-from models.contract import Fold
+from models.contract import Blobs, Fold
 from models.privacy.clipping import TOLERANCE
 from models.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from models.privacy.key_stream import KeyStream, derived_key
+from models.tensors import NEVER_NEGATIVE
 from protocol.tasks.folding import Privacy
 
 FURTHEST: Final = 1000.0
 """A clip that adapts stays within this factor of the task's."""
+LEAST: Final = 0.5
+"""Of a running variance, in one round."""
 MIN_SIGMA: Final = 1 << 10
 """Steps: above, the discrete Gaussian is accounted as the continuous one, to a thousandth."""
 
@@ -56,6 +61,20 @@ class RoundNoise:
             one.add_noise(
                 lambda count: discrete_gaussian(stream, sigma, count), self.privacy.divisor(len(digests))
             )
+
+
+def steadied(before: Blobs, after: Blobs) -> Blobs:
+    """A version whose running variances are at least :data:`LEAST` of those before.
+
+    Noise may take them to zero, and normalised features to any length. This reads only what is published, so
+    it costs no epsilon.
+    """
+    made = dict(after)
+    for blob, tensors in after.items():
+        if found := [name for name in tensors if name.endswith(NEVER_NEGATIVE) and name in before[blob]]:
+            floors = {name: before[blob][name] * np.float32(LEAST) for name in found}
+            made[blob] = {**tensors, **{name: np.maximum(tensors[name], floors[name]) for name in found}}
+    return made
 
 
 def sigma_of(privacy: Privacy, values: int) -> int:

@@ -9,7 +9,7 @@ from scipy import stats
 from coordinator.aggregation.fold import UnusableUpdates, fold_screened, limits_for, screen_round
 from coordinator.aggregation.partition import Grain, RoundInput, fold_by_tasks, fold_partially
 from models.contract import Update
-from models.privacy.noisy_fold import MIN_SIGMA, RoundNoise, sigma_of, sigma_trouble
+from models.privacy.noisy_fold import MIN_SIGMA, RoundNoise, sigma_of, sigma_trouble, steadied
 from protocol.frames.frame import Limits
 from protocol.frames.headers import UpdateHeader
 from protocol.tasks.folding import Privacy
@@ -99,6 +99,19 @@ def test_a_private_task_is_never_folded_without_noise_nor_another_with() -> None
     noise = RoundNoise(PRIVACY, KEY)
     with pytest.raises(ValueError, match="goes with a table"):
         fold_screened(TinyServer(), tiny_task(), 1, STATE, entries(0.001), LIMITS, noise=noise)
+
+
+def test_noise_takes_no_running_variance_below_half_of_what_it_was() -> None:
+    name = "encoder/acc/norm.running_var"
+    before = {"encoder/acc": {name: np.array([1.0, 4.0, 2.0], np.float32)}, "head": {"head/w": np.ones(2)}}
+    after = {
+        "encoder/acc": {name: np.array([0.0, 3.0, 9.0], np.float32)},
+        "head": {"head/w": np.zeros(2)},
+    }
+    made = steadied(before, after)
+    np.testing.assert_array_equal(made["encoder/acc"][name], [0.5, 3.0, 9.0])
+    assert made["encoder/acc"][name].dtype == np.float32
+    assert made["head"] is after["head"]
 
 
 def test_an_update_beyond_the_clip_is_not_folded_however_it_came_here() -> None:
