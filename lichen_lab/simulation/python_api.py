@@ -71,11 +71,15 @@ class SimulatedTraining:
     def bundle(self, calibrate: WindowSet | None) -> bytes:
         """See :class:`lichen.api.lab.TrainedFleet`."""
         number, (manifest, parent) = len(self.rounds), self._history.lineage
-        metrics = dict(self._history.rounds[-1].metrics)
+        metrics, account = dict(self._history.rounds[-1].metrics), self._history.account
+        private = None if account is None else account.as_json()
         packages.permit(self._packages)
         with one_thread():
             bundle, _ = make_bundle(
-                self.task, self._state(), Lineage(number, number, manifest, parent, metrics), calibrate
+                self.task,
+                self._state(),
+                Lineage(number, number, manifest, parent, metrics, private),
+                calibrate,
             )
         return bundle
 

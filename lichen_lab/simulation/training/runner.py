@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from coordinator.privacy.account_store import why_last
+from coordinator.privacy.promise import require_privacy
 from lichen.commands.data_check import require_windows
 from lichen_lab.simulation.training.crew.groups import require_groups
 from lichen_lab.simulation.training.crew.parts import Devices, choice_of, crew_of, fleet_of, site_of
@@ -135,16 +137,17 @@ def simulate(
         validation: the labelled windows of a coordinator's ``[evaluation]``, by which it ends them.
 
     Raises:
-        Misconfigured: a knowledge-graph task, an unknown method, option or policy, no device, a role that the
-            method lacks, devices that cannot train at once, or labelled windows that are missing, do not
-            fit or are not used.
+        Misconfigured: a table ``[privacy]`` that does not fit the task, a knowledge-graph task, an unknown
+            method, option or policy, no device, a role that the method lacks, devices that cannot train at
+            once, or labelled windows that are missing, do not fit or are not used.
         Transient: a worker process ended by itself; the message names its devices.
     """
-    task = _of_rounds(task, rounds)
     packages.require(task, packages.permitted())
     registry.admit(task, packages.permitted())
     spec = registry.method(task.method)
     spec.configure(task)
+    require_privacy(task, spec)
+    task = _of_rounds(task, rounds)
     fleet = fleet_of(devices, roles or {}, profiles or {})
     if workers is not None and workers < 1:
         raise Misconfigured(f"a simulation needs at least one worker process, not {workers}")
@@ -160,7 +163,9 @@ def simulate(
     asked = _Asked(test, task.rounds.count, evaluate_every, progress, keep_private, ends)
     crew = crew_of(site, fleet, workers, ray)
     try:
-        return replace(_run(engine, crew, site, asked), lineage=down.lineage)
+        made = _run(engine, crew, site, asked)
+        ended = made.ended or why_last(task, len(made.rounds))
+        return replace(made, lineage=down.lineage, ended=ended)
     finally:
         crew.close()
 

@@ -32,8 +32,11 @@ def show(report: dict[str, Any]) -> None:
     console.print(table)
     if why := report.get("ended"):
         number = len(report["rounds"])
-        words = f"the rounds ended with version {number}: {why} (rounds.patience = 0: they never end early)"
+        never = "" if "privacy." in why else " (rounds.patience = 0: they never end early)"
+        words = f"the rounds ended with version {number}: {why}{never}"
         console.print(words, highlight=False, markup=False)
+    if private := report.get("privacy"):
+        console.print(f"privacy: {private['words']}", highlight=False, markup=False)
     _weighed(console, report["rounds"])
     _judged_on(console, report)
     _classes(console, report["by_class"])

@@ -7,6 +7,7 @@ from lichen_lab.simulation.training.runner import simulate
 from models.privacy.central_account import CentralAccount
 from models.privacy.clipping import norm_of
 from models.tensors import flatten
+from protocol.errors import Misconfigured
 from protocol.frames.frame import decode_frame, encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
@@ -56,13 +57,14 @@ def test_a_sample_takes_part_by_chance_and_rounds_end_at_the_limit() -> None:
     assert 1 < len(history.rounds) < 50
     assert history.account is not None
     assert history.account.epsilon <= 6.0 < CentralAccount.after(poisson, len(history.rounds) + 1).epsilon
+    assert history.ended == "one more version would exceed privacy.max_epsilon = 6"
     counts = [len(record.accepted) for record in history.rounds]
     assert len(set(counts)) > 1
 
 
 def test_a_clip_that_adapts_comes_to_devices_in_one_process_and_in_two() -> None:
     adaptive = Privacy.model_validate(
-        {"clip": 0.05, "noise_multiplier": 0.01, "adaptive_clip": {"count_noise": 0.3, "lr": 1.0}}
+        {"clip": 0.1, "noise_multiplier": 0.7, "adaptive_clip": {"count_noise": 0.4, "lr": 1.0}}
     )
     longest: list[float] = []
     history = simulate(
@@ -71,12 +73,20 @@ def test_a_clip_that_adapts_comes_to_devices_in_one_process_and_in_two() -> None
     )  # fmt: skip
     assert history.account is not None
     assert history.account.clip is not None
-    assert history.account.clip > 0.1
+    assert history.account.clip > 0.2
     assert longest == sorted(longest)
-    assert longest[0] <= 0.05 < longest[1]
+    assert longest[0] <= 0.1 < longest[1]
     assert not any(record.refused for record in history.rounds)
     two = simulate(private(adaptive, 4), DEVICES, None, 1, workers=2)
     np.testing.assert_array_equal(values(two.state), values(history.state))
+
+
+def test_what_does_not_go_with_the_table_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(Misconfigured, match="method 'qqr'"):
+        simulate(task(method="qqr", privacy=MILD, config={}), DEVICES, None, 1)
+    little = MILD.model_copy(update={"max_epsilon": 0.1})
+    with pytest.raises(Misconfigured, match="no version fits"):
+        simulate(private(little), DEVICES, None, 1)
 
 
 @pytest.mark.parametrize("lie", [1.001, 50.0])
