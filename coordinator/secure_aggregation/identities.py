@@ -1,7 +1,6 @@
 """The authority whose certificates the devices of a secure round must have."""
 
 from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.identity.paths import IdentityPaths
 from protocol.errors import Misconfigured
 from protocol.secure_aggregation.credentials import KeyAuthority, authority_of
 from protocol.tasks.folding import SecureAggregation
@@ -15,6 +14,9 @@ def authority_for(settings: CoordinatorSettings, options: SecureAggregation) -> 
     """
     if options.identities == "none":
         return None
+    # imports cryptography: only where the task wants identities
+    from coordinator.identity.paths import IdentityPaths  # noqa: PLC0415
+
     file = IdentityPaths.of(settings).ca
     try:
         return authority_of(file.read_bytes())

@@ -184,7 +184,7 @@ class MaskingService(StatusPart):
                     await self._invite(newer)
                 elif self._job is not None and self._state.phase in _REPEATED:
                     await self._apply(MaskingResumed())
-            except LichenError as error:
+            except (LichenError, OSError) as error:
                 self.learning.say(f"secure round: {error}")
                 _log.warning("secure_round_waits", why=str(error))
 
@@ -215,8 +215,8 @@ class MaskingService(StatusPart):
                 topic = device_topic(self.settings.fleet, self.settings.device, Kind.UPDATE)
                 try:
                     await self.link.publish(topic, encode(command.message))
-                except Transient as error:
-                    _log.debug("secure_message_not_sent", why=str(error))
+                except LichenError as error:
+                    _log.warning("secure_message_not_sent", why=str(error))
             case MaskUpdate() if job is not None:
                 job.frame = await self._framed(job, command, bits)
                 await self._advance(UpdateMasked(digest(job.frame)))

@@ -31,8 +31,13 @@ TASK = Task(
 
 
 @pytest.fixture
-def fleet(mosquitto):  # noqa: F811
-    with ProcessFleet(TASK, mosquitto.port) as made:
+def task() -> Task:
+    return TASK
+
+
+@pytest.fixture
+def fleet(mosquitto, task):  # noqa: F811
+    with ProcessFleet(task, mosquitto.port) as made:
         start_coordinator(made)
         for number, name in enumerate(DEVICES):
             start_device(made, number, name)
@@ -105,3 +110,22 @@ def test_the_journal_has_masked_bytes_alone_and_versions_move(fleet):
         assert MASKED.encode() in frame
         assert b"head/" not in frame
     assert stages(fleet, 1)[-1] == "done"
+
+
+class TestAFailedAttempt:
+    """All four devices are needed, and one is gone for the first attempt."""
+
+    @pytest.fixture
+    def task(self) -> Task:
+        rounds = TASK.rounds.model_copy(update={"min_devices": 4, "deadline_s": 15.0, "count": 1})
+        return TASK.model_copy(update={"rounds": rounds})
+
+    def test_is_followed_by_another_with_new_masks(self, fleet):
+        fleet.until(lambda: "shares" in stages(fleet, 1), 60, "the stage of shares")
+        fleet.kill("d1")
+        fleet.until(lambda: "attempt 1 got" in fleet.said(COORDINATOR), 60, "the first attempt's end")
+        start_device(fleet, 1, "d1")
+        found = finished(fleet)
+        assert found["versions"][1]["devices"] == list(DEVICES)
+        assert stages(fleet, 1).count("keys") >= 2
+        assert stages(fleet, 1)[-1] == "done"

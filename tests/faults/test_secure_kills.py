@@ -5,7 +5,7 @@ import pytest
 from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.secure_aggregation.events import SecurePhase
 from edge_agent.secure_aggregation.events import MaskingPhase
-from protocol.errors import Reason, Refused
+from protocol.errors import Reason, Refused, Transient
 from protocol.frames.frame import open_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.secure_aggregation.messages import (
@@ -17,7 +17,7 @@ from protocol.secure_aggregation.messages import (
     Survivors,
 )
 from protocol.secure_aggregation.updates import MASKED
-from tests.support.secure.world import COORDINATOR, STATE, TASK, SecureWorld
+from tests.support.secure.world import COORDINATOR, STATE, TASK, SecureWorld, WorldLink
 
 MESSAGES = [KeysAnnounced, Roster, SharesSent, SharesDelivered, None, Survivors, Revealed]
 NAMES = ["keys", "roster", "shares", "delivery", "masked", "survivors", "answers"]
@@ -150,3 +150,24 @@ async def test_masked_updates_that_tell_more_or_are_of_others_are_refused(world)
             world.secure.check_update(STATE, head, given)
     world.secure.check_update(STATE, header, tensors)
     assert {service._state.phase for service in world.devices.values()} == {MaskingPhase.MASKED}
+
+
+async def test_messages_that_a_broker_does_not_take_end_no_daemon_and_are_asked_for_again(world):
+    refusing = {"left": 12}
+    plain = WorldLink.publish
+
+    async def publish(self, topic, payload, **more):
+        if refusing["left"]:
+            refusing["left"] -= 1
+            kind = Refused if refusing["left"] % 2 else Transient
+            raise kind(Reason.TOO_LARGE, "too large") if kind is Refused else kind("not connected")
+        await plain(self, topic, payload, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WorldLink, "publish", publish)
+        world.start()
+        await world.until(lambda: len(world.entries) == 4)
+        made, devices = await world.close_round()
+    assert refusing["left"] == 0
+    assert made == world.plain(world.names)
+    assert devices == tuple(world.names)

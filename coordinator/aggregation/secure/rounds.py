@@ -38,7 +38,7 @@ from coordinator.secure_aggregation.table import apply
 from coordinator.secure_aggregation.words import words_of
 from coordinator.storage.update_journal import AcceptedUpdate
 from models.contract import Blobs
-from protocol.errors import Reason, Refused, Transient
+from protocol.errors import LichenError, Reason, Refused
 from protocol.frames.frame import Limits
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Encoded
@@ -120,7 +120,7 @@ class SecureRounds:
         while True:
             try:
                 await self._follow(lose)
-            except Transient as error:
+            except (LichenError, OSError) as error:
                 log.warning("secure_round_waits", why=str(error))
             await self.clock.sleep(TICK_S)
 
@@ -296,9 +296,12 @@ class SecureRounds:
                 self.link.publish(topic, encode(message))
                 for topic, (_, message) in zip(topics, part, strict=True)
             ]
-            for result in await asyncio.gather(*sends, return_exceptions=True):
-                if isinstance(result, BaseException) and not isinstance(result, Transient):
-                    raise result
+            failed = [one for one in await asyncio.gather(*sends, return_exceptions=True) if one is not None]
+            for error in failed:
+                if not isinstance(error, LichenError):
+                    raise error
+            if failed:  # no connection, or too large for the broker; devices ask again
+                log.warning("secure_messages_not_sent", count=len(failed), why=str(failed[0]))
 
     def _load(self) -> None:
         """The attempt on the disk, if any."""

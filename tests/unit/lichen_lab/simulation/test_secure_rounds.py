@@ -34,7 +34,7 @@ from protocol.secure_aggregation.messages import (
     SharesSent,
     encode,
 )
-from protocol.secure_aggregation.neighbours import graph_size
+from protocol.secure_aggregation.neighbours import circle, graph_size
 from protocol.secure_aggregation.ring import packed, to_numbers, to_words
 from protocol.tasks.folding import SecureAggregation
 
@@ -105,6 +105,29 @@ def test_with_one_neighbour_fewer_than_the_threshold_the_sum_stays_closed_in_wor
     assert coordinator.total_N is None
     if stage == "masked":
         assert not any(isinstance(message, Revealed) for _, _, message in transcript.sent)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_fleet_with_a_graph_that_is_not_complete_loses_some_at_each_stage(stage):
+    vectors, options = vectors_of(40), OPEN.model_copy(update={"max_lost": 0.1})
+    assert graph_size(40, 0.1).neighbours < 39
+    lost = {stage: random.Random(stage).sample(sorted(vectors), 4)}
+    coordinator, _, transcript = played(vectors, options, lost=lost)
+    assert coordinator.state.phase is SecurePhase.DONE, coordinator.state.why
+    left = survivors_after(vectors, lost)
+    assert to_numbers(coordinator.total_N, 32).tolist() == plain_sum(vectors, left)
+    assert not transcript.refusals
+
+
+def test_with_too_few_neighbours_left_for_shares_nobody_masks():
+    vectors, options = vectors_of(30), OPEN.model_copy(update={"max_lost": 0.05})
+    size = graph_size(30, 0.05)
+    order = circle(attempt_of().digest, vectors)
+    gone = order[: size.neighbours - size.threshold + 1]  # side by side: the next ones have too few
+    coordinator, devices, _ = played(vectors, options, lost={"shares": gone})
+    assert coordinator.state.phase is SecurePhase.FAILED
+    assert re.search(r"25 of 30 devices have sent shares; \d+ of them have 6 or more", coordinator.state.why)
+    assert not any(device.masked for device in devices.values())
 
 
 def test_too_few_keys_or_shares_close_the_attempt_before_anybody_masks():
