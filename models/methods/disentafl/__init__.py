@@ -75,11 +75,11 @@ class DisentAflConfig(Frozen):
     leave."""
     distil: Weight = 0.8
     """Weight of the distillation loss with ``kd``. 0.8."""
-    last_layer: Literal["private", "sent", "shared", "interpolated"] = "interpolated"
+    last_layer: Literal["private", "both", "shared", "interpolated"] = "interpolated"
     """Of each decoder: ``private``, the device's own, which never leaves it (the paper's concept drift);
-    ``sent``, the same, but the fleet averages copies of it for devices that have none, for evaluation and
-    export; ``shared``, averaged like the rest; ``interpolated``, averaged, and a device predicts with a blend
-    of the fleet's and its own."""
+    ``both``, the same, and a second one that is averaged, for devices that have none of their own, evaluation
+    and export; ``shared``, averaged like the rest; ``interpolated``, averaged, and a device predicts with a
+    blend of the fleet's and its own."""
     last_share: Share = 0.5
     """Interpolated: weight of the device's own last layer in that blend."""
     own_share: Share = 0.0

@@ -85,7 +85,12 @@ class DisentAflClient:
         if found is not None:
             metrics |= {"accuracy": found, **{f"{target}/judged": value for target, value in judged.items()}}
         rows = own_features(context.task, net, seen_by(net, batch), batch.truth) if fleet is not None else {}
-        return _result(work, state, private, _Trained(net.tensors(), rows, metrics, found, steps.kept))
+        last: Tensors = {}
+        if work.config.aggregate == "avg" and work.config.last_layer == "both":
+            given = flatten({b: t for b, t in state.items() if b in net.blobs and b.startswith("last/")})
+            last = steps.fleets_last(batch, given, context.round)
+        done = _Trained(net.tensors(), last, rows, metrics, found, steps.kept)
+        return _result(work, state, private, done)
 
     def evaluate(self, task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
         """Evaluate a global state on labelled windows, with all their inputs; see ``evaluation.py``.
@@ -103,9 +108,10 @@ class DisentAflClient:
 
 @dataclass(frozen=True)
 class _Trained:
-    """Result of training: parameters by wire name, own features, metrics, accuracy, Adam's moments."""
+    """Result of training: parameters, the fleet's last layers, own features, metrics, accuracy, moments."""
 
     tensors: Tensors
+    last: Tensors
     rows: Rows
     metrics: dict[str, float]
     accuracy: float | None
@@ -117,6 +123,7 @@ def _result(work: Work, state: Blobs, private: Tensors, done: _Trained) -> Local
     task, config = work.context.task, work.config
     psi, keeps, best = _gate(work, state, private, done.accuracy)
     new = done.tensors | psi
+    sent = new | done.last
     base = travelling(task, state, work.profile, work.domain)
     values = {
         mean_features.values_name(blob): np.stack(list(own.values())) for blob, own in done.rows.items()
@@ -131,7 +138,7 @@ def _result(work: Work, state: Blobs, private: Tensors, done: _Trained) -> Local
     )
     seen = {"domain": float(work.domain), "judges": float(work.judges_B.sum())}
     return LocalResult(
-        tensors=difference({name: new[name] for name in base}, base) | values,
+        tensors=difference({name: sent[name] for name in base}, base) | values,
         codecs=dict.fromkeys(values, Codec.FLOAT32),
         metrics=work.metrics | done.metrics | seen,
         extra=message.extra(),

@@ -28,7 +28,7 @@ def evaluated(task: Task, windows: WindowSet, state: Blobs) -> Evaluation:
     """
     config = config_of(task)
     if config.aggregate == "kd" or config.last_layer == "private":
-        option = 'aggregate = "avg"' if config.aggregate == "kd" else 'last_layer = "sent" or "interpolated"'
+        option = 'aggregate = "avg"' if config.aggregate == "kd" else 'last_layer = "both" or "interpolated"'
         raise Misconfigured(
             f"task {task.name!r}: the coordinator has no trained last layer to evaluate, each device keeps "
             f"its own; config.{option} would give one"

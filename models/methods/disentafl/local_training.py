@@ -69,6 +69,34 @@ class LocalTraining:
         kept = names if self._fleet else names[:3]
         return dict(zip(kept, sums.tolist(), strict=False)) | {"lr": lr, "steps": float(steps)}
 
+    def fleets_last(self, batch: SupernetBatch, last: Tensors, round_: int) -> Tensors:
+        """The fleet's last layers, by wire name, after as many epochs on what the trained network makes.
+
+        Not in the paper. It is the generic predictor beside the personal one of Chen and Chao (FedRoD, 2022),
+        but no other part of the network is trained for it. The network is unchanged in the end.
+
+        Args:
+            batch: the windows that train.
+            last: by wire name, as they come from the fleet.
+            round_: its number.
+        """
+        config, net, own, zero = self._config, self._net, self._net.tensors(), torch.zeros(())
+        net.load({**own, **last})
+        net.requires_grad_(requires_grad=False)
+        net.lasts.requires_grad_(requires_grad=True)
+        lr = local.learning_rate(config.lr, config.lr_decay, 0.0, round_)
+        adam = local.Adam(net.lasts.parameters(), lr, config.weight_decay)
+        for _ in range(config.epochs):
+            for index_B in local.batches(len(batch), config.batch, self._generator):
+                some = batch.at(index_B)
+                seen = net(some.present_BM, *some.x)
+                objectives = [objective(t, seen.made[t.name], some.truth[t.name]) for t in net.targets]
+                adam.descend(losses.total(objectives, zero, zero, (0.0, 0.0)))
+        made = {name: tensor for name, tensor in net.tensors().items() if name in last}
+        net.requires_grad_(requires_grad=True)
+        net.load(own)
+        return made
+
     def _step(self, adam: local.Adam, batch: SupernetBatch) -> tuple[Tensor, ...]:
         """One step; mean L_o, L_align, L_orth and the distillation loss."""
         config, seen = self._config, self._net(batch.present_BM, *batch.x)

@@ -1,9 +1,9 @@
 """The tensors that a device keeps for itself, and their use in its own predictions. NumPy only.
 
-``last_layer = "private"``: each decoder's last layer is the device's own, and never leaves it. ``"sent"``: it
-is the device's own, too, and a copy is sent for those that have none. ``"interpolated"``: it is sent, and the
-device predicts with a blend. ``own_share``: likewise all the other weights. ``aggregate = "kd"``: all weights
-are its own; the fleet shares features alone.
+``last_layer = "private"``: each decoder's last layer is the device's own, and never leaves it. ``"both"``: so
+it is, and a second one is the fleet's. ``"interpolated"``: it is sent, and the device predicts with a blend.
+``own_share``: likewise all the other weights. ``aggregate = "kd"``: all weights are its own; the fleet shares
+features alone.
 """
 
 from collections.abc import Mapping

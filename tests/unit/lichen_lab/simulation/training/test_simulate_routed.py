@@ -212,11 +212,11 @@ def history_of(limits: dict[str, Profile]):
 
 @pytest.mark.parametrize(
     "config",
-    [{"last_layer": "interpolated"}, {"last_layer": "sent"}, {"last_layer": "private"}, {"aggregate": "kd"}],
+    [{"last_layer": "interpolated"}, {"last_layer": "both"}, {"last_layer": "private"}, {"aggregate": "kd"}],
 )
 def test_own_models_are_judged_where_the_fleet_has_none(config: dict[str, str]) -> None:
     its, test = task(**config), held(9, (), ("label", "pose", "speed"))
-    whole = config.get("last_layer") in {"interpolated", "sent"}
+    whole = config.get("last_layer") in {"interpolated", "both"}
     assert bool(not_judged(its, test)) is not whole
     history = simulate(its, FLEET, test if whole else None, 3, rounds=1, keep_private=True)
     found = each_personal(its, history, FLEET, test, 3)

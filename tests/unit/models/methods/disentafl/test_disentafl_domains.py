@@ -103,7 +103,7 @@ def test_without_label_the_first_labelled_classification_stands_in():
 
 @pytest.mark.parametrize(
     ("config", "option"),
-    [({"aggregate": "kd"}, 'aggregate = "avg"'), ({"last_layer": "private"}, 'last_layer = "sent"')],
+    [({"aggregate": "kd"}, 'aggregate = "avg"'), ({"last_layer": "private"}, 'last_layer = "both"')],
 )
 def test_where_the_fleet_shares_no_whole_model_evaluation_says_which_option_gives_one(config, option):
     task = small(**config)

@@ -9,7 +9,7 @@ from models.registry import method
 from models.tensors import flatten
 from tests.support.methods.disentafl_cases import state_of, task_of
 
-OWN = {"private": 1.0, "sent": 1.0, "interpolated": 0.25, "shared": 0.0}
+OWN = {"private": 1.0, "both": 1.0, "interpolated": 0.25, "shared": 0.0}
 
 
 def own_of(state):
@@ -82,6 +82,6 @@ def test_a_share_of_the_devices_own_weights_is_blended_into_every_knowledge_type
             part = blob.split("/")[0]
             moved = {"gate": 0.0, "last": last}.get(part, 0.25)
             assert all(new[blob][n] == pytest.approx(t + moved, abs=1e-6) for n, t in tensors.items()), blob
-    for kept_layer in ("private", "sent"):
+    for kept_layer in ("private", "both"):
         alone = begun(config_of(task_of(last_layer=kept_layer)), state, own_of(state))["last/label"]
         assert all(alone[n] == pytest.approx(t + 1) for n, t in state["last/label"].items())

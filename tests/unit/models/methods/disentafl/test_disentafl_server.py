@@ -74,7 +74,7 @@ def test_what_travels_by_option():
         return {name.split("/")[0] for name in update_of(task, state_of(task), ACC).tensors}
 
     assert sent() == {"gate", "base", "domain", "expert", "decoder", "last"}
-    assert sent(last_layer="shared") == sent(last_layer="sent") == sent()
+    assert sent(last_layer="shared") == sent(last_layer="both") == sent()
     assert sent(last_layer="private") == sent() - {"last"}
     assert sent(aggregate="kd") == {"gate", "features"}
     assert sent(families=["mote"]) == sent() - {"gate", "domain"}

@@ -9,6 +9,8 @@ from models.methods.disentafl.client import make_client
 from models.methods.disentafl.personal import blended
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing.blob_names import config_of
+from models.registry import method
+from models.tensors import flatten
 from tests.support.methods.disentafl_cases import ACC, ALL
 from tests.support.methods.disentafl_learning import learnable, on, small, taken, train, whole
 
@@ -42,24 +44,30 @@ def test_an_interpolated_last_layer_travels_is_kept_and_every_round_begins_with_
     assert second.tensors[name].tobytes() == again.tensors[name].tobytes()
 
 
-def test_a_last_layer_that_is_sent_trains_as_a_private_one_and_the_fleet_gets_its_values():
+def test_both_last_layers_keep_the_own_one_as_a_private_one_and_train_the_fleets_beside_it():
     results = {}
-    for last_layer in ("private", "sent"):
-        task = small(last_layer=last_layer, keep_moments=False)
+    for last_layer in ("private", "both"):
+        task = small(last_layer=last_layer, keep_moments=False, epochs=4, domains=1)
         held, windows = on(task, whole(task), ALL), learnable(task)
         first = train(task, windows, held)
-        results[last_layer] = held, train(task, windows, held, first.private, round_=2)
-    (_, private), (held, sent) = results.values()
+        results[last_layer] = train(task, windows, held, first.private, round_=2)
+    private, both = results.values()
     assert {n: t.tobytes() for n, t in private.private.items()} == {
-        n: t.tobytes() for n, t in sent.private.items()
+        n: t.tobytes() for n, t in both.private.items()
     }
-    assert sent.tensors.keys() - private.tensors.keys() == {
-        f"last/{target}/fc.{of}" for target in ALL.targets for of in ("weight", "bias")
-    }
-    name = "last/label/fc.weight"
-    np.testing.assert_allclose(
-        sent.private[name], held["last/label"][name] + sent.tensors[name], rtol=1e-6, atol=1e-6
-    )
+    lasts = both.tensors.keys() - private.tensors.keys()
+    assert lasts == {f"last/{target}/fc.{of}" for target in ALL.targets for of in ("weight", "bias")}
+    start = flatten(held)
+    assert all(not np.array_equal(start[n] + both.tensors[n], both.private[n]) for n in lasts)
+
+    def loss(moved):
+        state = {
+            blob: {n: t + both.tensors[n] if n in moved else t for n, t in tensors.items()}
+            for blob, tensors in held.items()
+        }
+        return method("disentafl").client().evaluate(task, windows, state).metrics["loss"]
+
+    assert loss(both.tensors.keys()) < loss(private.tensors.keys())
 
 
 def test_a_shared_last_layer_stays_nowhere_else():
