@@ -133,6 +133,7 @@ class MaskingService(StatusPart):
         await self._loaded.wait()
         self._rules = await asyncio.to_thread(self._rules_of, task)
         self._job = job = _Job(offer, task, vector_N, submit)
+        self._news.set()
         try:
             await self._invite(offer)
             await job.done.wait()
@@ -176,13 +177,14 @@ class MaskingService(StatusPart):
         await asyncio.to_thread(self._load)
         self._loaded.set()
         while True:
-            await self._news.wait(self.settings.outbox.resend_s, self.clock)
+            pause_s = None if self._job is None else self.settings.outbox.resend_s
+            woken = await self._news.wait(pause_s, self.clock)  # an idle device does not wake up for this
             newer, self._newer = self._newer, None
             try:
                 if newer is not None and self._job is not None:
                     self._job.offer, self._job.frame = newer, b""
                     await self._invite(newer)
-                elif self._job is not None and self._state.phase in _REPEATED:
+                elif not woken and self._job is not None and self._state.phase in _REPEATED:
                     await self._apply(MaskingResumed())
             except (LichenError, OSError) as error:
                 self.learning.say(f"secure round: {error}")

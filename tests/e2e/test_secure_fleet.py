@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from coordinator.status.history import read
@@ -81,12 +80,22 @@ def stages(fleet: ProcessFleet, round_: int) -> list[str]:
     return found
 
 
+def check_journal(fleet: ProcessFleet) -> None:
+    """All updates are here, and none of them has a tensor of the model."""
+    folder = fleet.files.state(COORDINATOR) / "updates" / "1"
+    content = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+    assert content.count(MASKED.encode()) == len(DEVICES)
+    assert b"head" not in content
+
+
 @pytest.mark.parametrize("victim", [COORDINATOR, "d1"])
 @pytest.mark.parametrize("stage", ["keys", "shares", "masked_updates", "unmask"])
 def test_a_sigkill_at_any_stage_is_survived(fleet, victim, stage):
     fleet.until(lambda: stage in stages(fleet, 1), 60, f"stage {stage} of round 1")
     fleet.kill(victim)
     if victim == COORDINATOR:
+        if stage == "unmask":
+            check_journal(fleet)
         start_coordinator(fleet)
     else:
         start_device(fleet, 1, "d1")
@@ -99,16 +108,9 @@ def test_a_sigkill_at_any_stage_is_survived(fleet, victim, stage):
     assert {(update["samples"], tuple(update["metrics"])) for update in updates} == {(0, ())}
 
 
-def test_the_journal_has_masked_bytes_alone_and_versions_move(fleet):
+def test_all_devices_are_in_each_version(fleet):
     found = finished(fleet)
     assert [len(version["devices"]) for version in found["versions"]] == [0, 4, 4]
-    assert not np.isnan(found["versions"][2]["metrics"].get("step", 0.0))
-    frames = [
-        path.read_bytes() for path in fleet.files.state(COORDINATOR).rglob("updates/**/*") if path.is_file()
-    ]
-    for frame in frames:
-        assert MASKED.encode() in frame
-        assert b"head/" not in frame
     assert stages(fleet, 1)[-1] == "done"
 
 
