@@ -398,7 +398,7 @@ def test_the_coordinator_refuses_keys_shares_and_answers_that_are_not_the_first_
     (answer,) = devices["d000"].receive(encode(asked))
     fewer = dict(list(answer.seeds.items())[1:])
     moved = {"seeds": fewer, "masks": {next(iter(answer.seeds)): b"0" * 33}}
-    for change in ({"seeds": fewer}, moved):
+    for change in ({"seeds": fewer}, moved, {"masks": {"d001": b"\0" * 33}}):
         with pytest.raises(Refused, match="'d000' has told"):
             coordinator.receive("d000", encode(answer.model_copy(update=change)))
     with pytest.raises(Refused, match="another attempt"):

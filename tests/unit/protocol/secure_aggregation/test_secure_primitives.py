@@ -77,6 +77,12 @@ def test_any_threshold_of_shares_gives_the_secret_and_fewer_are_refused(secret, 
             shamir.join({p: shares[p - 1] for p in chosen[: threshold - 1]}, threshold, "d1")
 
 
+@pytest.mark.parametrize(("secret", "holders", "threshold"), [(31, 3, 2), (33, 3, 2), (32, 3, 0), (32, 3, 4)])
+def test_a_secret_of_another_size_or_a_threshold_that_nobody_reaches_is_a_bug(secret, holders, threshold):
+    with pytest.raises(ValueError, match=f"secret of {secret} bytes, threshold {threshold} of {holders}"):
+        shamir.split(bytes(secret), holders, threshold, secrets.token_bytes)
+
+
 def test_shares_below_the_threshold_tell_nothing_about_the_secret():
     counts = np.zeros(256, np.int64)
     for _ in range(400):
