@@ -128,6 +128,9 @@ BOTH: Final = f"{v.AVG}, own last layer, and one of the fleet's"
 """Not in the paper: devices' own models are those of :data:`OWN`; a newcomer gets the fleet's last layer."""
 
 
+_FIVE: Final = f"{EVERYBODY}, five seeds"
+
+
 def _beyond_rows(results: Results) -> list[ResultRow]:
     rows = results.scores()
     for figure, what in _FIGURES:
@@ -139,7 +142,10 @@ BEYOND: Final = Part(
     name="beyond",
     place=20,
     title="one step beyond the paper: a last layer of the fleet's beside own ones, for newcomers; five seeds",
-    variants=(line(v.MERGE_FA, v.AVG, OWN), v.line(v.MERGE_FA, v.AVG, named=BOTH, last_layer="both")),
+    variants=(
+        v.line(v.MERGE_FA, v.AVG, _FIVE, named=titled(v.AVG, OWN)),
+        v.line(v.MERGE_FA, v.AVG, _FIVE, named=BOTH, last_layer="both"),
+    ),
     rows=_beyond_rows,
     by_default=False,
     seeds=(0, 1, 2, 3, 4),
