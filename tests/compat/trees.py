@@ -132,7 +132,7 @@ _GREETING = """        topic = device_topic(self.settings.fleet, self.settings.d
         await self.link.publish(topic, b'{"kind":"greeting","words":"hello"}')
         await self.link.publish(topic.replace("metric", "greeting"), b"hello")
 """
-_CHECKS = "        check_header(self._task, device, header)\n"
+_CHECKS = "        check_header(self._task, device, header, masked=self._secure is not None)\n"
 _WEIRD = """        if device == "d1" and not hasattr(self, "weird"):
             self.weird = "once"
             raise Refused(Reason.TOO_WEIRD, "this device is too weird for the next release")

@@ -131,7 +131,9 @@ def test_the_keyboard_alone_labels_undoes_and_skips(device: PageDevice, listener
         until(lambda: asked not in text("ask-what"), "the next window is proposed")
         press("u")
         until(lambda: "has no label again" in text("said"), "undo")
-        until(lambda: asked in text("ask-what"), "the same window is asked for again")
+        # the stream goes on: the same window, or a newer one, is asked for
+        until(lambda: len(text("ask-what").split()) > 1, "a window is asked for again")
+        asked = text("ask-what").split()[1].rstrip(",")
         press("s")
         until(lambda: "is not asked for again" in text("said"), "skip")
         until(lambda: asked not in text("ask-what"), "another window is proposed")
