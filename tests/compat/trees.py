@@ -150,6 +150,7 @@ _GREETING_KIND = """class Greeting(Wire):
 """
 _TROUBLE = '    Column("trouble", String, nullable=False, default=""),\n)\n'
 _MOOD = '    Column("mood", String, nullable=False, default="good", server_default="good"),\n)\n'
+_NO_STEPS = "    **dict.fromkeys(range(3, VERSION), ()),\n"
 _STEP = "ALTER TABLE versions ADD COLUMN mood VARCHAR NOT NULL DEFAULT 'good'"
 _TAPER = '    if task.taper > 0.5:\n        names.add("taper")\n'
 _ONCE = "    failures: int = 0\n"
@@ -183,8 +184,8 @@ _CHANGES: list[tuple[str, str, str]] = [
     ),
     (
         "coordinator/storage/schema.py",
-        "UPGRADES = {\n",
-        f'UPGRADES = {{\n    {schema.VERSION}: ("{_STEP}",),\n',
+        _NO_STEPS,
+        f'{_NO_STEPS}    {schema.VERSION}: ("{_STEP}",),\n',
     ),
     ("coordinator/storage/schema.py", _TROUBLE, _TROUBLE.removesuffix(")\n") + _MOOD),
     ("coordinator/round_machine/events.py", _ONCE, f'{_ONCE}    mood: str = "good"\n'),
