@@ -88,7 +88,7 @@ class DisentAflClient:
         last: Tensors = {}
         if work.config.aggregate == "avg" and work.config.last_layer == "both":
             given = flatten({b: t for b, t in state.items() if b in net.blobs and b.startswith("last/")})
-            last = steps.fleets_last(batch, given, context.round)
+            last = steps.train_fleet_last_layers(batch, given, context.round)
         done = _Trained(net.tensors(), last, rows, metrics, found, steps.kept)
         return _result(work, state, private, done)
 

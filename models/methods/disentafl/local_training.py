@@ -69,7 +69,7 @@ class LocalTraining:
         kept = names if self._fleet else names[:3]
         return dict(zip(kept, sums.tolist(), strict=False)) | {"lr": lr, "steps": float(steps)}
 
-    def fleets_last(self, batch: SupernetBatch, last: Tensors, round_: int) -> Tensors:
+    def train_fleet_last_layers(self, batch: SupernetBatch, last: Tensors, round_: int) -> Tensors:
         """The fleet's last layers, by wire name, after as many epochs on what the trained network makes.
 
         Not in the paper. It is the generic predictor beside the personal one of Chen and Chao (FedRoD, 2022),
