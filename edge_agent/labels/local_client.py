@@ -75,7 +75,8 @@ def ask(path: Path, request: Request) -> dict[str, Any]:
     """
     with _connected(path) as sock:
         try:
-            sock.sendall(_encoded(request))
+            with suppress(BrokenPipeError):  # an agent that is full refuses, and closes, before it is asked
+                sock.sendall(_encoded(request))
             with sock.makefile("rb") as file:
                 return _decoded(file.readline(MAX_ANSWER), path)
         except TimeoutError:
