@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,12 @@ def commands(text: str) -> Iterator[list[str]]:
             yield [word.strip("[]") for word in words]
 
 
+@cache
+def command_of(part: str) -> Any:
+    """A part of the command line with all that is below it."""
+    return get_command(mount(part))
+
+
 def wrong(words: list[str]) -> str:
     """The unknown parts of a command line; empty if all exist."""
     if words[0] in {"--help", "--version"}:
@@ -150,7 +157,7 @@ def wrong(words: list[str]) -> str:
     first, *rest = words
     if first not in PARTS:
         return f"no command {first!r}: {sorted(PARTS)}"
-    known: Any = get_command(mount(first))
+    known: Any = command_of(first)
     while (subs := getattr(known, "commands", None)) and rest and not rest[0].startswith("-"):
         names, rest = rest[0].split("|"), rest[1:]
         if names[0].isupper():  # `lichen bench NAME`
@@ -188,7 +195,7 @@ def listed(text: str) -> set[str]:
 
 def test_arch_the_page_of_commands_has_every_command() -> None:
     shown = listed((ROOT / "docs" / "commands.md").read_text())
-    every = {name for part in PARTS for name in leaves(f"lichen {part}", get_command(mount(part)))}
+    every = {name for part in PARTS for name in leaves(f"lichen {part}", command_of(part))}
     benches = {name for name in every if name.startswith("lichen bench ")}
     assert (every - benches - shown, shown - every) == (set(), {"lichen bench"})
 

@@ -17,8 +17,8 @@ from protocol.tasks.network import Encoder, Network
 from runtime.storage.blob_store import BlobStore
 from tests.support.methods.contract_cases import as_bytes, begun, task_of
 
-LONG = {"fedavg"}
-"""Methods whose blobs are of the same kinds as those of another one."""
+LONG = {"fedavg", "disentafl"}
+"""Methods whose blobs are of the same kinds as those of another one, and the one with the most."""
 EACH = pytest.mark.parametrize(
     "spec",
     [

@@ -34,6 +34,7 @@ def exports(monkeypatch) -> list[str]:
     return folders
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spec", ONE_MODEL, ids=lambda spec: spec.name)
 async def test_a_version_is_packed_again_to_the_bytes_that_an_export_gives(spec, exports, tmp_path) -> None:
     task = task_of(spec)

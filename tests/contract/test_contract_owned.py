@@ -31,7 +31,11 @@ from tests.support.methods.contract_graphs import THINGS, secrets
 DEVICES = ("d0", "d1", "d2")
 ROUNDS = 8
 OWNING = [name for name, spec in methods().items() if spec.owned]
-CASES = [(name, options) for name in OWNING for options in ("defaults", *OPTIONS.get(name, {}))]
+CASES = [
+    pytest.param((name, options), marks=[] if options == "defaults" else [pytest.mark.long])
+    for name in OWNING
+    for options in ("defaults", *OPTIONS.get(name, {}))
+]
 CHANCE = sum(1 / n for n in range(1, THINGS + 1)) / THINGS
 """Mean reciprocal rank of guesses."""
 

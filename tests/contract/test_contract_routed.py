@@ -27,7 +27,11 @@ from tests.support.python import python
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUTED = [name for name, spec in methods().items() if spec.routed]
-CASES = [(name, options) for name in ROUTED for options in ("defaults", *OPTIONS.get(name, {}))]
+CASES = [
+    pytest.param((name, options), marks=[] if options == "defaults" else [pytest.mark.long])
+    for name in ROUTED
+    for options in ("defaults", *OPTIONS.get(name, {}))
+]
 EACH_PROFILE = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 
 

@@ -1,9 +1,12 @@
 """The fan-in bench with few devices: real processes, real Mosquitto, every update with its receipt."""
 
+import pytest
+
 from lichen_lab.benchmarks.suite.coordinator import fan_in
 from tests.support.network.brokers import require_mosquitto
 
 
+@pytest.mark.long
 def test_bench_fanin_counts_receipts_and_syncs() -> None:
     require_mosquitto()
     said: list[str] = []

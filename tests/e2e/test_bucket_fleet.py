@@ -4,6 +4,8 @@ import asyncio
 import ssl
 from contextlib import AsyncExitStack
 
+import pytest
+
 from coordinator.app import run
 from coordinator.objects.blobs import key_of
 from coordinator.status.history import read
@@ -67,6 +69,7 @@ class Device(Trier):
         self.fetched[version] = await asyncio.to_thread(path.read_bytes)
 
 
+@pytest.mark.long
 async def test_it_learns_and_rolls_out_over_an_outage_of_the_bucket(tmp_path, broker, bucket) -> None:  # noqa: F811
     pki = Pki(tmp_path / "pki")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -106,6 +106,7 @@ def test_on_a_phone_rows_are_cards_that_can_be_sorted(tmp_path: Path) -> None:
         assert hidden_width(page) <= 0
 
 
+@pytest.mark.long
 @needs_browser
 def test_a_page_that_lost_its_tables_says_so_and_comes_back(tmp_path: Path) -> None:
     settings = made_settings(tmp_path)

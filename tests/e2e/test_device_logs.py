@@ -103,6 +103,7 @@ async def test_an_operator_reads_the_last_lines_of_a_device_that_permits_it(brok
         assert "d1 is stopped: it cannot answer" in err
 
 
+@pytest.mark.long
 async def test_a_device_of_an_older_release_does_not_answer_and_the_wait_ends(broker, tmp_path):
     """It ignores a command that it does not know: here nobody answers at all."""
     settings = settings_for(tmp_path, broker.port)

@@ -183,6 +183,7 @@ def fleet(tmp_path):
     made.broker.stop()
 
 
+@pytest.mark.long
 def test_from_an_invite_to_a_round_over_mutual_tls(fleet):
     serve = ["coordinator", "serve", "--config", "coordinator.toml"]
     log = fleet.here / "log"

@@ -72,6 +72,7 @@ async def following(stream: Predictions, count: int) -> list[Prediction]:
     return [await asyncio.to_thread(next, stream) for _ in range(count)]
 
 
+@pytest.mark.long
 async def test_a_running_agent_tells_its_site_what_it_predicts(tmp_path: Path, broker: BrokerProcess) -> None:
     site = embedded(tmp_path).start()  # not the fleet's
     config = write_config(tmp_path, broker.port)

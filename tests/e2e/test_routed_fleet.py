@@ -139,6 +139,7 @@ def on_route(names_: set[str], profile: Profile) -> set[str]:
     return set(route(TASK, profile, (domain,)))
 
 
+@pytest.mark.long
 async def test_a_device_moves_its_route_and_nothing_else_and_a_new_sensor_changes_it(tmp_path, broker):
     state = SPEC.client().initial(TASK, 0)
     async with coordinator(broker) as fake, AsyncExitStack() as stack:

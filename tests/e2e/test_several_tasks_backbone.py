@@ -46,6 +46,7 @@ def made(agent: Agent) -> int:
     return int(found["windows"])
 
 
+@pytest.mark.long
 async def test_a_backbone_of_two_tasks_is_fetched_once_stored_once_and_stays_for_the_other(
     tmp_path: Path, broker: object
 ) -> None:

@@ -59,6 +59,7 @@ class Signing:
         await self.fake.link.publish(broadcast_topic(FLEET, Kind.OFFER), encode(offer), retain=True)
 
 
+@pytest.mark.long
 async def test_an_agent_acts_on_nothing_that_a_forger_publishes(tmp_path, broker):
     async with coordinator(broker) as fake:
         fleet = Signing(tmp_path, fake)

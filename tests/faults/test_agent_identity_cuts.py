@@ -127,7 +127,9 @@ def whole(config: Path) -> None:
     assert left == {"ca.pem", "device.pem", "identity.json", "lock"}
 
 
-@pytest.mark.parametrize("power", [True, False], ids=["power cut", "kill"])
+@pytest.mark.parametrize(
+    "power", [pytest.param(True, id="power cut"), pytest.param(False, id="kill", marks=pytest.mark.long)]
+)
 def test_enrolment_goes_on_after_a_cut_at_any_moment_with_the_same_key(pki, memory, power):
     for at in itertools.count(1):
         with Stub(pki) as stub:
@@ -242,7 +244,13 @@ class _Failing(SimDisk):
         return super()._begin(what, path, writes=writes)
 
 
-@pytest.mark.parametrize("after_issue", [False, True], ids=["at the request", "before the answer"])
+@pytest.mark.parametrize(
+    "after_issue",
+    [
+        pytest.param(False, id="at the request", marks=pytest.mark.long),
+        pytest.param(True, id="before the answer"),
+    ],
+)
 def test_a_real_process_killed_while_it_asks(stub, tmp_path, after_issue):
     config = device(tmp_path)
     victims = []

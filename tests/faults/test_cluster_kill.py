@@ -15,6 +15,7 @@ from tests.support.storage.postgres import shared_server
 pytestmark = [pytest.mark.mosquitto, pytest.mark.timeout(170)]
 
 
+@pytest.mark.long
 async def test_after_a_leader_and_an_ingest_process_were_killed_every_update_counts_once(tmp_path, mosquitto):  # noqa: F811
     task = tiny_task(count=3, min_devices=3)
     async with cluster(tmp_path, mosquitto.port, task) as (running, fleet, books):

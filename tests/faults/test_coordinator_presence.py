@@ -1,11 +1,14 @@
 """Whether the coordinator is there: readers of ``b/round`` can tell, however it ended."""
 
+import pytest
+
 from coordinator.status.history import read
 from tests.faults.test_coordinator_kill import fleet
 from tests.support.coordinator.fake import tiny_task
 from tests.support.network.brokers import BrokerProcess, broker  # noqa: F401 - a fixture
 
 
+@pytest.mark.long
 async def test_killed_is_offline_started_is_heard_and_ended_in_order_is_stopped(tmp_path, broker) -> None:  # noqa: F811
     task = tiny_task(count=2, min_devices=2)  # one device: it never ends by itself
     async with fleet(tmp_path, broker.port, task, count=1) as (child, (device,)):

@@ -153,7 +153,9 @@ async def test_cut_at_any_moment_a_whole_model_runs_and_it_ends_where_it_should(
         assert found == {1, 2}, "before and after the record named the new one"
 
 
-@pytest.mark.parametrize("scene", [good, bad], ids=lambda scene: scene.__name__)
+@pytest.mark.parametrize(
+    "scene", [good, pytest.param(bad, marks=pytest.mark.long)], ids=lambda scene: scene.__name__
+)
 def test_a_process_killed_at_any_write_leaves_a_whole_model(scene: Scene, tmp_path: Path) -> None:
     shelf = tmp_path / "shelf"
     for version in (1, 2):

@@ -97,6 +97,7 @@ def test_kill_nine_at_each_step_of_a_label(tmp_path: Path, change: str, step: st
     assert not list(tmp_path.glob("*.corrupt*"))
 
 
+@pytest.mark.long
 def test_kill_nine_at_random_moments_loses_no_label_that_was_answered(tmp_path: Path) -> None:
     dice = random.Random(11)
     store = make(tmp_path)

@@ -158,6 +158,7 @@ def test_world_cluster_no_promise_is_broken_in_more_seeds() -> None:
         assert not outcome.violation, "\n".join([f"seed {seed}: {outcome.violation}", *outcome.trace])
 
 
+@pytest.mark.long
 def test_world_cluster_a_stopped_leader_is_replaced_and_the_task_ends() -> None:
     lines: list[str] = []
     chosen = draw_cluster(6)

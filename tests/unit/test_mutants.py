@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.mutants import plan, report
 from tests.mutants.mutant import mutants
 from tests.mutants.trial import Verdict
@@ -132,6 +134,7 @@ print((tree / "box.py").read_text())
 """
 
 
+@pytest.mark.long
 def test_a_mutant_is_killed_times_out_or_is_not_reached(tmp_path: Path) -> None:
     tree = tmp_path / "r"
     tree.mkdir()

@@ -1,6 +1,7 @@
 """The same tests over both engines: ``pytestmark = pytest.mark.both_engines``.
 
-On PostgreSQL every state folder, and every database file, of a test has a schema of its own. A test that
+On PostgreSQL they are long, but for those of ``WITH_POSTGRESQL``: to make its tables takes longer than most
+tests. There every state folder, and every database file, of a test has a schema of its own. A test that
 looks into files of SQLite is marked ``sqlite_only`` with a reason.
 """
 
@@ -16,6 +17,8 @@ from coordinator.storage.location import DATABASE, Location
 from tests.support.storage.postgres import PostgresServer, shared_server
 
 ENGINES = ("sqlite", "postgresql")
+WITH_POSTGRESQL = ("unit/coordinator/storage/", "unit/coordinator/cluster/", "unit/console/tables/")
+"""Folders whose tests are of the engines themselves: their statements, locks and leases."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -23,7 +26,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("both_engines") is None:
         return
     only = metafunc.definition.get_closest_marker("sqlite_only") is not None
-    metafunc.parametrize("storage_engine", ENGINES[:1] if only else ENGINES, indirect=True)
+    short = any(folder in metafunc.definition.path.as_posix() for folder in WITH_POSTGRESQL)
+    marks = () if short else (pytest.mark.long,)
+    engines = ["sqlite"] if only else ["sqlite", pytest.param("postgresql", marks=marks)]
+    metafunc.parametrize("storage_engine", engines, indirect=True)
 
 
 def schema_of(file: Path) -> PostgresSchema:

@@ -31,6 +31,7 @@ def behind(modality: Modality, file: str) -> Task:
     return small_task((camera,), network=Network(kind="linear"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "encoder"), [("image", "cnn2d residual"), ("sound", "mel"), ("stream", "lstm")]
 )

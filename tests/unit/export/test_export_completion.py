@@ -61,6 +61,7 @@ def test_a_sound_graph_passes_for_every_size_of_table(score: str, views: int) ->
     assert all(trace.encode() not in graph for trace in (os.getcwd(), ".py", "torch"))  # noqa: PTH109
 
 
+@pytest.mark.long
 def test_the_same_module_gives_the_same_bytes(model: bytes) -> None:
     assert completion.to_onnx(made()) == model
 

@@ -154,6 +154,7 @@ def test_an_agent_refuses_another_graph() -> None:
         EncoderModel(proto.SerializeToString())
 
 
+@pytest.mark.long
 def test_a_job_leaves_the_graphs_and_says_their_digests(tmp_path: Path, graphs: dict[str, bytes]) -> None:
     (tmp_path / "job.json").write_text(FeaturesJob(kind="features", task=TASK).model_dump_json())
     (tmp_path / "old.onnx").write_bytes(b"of a job before")

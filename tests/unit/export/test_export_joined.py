@@ -93,6 +93,7 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_a_coordinators_version_is_one_file_that_takes_images(config: Path, tmp_path: Path) -> None:
     (tmp_path / "eye.onnx").unlink()  # the coordinator has it
     out = tmp_path / "whole.onnx"

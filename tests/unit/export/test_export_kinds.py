@@ -81,6 +81,7 @@ def bundled(packed: tuple[Task, bytes]) -> Bundled:
     return task, *unpack(data)
 
 
+@pytest.mark.long
 def test_images_vectors_and_texts_have_a_fixed_length_and_samples_a_free_one(bundled: Bundled) -> None:
     _, manifest, _ = bundled
     tried = manifest.parity["samples"]

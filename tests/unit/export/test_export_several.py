@@ -115,6 +115,7 @@ def test_a_graph_that_ignores_one_own_last_layer_is_seen(module: Several, graph:
         assert info.value.reason is Reason.OUT_OF_BOUNDS, name
 
 
+@pytest.mark.long
 def test_the_same_module_gives_the_same_bytes(module: Several, graph: bytes) -> None:
     assert to_onnx(module, TASK, paths_of(module, ("last",))) == graph
 

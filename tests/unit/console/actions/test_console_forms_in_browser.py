@@ -22,7 +22,7 @@ def button(page, words: str):
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("width", [360, pytest.param(1440, marks=pytest.mark.long)])
 def test_console_people_act_by_keyboard(tmp_path, width):
     settings = with_tables(tmp_path, rollout={"mode": "manual"})
     with RolloutStore(settings.location) as book:

@@ -88,6 +88,7 @@ async def test_console_devices_follow_what_the_coordinator_writes(tmp_path: Path
         assert "new" not in await names(console)
 
 
+@pytest.mark.long
 async def test_console_ten_thousand_devices_are_a_small_page_and_no_query_of_their_own(
     tmp_path: Path,
 ) -> None:

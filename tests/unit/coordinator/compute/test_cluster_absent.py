@@ -14,6 +14,7 @@ def test_an_address_of_another_form_is_refused(address):
         ComputeSettings(ray=address)
 
 
+@pytest.mark.long
 async def test_a_cluster_that_is_not_there_at_the_start_is_named_with_its_key(tmp_path):
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     for fallback in (False, True):

@@ -75,6 +75,7 @@ def filled(folder: Path) -> None:
         connection.execute(schema.standing.insert(), known)
 
 
+@pytest.mark.long
 async def test_made_up_names_cost_at_most_what_the_docs_say(tmp_path, capfd) -> None:
     """Real ingest, store and log: a coordinator at its bounds, and names made up at full speed."""
     filled(tmp_path)

@@ -58,6 +58,7 @@ async def test_a_child_process_reads_no_key_of_the_fleet(state) -> None:
     assert all(isinstance(found[False][name], str) for name in keys), "and else they are open"
 
 
+@pytest.mark.long
 async def test_with_its_keys_hidden_a_worker_makes_a_version_and_judges_it_on_files_of_the_state_folder(
     state,
 ) -> None:

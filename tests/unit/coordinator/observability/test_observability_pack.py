@@ -62,6 +62,7 @@ def test_every_panel_has_words_fits_the_grid_and_chooses_the_fleet():
         assert ('task=~"$task"' in expression) == (not set(names) & of_process), where
 
 
+@pytest.mark.long
 @needs_prometheus
 def test_promtool_accepts_the_rules_and_each_alert_fires_as_its_test_says(tmp_path):
     promtool("check", "rules", FOLDER / RULES)

@@ -116,6 +116,7 @@ async def test_rounds_end_in_words_before_epsilon_exceeds_its_limit(tmp_path) ->
         assert made.app.driver.state.version == 2
 
 
+@pytest.mark.long
 async def test_a_sample_is_by_chance_alone_and_a_round_of_nobody_makes_a_version(tmp_path) -> None:
     devices = [f"d{n}" for n in range(12)]
     sampled = Privacy.model_validate({**POISSON, "rate": 0.25, "devices": 12})

@@ -249,6 +249,7 @@ async def test_a_device_that_is_forgotten_during_a_write_leaves_its_place_to_ano
         assert stored(made, schema.telemetry_history).keys() == {"b"}
 
 
+@pytest.mark.long
 async def test_10000_devices_make_at_most_2000_series(tmp_path):
     async with bench(tmp_path, tiny_task(min_devices=100_000), devices={"most": 20_000}) as made:
         telemetry = next(part for part in made.app.measured if hasattr(part, "record"))

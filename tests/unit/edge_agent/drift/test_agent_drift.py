@@ -105,6 +105,7 @@ def test_a_restart_goes_on_and_steps_of_the_clock_are_no_time():
     assert len(again.stored().model_dump_json()) < 30_000
 
 
+@pytest.mark.long
 def test_what_is_stored_is_bounded():
     rng, monitor = np.random.default_rng(5), DriftMonitor("b" * 64, 31, 50)
     names = tuple(f"m{n}" for n in range(12))
@@ -180,7 +181,7 @@ def real():
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("person", [7, 8, 9])
+@pytest.mark.parametrize("person", [7, *(pytest.param(one, marks=pytest.mark.long) for one in (8, 9))])
 def test_a_fault_of_a_real_sensor_after_the_first_days_alarms_and_a_whole_sensor_does_not(real, person):
     task, series, windows, predict = real
     recorded = spar.recording(spar.on_one_wrist(spar.of_person(series, person)))

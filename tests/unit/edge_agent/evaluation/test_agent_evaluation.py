@@ -187,6 +187,7 @@ async def running(tmp_path, broker, extra):
         yield fake, agent
 
 
+@pytest.mark.long
 async def test_a_version_is_evaluated_once_and_never_again_after_a_restart(tmp_path, broker):
     extra = "[evaluation]\nevery_s = 0.2\nmin_windows = 4\n[deploy.trial]\nwindows = 1\n"
     async with running(tmp_path, broker, extra) as (fake, agent):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from edge_agent.inference.onnx_models.completion_model import CompletionModel
@@ -19,6 +20,7 @@ from tests.support.methods.mmfed3_cases import SPEC, context, keyed, task_of
 TOP = 5
 
 
+@pytest.mark.long
 def test_the_exported_model_ranks_a_device_s_entities_as_its_method_does(tmp_path: Path) -> None:
     task = task_of(epochs=30, validation=0.0, fusion="split", lr=0.05)
     graph, client = random_graph(entities=20, relations=4, triples=60), SPEC.client()

@@ -169,6 +169,7 @@ def test_the_first_root_is_that_of_the_file_then_that_of_the_enrolment(tmp_path)
 # -- in a process of its own
 
 
+@pytest.mark.long
 async def test_a_child_process_says_the_same():
     trusted, one = TrustedMetadata.begin(root(), verified=False), release(1)
     for role in ("timestamp", "snapshot", "targets"):
@@ -207,6 +208,7 @@ def signed_bundle(version, number=None, **keys):
     return release(number or version, bundle(toy_task(), version), version=version, **keys)
 
 
+@pytest.mark.long
 async def test_a_device_with_a_root_runs_what_is_signed_and_nothing_else(tmp_path):
     first = TrustedMetadata.begin(root())
     async with device(tmp_path, first=first, trust_clock=ManualClock(wall=NOW)) as deployment:
@@ -247,6 +249,7 @@ async def test_versions_may_fall_only_where_keys_were_exchanged(tmp_path):
         assert deployment.record.committed.epoch == 2
 
 
+@pytest.mark.long
 async def test_that_a_running_model_is_signed_no_more_is_noticed_and_it_runs_on(tmp_path):
     clock = ManualClock(wall=NOW)
     async with device(tmp_path, first=TrustedMetadata.begin(root()), trust_clock=clock) as deployment:

@@ -25,6 +25,7 @@ LARGE = toy_task(window=Window(length_s=160.0, stride_s=80.0))
 """Windows of 128 kB."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("budget", "task", "batches"),
     [(1_000_000, PLAIN, 10), (2_000_000, PLAIN, 20), (20_000_000, PLAIN, 110), (2_000_000, LARGE, 20)],

@@ -93,6 +93,7 @@ def test_a_coordinator_that_never_ran_is_named(config: Path, tmp_path: Path) -> 
     assert "has this coordinator ever run?" in str(run(config, tmp_path / "m.zip").exception)
 
 
+@pytest.mark.long
 def test_the_best_version_is_kept_and_exported_by_that_word(config: Path, tmp_path: Path) -> None:
     done = run(config, tmp_path / "m.zip", "--version", "best")
     assert "has evaluated no version" in str(done.exception)

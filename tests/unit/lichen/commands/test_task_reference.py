@@ -11,17 +11,22 @@ from protocol.tasks.task import Task
 PAGE = Path(__file__).parents[4] / "docs" / "task.md"
 
 
-def test_the_page_is_that_of_the_models() -> None:
-    assert PAGE.read_text() == page(), "run: python -m lichen.commands.task_reference > docs/task.md"
+def test_the_page_is_that_of_the_models(whole: str) -> None:
+    assert PAGE.read_text() == whole, "run: python -m lichen.commands.task_reference > docs/task.md"
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    return page()
 
 
 @pytest.mark.parametrize("key", [*keys()])
-def test_every_key_has_a_row_with_words(key: str) -> None:
+def test_every_key_has_a_row_with_words(whole: str, key: str) -> None:
     table, _, name = key.rpartition(".")
     marks = {"": "## The file", "network.encoders": "## `[network.encoders.<modality>]`"}
     lists = {"modalities", "targets", "graph.features", "packages"}
     head = marks.get(table) or (f"## `[[{table}]]`" if table in lists else f"## `[{table}]`")
-    part = page().split(head + "\n")[1].split("\n## ")[0]
+    part = whole.split(head + "\n")[1].partition("\n## ")[0]
     (row,) = [line for line in part.splitlines() if line.startswith(f"| `{name}` |")]
     assert len(row.split(" | ")[-1]) > len("| x |")
 
@@ -31,7 +36,7 @@ def test_all_tables_of_a_task_are_there() -> None:
 
 
 def test_the_page_of_networks_has_every_key_of_augment_with_its_bound_and_kinds() -> None:
-    text = PAGE.with_name("networks.md").read_text().split("## Augmentation\n")[1].split("\n## ")[0]
+    text = PAGE.with_name("networks.md").read_text().split("## Augmentation\n")[1].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in text.splitlines() if "| `" in line]
     bounds = {
         name: part.get("maximum", True) for name, part in Augment.model_json_schema()["properties"].items()

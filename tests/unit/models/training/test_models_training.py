@@ -127,6 +127,7 @@ def test_augmentation_turns_three_axis_modalities_together_and_keeps_missing_at_
     assert all(torch.equal(untouched[name], x[name]) for name in x)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
 def test_blocks_of_a_step_are_reused_by_the_next_one():
     # 100 MB: larger than glibc reuses by itself. Aligned blocks find their places over the first steps.

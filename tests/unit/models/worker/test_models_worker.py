@@ -175,6 +175,7 @@ def test_without_torch_the_words_say_what_to_install(tmp_path, monkeypatch):
     assert "lichen[train]" in said["error"]
 
 
+@pytest.mark.long
 def test_training_loads_none_of_torchs_compiler():
     code = (
         "import sys, tests.unit.models.worker.test_models_worker as t\n"

@@ -265,6 +265,7 @@ async def test_a_forged_decision_does_not_stand_before_a_good_one(tmp_path):
         assert deployment.record.serial == 7
 
 
+@pytest.mark.long
 async def test_a_good_decision_that_fits_no_more_gives_way_to_no_earlier_one(tmp_path):
     async with device(
         tmp_path, first=TrustedMetadata.begin(root()), trust_clock=ManualClock(wall=NOW)
@@ -294,6 +295,7 @@ async def test_where_nothing_is_signed_the_later_one_is_reported_as_refused(tmp_
         assert "upgrade it" in deployment.last_refusal
 
 
+@pytest.mark.long
 async def test_rules_that_were_forged_first_do_not_bar_the_good_decision(tmp_path):
     async with device(
         tmp_path, first=TrustedMetadata.begin(root()), trust_clock=ManualClock(wall=NOW)

@@ -100,6 +100,7 @@ def asked(model: LoadedModel, rows: list[int]) -> dict[str, np.ndarray]:
     return model.predict(x, windows.present_BM[rows], TASK.modality_names)
 
 
+@pytest.mark.long
 def test_every_target_is_what_the_method_s_module_says(model: LoadedModel) -> None:
     model.try_once()
     assert model.names == PROFILE.modalities

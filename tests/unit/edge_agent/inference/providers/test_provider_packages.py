@@ -54,6 +54,7 @@ async def answered(running, count=1):
     return seen[-1]
 
 
+@pytest.mark.long
 async def test_it_is_compiled_once_kept_and_runs_what_it_does_faster(tmp_path, monkeypatch):
     folder = put(tmp_path / "a", slow_bundle(width=1024))
     with installed(tmp_path, monkeypatch) as fake:

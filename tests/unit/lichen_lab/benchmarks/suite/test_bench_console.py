@@ -44,6 +44,7 @@ def test_bench_console_a_missing_program_is_named_before_anything_starts(
         console.run(True, print)
 
 
+@pytest.mark.long
 def test_bench_console_prepared_tables_are_what_a_real_console_shows() -> None:
     with prepared_console(40, 3) as made:
 
@@ -65,6 +66,7 @@ def test_bench_console_prepared_tables_are_what_a_real_console_shows() -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_bench_console_viewers_fetch_what_an_event_tells_of_and_report_it() -> None:
     with prepared_console(40, 3) as made:
         process = subprocess.Popen(

@@ -84,6 +84,7 @@ def test_bench_noise_windows_and_recordings_fit_their_task(tmp_path: Path) -> No
     assert 0.85 < (cut.y_B >= 0).mean() < 1
 
 
+@pytest.mark.long
 def test_bench_fold_counts_every_update_and_its_child_loads_no_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_bench_peak_is_this_programs_own_not_its_parents() -> None:
     assert int(done.stdout) < ballast.nbytes
 
 
+@pytest.mark.long
 def test_bench_the_timed_worker_does_the_job_and_writes_its_cpu_seconds(tmp_path: Path) -> None:
     task, folder, log = small_task(), tmp_path / "job", tmp_path / "train.log"
     folder.mkdir()

@@ -107,6 +107,7 @@ def test_simulate_dataset_options_reach_the_devices_and_the_method() -> None:
     assert found["rounds"][0]["accepted"]["d0"]["low_quality"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("made")
 def test_simulate_dataset_with_another_task_prototype_devices_and_personal_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

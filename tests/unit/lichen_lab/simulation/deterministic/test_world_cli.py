@@ -23,6 +23,7 @@ def test_world_cli_sums_up_for_people(capsys) -> None:
     assert "2 seeds" in out
 
 
+@pytest.mark.long
 def test_world_cli_sums_up_for_programs_and_shows_progress(capsys, monkeypatch) -> None:
     monkeypatch.setattr(world_cli, "_EVERY_S", 0.0)
     code, out, err = simulate(capsys, "--seeds", "2", "--seed", "5", "--format", "json")
@@ -51,6 +52,7 @@ def test_world_cli_a_broken_promise_is_status_70_and_says_how_to_see_it_again(ca
     assert json.loads(out)["failed"][0]["trace"] == ["one", "two"]
 
 
+@pytest.mark.long
 def test_world_cli_traces_one_seed(capsys) -> None:
     code, out, _ = simulate(capsys, "--seed", "3", "--trace")
     assert code == 0

@@ -49,6 +49,7 @@ def test_updates_are_clipped_noise_is_added_and_the_account_is_reported() -> Non
     assert 0.5 < difference.std() / (5**0.5 * 0.01 / 6) < 2.0
 
 
+@pytest.mark.long
 def test_a_sample_takes_part_by_chance_and_rounds_end_at_the_limit() -> None:
     poisson = Privacy(
         clip=1.0, noise_multiplier=1.0, sampling="poisson", rate=0.4, devices=6, max_epsilon=6.0
@@ -62,6 +63,7 @@ def test_a_sample_takes_part_by_chance_and_rounds_end_at_the_limit() -> None:
     assert len(set(counts)) > 1
 
 
+@pytest.mark.long
 def test_a_clip_that_adapts_comes_to_devices_in_one_process_and_in_two() -> None:
     adaptive = Privacy.model_validate(
         {"clip": 0.1, "noise_multiplier": 0.7, "adaptive_clip": {"count_noise": 0.4, "lr": 1.0}}

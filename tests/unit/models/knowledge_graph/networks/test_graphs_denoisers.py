@@ -36,6 +36,7 @@ def test_attention_of_parts_reads_one_part_to_make_another():
     assert bool(x_BH.grad[0, DIM:].any())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", DENOISERS)
 def test_hide_learns_a_part_from_another_with_each_denoiser(kind):
     """The second part is twice the first; after training, an imputed one is near that."""

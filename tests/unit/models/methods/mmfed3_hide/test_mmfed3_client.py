@@ -85,6 +85,7 @@ def test_a_graph_with_structure_is_completed():
     assert fleet.mrr() > 0.4
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_bytes():
     def frames(seed):
         fleet = learning(seed=0)

@@ -176,6 +176,7 @@ async def test_it_is_told_when_the_shadow_was_asked_and_failed(tmp_path):
         assert (seen[1].error, seen[1].before_error) == ("", "")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("slow", [True, False])
 async def test_a_model_too_slow_for_its_windows_is_compared_all_the_same(tmp_path, monkeypatch, slow):
     async with predicting(inference()) as running:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lichen_lab.benchmarks.result import ResultRow
 from lichen_lab.benchmarks.studies.disentafl import STUDY, report
 from lichen_lab.benchmarks.studies.disentafl import variants as v
@@ -29,6 +31,7 @@ def finished(part: Part[Any, Any], fleets: Sequence[str] = v.FLEETS) -> Results:
     return part.results({one.key(): made_up(one) for one in part.specs(SEEDS)}, SEEDS)
 
 
+@pytest.mark.long
 def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:
     results = [finished(part, (v.VEHICLE, v.MERGE_FA)) for part in STUDY.chosen(())]
     results = [replace(one, computed=COMPUTED) if one.part.name == "cost" else one for one in results]

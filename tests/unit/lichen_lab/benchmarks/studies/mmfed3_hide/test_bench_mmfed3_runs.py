@@ -53,6 +53,7 @@ def test_bench_mmfed3_the_centre_has_what_clients_train_on_and_what_any_of_them_
     assert {judge.holder for judge in small_fleet(who="centre").judges} == {fleets.CENTRE}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [{}, {"fusion": "split"}, {"dual": False, "contrast": 0.1}, {"lr_decay": 0.5}]
 )

@@ -18,6 +18,7 @@ from tests.support.studies import privacy_study
 SHORT = PrivacySetting(rounds=2, rate=0.5, noise_multiplier=0.5, width=4, features=8, config={"batch": 8})
 
 
+@pytest.mark.long
 def test_privacy_a_run_is_accounted_and_the_same_again() -> None:
     outcome = train(privacy_study.fleet(), SHORT, 3, quiet)
     assert outcome.devices == 8
@@ -37,6 +38,7 @@ def test_privacy_a_run_without_noise_has_as_many_devices_and_no_account() -> Non
     assert (outcome.epsilon, outcome.taken, outcome.noise_share) == (None, 4.0, 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("title", [title for title in v.NOISE if v.NOISE[title]])
 def test_privacy_the_titles_are_true_of_the_noise(title: str) -> None:
     setting = v.line(title, v.NOISE[title]).spec.setting

@@ -64,6 +64,7 @@ def distance(one: Blobs, other: Blobs) -> float:
     return float(np.sqrt(sum(np.square(a[name] - b[name]).sum() for name in names)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*BASELINES, v.LABELLED])
 def test_tactfl_baseline_runs_the_same_for_the_same_seed(name: str) -> None:
     own = SURE if name in {v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL, v.FEDMSPLIT} else {}

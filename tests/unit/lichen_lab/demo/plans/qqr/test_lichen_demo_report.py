@@ -22,8 +22,7 @@ from tests.support.lab.browser import at_widths, needs_chromium
 from tests.support.lab.pages import check_whole
 
 
-@pytest.fixture
-def results() -> QqrResults:
+def made_up() -> QqrResults:
     """A made-up run, small."""
     told = QqrResults(
         labels=spar.LABELS, modalities=("accelerometer", "gyroscope"), unseen=(8, 9, 10), version="1"
@@ -50,8 +49,18 @@ def results() -> QqrResults:
     return told
 
 
-def test_the_page_is_whole_and_fetches_nothing(results: QqrResults) -> None:
-    page = PAGE.html(results)
+@pytest.fixture
+def results() -> QqrResults:
+    return made_up()
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """Of the results as they are: to draw its figures takes seconds."""
+    return PAGE.html(made_up())
+
+
+def test_the_page_is_whole_and_fetches_nothing(page: str) -> None:
     check_whole(page)
     assert page.count('<div class="desk"><svg') == 7
 
@@ -75,8 +84,7 @@ def test_no_figure_is_cut_at_the_width_of_a_phone_a_tablet_and_a_desk(
             assert widths[0] >= 250
 
 
-def test_the_headlines_are_those_of_the_results(results: QqrResults) -> None:
-    page = PAGE.html(results)
+def test_the_headlines_are_those_of_the_results(page: str) -> None:
     assert "70 %" in page  # the last round
     assert "+30.0" in page  # the margin over a device alone
     assert "1.1 kB" in page
@@ -112,7 +120,6 @@ def test_the_largest_confusion_is_named(results: QqrResults) -> None:
     results.confusion[3][4], results.confusion[0][1] = 9, 2
     words = "internal rotation is taken for external rotation in 75 % of its windows (9 of 12)"
     assert words in describe_confusion(results)
-    assert words in PAGE.html(results)
 
 
 def test_the_table_says_which_case_it_shows_and_greys_what_is_within_the_spread(results: QqrResults) -> None:
@@ -130,5 +137,6 @@ def test_beside_the_accuracy_stands_what_it_is_of(results: QqrResults) -> None:
     # of the first class 3 of 6 are found, of the second 3 are and 3 more are called so
     assert results.macro_f1 == pytest.approx((2 * (6 / 9) + 5) / 7)
     words = PAGE.html(results)
+    assert describe_confusion(results) in words
     assert "model on 24 windows of" in words
     assert "macro F1 over 7 classes 90 %" in words

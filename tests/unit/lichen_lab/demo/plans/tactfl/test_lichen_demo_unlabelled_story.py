@@ -177,6 +177,7 @@ def test_results_are_read_back_as_they_were_written(good: TactflResults, tmp_pat
     assert json.loads((tmp_path / "report.json").read_text())["broken"] == "xanthoria"
 
 
+@pytest.mark.long
 def test_the_page_shows_every_round_and_device_and_escapes_what_it_was_told(
     good: TactflResults, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_disentafl_baselines_read_in_normalised_units_and_not_what_is_missing(
         assert not torch.allclose(plain[target], less[target], atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_disentafl_baselines_a_run_is_whole_and_the_same_twice(name: str, fleet: TargetFleet) -> None:
     outcomes = [RUNS[name](fleet, SMALL, 5, told) for _ in range(2)]

@@ -110,6 +110,7 @@ def test_disentafl_baselines_local_has_nothing_to_give(fleet: TargetFleet) -> No
     assert outcome.newcomer is None
 
 
+@pytest.mark.long
 def test_disentafl_a_newcomer_gets_no_private_part_of_the_product(fleet: TargetFleet) -> None:
     def made(**options: Any) -> Any:
         setting = replace(SMALL, options={"tokens": 4, **options})
