@@ -16,6 +16,7 @@ from coordinator.storage.database import Database
 from coordinator.storage.location import DATABASE
 from protocol import messages
 from protocol.errors import Reason, Refused
+from protocol.frames.frame import digest as digest_of
 from protocol.messages import Fetch, Metric, ModalityState, State
 from protocol.topics import Kind
 from runtime.pacing import MAX_NAMES, TokenBucket, TokenBuckets
@@ -104,7 +105,9 @@ async def test_a_flood_of_updates_that_no_round_wants_takes_no_decode_slot(tmp_p
 async def test_a_device_fetches_so_many_bytes_a_day_and_a_revoked_one_none(tmp_path) -> None:
     async with bench(tmp_path, tiny_task(min_devices=3), fetch={"device_bytes_a_day": 2500}) as made:
         await made.online("a", "b")
-        digest = made.app.server.blobs.put(b"x" * 10_000).digest
+        data, blobs = b"x" * 10_000, made.app.server.blobs
+        blobs.pin("test", [digest_of(data)])  # what is of no version goes once the first one is there
+        digest = blobs.put(data).digest
         ask = messages.encode(Fetch(digest=digest, first=0, count=10, chunk_bytes=1024))
 
         def chunks(device: str) -> int:
