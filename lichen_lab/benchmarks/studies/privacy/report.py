@@ -15,14 +15,16 @@ from lichen_lab.benchmarks.tables import is_margin, tables
 def groups(results: Results, rows: Sequence[ResultRow]) -> tuple[ReportGroup, ...]:
     """A part's figures and tables, by data set."""
     return tuple(
-        ReportGroup(drawings([(v.ACCURACY, _figure(results.part.name, own))]), tables(own), name=dataset)
-        for dataset in DATASETS.values()
+        ReportGroup(
+            drawings([(v.ACCURACY, _figure(f"{results.part.name}-{name}", own))]), tables(own), name=dataset
+        )
+        for name, dataset in DATASETS.items()
         if (own := [row for row in rows if row.dataset == dataset])
     )
 
 
-def _figure(part: str, rows: Sequence[ResultRow]) -> str:
-    return bars([row for row in rows if row.metric == v.ACCURACY and not is_margin(row)], f"{part}-accuracy")
+def _figure(name: str, rows: Sequence[ResultRow]) -> str:
+    return bars([row for row in rows if row.metric == v.ACCURACY and not is_margin(row)], f"{name}-accuracy")
 
 
 PAGE: Final = Page(

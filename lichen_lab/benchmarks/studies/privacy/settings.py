@@ -7,7 +7,8 @@ from typing import Any, Final, Self
 from lichen_lab.benchmarks.study import run_spec
 
 UCI_HAR: Final = "uci-har"
-DATASETS: Final[Mapping[str, str]] = {UCI_HAR: "UCI-HAR"}
+SPAR: Final = "spar"
+DATASETS: Final[Mapping[str, str]] = {UCI_HAR: "UCI-HAR", SPAR: "SPAR"}
 """Name of a fleet -> the data set's title."""
 FEDAVG: Final = "fedavg"
 

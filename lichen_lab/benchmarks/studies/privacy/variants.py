@@ -35,6 +35,7 @@ SEEDS: Final = 5
 TUNING_SEEDS: Final = (100,)
 """No table uses these."""
 TABLE: Final = "420 devices"
+TABLE_OF_SPAR: Final = "280 devices"
 NOISE: Final[Mapping[str, float]] = {
     "without protection": 0.0,
     "epsilon 8": 0.99,
@@ -54,12 +55,13 @@ def line(
     under: str = TABLE,
     *,
     tuning: bool = False,
+    fleet: str = UCI_HAR,
     shards: int = 20,
     **setting: Any,
 ) -> Line:
-    """A line: its title, the noise, the conditions in words, and what they change."""
+    """A line: its title, the noise, the conditions in words, the data set, and what the conditions change."""
     training = TRAINING if noise else {**TRAINING, "lr": PLAIN_LR}
     options = {"config": training, "noise_multiplier": noise, **setting}
     return Line(
-        title, PrivacyRun(UCI_HAR, FEDAVG, PrivacySetting(**options), Shards(shards), tuning=tuning), under
+        title, PrivacyRun(fleet, FEDAVG, PrivacySetting(**options), Shards(shards), tuning=tuning), under
     )

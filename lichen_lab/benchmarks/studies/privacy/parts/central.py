@@ -3,6 +3,7 @@
 from typing import Final
 
 from lichen_lab.benchmarks.studies.privacy import variants as v
+from lichen_lab.benchmarks.studies.privacy.settings import SPAR
 from lichen_lab.benchmarks.studies.privacy.variants import NOISE, Part, line
 
 _PLAIN: Final = "without protection"
@@ -11,7 +12,10 @@ CENTRAL: Final = Part(
     name="central",
     place=1,
     title="FedAvg under [privacy]: accuracy against epsilon, delta 0.001",
-    variants=tuple(line(title, noise) for title, noise in NOISE.items()),
+    variants=(
+        *(line(title, noise) for title, noise in NOISE.items()),
+        *(line(title, noise, v.TABLE_OF_SPAR, fleet=SPAR, shards=40) for title, noise in NOISE.items()),
+    ),
     versus=tuple((title, _PLAIN) for title in NOISE if title != _PLAIN),
 )
 TUNE: Final = Part(
