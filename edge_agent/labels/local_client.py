@@ -94,10 +94,11 @@ async def live(path: Path) -> AsyncGenerator[dict[str, Any], None]:
         Refused, Transient, Misconfigured: as :func:`ask`.
     """
     sock = await asyncio.to_thread(_connected, path)
+    with suppress(OSError):  # as above; what else is wrong, reading says
+        await asyncio.to_thread(sock.sendall, _encoded(Live(do="live")))
     sock.setblocking(False)
     reader, writer = await asyncio.open_unix_connection(sock=sock, limit=MAX_ANSWER)
     try:
-        writer.write(_encoded(Live(do="live")))
         while line := await reader.readline():
             yield _decoded(line, path)
     except (OSError, ValueError) as error:

@@ -240,12 +240,17 @@ async def test_the_socket_is_the_users_own_and_of_bounded_use(tmp_path: Path) ->
 async def test_a_refusal_that_came_before_the_request_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, agent = socket.socketpair()
-    agent.sendall(b'{"error": "32 programs talk to this agent already", "kind": "refused"}\n')
-    agent.close()
-    monkeypatch.setattr(local_client, "_connected", lambda _path: client)
+    def refused(_path: Path) -> socket.socket:
+        client, agent = socket.socketpair()
+        agent.sendall(b'{"error": "32 programs talk to this agent already", "kind": "refused"}\n')
+        agent.close()
+        return client
+
+    monkeypatch.setattr(local_client, "_connected", refused)
     with pytest.raises(Refused, match="programs talk to this agent already"):
         local_client.ask(tmp_path / SOCKET, read_request(b'{"do": "windows"}'))
+    with pytest.raises(Refused, match="programs talk to this agent already"):
+        await anext(local_client.live(tmp_path / SOCKET))
 
 
 async def test_an_agent_that_does_not_run_is_named(tmp_path: Path) -> None:
