@@ -220,21 +220,22 @@ def close_fold(
         task: what is learned.
         state: the version that the updates start from, with moments.
         fold: with all updates.
-        noise: of a task with a table ``[privacy]``.
+        noise: of a task with a table ``[privacy]``; None where its devices have added it (secure rounds).
         digests: of the folded updates.
 
     Raises:
         Misconfigured: the optimizer's options lead to absurd values.
         ValueError: a task with ``[privacy]`` gets no noise (a bug): no version of it is made without.
     """
-    if (task.privacy is None) != (noise is None):
+    by_devices = task.secure_aggregation is not None and noise is None
+    if (task.privacy is None) != (noise is None) and not by_devices:
         raise ValueError(
             f"task {task.name!r}: noise of a round goes with a table [privacy], and only with it"
         )
     if noise is not None:
         noise.add(fold, digests)
     spec = methods().get(task.method)
-    made = fold.close() if noise is None else steadied(model_of(state), fold.close())
+    made = fold.close() if task.privacy is None else steadied(model_of(state), fold.close())
     return stepped(task.aggregator, () if spec is None else spec.optimised, state, made)
 
 

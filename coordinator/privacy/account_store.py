@@ -10,6 +10,7 @@ from coordinator.storage import schema
 from coordinator.storage.database import Database
 from models.privacy.accountant import releases_within
 from models.privacy.central_account import CentralAccount
+from models.privacy.shared_noise import shared_noise
 from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 
@@ -25,13 +26,14 @@ def account_of(task: Task, version: int, clip: float | None = None) -> CentralAc
     privacy = task.privacy
     if privacy is None:
         return None
-    return CentralAccount.after(privacy, version, (clip or privacy.clip) if privacy.adaptive_clip else None)
+    adapted = (clip or privacy.clip) if privacy.adaptive_clip else None
+    return CentralAccount.after(privacy, version, adapted, shared_noise(task))
 
 
 def why_last(task: Task, version: int) -> str:
     """Why no version may follow this one, in words; empty: one may. As :func:`account_of`."""
     privacy = task.privacy
-    if privacy is None or releases_within(privacy, version + 1) > version:
+    if privacy is None or releases_within(privacy, version + 1, shared_noise(task)) > version:
         return ""
     return f"one more version would exceed privacy.max_epsilon = {privacy.max_epsilon:g}"
 

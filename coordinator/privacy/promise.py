@@ -6,6 +6,7 @@ from typing import Any
 from models.privacy.accountant import releases_within
 from models.privacy.central_account import CentralAccount
 from models.privacy.noisy_fold import sigma_trouble
+from models.privacy.shared_noise import SharedNoise, shared_noise
 from models.spec import MethodSpec
 from protocol.cohort import MAX_MEMBERS
 from protocol.errors import Misconfigured
@@ -39,16 +40,43 @@ def privacy_problems(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
             "out (the "
             "screen is off, and updates beyond the clip are refused)"
         )
-    if trouble := sigma_trouble(privacy):
+    shared = shared_noise(task)
+    if shared is not None:
+        yield from _shared_problems(task, privacy, shared)
+    elif trouble := sigma_trouble(privacy):
         yield f"privacy: {trouble}"
-    if privacy.rate is not None:
+    if privacy.rate is not None and shared is None:
         yield from _sampling_problems(task, privacy, privacy.rate)
-    if privacy.max_epsilon is not None and not releases_within(privacy, task.rounds.count):
-        once = CentralAccount.after(privacy, 1)
+    if privacy.max_epsilon is not None and not releases_within(privacy, task.rounds.count, shared):
+        once = CentralAccount.after(privacy, 1, shared=shared)
         yield (
             f"privacy.max_epsilon = {privacy.max_epsilon:g}: no version fits into it ({once.words}); more "
             "noise_multiplier makes epsilon smaller"
         )
+
+
+def _shared_problems(task: Task, privacy: Privacy, shared: SharedNoise) -> Iterator[str]:
+    """What does not go with noise that devices add."""
+    if privacy.sampling != "none":
+        yield (
+            f'privacy.sampling = "{privacy.sampling}": with [secure_aggregation] the coordinator decides and '
+            "knows who is asked, so chance hides nobody from it; and a sum over few devices is not made, so "
+            'one device would decide about others; write "none", and leave rate and devices out'
+        )
+    if privacy.adaptive_clip is not None:
+        yield (
+            "[privacy.adaptive_clip]: with [secure_aggregation] nobody sees which updates were within the "
+            "clip; leave the table out"
+        )
+    if (options := task.secure_aggregation) is not None and options.weights != "equal":
+        yield (
+            f"secure_aggregation.weights = {options.weights!r}: with [privacy] every device weighs 1; write "
+            "'equal'"
+        )
+    if shared.trouble:
+        yield f"privacy: {shared.trouble}"
+    if trouble := shared.room_trouble(max(shared.devices, task.rounds.devices_per_round or 0)):
+        yield f"privacy: {trouble}"
 
 
 def _sampling_problems(task: Task, privacy: Privacy, rate: float) -> Iterator[str]:
@@ -94,8 +122,9 @@ def promise(task: Task) -> str:
     if privacy is None:
         return ""
     planned = task.rounds.count
-    rounds = releases_within(privacy, planned)
-    words = CentralAccount.after(privacy, rounds).words
+    shared = shared_noise(task)
+    rounds = releases_within(privacy, planned, shared)
+    words = CentralAccount.after(privacy, rounds, shared=shared).words
     if rounds < planned:
         words += f"; privacy.max_epsilon ends the rounds there, before {planned}"
     if privacy.rate is not None and privacy.devices is not None:

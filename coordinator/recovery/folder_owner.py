@@ -4,6 +4,7 @@ from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.round_machine.events import Rules
 from coordinator.storage.database import Database
 from models.privacy.accountant import releases_within
+from models.privacy.shared_noise import shared_noise
 from models.registry import methods
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Privacy
@@ -14,7 +15,7 @@ from protocol.tasks.task import Task
 def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
     """The rules of the round machine: as many rounds as ``privacy.max_epsilon`` leaves."""
     if task.privacy is not None:
-        most = releases_within(task.privacy, task.rounds.count)
+        most = releases_within(task.privacy, task.rounds.count, shared_noise(task))
         task = task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": most})})
     return Rules.of(
         task,
@@ -72,16 +73,19 @@ def check_owner(store: Database, task: Task, settings: CoordinatorSettings) -> N
                     f"{settings.task}: {key} differs from what {settings.state_dir} was created with; "
                     "use another state_dir (or change it back)"
                 )
-        if _account_of(old.privacy) != _account_of(task.privacy):
+        if _account_of(old) != _account_of(task):
             raise Misconfigured(
                 f"{settings.task}: privacy differs from what {settings.state_dir} was created with, and "
                 "its account "
-                "of the versions so far would be wrong; only clip and max_epsilon may change: use another "
-                "state_dir "
-                "(or change it back)"
+                "of the versions so far would be wrong; only clip and max_epsilon may change, and "
+                "[secure_aggregation] with its min_devices stays: use another state_dir (or change it back)"
             )
 
 
-def _account_of(privacy: Privacy | None) -> Privacy | None:
-    """What epsilon depends on."""
-    return None if privacy is None else privacy.model_copy(update={"clip": 1.0, "max_epsilon": None})
+def _account_of(task: Task) -> tuple[Privacy, int | None] | None:
+    """What epsilon depends on: the table, and how many devices share the noise, if they add it."""
+    if task.privacy is None:
+        return None
+    shared = shared_noise(task)
+    sharers = None if shared is None else shared.devices
+    return task.privacy.model_copy(update={"clip": 1.0, "max_epsilon": None}), sharers

@@ -226,8 +226,10 @@ class RoundWorker:
         limits, known = self.model.limits(state), dict(self._measures)
         before = await asyncio.to_thread(self.references.read)
         task, base = self.driver.task, self.driver.state.manifest
-        private = await asyncio.to_thread(self.accounts.current, task, round_ - 1)
-        noise = await asyncio.to_thread(self.noise.round_noise, task, round_, base, private)
+        noise = None
+        if self.secure is None:  # else its devices add the noise of a table [privacy]
+            private = await asyncio.to_thread(self.accounts.current, task, round_ - 1)
+            noise = await asyncio.to_thread(self.noise.round_noise, task, round_, base, private)
         devices = tuple(entry.device for entry in entries)
         try:
             if self.secure is not None:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from coordinator.round_machine.device_sets import NONE, DeviceSet
+from models.privacy.shared_noise import SharedNoise
 from protocol.base import Frozen
 from protocol.tasks.folding import SecureAggregation
 
@@ -34,12 +35,23 @@ class SecureRules:
         salt: of the attempt's graph.
         stage_s: seconds that each stage but the first lasts at most.
         masked_s: the same of the stage in which masked updates come.
+        noise: that devices add, of a task with ``[privacy]``.
     """
 
     options: SecureAggregation
     salt: bytes
     stage_s: float = 60.0
     masked_s: float = 600.0
+    noise: SharedNoise | None = None
+
+    @property
+    def capacity(self) -> int:
+        """How many devices' numbers fit the ring."""
+        return self.options.capacity if self.noise is None else self.noise.capacity
+
+    def room_trouble(self, devices: int) -> str:
+        """Why so many devices do not fit the ring, in words; empty if they do."""
+        return (self.options if self.noise is None else self.noise).room_trouble(devices)
 
 
 class SecureState(Frozen):

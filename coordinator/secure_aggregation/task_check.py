@@ -41,15 +41,15 @@ def _troubles(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
             "rounds.selection = 'bandit' needs each device's loss, which no secure round reports; use "
             "'coverage' or 'uniform'"
         )
-    if rounds.min_devices < options.min_devices:
+    if rounds.min_devices < options.min_devices and not (task.privacy and task.privacy.rate):
         yield (
             f"rounds.min_devices = {rounds.min_devices} would open rounds whose sum is never made; write "
             f"{options.min_devices} (secure_aggregation.min_devices) or more"
         )
-    if rounds.devices_per_round is not None and (trouble := options.room_trouble(rounds.devices_per_round)):
+    drawn = rounds.devices_per_round
+    # with [privacy] devices also add noise, for which the check of that table makes room
+    if drawn is not None and task.privacy is None and (trouble := options.room_trouble(drawn)):
         yield f"rounds.devices_per_round: {trouble}"
-    if task.privacy is not None:
-        yield "the noise of [privacy] is added to plain updates; leave one of the two tables out"
 
 
 def _of_method(spec: MethodSpec[Any]) -> Iterator[str]:

@@ -42,8 +42,8 @@ def threshold_in(rules: SecureRules, state: SecureState) -> int:
 
 def add_keys(rules: SecureRules, state: SecureState, event: KeysCame, now: float) -> SecureOutcome:
     """One more device takes part."""
-    if event.device not in state.joined and len(state.joined) >= rules.options.capacity:
-        raise Refused(Reason.FULL, rules.options.room_trouble(len(state.joined) + 1))
+    if event.device not in state.joined and len(state.joined) >= rules.capacity:
+        raise Refused(Reason.FULL, rules.room_trouble(len(state.joined) + 1))
     new = _with(state, joined=state.joined.adding([event.device]))
     return _close_keys(rules, new, now) if len(new.joined) >= state.expected else (new, ())
 

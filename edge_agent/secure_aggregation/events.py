@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from models.privacy.shared_noise import SharedNoise
 from protocol.secure_aggregation.attempt import Attempt
 from protocol.secure_aggregation.credentials import KeyAuthority, KeySigner
 from protocol.secure_aggregation.keys import Secrets
@@ -38,12 +39,16 @@ class MaskingRules:
         options: of the task.
         signer: signs with the identity; None: the device has none.
         authority: whose certificates neighbours must have; None: the fleet has no identities.
+        noise: of which this device adds a share; None: the task has no ``[privacy]``.
+        releases: sums of the task that this device may be in, by its own count; None: any number.
     """
 
     device: str
     options: SecureAggregation
     signer: KeySigner | None = None
     authority: KeyAuthority | None = None
+    noise: SharedNoise | None = None
+    releases: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class MaskingState:
         survivors: the list that was answered.
         opened: base of the last version for which this device has revealed shares; it takes part in no
             other sum from this base.
+        counted: base of the last version from which a vector with noise was sent.
+        releases: by task, the number of such bases: how often this device's noise was asked for.
     """
 
     phase: MaskingPhase = MaskingPhase.IDLE
@@ -85,6 +92,8 @@ class MaskingState:
     masked: str = ""
     survivors: Survivors | None = None
     opened: str = ""
+    counted: str = ""
+    releases: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def keys(self) -> Mapping[str, DeviceKeys]:
@@ -159,11 +168,15 @@ class Tell:
 
 @dataclass(frozen=True)
 class MaskUpdate:
-    """Add masks to the vector, and store it: ``own``, ``added`` and ``subtracted`` are keys of masks."""
+    """Add masks to the vector, and store it: ``own``, ``added`` and ``subtracted`` are keys of masks.
+
+    ``noise``: the key of this device's noise, and its parameter; None: it adds none.
+    """
 
     own: bytes = field(repr=False)
     added: tuple[bytes, ...] = field(repr=False)
     subtracted: tuple[bytes, ...] = field(repr=False)
+    noise: tuple[bytes, int] | None = field(repr=False, default=None)
 
 
 @dataclass(frozen=True)

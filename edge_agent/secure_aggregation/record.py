@@ -25,7 +25,9 @@ def to_bytes(state: MaskingState) -> bytes:
             "format": _FORMAT,
             "phase": state.phase.value,
             "attempt": None if state.attempt is None else asdict(state.attempt),
-            "secrets": None if state.secrets is None else asdict(state.secrets),
+            "secrets": None if state.secrets is None else _old_secrets(state.secrets),
+            "noise": b"" if state.secrets is None else state.secrets.noise,
+            "counted": [state.counted, dict(state.releases)],
             "roster": _written(state.roster),
             "sent": _written(state.sent),
             "held": {name: [held.mask, held.seed] for name, held in state.held.items()},
@@ -50,16 +52,25 @@ def from_bytes(data: bytes) -> MaskingState:
         return MaskingState(
             phase=MaskingPhase(record["phase"]),
             attempt=None if record["attempt"] is None else Attempt(**record["attempt"]),
-            secrets=None if record["secrets"] is None else Secrets(**record["secrets"]),
+            secrets=None
+            if record["secrets"] is None
+            else Secrets(**record["secrets"], noise=record.get("noise", b"")),
             roster=None if record["roster"] is None else decode(record["roster"], Roster),
             sent=None if record["sent"] is None else decode(record["sent"], SharesSent),
             held={name: HeldShares(*pair) for name, pair in record["held"].items()},
             masked=record["masked"],
             survivors=None if record["survivors"] is None else decode(record["survivors"], Survivors),
             opened=record["opened"],
+            counted=record.get("counted", ["", {}])[0],
+            releases=record.get("counted", ["", {}])[1],
         )
     except (cbor2.CBORDecodeError, Refused, KeyError, TypeError, ValueError) as error:
         raise UnreadableRecordError(f"{type(error).__name__}: {error}") from None
+
+
+def _old_secrets(secrets: Secrets) -> dict[str, bytes]:
+    """Those that releases before noise of devices read."""
+    return {name: value for name, value in asdict(secrets).items() if name != "noise"}
 
 
 def _written(message: SecureMessage | None) -> bytes | None:

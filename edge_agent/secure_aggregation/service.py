@@ -8,7 +8,7 @@ masked update then is an ordinary one of the outbox.
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import cbor2
@@ -38,6 +38,8 @@ from edge_agent.secure_aggregation.events import (
 from edge_agent.secure_aggregation.masking import masked_vector
 from edge_agent.secure_aggregation.table import apply
 from edge_agent.secure_aggregation.transitions import mask_plan
+from models.privacy.accountant import releases_within
+from models.privacy.shared_noise import SharedNoise, shared_noise
 from protocol.errors import LichenError, Reason, Refused, Transient
 from protocol.frames.frame import digest
 from protocol.messages import Offer
@@ -59,6 +61,7 @@ _log = structlog.get_logger(__name__)
 FILE: Final = "secure_round.cbor"
 _REPEATED: Final = frozenset({MaskingPhase.KEYS, MaskingPhase.SHARES, MaskingPhase.MASKING})
 """Phases in which the coordinator owes an answer: what was said last is said again."""
+_MOST_SUMS: Final = 1_000_000
 Submit = Callable[[bytes, Offer], Awaitable[None]]
 """Stores the frame of the masked update in the outbox, as the answer to an offer."""
 
@@ -204,7 +207,8 @@ class MaskingService(StatusPart):
         state, commands = await asyncio.to_thread(apply, self._rules, self._state, event)
         if state != self._state:
             options = self._rules.options.model_dump_json()
-            content = cbor2.dumps({"options": options, "state": record.to_bytes(state)})
+            noise = None if self._rules.noise is None else asdict(self._rules.noise)
+            content = cbor2.dumps({"options": options, "state": record.to_bytes(state), "noise": noise})
             await asyncio.to_thread(write_atomic, self._file, content)
             self._state = state
         for command in commands:
@@ -246,6 +250,17 @@ class MaskingService(StatusPart):
         return masked_frame(attempt, job.task.method, self.settings.device, packed)
 
     def _rules_of(self, task: Task) -> MaskingRules:
+        """With the identity, if the task wants one, and this device's noise and limit; raises as below."""
+        rules, privacy, noise = self._identified(task), task.privacy, shared_noise(task)
+        if privacy is None or noise is None:
+            return rules
+        limits = [one for one in (privacy.max_epsilon, self.settings.privacy.max_epsilon) if one is not None]
+        if not limits:
+            return replace(rules, noise=noise)
+        limited = privacy.model_copy(update={"max_epsilon": min(limits)})
+        return replace(rules, noise=noise, releases=releases_within(limited, _MOST_SUMS, noise))
+
+    def _identified(self, task: Task) -> MaskingRules:
         """With the identity, if the task wants one.
 
         Raises:
@@ -277,10 +292,11 @@ class MaskingService(StatusPart):
             content: dict[str, Any] = cbor2.loads(self._file.read_bytes())
             options = SecureAggregation.model_validate_json(content["options"])
             state = record.from_bytes(content["state"])
+            noise = None if content.get("noise") is None else SharedNoise(**content["noise"])
         except FileNotFoundError:
             return
         except (OSError, cbor2.CBORDecodeError, ValueError, LookupError, TypeError) as error:
             _log.warning("secure_round_unreadable", file=str(self._file), why=str(error))
             return
         self._state = state
-        self._rules = MaskingRules(self.settings.device, options)
+        self._rules = MaskingRules(self.settings.device, options, noise=noise)

@@ -7,6 +7,7 @@ the same way; another one of the same stage is refused.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from edge_agent.secure_aggregation import shared_noise
 from edge_agent.secure_aggregation.events import (
     IDLE,
     AttemptEnded,
@@ -68,12 +69,15 @@ def invite(rules: MaskingRules, state: MaskingState, event: MaskingInvited) -> M
             f"{event.attempt.words}: keys are signed by identities, and this device has none; enrol it, "
             'or let the task say secure_aggregation.identities = "none"',
         )
+    shared_noise.check_spent(rules, state, event.attempt)
     new = replace(
         IDLE,
         phase=MaskingPhase.KEYS,
         attempt=event.attempt,
         secrets=Secrets.of(event.entropy),
         opened=state.opened,
+        counted=state.counted,
+        releases=state.releases,
     )
     return new, (Tell(_announcement(rules, new)),)
 
@@ -132,9 +136,14 @@ def same_shares(rules: MaskingRules, state: MaskingState, event: DeliveryCame) -
     return resume(rules, state, MaskingResumed())
 
 
-def masked(_rules: MaskingRules, state: MaskingState, event: UpdateMasked) -> MaskingOutcome:
-    """The vector is on the disk, and is the only one of this attempt."""
-    return replace(state, phase=MaskingPhase.MASKED, masked=event.digest), (SendMasked(event.digest),)
+def masked(rules: MaskingRules, state: MaskingState, event: UpdateMasked) -> MaskingOutcome:
+    """The vector is on the disk, and is the only one of this attempt. One with noise is counted.
+
+    Only one sum from a version can be opened, so a further attempt from the same one does not count.
+    """
+    attempt, _ = _secrets(state)
+    counted = shared_noise.counted(rules, state, attempt)
+    return replace(counted, phase=MaskingPhase.MASKED, masked=event.digest), (SendMasked(event.digest),)
 
 
 def reveal(rules: MaskingRules, state: MaskingState, event: SurvivorsCame) -> MaskingOutcome:
@@ -148,6 +157,7 @@ def reveal(rules: MaskingRules, state: MaskingState, event: SurvivorsCame) -> Ma
             f"{attempt.words}: {both[0]!r} is listed as delivered and as lost: it asks for both its shares, "
             "with which its update could be read",
         )
+    shared_noise.check_shared(rules, state, attempt, len(delivered))
     if delivered | lost != state.held.keys() or len(listed) != len(state.held):
         raise Refused(
             Reason.MALFORMED,
@@ -178,18 +188,24 @@ def resume(rules: MaskingRules, state: MaskingState, _event: MaskingResumed) -> 
 
 def end(_rules: MaskingRules, state: MaskingState, _event: AttemptEnded) -> MaskingOutcome:
     """Forget all secrets."""
-    return replace(IDLE, opened=state.opened), ()
+    return replace(IDLE, opened=state.opened, counted=state.counted, releases=state.releases), ()
 
 
 def mask_plan(rules: MaskingRules, state: MaskingState) -> MaskUpdate:
-    """The keys of the masks: of two neighbours one adds the mask, and the other subtracts it."""
+    """The keys of noise and masks: of two neighbours one adds the mask, and the other subtracts it.
+
+    Raises:
+        Refused: there is no key of noise, which the task asks for.
+    """
     attempt, secrets = _secrets(state)
+    noise = shared_noise.key_of(rules, secrets, attempt)
     publics = {name: state.keys[name].mask for name in sorted(state.held)}
     keys = pair_mask_keys(attempt, rules.device, secrets.mask, publics)
     return MaskUpdate(
         own=own_mask_key(attempt, rules.device, secrets.seed),
         added=tuple(key for name, key in keys.items() if rules.device < name),
         subtracted=tuple(key for name, key in keys.items() if rules.device > name),
+        noise=noise,
     )
 
 

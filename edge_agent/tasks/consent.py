@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.tasks.privacy_floors import Unprotected
+from models.privacy.shared_noise import shared_noise
 from protocol.errors import Misconfigured, Transient
 from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
@@ -43,6 +44,24 @@ def _changed(key: str, before: object, after: object) -> str:
     return f"privacy.{key} was {before} and is {'gone' if after is None else after}"
 
 
+def _exposing(sharers: int | None, task: Task) -> str:
+    """How a task protects less against the coordinator than before, in words; empty: it does not.
+
+    Args:
+        sharers: how many devices shared the noise; None: the coordinator added it.
+        task: as it is now, with ``[privacy]``.
+    """
+    if sharers is None:
+        return ""
+    noise = shared_noise(task)
+    if noise is None:
+        return "devices add the noise no longer, its table [secure_aggregation] is gone"
+    if noise.devices > sharers:
+        changed = f"was {sharers} and is {noise.devices}"
+        return f"secure_aggregation.min_devices {changed}, so each device adds less noise"
+    return ""
+
+
 class ConsentRecord:
     """The file of one task's folder. Synchronous.
 
@@ -66,7 +85,7 @@ class ConsentRecord:
         if known is None:
             return
         before = None if known["privacy"] is None else Privacy.model_validate(known["privacy"])
-        if words := weakening(before, task.privacy):
+        if words := weakening(before, task.privacy) or _exposing(known.get("sharers"), task):
             raise Unprotected(
                 f"task {task.name!r} protects this device less than when it was taken: {words}. Consent anew "
                 "with `lichen agent consent`, and restart the agent"
@@ -91,7 +110,9 @@ class ConsentRecord:
     def taken(self, task: Task) -> None:
         """Record that the device takes the task as it is announced; raises as a disk does."""
         told = None if task.privacy is None else task.privacy.model_dump(mode="json")
-        self._write(task.name, {"privacy": told})
+        noise = shared_noise(task)
+        sharers = {} if noise is None else {"sharers": noise.devices}
+        self._write(task.name, {"privacy": told, **sharers})
 
     def withhold(self, name: str, words: str) -> None:
         """Record that the device gives the task nothing, also after a restart; raises as a disk does."""

@@ -6,6 +6,7 @@ from edge_agent.training.model_blobs import ModelBlobs
 from models import registry
 from models.aggregation.masked_sums import layout_of, vector_of
 from models.contract import Blobs, Update
+from models.privacy.clipping import check_clipped
 from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import Offer
@@ -34,7 +35,8 @@ def secure_vector(task: Task, round_: int, model: Blobs, frame: bytes) -> Words:
         frame: of the rounded update; it never leaves the device.
 
     Raises:
-        Refused: the update is none that a coordinator would take, or does not fit the task's numbers.
+        Refused: the update is none that a coordinator would take, or does not fit the task's numbers; with
+            ``[privacy]`` also one beyond the clip, which the noise does not cover.
         Misconfigured: the method's fold is not a sum.
     """
     options, server = task.secure_aggregation, registry.method(task.method).server()
@@ -42,6 +44,7 @@ def secure_vector(task: Task, round_: int, model: Blobs, frame: bytes) -> Words:
         raise ValueError("the task has no secure rounds (a bug)")
     update = Update(*decode_frame(frame, UpdateHeader))
     server.check(task, model, update)
+    check_clipped(task.privacy, update)
     fold = server.open(task, round_, model)
     fold.fold(update)
-    return vector_of(fold, layout_of(fold), options)
+    return vector_of(fold, layout_of(fold, noisy=task.privacy is not None), options)

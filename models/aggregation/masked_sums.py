@@ -56,10 +56,12 @@ class SumLayout:
     Attributes:
         entries: in the order of parts and keys.
         size: N.
+        counted: arrays that are not in the vector: of each, every device counts once, whatever it has.
     """
 
     entries: tuple[SumEntry, ...]
     size: int
+    counted: tuple[SumEntry, ...] = ()
 
 
 def unsummed_part(fold: Fold) -> str:
@@ -67,23 +69,28 @@ def unsummed_part(fold: Fold) -> str:
     return next((name for name, part in sorted(fold.parts().items()) if not part.sums()), "")
 
 
-def layout_of(fold: Fold) -> SumLayout:
+def layout_of(fold: Fold, *, noisy: bool = False) -> SumLayout:
     """The layout of a fold's vector.
 
     Args:
         fold: of the round, empty or not.
+        noisy: devices add noise, of which counts would have none: they are left out, and would tell which
+            sensors a device has.
 
     Raises:
         Misconfigured: a part of it is no sum.
     """
     if part := unsummed_part(fold):
         raise Misconfigured(f"secure aggregation: part {part!r} of the fold: {NO_SUM}")
-    entries, start = [], 0
+    entries, counted, start = [], [], 0
     for name, part_of_fold in sorted(fold.parts().items()):
         for key, array in sorted(part_of_fold.sums().items()):
+            if noisy and array.counts:
+                counted.append(SumEntry(name, key, 0, array))
+                continue
             entries.append(SumEntry(name, key, start, array))
             start += array.size
-    return SumLayout(tuple(entries), start)
+    return SumLayout(tuple(entries), start, tuple(counted))
 
 
 def vector_of(fold: Fold, layout: SumLayout, options: SecureAggregation) -> Words:
@@ -109,16 +116,32 @@ def vector_of(fold: Fold, layout: SumLayout, options: SecureAggregation) -> Word
 
 
 def absorb_vector(
-    fold: Fold, layout: SumLayout, options: SecureAggregation, total_N: Words, devices: int
+    fold: Fold,
+    layout: SumLayout,
+    options: SecureAggregation,
+    total_N: Words,
+    devices: int,
+    *,
+    largest: int | None = None,
 ) -> None:
     """Add the sum of so many devices' vectors, without masks, to a fold.
+
+    Args:
+        fold: of the round.
+        layout: of its vector.
+        options: of the task.
+        total_N: the sum.
+        devices: whose vectors are in it.
+        largest: magnitude that an element may have, with the noise of devices; None: they add none.
 
     Raises:
         Refused: the sum is none of vectors within the task's bounds: a device lied, or a mask is left.
     """
     values_N = to_numbers(total_N, options.ring_bits)
-    _check(layout, values_N, options, devices)
+    _check(layout, values_N, options, devices, largest)
     partials: dict[str, Arrays] = {}
+    for entry in layout.counted:
+        partials.setdefault(entry.part, {})[entry.key] = np.full(entry.array.size, devices, np.int64)
     for entry in layout.entries:
         array_N = values_N[entry.span].copy()
         if not entry.array.counts:
@@ -143,12 +166,19 @@ def _in_steps(entry: SumEntry, array_N: NDArray[np.int64], options: SecureAggreg
     return steps_N
 
 
-def _check(layout: SumLayout, values_N: NDArray[np.int64], options: SecureAggregation, devices: int) -> None:
+def _check(
+    layout: SumLayout,
+    values_N: NDArray[np.int64],
+    options: SecureAggregation,
+    devices: int,
+    largest: int | None = None,
+) -> None:
     """No element is beyond what so many devices can give."""
     heaviest = devices * options.heaviest
+    largest = heaviest * options.level if largest is None else largest
     for entry in layout.entries:
         part_N = values_N[entry.span]
-        most = heaviest if entry.array.counts else heaviest * options.level
+        most = heaviest if entry.array.counts else largest
         least = 0 if entry.array.counts else -most
         if part_N.size and (int(part_N.max()) > most or int(part_N.min()) < least):
             raise Refused(

@@ -2,7 +2,8 @@
 
 Without sampling, ``n`` releases are one Gaussian mechanism with ``1/sqrt(n)`` of the noise, whose epsilon is
 known in closed form (Balle and Wang 2018, theorem 8). With Poisson sampling, ``dp-accounting`` composes
-privacy loss distributions; its discretisation rounds up, so the epsilon is an upper bound.
+privacy loss distributions; its discretisation rounds up, so the epsilon is an upper bound. Noise that devices
+add has an account of its own (:mod:`models.privacy.shared_noise`).
 """
 
 import math
@@ -10,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from models.privacy.account import epsilon_of, rho_of
+from models.privacy.shared_noise import SharedNoise
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Privacy
 
@@ -95,36 +97,38 @@ def poisson_epsilon(noise: float, rate: float, releases: int, delta: float) -> f
     return found
 
 
-def epsilon_after(privacy: Privacy, releases: int) -> float:
+def epsilon_after(privacy: Privacy, releases: int, shared: SharedNoise | None = None) -> float:
     """Epsilon of a task after so many versions; raises as :func:`poisson_epsilon`.
 
-    With Poisson sampling: against those who do not see who was asked.
+    With Poisson sampling: against those who do not see who was asked. ``shared``: devices add the noise.
     """
-    if privacy.rate is None:
-        return epsilon_of_seen(privacy, releases)
+    if shared is not None or privacy.rate is None:
+        return epsilon_of_seen(privacy, releases, shared)
     return poisson_epsilon(privacy.noise_multiplier, privacy.rate, releases, privacy.delta)
 
 
-def epsilon_of_seen(privacy: Privacy, releases: int) -> float:
+def epsilon_of_seen(privacy: Privacy, releases: int, shared: SharedNoise | None = None) -> float:
     """The same against those who see which devices were asked: offers are sent to the whole fleet."""
+    if shared is not None:
+        return shared.epsilon(releases, privacy.delta)
     return gaussian_epsilon(privacy.noise_multiplier / privacy.sensitivity, releases, privacy.delta)
 
 
-def releases_within(privacy: Privacy, wanted: int) -> int:
-    """How many of ``wanted`` versions keep epsilon within ``max_epsilon``.
+def releases_within(privacy: Privacy, wanted: int, shared: SharedNoise | None = None) -> int:
+    """How many of ``wanted`` versions keep epsilon within ``max_epsilon``; ``shared``: devices add the noise.
 
     Raises:
         Misconfigured: as :func:`poisson_epsilon`.
     """
     most = privacy.max_epsilon
-    if most is None or (beyond := epsilon_after(privacy, wanted)) <= most:
+    if most is None or (beyond := epsilon_after(privacy, wanted, shared)) <= most:
         return wanted
     low, high = 0, wanted  # within the limit, and beyond it
     while high - low > 1:
         # epsilon grows like a power of the number between its root and itself: few steps, each of a second
         guess = int(high * (most / beyond) ** _GROWTH) if beyond > most * _NEAR else (low + high) // 2
         middle = min(max(guess, low + 1), high - 1)
-        if (found := epsilon_after(privacy, middle)) <= most:
+        if (found := epsilon_after(privacy, middle, shared)) <= most:
             low = middle
         else:
             high, beyond = middle, found

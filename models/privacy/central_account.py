@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.privacy.accountant import epsilon_after, epsilon_of_seen
+from models.privacy.shared_noise import SharedNoise
 from protocol.tasks.folding import Privacy
 
 
@@ -22,6 +23,9 @@ class CentralAccount:
         rate: of ``poisson``.
         clip: of the next round, if it adapts; None: that of the table.
         unit: what is protected.
+        honest: of noise that devices add: how many of each sum must be honest for ``epsilon``, which then
+            holds against the coordinator, too; None: the coordinator adds the noise.
+        epsilon_of_half: epsilon if half of these devices tell the coordinator their noise, or add none.
     """
 
     releases: int
@@ -33,24 +37,36 @@ class CentralAccount:
     rate: float | None = None
     clip: float | None = None
     unit: str = "device"
+    honest: int | None = None
+    epsilon_of_half: float | None = None
 
     @classmethod
-    def after(cls, privacy: Privacy, releases: int, clip: float | None = None) -> "CentralAccount":
+    def after(
+        cls,
+        privacy: Privacy,
+        releases: int,
+        clip: float | None = None,
+        shared: SharedNoise | None = None,
+    ) -> "CentralAccount":
         """The account after so many versions (:mod:`models.privacy.accountant`), and the next round's clip.
+
+        ``shared``: the noise that devices add; None: the coordinator adds it.
 
         Raises:
             Misconfigured: the accountant's package is not installed.
         """
         return cls(
             releases,
-            epsilon_after(privacy, releases),
-            epsilon_of_seen(privacy, releases),
+            epsilon_after(privacy, releases, shared),
+            epsilon_of_seen(privacy, releases, shared),
             privacy.delta,
             privacy.noise_multiplier,
             privacy.sampling,
             privacy.rate,
             clip,
             privacy.unit,
+            None if shared is None else shared.devices,
+            None if shared is None else shared.epsilon(releases, privacy.delta, shared.half),
         )
 
     @property
@@ -63,6 +79,13 @@ class CentralAccount:
         """One sentence for people."""
         rounds = f"after {self.releases} round{'' if self.releases == 1 else 's'}"
         bound = f"epsilon {_short(self.epsilon)} at delta {self.delta:g} for one {self.unit}"
+        if self.honest is not None:
+            half = 0.0 if self.epsilon_of_half is None else self.epsilon_of_half
+            return (
+                f"{rounds}: {bound} (replaced by another); {self.unit}s add the noise: it holds against the "
+                f"coordinator as well, as long as {self.honest} {self.unit}s of each sum are honest; epsilon "
+                f"{_short(half)} if half of these are not"
+            )
         if self.rate is None:
             return f"{rounds}: {bound} (replaced by another)"
         return (
@@ -83,6 +106,9 @@ class CentralAccount:
             "rate": self.rate,
             **({} if self.clip is None else {"clip": self.clip}),
             "unit": self.unit,
+            "noise_by": "coordinator" if self.honest is None else "devices",
+            **({} if self.honest is None else {"honest": self.honest}),
+            **({} if self.epsilon_of_half is None else {"epsilon_of_half": self.epsilon_of_half}),
             "adjacency": self.adjacency,
             "words": self.words,
         }
@@ -90,7 +116,7 @@ class CentralAccount:
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> "CentralAccount":
         """The inverse of :meth:`as_json`."""
-        derived = {"adjacency", "words"}
+        derived = {"adjacency", "words", "noise_by"}
         return cls(**{key: value for key, value in content.items() if key not in derived})
 
 

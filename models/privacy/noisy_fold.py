@@ -17,6 +17,7 @@ from models.contract import Blobs, Fold
 from models.privacy.clipping import TOLERANCE
 from models.privacy.discrete_gaussian import MAX_SIGMA, discrete_gaussian
 from models.privacy.key_stream import KeyStream, derived_key
+from models.privacy.shared_noise import SharedNoise
 from models.tensors import NEVER_NEGATIVE
 from protocol.tasks.folding import Privacy
 
@@ -35,10 +36,12 @@ class RoundNoise:
     Attributes:
         privacy: how much.
         key: of this round and base alone, 32 bytes; secret.
+        shared: in a simulation of devices that add the noise: the shares, which are drawn as their sum.
     """
 
     privacy: Privacy
     key: bytes = field(repr=False)
+    shared: SharedNoise | None = None
 
     def add(self, fold: Fold, digests: Collection[str]) -> None:
         """Add noise to each value of each tensor of a fold, and let it be divided by the fixed divisor.
@@ -54,12 +57,16 @@ class RoundNoise:
         sums = [part for _, part in sorted(fold.parts().items()) if isinstance(part, FixedPointSum)]
         if len(sums) != len(fold.parts()):
             raise TypeError("[privacy]: the fold has parts that are no sums, which noise does not cover")
-        sigma = sigma_of(self.privacy, sum(one.size for one in sums))
+        sigma, shift = sigma_of(self.privacy, sum(one.size for one in sums)), 0
+        if self.shared is not None:
+            sigma = math.ceil(math.sqrt(max(1, len(digests))) * self.shared.sigma)
+            shift = FRACTION_BITS - self.shared.fraction_bits
         about = ("fold", str(sigma), *sorted(digests))
         stream = KeyStream(derived_key(self.key, about))
         for one in sums:
             one.add_noise(
-                lambda count: discrete_gaussian(stream, sigma, count), self.privacy.divisor(len(digests))
+                lambda count: discrete_gaussian(stream, sigma, count) << shift,
+                self.privacy.divisor(len(digests)),
             )
 
 

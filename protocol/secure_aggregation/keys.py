@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 NONCE_BYTES: Final = 12
-_ENTROPY: Final = 4 * KEY_BYTES
+_ENTROPY: Final = 5 * KEY_BYTES
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,15 @@ class Secrets:
         mask: private key of the masks that are shared with neighbours.
         seed: of the mask that is the device's own.
         shares: from which the shares' coefficients are drawn.
+        noise: from which the device's noise is drawn, if the task asks for some; empty: an earlier release
+            drew none.
     """
 
     cipher: bytes = field(repr=False)
     mask: bytes = field(repr=False)
     seed: bytes = field(repr=False)
     shares: bytes = field(repr=False)
+    noise: bytes = field(repr=False, default=b"")
 
     entropy_bytes: ClassVar[int] = _ENTROPY
 

@@ -35,6 +35,7 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "packages": "0.1.0",
         "privacy": "0.1.0",
         "privacy.adaptive_clip": "0.1.0",
+        "privacy.device_noise": "0.1.0",
         "secure_aggregation": "0.1.0",
         "backbone": "0.1.0",
         "network:linear": "0.1.0",
@@ -66,7 +67,7 @@ def needed(task: Task) -> tuple[str, ...]:
     if task.privacy is not None:
         names |= {"privacy", *(["privacy.adaptive_clip"] if task.privacy.adaptive_clip else [])}
     if task.secure_aggregation is not None:
-        names.add("secure_aggregation")
+        names |= {"secure_aggregation", *(["privacy.device_noise"] if task.privacy else [])}
     if task.packages:
         names.add("packages")
     if task.network.kind == LINEAR:

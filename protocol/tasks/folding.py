@@ -128,13 +128,15 @@ class Privacy(Wire):
     """What devices and coordinator do so that versions tell little of any one device.
 
     Each device scales its whole update to ``clip`` at most; the coordinator adds discrete Gaussian noise to
-    the sum. All devices weigh the same.
+    the sum. All devices weigh the same. With ``[secure_aggregation]`` the devices add the noise instead, each
+    its share.
     """
 
     clip: Annotated[float, Field(gt=0, le=1e6)]
     """Maximum L2 norm of a device's whole update, over all its tensors, as the coordinator decodes it."""
     noise_multiplier: Annotated[float, Field(gt=0, le=1e4)]
-    """Standard deviation of the noise in each value of the sum, in multiples of ``clip``."""
+    """Standard deviation of the noise in each value of the sum, in multiples of ``clip``; with
+    ``[secure_aggregation]`` of the smallest sum that is opened."""
     delta: Annotated[float, Field(gt=0, lt=0.1)] = 1e-5
     """Probability that epsilon does not hold; well below one by the number of devices."""
     max_epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None

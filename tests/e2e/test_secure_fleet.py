@@ -7,8 +7,10 @@ import pytest
 from coordinator.status.history import read
 from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.simulation.processes.testbed import COORDINATOR
+from models.privacy.central_account import CentralAccount
+from models.privacy.shared_noise import SharedNoise
 from protocol.secure_aggregation.updates import MASKED
-from protocol.tasks.folding import Robust, SecureAggregation
+from protocol.tasks.folding import Privacy, Robust, SecureAggregation
 from protocol.tasks.network import Network
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Modality, Task, Window
@@ -131,3 +133,25 @@ class TestAFailedAttempt:
         assert found["versions"][1]["devices"] == list(DEVICES)
         assert stages(fleet, 1).count("keys") >= 2
         assert stages(fleet, 1)[-1] == "done"
+
+
+class TestNoiseOfDevices:
+    """With ``[privacy]``, too: three devices share the noise, and four add it."""
+
+    PRIVACY = Privacy(clip=0.5, noise_multiplier=2.0, max_epsilon=20.0)
+
+    @pytest.fixture
+    def task(self) -> Task:
+        return TASK.model_copy(update={"privacy": self.PRIVACY})
+
+    def test_a_sigkill_before_the_masked_update_is_sent_changes_nothing(self, fleet):
+        fleet.until(lambda: "masked_updates" in stages(fleet, 1), 60, "the stage of masked updates")
+        fleet.kill("d1")
+        start_device(fleet, 1, "d1")
+        found = finished(fleet)
+        assert found["phase"] == "done"
+        assert all(len(version["devices"]) >= 3 for version in found["versions"][1:])
+        noise = SharedNoise.of(self.PRIVACY, TASK.secure_aggregation)
+        accounts = [CentralAccount.after(self.PRIVACY, n, shared=noise).as_json() for n in range(3)]
+        assert [version["privacy"] for version in found["versions"]] == accounts
+        assert accounts[2]["noise_by"] == "devices"

@@ -10,6 +10,7 @@ from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.round_machine.events import RoundState
 from coordinator.secure_aggregation.identities import authority_for
 from models.contract import Server
+from models.privacy.shared_noise import shared_noise
 from protocol.tasks.task import Task
 from runtime.clock import Clock
 from runtime.mqtt.running_link import MessagePublisher
@@ -56,4 +57,5 @@ def secure_rounds_of(
         link=link,
         clock=clock,
         now=now,
+        noise=shared_noise(task),
     )

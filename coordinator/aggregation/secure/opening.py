@@ -9,6 +9,7 @@ from coordinator.storage.update_journal import AcceptedUpdate
 from models.aggregation.masked_sums import absorb_vector, layout_of
 from models.aggregation.server_optimizer import model_of
 from models.contract import Blobs, Server
+from models.privacy.shared_noise import shared_noise
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import Limits, open_frame
 from protocol.frames.headers import UpdateHeader
@@ -30,6 +31,7 @@ class SumOpener:
 
     def __init__(self, task: Task, options: SecureAggregation, server: Server) -> None:
         self._task, self._options, self._server = task, options, server
+        self._noise = shared_noise(task)
         self._size: tuple[str, int] = ("", 0)
         """By manifest, of the newest version alone."""
 
@@ -49,7 +51,8 @@ class SumOpener:
             words = f"rounds of task {self._task.name!r} are secure: the only tensor is {MASKED!r}"
             raise Refused(Reason.WRONG_TENSORS, words)
         if self._size[0] != base:
-            self._size = base, layout_of(self._server.open(self._task, 1, model)).size
+            fold = self._server.open(self._task, 1, model)
+            self._size = base, layout_of(fold, noisy=self._noise is not None).size
         return unpacked(found.data, self._size[1], self._options.ring_bits)
 
     def version(
@@ -76,11 +79,12 @@ class SumOpener:
         if len(inside) != len(state.survivors):
             raise Refused(Reason.WRONG_DIGEST, "masked updates of survivors are gone from the journal")
         fold = open_fold(self._server, self._task, attempt.round, model, None)
-        layout = layout_of(fold)
+        layout = layout_of(fold, noisy=self._noise is not None)
         total_N = zeros(layout.size, self._options.ring_bits)
         for entry in inside:
             _, tensors = open_frame(entry.frame.verified(), UpdateHeader, limits)
             total_N += self.vector(attempt.base, model, tensors)
         book.remove_masks(rules, state, total_N)
-        absorb_vector(fold, layout, self._options, total_N, len(inside))
+        largest = None if self._noise is None else self._noise.reach(len(inside))
+        absorb_vector(fold, layout, self._options, total_N, len(inside), largest=largest)
         return close_fold(self._task, whole, fold, None, ())

@@ -7,7 +7,7 @@ has no answer, so what a kill forgets comes again. Masked updates are ordinary u
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -38,6 +38,7 @@ from coordinator.secure_aggregation.table import apply
 from coordinator.secure_aggregation.words import words_of
 from coordinator.storage.update_journal import AcceptedUpdate
 from models.contract import Blobs
+from models.privacy.shared_noise import SharedNoise
 from protocol.errors import LichenError, Reason, Refused
 from protocol.frames.frame import Limits
 from protocol.frames.headers import UpdateHeader
@@ -85,6 +86,7 @@ class SecureRounds:
         link: publishes.
         clock: of pauses.
         now: seconds on the driver's time line.
+        noise: that devices add, of a task with ``[privacy]``.
     """
 
     options: SecureAggregation
@@ -97,6 +99,7 @@ class SecureRounds:
     link: MessagePublisher
     clock: Clock
     now: Callable[[], float]
+    noise: SharedNoise | None = None
 
     def __post_init__(self) -> None:
         self._attempt: Attempt | None = None
@@ -261,7 +264,8 @@ class SecureRounds:
         log.info("secure_attempt", round=attempt.round, attempt=attempt.attempt, devices=len(rounds.selected))
 
     def _rules_of(self, attempt: Attempt, left: float) -> SecureRules:
-        return SecureRules(self.options, attempt.digest, stage_s=_STAGE_SHARE * left, masked_s=10 * left)
+        times = {"stage_s": _STAGE_SHARE * left, "masked_s": 10 * left}
+        return SecureRules(self.options, attempt.digest, **times, noise=self.noise)
 
     async def _apply(self, event: SecureEvent) -> None:
         """Apply an event; the end of a stage is stored before it is announced."""
@@ -306,7 +310,8 @@ class SecureRounds:
     def _load(self) -> None:
         """The attempt on the disk, if any."""
         if found := self.file.read():
-            self._rules, self._state, self._book = found
+            rules, self._state, self._book = found
+            self._rules = replace(rules, noise=self.noise)
             self._attempt = self._book.attempt
 
 

@@ -10,6 +10,7 @@ from coordinator.identity import certificates
 from coordinator.secure_aggregation.events import SecureRules
 from edge_agent.secure_aggregation.events import MaskingRules
 from lichen_lab.simulation.secure_rounds.driver import SimulatedCoordinator, SimulatedDevice
+from models.privacy.shared_noise import SharedNoise
 from protocol.secure_aggregation.attempt import Attempt
 from protocol.secure_aggregation.credentials import IdentitySigner, KeyAuthority
 from protocol.secure_aggregation.ring import Words
@@ -43,6 +44,7 @@ def fleet_of(
     attempt: Attempt | None = None,
     known: tuple[KeyAuthority, Mapping[str, IdentitySigner]] | None = None,
     device: type[SimulatedDevice] = SimulatedDevice,
+    noise: SharedNoise | None = None,
 ) -> tuple[SimulatedCoordinator, dict[str, SimulatedDevice]]:
     """A fresh coordinator, and devices whose updates are ready.
 
@@ -52,14 +54,15 @@ def fleet_of(
         attempt: of the round; None: the first.
         known: identities; None: a fleet without.
         device: their class.
+        noise: of which each device adds a share.
     """
     attempt = attempt or attempt_of()
     authority, signers = known or (None, {})
     size = next(iter(vectors.values())).size
-    rules = SecureRules(options, attempt.digest)
+    rules = SecureRules(options, attempt.digest, noise=noise)
     coordinator = SimulatedCoordinator(rules, attempt, size, len(vectors), authority)
     devices = {
-        name: device(MaskingRules(name, options, signers.get(name), authority), vector_N)
+        name: device(MaskingRules(name, options, signers.get(name), authority, noise), vector_N)
         for name, vector_N in vectors.items()
     }
     return coordinator, devices

@@ -22,6 +22,7 @@ from models.privacy.adaptive_clip import WITHIN, next_clip
 from models.privacy.clipping import check_clipped
 from models.privacy.key_stream import KEY_BYTES, derived_key
 from models.privacy.noisy_fold import RoundNoise
+from models.privacy.shared_noise import shared_noise
 from protocol.errors import Refused, Transient
 from protocol.frames.frame import Limits, decode_frame, decode_tensors, digest, open_frame, plain
 from protocol.frames.headers import UpdateHeader
@@ -256,7 +257,8 @@ class Engine:
     def _noise(self, round_: int) -> RoundNoise | None:
         if (privacy := self._privacy) is None:
             return None
-        return RoundNoise(privacy, derived_key(self.noise_key, ("round", str(round_))))
+        key = derived_key(self.noise_key, ("round", str(round_)))
+        return RoundNoise(privacy, key, shared_noise(self.task))
 
     def _note(self, record: RoundRecord, folded: Iterable[_Received]) -> None:
         """Record the folded updates' bytes, messages and routes."""

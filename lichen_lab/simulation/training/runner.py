@@ -27,6 +27,7 @@ from models import packages, registry
 from models.contract import Blobs, Evaluation, Profile, Tensors, WindowSet
 from models.privacy.accountant import releases_within
 from models.privacy.central_account import CentralAccount
+from models.privacy.shared_noise import shared_noise
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
 
@@ -175,7 +176,7 @@ def _of_rounds(task: Task, rounds: int | None) -> Task:
     require_windows(task, "a simulation")
     wanted = rounds or task.rounds.count
     if task.privacy is not None:
-        wanted = releases_within(task.privacy, wanted)
+        wanted = releases_within(task.privacy, wanted, shared_noise(task))
     return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": wanted})})
 
 
@@ -224,7 +225,9 @@ def _run(engine: Engine, crew: Crew, site: Site, asked: _Asked) -> History:
         if asked.ends and record.accepted and (ended := asked.ends.reason(before, state, held)):
             break
     settle(last=True)
-    account = None if task.privacy is None else CentralAccount.after(task.privacy, len(records), engine.clip)
+    account = None
+    if task.privacy is not None:
+        account = CentralAccount.after(task.privacy, len(records), engine.clip, shared_noise(task))
     private = crew.private() if asked.keep_private else {}
     seconds = time.perf_counter() - started
     return History(tuple(records), held, judged, seconds, private, dict(engine.extra), ended, account=account)

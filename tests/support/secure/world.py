@@ -18,6 +18,8 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.secure_aggregation.service import MaskingService
 from models.aggregation.masked_sums import layout_of, vector_of
 from models.contract import Blobs, Update
+from models.privacy.clipping import within
+from models.privacy.shared_noise import shared_noise
 from models.registry import method
 from protocol.errors import Refused
 from protocol.frames.fixed_point import rounded
@@ -82,10 +84,12 @@ class SecureWorld:
     Args:
         folder: of all files.
         count: of devices.
+        task: with secure rounds.
     """
 
-    def __init__(self, folder: Path, count: int = 4) -> None:
-        self.folder, self.clock = folder, FastClock()
+    def __init__(self, folder: Path, count: int = 4, task: Task = TASK) -> None:
+        self.folder, self.clock, self.task = folder, FastClock(), task
+        self.options = task.secure_aggregation or OPTIONS
         self.names = [f"d{n}" for n in range(count)]
         self.server = method(TASK.method).server()
         self.updates = {name: self._update(n, name) for n, name in enumerate(self.names)}
@@ -111,17 +115,18 @@ class SecureWorld:
 
     def _update(self, seed: int, name: str) -> Update:
         rng = np.random.default_rng(seed)
-        tensors = {
-            key: rounded(rng.normal(0, 1, x.shape).astype(np.float32), OPTIONS.fraction_bits, OPTIONS.level)
-            for key, x in STATE["head"].items()
-        }
-        return Update(update_header(TASK, name), tensors)
+        tensors = {key: rng.normal(0, 1, x.shape).astype(np.float32) for key, x in STATE["head"].items()}
+        if self.task.privacy is not None:  # with room for the rounding
+            tensors = within(tensors, 0.99 * self.task.privacy.clip)
+        options = self.options
+        on_grid = {key: rounded(x, options.fraction_bits, options.level) for key, x in tensors.items()}
+        return Update(update_header(self.task, name), on_grid)
 
     def vector(self, name: str) -> Words:
         """Of a device's update."""
         fold = self.server.open(TASK, 1, STATE)
         fold.fold(self.updates[name])
-        return vector_of(fold, layout_of(fold), OPTIONS)
+        return vector_of(fold, layout_of(fold, noisy=self.task.privacy is not None), self.options)
 
     def plain(self, names: list[str]) -> dict[str, bytes]:
         """The version of a plain fold."""
@@ -138,10 +143,10 @@ class SecureWorld:
 
     def start_coordinator(self) -> None:
         """Make the service anew, from its files."""
-        file = AttemptFile(self.folder / COORDINATOR, OPTIONS, None)
+        file = AttemptFile(self.folder / COORDINATOR, self.options, None)
         self.secure = SecureRounds(
-            options=OPTIONS,
-            opener=SumOpener(TASK, OPTIONS, self.server),
+            options=self.options,
+            opener=SumOpener(self.task, self.options, self.server),
             file=file,
             rounds=lambda: self.rounds,
             task=TASK.name,
@@ -150,6 +155,7 @@ class SecureWorld:
             link=WorldLink(self, COORDINATOR),  # type: ignore[arg-type]
             clock=self.clock,
             now=self.clock.now,
+            noise=shared_noise(self.task),
         )
         self._tasks[COORDINATOR] = [self._task(self.secure.run(self._lose))]
 
@@ -178,7 +184,7 @@ class SecureWorld:
                 self.kill(victim)
                 if victim == name:
                     await asyncio.sleep(3600)  # it is dead
-            header, tensors = open_frame(frame, UpdateHeader, limits_for(STATE, 1 << 20, TASK))
+            header, tensors = open_frame(frame, UpdateHeader, limits_for(STATE, 1 << 20, self.task))
             await self.secure.ready()
             self.secure.check_update(STATE, header, tensors)
             path = self.folder / f"{name}.frame"
@@ -186,7 +192,7 @@ class SecureWorld:
             self.entries[name] = AcceptedUpdate(name, digest(frame), path)
 
         try:
-            await service.take_part(self.offer(), TASK, self.vector(name), submit)
+            await service.take_part(self.offer(), self.task, self.vector(name), submit)
         except Refused as refused:
             self.refusals.append(refused.detail)
 
@@ -246,7 +252,7 @@ class SecureWorld:
     async def close_round(self) -> tuple[dict[str, bytes], tuple[str, ...]]:
         """The round machine closes the round; the version and its devices. A killed fold is repeated."""
         self.rounds = self.rounds.model_copy(update={"phase": RoundPhase.AGGREGATING})
-        entries, limits = list(self.entries.values()), limits_for(STATE, 1 << 20, TASK)
+        entries, limits = list(self.entries.values()), limits_for(STATE, 1 << 20, self.task)
         while True:
             secure = self.secure
             fold = self._task(secure.fold(self.rounds.round, STATE, entries, limits))

@@ -7,7 +7,7 @@ import pytest
 from coordinator.privacy.promise import promise
 from coordinator.task import problems
 from protocol.tasks.features import needed
-from protocol.tasks.folding import Privacy, Robust
+from protocol.tasks.folding import Privacy, Robust, SecureAggregation
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
 from tests.support.tasks import sensors, small_task
@@ -68,3 +68,54 @@ def test_the_promise_is_for_the_planned_rounds_or_as_many_as_fit() -> None:
     assert "privacy.max_epsilon ends the rounds there, before 40" in limited
     assert "50 of 500 devices take part in a round on average" in promise(a_task(POISSON, rounds=rounds))
     assert promise(a_task({}).model_copy(update={"privacy": None})) == ""
+
+
+class TestNoiseOfDevices:
+    """With ``[secure_aggregation]``, too."""
+
+    ROUNDS = Rounds(count=10, min_devices=5)
+
+    def both(self, privacy: dict[str, Any], secure: dict[str, Any] | None = None, **fields: Any) -> Task:
+        table = SecureAggregation.model_validate(secure or {})
+        return a_task(privacy, secure_aggregation=table, **{"rounds": self.ROUNDS, **fields})
+
+    def test_goes_with_secure_rounds_and_says_against_whom_it_holds(self) -> None:
+        task = self.both({})
+        assert problems(task) == []
+        assert {"privacy", "secure_aggregation", "privacy.device_noise"} <= {*needed(task)}
+        assert "privacy.device_noise" not in needed(a_task({}))
+        words = promise(task)
+        assert words.startswith("after 10 rounds: epsilon ")
+        assert "as long as 5 devices of each sum are honest; epsilon" in words
+
+    @pytest.mark.parametrize(
+        ("privacy", "secure", "fields", "words"),
+        [
+            (POISSON, {}, {}, 'privacy.sampling = "poisson": with [secure_aggregation] the coordinator'),
+            ({"adaptive_clip": {"count_noise": 3.0}}, {}, {}, "[privacy.adaptive_clip]: with [secure_agg"),
+            ({}, {"weights": "samples"}, {}, "secure_aggregation.weights = 'samples': with [privacy]"),
+            ({"clip": 1e-5}, {}, {}, "privacy: a device's share of the noise is 2 steps; it must be from 4"),
+            (
+                {"noise_multiplier": 100.0},
+                {"ring_bits": 24, "fraction_bits": 16, "bound": 0.5},
+                {},
+                "privacy: a sum over 5 devices with their noise can wrap around in ring_bits = 24: ",
+            ),
+            (
+                {},
+                {"ring_bits": 24, "fraction_bits": 14, "bound": 1.0},
+                {"rounds": Rounds(min_devices=5, devices_per_round=500)},
+                "privacy: a sum over 500 devices with their noise can wrap around",
+            ),
+        ],
+    )
+    def test_is_refused_in_words_where_it_would_not_hold(
+        self, privacy: dict[str, Any], secure: dict[str, Any], fields: dict[str, Any], words: str
+    ) -> None:
+        task = self.both(privacy, secure, **fields)
+        [found] = problems(task)
+        assert found.startswith(words)
+
+    def test_needs_a_method_whose_updates_one_clip_covers(self) -> None:
+        [found] = problems(self.both({}, method="qqr"))
+        assert found.startswith("[privacy]: method 'qqr': its updates have parts that one clip")

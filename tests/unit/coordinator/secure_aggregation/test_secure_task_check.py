@@ -14,7 +14,7 @@ from coordinator.secure_aggregation.identities import authority_for
 from coordinator.task import load_task, problems
 from protocol.errors import Misconfigured, Refused
 from protocol.tasks.features import needed
-from protocol.tasks.folding import Privacy, Robust, SecureAggregation
+from protocol.tasks.folding import Robust, SecureAggregation
 from protocol.tasks.links import Uplink
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
@@ -50,7 +50,6 @@ def test_a_sound_task_has_no_problems(method: str, secure: dict[str, Any]) -> No
         ({"robust": Robust(outlier_factor=3.0)}, "robust.outlier_factor = 3 measures single updates"),
         ({"rounds": Rounds(min_devices=5, selection="bandit")}, "rounds.selection = 'bandit' needs each"),
         ({"rounds": Rounds(min_devices=4)}, "rounds.min_devices = 4 would open rounds whose sum is never"),
-        ({"privacy": Privacy(clip=1.0, noise_multiplier=4.0)}, "the noise of [privacy] is added to plain"),
         ({"method": "disentafl"}, "method 'disentafl' chooses a device's bundle by the message"),
         (
             {"rounds": Rounds(min_devices=5, devices_per_round=8192)},

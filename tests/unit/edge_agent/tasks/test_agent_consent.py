@@ -14,7 +14,7 @@ from edge_agent.tasks.privacy_floors import Unprotected, require_protected
 from protocol.errors import Misconfigured, Refused
 from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.folding import Privacy
+from protocol.tasks.folding import Privacy, SecureAggregation
 from tests.support.agent.data import toy_task
 from tests.unit.edge_agent.messaging.test_agent_session import make
 
@@ -165,3 +165,19 @@ async def test_a_round_with_a_larger_clip_is_sat_out(tmp_path) -> None:
     assert "clip" not in agent.learner._why_no_part(
         agent.tasks.workspace, offer.model_copy(update={"clip": 1.0})
     )
+
+
+def test_a_task_whose_devices_no_longer_add_the_noise_is_weaker(tmp_path) -> None:
+    def shared(**secure: Any):
+        table_of = SecureAggregation.model_validate({"min_devices": 5, **secure})
+        return toy_task(privacy=table(), secure_aggregation=table_of)
+
+    record = ConsentRecord(tmp_path / CONSENT_FILE)
+    record.taken(a_task(table()))
+    record.require(shared())  # the coordinator added it before: this is more
+    record.taken(shared())
+    record.require(shared(min_devices=4))
+    with pytest.raises(Unprotected, match="devices add the noise no longer"):
+        record.require(a_task(table()))
+    with pytest.raises(Unprotected, match="min_devices was 5 and is 6, so each device adds less noise"):
+        record.require(shared(min_devices=6))

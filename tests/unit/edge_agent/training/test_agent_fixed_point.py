@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from edge_agent.training.update_encoding import encode_update
 from lichen_lab.simulation.training.runner import simulate
 from models.contract import LocalResult, Update, WindowSet
+from models.privacy.clipping import norm_of
 from models.tensors import flatten
 from protocol.errors import Refused
 from protocol.frames.fixed_point import rounded
@@ -17,7 +18,7 @@ from protocol.frames.frame import decode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec
 from protocol.messages import Offer
-from protocol.tasks.folding import SecureAggregation
+from protocol.tasks.folding import Privacy, SecureAggregation
 from protocol.tasks.links import Uplink
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
@@ -115,3 +116,19 @@ def test_simulated_secure_rounds_give_the_bytes_of_plain_rounds_with_the_same_nu
     ]
     first, second = ({name: x.tobytes() for name, x in flatten(state).items()} for state in states)
     assert first == second
+
+
+@pytest.mark.parametrize("scale", [1e-4, 0.02, 3.0])
+@pytest.mark.parametrize("fraction_bits", [4, 8, 16])
+def test_the_clip_holds_after_rounding_however_coarse_the_steps(scale: float, fraction_bits: int) -> None:
+    secure = SecureAggregation(fraction_bits=fraction_bits, bound=0.5, min_devices=3)
+    task = task_with(secure_aggregation=secure, privacy=Privacy(clip=0.6, noise_multiplier=1.0))
+    rng, carry = np.random.default_rng(7), {}
+    for _ in range(5):
+        delta = (rng.standard_normal(3000) * scale).astype(np.float32)
+        update, carry = sent(task, LocalResult({"head/w": delta}, weight=9), carry)
+        steps = update.tensors["head/w"].astype(np.float64) * 2**fraction_bits
+        np.testing.assert_array_equal(steps, np.rint(steps))
+        assert norm_of(update.tensors) <= 0.6
+        assert update.header.weight == 1
+        assert norm_of(carry) <= 0.6 + np.sqrt(3000) / 2 / 2**fraction_bits

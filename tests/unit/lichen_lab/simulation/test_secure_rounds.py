@@ -484,7 +484,7 @@ def test_a_share_that_is_told_twice_is_noticed():
 def test_a_reused_mask_is_noticed():
     class Careless(SimulatedDevice):
         def join(self, attempt):
-            return self.take(MaskingInvited(attempt, b"7" * 127 + self.name[-1:].encode()))
+            return self.take(MaskingInvited(attempt, b"7" * 127 + self.name[-1:].encode() + bytes(32)))
 
     class Impatient(SimulatedDevice):
         def take(self, event):

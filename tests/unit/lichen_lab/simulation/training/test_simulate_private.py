@@ -6,12 +6,13 @@ import pytest
 from lichen_lab.simulation.training.runner import simulate
 from models.privacy.central_account import CentralAccount
 from models.privacy.clipping import norm_of
+from models.privacy.shared_noise import SharedNoise
 from models.tensors import flatten
 from protocol.errors import Misconfigured
 from protocol.frames.frame import decode_frame, encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
-from protocol.tasks.folding import Privacy
+from protocol.tasks.folding import Privacy, SecureAggregation
 from protocol.tasks.rounds import Rounds
 from tests.support.lab.simulated import task, windows
 
@@ -102,3 +103,14 @@ def test_a_device_that_lies_about_its_clip_is_refused_and_the_round_goes_on(lie:
     assert list(record.refused) == ["d2"]
     assert "privacy.clip is 1, to which the device must scale it" in record.refused["d2"]
     assert len(record.accepted) == 5
+
+
+def test_noise_that_devices_share_is_drawn_as_their_sum() -> None:
+    secure, options = SecureAggregation(min_devices=3), {"rounds": 1}
+    shared = private(MILD).model_copy(update={"secure_aggregation": secure})
+    history = simulate(shared, DEVICES, None, 1, **options)
+    assert history.account == CentralAccount.after(MILD, 1, shared=SharedNoise.of(MILD, secure))
+    plain = shared.model_copy(update={"privacy": MILD.model_copy(update={"noise_multiplier": 1e-3})})
+    difference = values(history.state) - values(simulate(plain, DEVICES, None, 1, **options).state)
+    # six devices add noise for three; what devices hold is rounded on its way down
+    assert 0.5 < difference.std() / (2**0.5 * 0.01 / 6) < 3.0
