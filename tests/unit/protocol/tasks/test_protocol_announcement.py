@@ -90,6 +90,7 @@ def test_every_feature_that_a_task_can_need_has_a_row_and_every_row_is_needed_by
             privacy=Privacy(clip=1.0, noise_multiplier=1.0, adaptive_clip=AdaptiveClip(count_noise=1.0))
         ),
         toy_task(secure_aggregation=SecureAggregation()),
+        toy_task(secure_aggregation=SecureAggregation(), privacy=Privacy(clip=1.0, noise_multiplier=1.0)),
         *(toy_task(uplink=Uplink(codec=codec)) for codec in get_args(CodecName)),
         *(toy_task(window=Window(label_rule=rule)) for rule in get_args(LabelRule)),
         *(
