@@ -174,7 +174,7 @@ def build(
     registry, weighings, secure = (
         ModelRegistry(store, blobs, task, storage.run_id), DeviceWeightStore(store), secure_rounds_of(
             settings, task, server, storage.root, rounds=lambda: driver.state, now=driver.now, link=link,
-            clock=clock,
+            clock=clock, store=store,
         ),
     )  # fmt: skip
     model = CurrentModel(task, registry, lambda: driver.state.manifest, settings.max_update_bytes)

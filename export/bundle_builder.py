@@ -32,6 +32,7 @@ class Lineage:
     parent: str | None
     metrics: dict[str, float]
     privacy: dict[str, JsonValue] | None = None
+    secure_aggregation: dict[str, JsonValue] | None = None
 
 
 def inference_module(task: Task, state: Blobs) -> nn.Module:
@@ -92,6 +93,7 @@ def make_bundle(
         parent=lineage.parent,
         metrics=lineage.metrics,
         privacy=lineage.privacy,
+        secure_aggregation=lineage.secure_aggregation,
         files={},
         parity=checked.parity.for_manifest(),
         variants=checked.variants or None,

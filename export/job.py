@@ -43,6 +43,7 @@ class ExportJob(Wire):
     parent: Digest | None = None
     metrics: Metrics = Field(default_factory=dict)
     privacy: Annotated[dict[Name, JsonValue], Field(max_length=32)] | None = None
+    secure_aggregation: Annotated[dict[Name, JsonValue], Field(max_length=32)] | None = None
     calibrate: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """A window set (npz) for the int8 variant."""
     threads: Annotated[int, Field(ge=1, le=256)] = 1
@@ -120,7 +121,8 @@ def _bundle(job: ExportJob, job_dir: Path) -> dict[str, Any]:
     """Write ``bundle.zip``."""
     from export.bundle_builder import Lineage, make_bundle  # noqa: PLC0415 - imports torch
 
-    lineage = Lineage(job.version, job.round, job.manifest_digest, job.parent, job.metrics, job.privacy)
+    made_of = job.version, job.round, job.manifest_digest, job.parent, job.metrics
+    lineage = Lineage(*made_of, privacy=job.privacy, secure_aggregation=job.secure_aggregation)
     windows, trouble = _windows(job)
     bundle, parity = make_bundle(job.task, load_state(job_dir / STATE), lineage, windows)
     write_atomic(job_dir / BUNDLE, bundle)

@@ -113,6 +113,9 @@ class BundleManifest(Wire):
     metrics: Metrics = Field(default_factory=dict)
     privacy: Annotated[dict[Name, JsonValue], Field(max_length=32)] | None = None
     """What versions up to this one tell of a device: epsilon, delta, unit, and ``words``; None: no bound."""
+    secure_aggregation: Annotated[dict[Name, JsonValue], Field(max_length=32)] | None = None
+    """Of a version that was made in a secure round: ``devices`` in the sum, ``min_devices``, and ``words``;
+    None: the coordinator saw single updates."""
     files: Annotated[dict[FileName, BlobRef], Field(max_length=MAX_FILES, default_factory=dict)]
     parity: Annotated[dict[str, JsonValue], Field(max_length=64, default_factory=dict)]
     """Measured by the parity gate: the ONNX model against the network it was exported from."""

@@ -20,10 +20,12 @@ _NEWEST: Final = 3
 def rounds(store: Database, settings: CoordinatorSettings) -> object:
     """The last event of the round machine, and how the newest attempt stands."""
     del settings
-    table, events = schema.attempts, schema.events
+    table, events, secure = schema.attempts, schema.events, schema.secure_rounds
     order = (table.c.round.desc(), table.c.attempt.desc())
     newest = sa.select(table.c.round, table.c.attempt, table.c.closed_wall).order_by(*order).limit(1)
-    return store.rows(sa.select(sa.func.max(events.c.seq).label("seq"))), store.rows(newest)
+    last = sa.select(sa.func.max(events.c.seq).label("seq"))
+    stages = sa.select(sa.func.max(secure.c.wall).label("wall"), sa.func.count().label("count"))
+    return store.rows(last), store.rows(newest), store.rows(stages)
 
 
 def versions(store: Database, settings: CoordinatorSettings) -> object:

@@ -16,6 +16,7 @@ from console.views.overview import WaitAnswer
 from console.views.paging import Listing, ListQuery, query_of, unchanged
 from console.words import digest
 from coordinator.aggregation.device_weights import shares
+from coordinator.secure_aggregation.report import SecureReport
 from coordinator.status.round_records import (
     AttemptRow,
     DeviceStatus,
@@ -62,7 +63,8 @@ class RoundAnswer(BaseModel):
     """One round.
 
     ``waits``: of an open one; ``counts``: devices by status; ``weights``: of a method that weighs devices,
-    the lightest first.
+    the lightest first; ``secure``: of a secure round, how each attempt stands, and who was lost at which
+    stage.
     """
 
     round: RoundRow
@@ -76,6 +78,7 @@ class RoundAnswer(BaseModel):
     weights: tuple[DeviceWeightAnswer, ...]
     warnings: tuple[str, ...]
     waits: tuple[WaitAnswer, ...]
+    secure: tuple[SecureReport, ...] = ()
 
 
 class DeviceInRound(BaseModel):
@@ -188,7 +191,7 @@ class RoundPages:
             raise HTTPException(404, f"round {number} is not in the history")
         one = found[0]
         given = one.model_dump(
-            include={"open", "phase", "quorum", "attempts", "steps", "counts", "update_bytes"}
+            include={"open", "phase", "quorum", "attempts", "steps", "counts", "update_bytes", "secure"}
         )
         waits = picture.waits if one.open else ()
         return RoundAnswer.model_validate(

@@ -6,14 +6,10 @@ import typer
 
 from coordinator.actions import rounds
 from coordinator.actions.answers import RoundsOrdered
-from coordinator.aggregation.secure.attempt_file import AttemptFile
 from coordinator.audit.log import account
 from coordinator.cli.options import Config, TaskName, read_settings, require_database
-from coordinator.config.coordinator import CoordinatorSettings
-from coordinator.secure_aggregation.words import words_of
 from coordinator.status.history import read_rounds
 from coordinator.status.round_report import explained, lines
-from protocol.tasks.folding import SecureAggregation
 from runtime.cli import Format, FormatOption, fail, print_answer, print_result
 from runtime.process.run_as_owner import run_as_owner
 
@@ -65,7 +61,7 @@ def explain(
 ) -> None:
     """Show for each attempt of a round which devices were selected, why, who was next, and the outcome.
 
-    Of the newest secure round also the stage, and why its sum stayed closed.
+    Of a secure round also the stage of each attempt, who was lost at which, and why a sum stayed closed.
 
     Exit status 69: the round is not known here.
     """
@@ -77,15 +73,6 @@ def explain(
         there = "none was opened yet" if known is None else f"known are {known[0]} to {known[1]}"
         fail("lichen round", f"round {number or 0} is not in {location.where}: {there}", fmt)
     told = explained(found)
-    stage = _secure_stage(settings, told["round"])
-    secure = [f"secure aggregation: {stage}"] if stage else []
-    print_result(fmt, {**told, "secure": stage or None}, "\n".join([*lines(told), *secure]))
-
-
-def _secure_stage(settings: CoordinatorSettings, round_: int) -> str:
-    """The stage of the newest attempt of a secure round; empty: the round is none, or a later one began."""
-    kept = AttemptFile(settings.state_dir, SecureAggregation(), None).read()
-    if kept is None:
-        return ""
-    _, state, book = kept
-    return words_of(book.attempt, state) if book.attempt.round == round_ else ""
+    stages = [one["words"] for one in told["secure"]]
+    result = {**told, "secure": stages[-1] if stages else None, "secure_attempts": told["secure"]}
+    print_result(fmt, result, "\n".join(lines(told)))

@@ -16,6 +16,7 @@ from coordinator.admission.quarantine import OffenceRecord, describe, in_quarant
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.device_weight_store import newest
 from coordinator.aggregation.device_weights import shares
+from coordinator.aggregation.secure.reports import newest_words
 from coordinator.cli.further_tasks import further_tasks, task_lines
 from coordinator.cli.options import Config, TaskName, read_settings, require_database
 from coordinator.config.coordinator import CoordinatorSettings
@@ -153,6 +154,7 @@ def look(
         "version": state.version,
         "best": None if (best := best_version(store)) is None else best.as_json(),
         "privacy": accounts(store, [state.version]).get(state.version),
+        "secure": newest_words(store, state.round) or None,
         "collecting": None,
         "devices_known": len(roster),
         "devices_hindered": sum(
@@ -283,6 +285,7 @@ def _words(found: dict[str, Any], waited: list[Wait], now: float, *, why: bool) 
         shown = ("fleet", "task", "phase", "round", "rounds", "version", "devices_known", "devices_online")
         best = [] if found["best"] is None else [f"best: {BestVersion(**found['best']).words}"]
         best += [] if found["privacy"] is None else [f"privacy: {found['privacy']['words']}"]
+        best += [] if found["secure"] is None else [f"secure aggregation: {found['secure']}"]
         told[1:1] = [*(f"{key.replace('_', ' ')}: {found[key]}" for key in shown), *best]
         if found["quarantined"]:
             told.append(f"quarantined: {first_few(found['quarantined'], NAMED_IN_STATUS)}")

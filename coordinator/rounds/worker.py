@@ -37,6 +37,7 @@ from coordinator.round_machine.events import (
 )
 from coordinator.round_machine.retry_delay import retry_delay_s
 from coordinator.rounds.driver import RoundDriver, WorkCommand, Write
+from coordinator.secure_aggregation.report import lineage_of
 from coordinator.storage.backup import is_due
 from coordinator.storage.model_registry import ModelRegistry
 from coordinator.storage.private_blobs import without_private_blobs
@@ -301,7 +302,9 @@ class RoundWorker:
         row = await asyncio.to_thread(self.registry.row, version)
         parent = None if row is None else row["parent"]
         private = await asyncio.to_thread(self.accounts.read, version)
-        lineage = ExportLineage(version, parent, self.driver.state.manifest, metrics, private)
+        options, devices = self.driver.task.secure_aggregation, () if row is None else row["devices"]
+        secure = None if options is None or not devices else lineage_of(options, len(devices))
+        lineage = ExportLineage(version, parent, self.driver.state.manifest, metrics, private, secure)
         await self.deployment.export(self.jobs, await self._shared(), lineage)
         return None if parent is None else str(parent)
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from coordinator.admission.quarantine import read as conduct
 from coordinator.aggregation.reported_metrics import reported_metric_names
+from coordinator.aggregation.secure.reports import reports_of
 from coordinator.evaluations import store as evaluations
 from coordinator.fleet.serving_routes import unserved
 from coordinator.privacy.account_store import accounts
@@ -40,7 +41,9 @@ def read(where: Location | Path, *, last: int | None = None) -> dict[str, Any]:
         ``salvaged`` (what was done when the database was damaged the last time),
         ``bytes_up``, ``bytes_down``, ``disk_writes`` (commits, syncs and bytes of the process that wrote
         last, since it started), and the lists ``versions`` (``privacy``: its account, or None), ``rounds``
-        (each with its attempts, its updates and the ``privacy`` of its version; of a guided one also
+        (each with its attempts, its updates, the ``privacy`` of its version, and of a secure one ``secure``:
+        how each of its attempts stands (:class:`coordinator.secure_aggregation.report.SecureReport`); of a
+        guided one also
         ``weighing``, as :mod:`coordinator.aggregation.device_weights` keeps it), ``refusals``,
         ``quarantine`` (each device's last one, over or not), ``devices``, ``exports``, ``bundles`` (of a
         routed method: each serving route's) and ``unserved`` (routes that the last export left out); and
@@ -177,12 +180,14 @@ def _rounds(
         entry["updates"].append(_update(row, local.get((row["round"], row["device"]), {})))
     weighings = sa.select(schema.weighings).where(within(schema.weighings.c.round))
     weighed = {row.pop("round"): row for row in store.rows(weighings)}
+    secure = reports_of(store, rounds)
     for number, entry in rounds.items():
         version = versions.get(number, {})
         entry["metrics"] = version.get("metrics", {})
         entry["counted"] = version.get("devices", [])
         entry["privacy"] = version.get("privacy")
         entry["weighing"] = weighed.get(number)
+        entry["secure"] = [one.model_dump(mode="json") for one in secure.get(number, ())]
         entry["bytes_up"], entry["bytes_down"] = _delta(versions, number)
     return [rounds[number] for number in sorted(rounds)]
 

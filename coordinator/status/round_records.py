@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from coordinator.secure_aggregation.report import SecureReport
+
 
 class Shown(BaseModel):
     """A record for pages and programs."""
@@ -20,6 +22,7 @@ class RoundRow(Shown):
         outcome: of the last attempt: ``quorum``, ``deadline``, ``away``, ``given_up``; empty: it is open.
         version_wall: when the version was made; None: not yet.
         bytes_up: received since the version before; ``bytes_down``: sent.
+        secure: the stage of the newest attempt of a secure round; empty: its updates are plain.
     """
 
     round: int
@@ -36,6 +39,7 @@ class RoundRow(Shown):
     bytes_down: int | None
     metrics: dict[str, float]
     trouble: str
+    secure: str = ""
 
 
 class AttemptRow(Shown):
@@ -89,7 +93,8 @@ class DeviceUpdate(Shown):
 class RoundDetail(Shown):
     """One round. ``devices``: all that were selected or delivered, by name.
 
-    ``curve``: seconds since the opening, and how many updates were here; a few hundred points.
+    ``curve``: seconds since the opening, and how many updates were here; a few hundred points. ``secure``:
+    how each attempt of a secure round stands.
     """
 
     row: RoundRow
@@ -103,5 +108,6 @@ class RoundDetail(Shown):
     update_bytes: int
     curve: tuple[tuple[float, int], ...]
     weighing: dict[str, Any] | None
+    secure: tuple[SecureReport, ...] = ()
     first: int
     last: int

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from coordinator.aggregation.device_weights import NEAREST, shares
+from coordinator.secure_aggregation.report import SecureReport
 
 MAX_NAMES: Final = 20
 """Devices that the text explains; the data has all."""
@@ -17,7 +18,8 @@ def explained(found: Mapping[str, Any]) -> dict[str, Any]:
         ``why``, and ``update``: None, or ``size``, ``lost``, ``loss``, ``blobs``) and ``passed``: device ->
         why it was not selected, of those that came next. ``weighing``: None, or what a guided round made of
         its devices (:class:`coordinator.aggregation.device_weights.WeightReport`). ``privacy``: None, or the
-        account of its version (:class:`models.privacy.central_account.CentralAccount`).
+        account of its version (:class:`models.privacy.central_account.CentralAccount`). ``secure``: how each
+        attempt of a secure round stands (:class:`coordinator.secure_aggregation.report.SecureReport`).
     """
     updates = {update["device"]: update for update in found["updates"]}
     return {
@@ -37,6 +39,7 @@ def explained(found: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "weighing": found["weighing"],
         "privacy": found["privacy"],
+        "secure": found["secure"],
     }
 
 
@@ -64,6 +67,8 @@ def lines(told: Mapping[str, Any]) -> Iterator[str]:
         if attempt["passed"]:
             yield "  not selected, the next in line first:"
             yield from (f"    {device}: {why}" for device, why in attempt["passed"].items())
+    for one in told["secure"]:
+        yield from SecureReport.model_validate(one).lines()
     if told["privacy"] is not None:
         yield f"privacy: {told['privacy']['words']}"
     if told["weighing"] is not None:

@@ -5,6 +5,7 @@ from typing import Any, Final, get_args
 
 import sqlalchemy as sa
 
+from coordinator.aggregation.secure.reports import reports_of
 from coordinator.round_machine.closing import needed
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.round_machine.queries import replay
@@ -69,7 +70,9 @@ def _rows(store: Database, numbers: Sequence[int]) -> list[RoundRow]:
         sa.func.json_array_length(versions.c.devices).label("folded"),
     )
     known = {row["version"]: row for row in store.rows(made.where(versions.c.version.in_(wanted)))}
-    return [_row(number, tried[number], delivered.get(number, 0), known) for number in numbers]
+    secure = {number: reports[-1].phase for number, reports in reports_of(store, numbers).items()}
+    rows = [_row(number, tried[number], delivered.get(number, 0), known) for number in numbers]
+    return [row.model_copy(update={"secure": secure.get(row.round, "")}) for row in rows]
 
 
 def _row(
@@ -135,6 +138,7 @@ def read_round(store: Database, number: int) -> RoundDetail | None:
         update_bytes=sum(one["size"] for one in came),
         curve=_curve(sound, row.opened_wall),
         weighing=weighed[0] if weighed else None,
+        secure=reports_of(store, [number]).get(number, ()),
         **store.rows(edges)[0],
     )
 

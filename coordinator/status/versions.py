@@ -7,6 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from pydantic import Field
 
+from coordinator.aggregation.secure.reports import newest_words
 from coordinator.fleet.serving_routes import served
 from coordinator.privacy.account_store import accounts
 from coordinator.status.round_records import Shown
@@ -77,6 +78,7 @@ class VersionDetail(Shown):
         parent_version: its number; None: there is none, or it is not in the history.
         by: metrics of parts of the windows, by the part's kind and name.
         privacy: the account up to it in words; empty: the task has no table ``[privacy]``.
+        secure: how the sum of its secure round was opened, in words; empty: its updates were plain.
         made_of: devices whose updates are in it, the first ones; ``row.devices`` counts all.
         first: the oldest version of the history; ``last``: the newest.
     """
@@ -90,6 +92,7 @@ class VersionDetail(Shown):
     confusion: Confusion | None
     by: dict[str, dict[str, dict[str, float]]]
     privacy: str = ""
+    secure: str = ""
     made_of: tuple[str, ...]
     bundles: tuple[BundleRow, ...]
     before: dict[str, float] = Field(default_factory=dict)
@@ -209,6 +212,7 @@ def read_version(store: Database, number: int) -> VersionDetail | None:
         confusion=_confusion(labels, whole["confusion"]),
         by=by[0]["by"] if by else {},
         privacy=accounts(store, [number]).get(number, {}).get("words", ""),
+        secure=newest_words(store, number),
         made_of=tuple(whole["devices"][:_NAMED]),
         bundles=read_bundles(store, number),
         **store.rows(edges)[0],

@@ -6,7 +6,7 @@ from sqlalchemy import JSON, BigInteger, Column, Dialect, Float, Identity, Integ
 from sqlalchemy import String as Varchar
 from sqlalchemy.types import TypeDecorator
 
-VERSION = 10
+VERSION = 11
 """Version of the tables, in ``PRAGMA user_version``."""
 
 READABLE_FROM = 6
@@ -177,10 +177,7 @@ evaluation_sums = Table(
 """The same, summed over the devices (``evaluations.sums.VersionSums``); changed with each row."""
 
 standing = Table(
-    "standing",
-    metadata,
-    Column("device", String, primary_key=True),
-    Column("record", String, nullable=False),
+    "standing", metadata, Column("device", String, primary_key=True), Column("record", String, nullable=False)
 )
 """Offences of devices (``coordinator.admission.quarantine.OffenceRecord`` as JSON)."""
 
@@ -217,10 +214,7 @@ versions = Table(
 """The model registry: content-addressed versions, their parent, their contributors, their metrics."""
 
 parts = Table(
-    "parts",
-    metadata,
-    Column("version", Integer, primary_key=True),
-    Column("by", JSON, nullable=False),
+    "parts", metadata, Column("version", Integer, primary_key=True), Column("by", JSON, nullable=False)
 )
 """Metrics of a version on parts of the windows (``models.training.evaluation.PARTS``)."""
 
@@ -240,6 +234,13 @@ privacy = Table(
     "privacy", metadata, Column("version", Integer, primary_key=True), Column("account", JSON, nullable=False)
 )
 """The account of central privacy of each version (``models.privacy.central_account``)."""
+
+secure_rounds = Table(
+    "secure_rounds", metadata, Column("round", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True), Column("wall", Float, nullable=False),
+    Column("report", JSON, nullable=False),
+)  # fmt: skip
+"""How each attempt of a secure round stands at the end of its last stage (``secure_aggregation.report``)."""
 
 exports = Table(
     "exports",

@@ -23,7 +23,8 @@ from protocol.errors import Refused
 from protocol.frames.frame import Limits
 
 VOID_SUFFIX: Final = ".lost"
-_OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, schema.weighings)
+_MADE: Final = (schema.weighings, schema.secure_rounds)
+_OF_ROUNDS: Final = (schema.updates, schema.device_metrics, schema.attempts, *_MADE)
 _DETAILED: Final = sa.or_(
     schema.versions.c.confusion.is_not(sa.null()),
     sa.func.length(sa.cast(schema.versions.c.devices, sa.Text)) > len("[]"),

@@ -61,12 +61,13 @@ class ExportLineage:
     manifest: str
     metrics: dict[str, float]
     privacy: dict[str, Any] | None = None
+    secure_aggregation: dict[str, Any] | None = None
 
     @property
     def fields(self) -> dict[str, Any]:
         """Fields of a bundle's manifest, without its base."""
-        shown = {key: getattr(self, key) for key in ("version", "parent", "metrics", "privacy")}
-        return {**shown, "round": self.version}
+        keys = ("version", "parent", "metrics", "privacy", "secure_aggregation")
+        return {**{key: getattr(self, key) for key in keys}, "round": self.version}
 
 
 @dataclass(frozen=True, slots=True)

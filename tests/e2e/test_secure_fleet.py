@@ -9,11 +9,13 @@ from lichen_lab.benchmarks.support.fleet import ProcessFleet, noise_recording
 from lichen_lab.simulation.processes.testbed import COORDINATOR
 from models.privacy.central_account import CentralAccount
 from models.privacy.shared_noise import SharedNoise
+from protocol.bundle import unpack
 from protocol.secure_aggregation.updates import MASKED
 from protocol.tasks.folding import Privacy, Robust, SecureAggregation
 from protocol.tasks.network import Network
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Modality, Task, Window
+from runtime.storage.blob_store import BlobStore
 from tests.support.network.brokers import BrokerProcess, mosquitto  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.long, pytest.mark.mosquitto, pytest.mark.timeout(400)]
@@ -37,16 +39,22 @@ def task() -> Task:
 
 
 @pytest.fixture
-def fleet(mosquitto, task):  # noqa: F811
+def export() -> dict:
+    return {"enabled": False}
+
+
+@pytest.fixture
+def fleet(mosquitto, task, export):  # noqa: F811
     with ProcessFleet(task, mosquitto.port) as made:
-        start_coordinator(made)
+        start_coordinator(made, export)
         for number, name in enumerate(DEVICES):
             start_device(made, number, name)
         yield made
 
 
-def start_coordinator(fleet: ProcessFleet) -> None:
-    fleet.coordinator(spread_s=1.0, offer_every_s=0.5, exit_when_done=True, export={"enabled": False})
+def start_coordinator(fleet: ProcessFleet, export: dict | None = None) -> None:
+    given = export or {"enabled": False}
+    fleet.coordinator(spread_s=1.0, offer_every_s=0.5, exit_when_done=True, export=given)
 
 
 def start_device(fleet: ProcessFleet, number: int, name: str) -> None:
@@ -114,6 +122,10 @@ def test_all_devices_are_in_each_version(fleet):
     found = finished(fleet)
     assert [len(version["devices"]) for version in found["versions"]] == [0, 4, 4]
     assert stages(fleet, 1)[-1] == "done"
+    reports = [round_["secure"] for round_ in found["rounds"]]
+    assert [[(one["phase"], one["inside"], one["lost"]) for one in of] for of in reports] == [
+        [("done", 4, [])]
+    ] * 2
 
 
 class TestAFailedAttempt:
@@ -132,6 +144,11 @@ class TestAFailedAttempt:
         found = finished(fleet)
         assert found["versions"][1]["devices"] == list(DEVICES)
         assert stages(fleet, 1).count("keys") >= 2
+        first, *_, last = found["rounds"][0]["secure"]
+        assert first["phase"] == "failed"
+        assert "the task adds" in first["why"]
+        assert [one["devices"] for one in first["lost"]][:1] == [["d1"]]
+        assert (last["phase"], last["lost"]) == ("done", [])
         assert stages(fleet, 1)[-1] == "done"
 
 
@@ -144,6 +161,10 @@ class TestNoiseOfDevices:
     def task(self) -> Task:
         return TASK.model_copy(update={"privacy": self.PRIVACY})
 
+    @pytest.fixture
+    def export(self) -> dict:
+        return {"every_rounds": 1, "int8": False}
+
     def test_a_sigkill_before_the_masked_update_is_sent_changes_nothing(self, fleet):
         fleet.until(lambda: "masked_updates" in stages(fleet, 1), 60, "the stage of masked updates")
         fleet.kill("d1")
@@ -155,3 +176,9 @@ class TestNoiseOfDevices:
         accounts = [CentralAccount.after(self.PRIVACY, n, shared=noise).as_json() for n in range(3)]
         assert [version["privacy"] for version in found["versions"]] == accounts
         assert accounts[2]["noise_by"] == "devices"
+        digest = next(one["digest"] for one in found["exports"] if one["version"] == 2)
+        manifest, _ = unpack(BlobStore(fleet.files.state(COORDINATOR) / "blobs").get(digest))
+        assert manifest.privacy == accounts[2]
+        assert manifest.secure_aggregation is not None
+        assert manifest.secure_aggregation["devices"] == len(found["versions"][2]["devices"])
+        assert "nobody saw a single one" in str(manifest.secure_aggregation["words"])

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from coordinator.aggregation.secure.attempt_file import AttemptFile
 from coordinator.aggregation.secure.opening import SumOpener
+from coordinator.aggregation.secure.reports import SecureReports
 from coordinator.aggregation.secure.rounds import SecureRounds
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.round_machine.events import RoundState
 from coordinator.secure_aggregation.identities import authority_for
+from coordinator.storage.database import Database
 from models.contract import Server
 from models.privacy.shared_noise import shared_noise
 from protocol.tasks.task import Task
@@ -26,6 +28,7 @@ def secure_rounds_of(
     now: Callable[[], float],
     link: MessagePublisher,
     clock: Clock,
+    store: Database,
 ) -> SecureRounds | None:
     """The service; None: the task's updates are plain.
 
@@ -38,6 +41,7 @@ def secure_rounds_of(
         now: seconds on its time line.
         link: publishes.
         clock: of pauses.
+        store: gets reports on attempts.
 
     Raises:
         Misconfigured: the task wants identities, and the fleet has none.
@@ -58,4 +62,5 @@ def secure_rounds_of(
         clock=clock,
         now=now,
         noise=shared_noise(task),
+        reports=SecureReports(store),
     )

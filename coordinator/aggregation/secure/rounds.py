@@ -15,6 +15,7 @@ import structlog
 from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.aggregation.secure.attempt_file import AttemptFile
 from coordinator.aggregation.secure.opening import SumOpener
+from coordinator.aggregation.secure.reports import SecureReports
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.secure_aggregation.book import AttemptBook
 from coordinator.secure_aggregation.events import (
@@ -34,6 +35,7 @@ from coordinator.secure_aggregation.events import (
     StageTick,
     SumSpoilt,
 )
+from coordinator.secure_aggregation.report import report_of
 from coordinator.secure_aggregation.table import apply
 from coordinator.secure_aggregation.words import words_of
 from coordinator.storage.update_journal import AcceptedUpdate
@@ -87,6 +89,7 @@ class SecureRounds:
         clock: of pauses.
         now: seconds on the driver's time line.
         noise: that devices add, of a task with ``[privacy]``.
+        reports: gets a report at the end of each stage, for status and pages.
     """
 
     options: SecureAggregation
@@ -100,6 +103,7 @@ class SecureRounds:
     clock: Clock
     now: Callable[[], float]
     noise: SharedNoise | None = None
+    reports: SecureReports | None = None
 
     def __post_init__(self) -> None:
         self._attempt: Attempt | None = None
@@ -250,6 +254,7 @@ class SecureRounds:
             return
         async with self._lock:
             self._begin(wanted, rounds)
+            await self._report()
         if old := tuple(rounds.delivered.unsorted()):
             words = "masked for an earlier attempt of the round"
             await lose(rounds.round, UnusableUpdates(dict.fromkeys(old, Refused(Reason.WRONG_ROUND, words))))
@@ -273,9 +278,21 @@ class SecureRounds:
         if state.phase is not self._state.phase:
             await asyncio.to_thread(self.file.write, self._rules, state, self._book)
             log.info("secure_stage", stage=state.phase.value, going=len(state.going), why=state.why)
-        self._state = state
+        changed, self._state = state.phase is not self._state.phase, state
+        if changed:
+            await self._report()
         for command in commands:
             await self._act(command)
+
+    async def _report(self) -> None:
+        """Tell people how the attempt stands; a disk that is full delays nothing."""
+        if self.reports is None or self._attempt is None:
+            return
+        report = report_of(self._attempt, self._state, self.rounds().selected)
+        try:
+            await asyncio.to_thread(self.reports.write, self._attempt.round, report, self.clock.wall())
+        except LichenError as error:
+            log.warning("secure_round_not_reported", why=str(error))
 
     async def _act(self, command: SecureCommand) -> None:
         state, book = self._state, self._book

@@ -10,6 +10,7 @@ import numpy as np
 from coordinator.aggregation.fold import UnusableUpdates, limits_for
 from coordinator.aggregation.secure.attempt_file import AttemptFile
 from coordinator.aggregation.secure.opening import SumOpener
+from coordinator.aggregation.secure.reports import SecureReports
 from coordinator.aggregation.secure.rounds import SecureRounds
 from coordinator.round_machine.device_sets import DeviceSet
 from coordinator.round_machine.events import RoundPhase, RoundState
@@ -85,9 +86,13 @@ class SecureWorld:
         folder: of all files.
         count: of devices.
         task: with secure rounds.
+        reports: gets reports on attempts; None: nobody reads any.
     """
 
-    def __init__(self, folder: Path, count: int = 4, task: Task = TASK) -> None:
+    def __init__(
+        self, folder: Path, count: int = 4, task: Task = TASK, reports: SecureReports | None = None
+    ) -> None:
+        self.reports = reports
         self.folder, self.clock, self.task = folder, FastClock(), task
         self.options = task.secure_aggregation or OPTIONS
         self.names = [f"d{n}" for n in range(count)]
@@ -156,6 +161,7 @@ class SecureWorld:
             clock=self.clock,
             now=self.clock.now,
             noise=shared_noise(self.task),
+            reports=self.reports,
         )
         self._tasks[COORDINATOR] = [self._task(self.secure.run(self._lose))]
 
