@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from coordinator.round_machine.events import RoundPhase, RoundState, Rules
+from protocol.secure_aggregation.neighbours import MIN_DEVICES, graph_size
 
 
 def least(rules: Rules) -> int:
@@ -12,8 +13,19 @@ def least(rules: Rules) -> int:
 
 
 def needed(rules: Rules, selected: int) -> int:
-    """How many of the selected devices must deliver for the round to close early."""
-    return max(least(rules), math.ceil(rules.quorum * selected - 1e-9))
+    """How many of the selected devices must deliver for the round to close early.
+
+    Of a secure round at least as many as its sum needs: closed before, each attempt would fail.
+    """
+    return max(least(rules), math.ceil(rules.quorum * selected - 1e-9), _for_a_sum(rules.max_lost, selected))
+
+
+def _for_a_sum(max_lost: float | None, selected: int) -> int:
+    """Of a secure round: how many masked updates give a sum that can be opened."""
+    if max_lost is None or selected < MIN_DEVICES:
+        return 0
+    neighbours = graph_size(selected, max_lost).threshold
+    return max(neighbours + 1, math.ceil((1.0 - max_lost) * selected - 1e-9))
 
 
 def up_to_close(rules: Rules, state: RoundState, devices: Sequence[str]) -> Sequence[str]:

@@ -47,6 +47,8 @@ class Rules(Wire):
     """0: only the last version."""
     sampled: bool = False
     """Devices take part by chance alone (``privacy.sampling``): a round closes with any number, also none."""
+    max_lost: float | None = None
+    """Of secure rounds: share of devices that a sum can lack."""
     patience: int = 0
     """Versions without a gain after which the rounds end; 0: never."""
 
@@ -63,6 +65,7 @@ class Rules(Wire):
                 "min_devices": rounds.min_devices,
                 "patience": rounds.patience,
                 "sampled": bool(task.privacy and task.privacy.rate),
+                "max_lost": getattr(task.secure_aggregation, "max_lost", None),
                 **settings,
             }
         )
@@ -73,11 +76,8 @@ class Rules(Wire):
 
     def exports(self, version: int) -> bool:
         """Whether that version is exported; the last one always is."""
-        if not self.export:
-            return False
-        return version == self.rounds or (
-            version > 0 and self.export_every > 0 and version % self.export_every == 0
-        )
+        in_between = version > 0 and self.export_every > 0 and version % self.export_every == 0
+        return self.export and (version == self.rounds or in_between)
 
 
 class RoundState(Wire):

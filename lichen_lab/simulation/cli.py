@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lichen_lab.simulation.option_rules import options_of, require_one_kind
+from lichen_lab.simulation.option_rules import options_of, require_one_kind, world_kind
 from protocol.errors import Misconfigured
 from runtime.cli import Format, FormatOption
 
@@ -96,6 +96,8 @@ Faults = Annotated[
 OnCluster = Annotated[
     bool, typer.Option("--cluster", help="With --faults: the coordinator is several processes.")
 ]
+OfSecure = Annotated[bool, typer.Option("--secure", help="With --faults: the rounds are secure.")]
+OfPrivate = Annotated[bool, typer.Option("--private", help="With --faults: the task has a table [privacy].")]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: number of worlds.")]
 Workers = Annotated[
     int | None,
@@ -189,6 +191,8 @@ def simulate(
     prototype_devices: Prototypes = 0,
     faults: Faults = False,
     cluster: OnCluster = False,
+    secure: OfSecure = False,
+    private: OfPrivate = False,
     seeds: Seeds = 100,
     trace: Trace = False,
 ) -> None:
@@ -205,7 +209,8 @@ def simulate(
 
     With --faults: the real coordinator and agents on simulated time, links and disks, under faults drawn from
     seeds; every promise is checked. Exit status 70: one was broken; the message names the seed. --cluster:
-    the coordinator is two leaders and two or three ingest processes on a simulated database.
+    the coordinator is two leaders and two or three ingest processes on a simulated database. --secure,
+    --private: the rounds are secure, or have noise, and some devices lie.
     """
     given = {
         "devices": devices,
@@ -224,10 +229,9 @@ def simulate(
     if faults:
         from lichen_lab.simulation.deterministic import cli  # noqa: PLC0415 - the help is shown without it
 
+        kind = world_kind(cluster=cluster, secure=secure, private=private)
         as_json = shape is Format.JSON
-        cli.faults(
-            seeds=seeds, seed=seed, workers=workers or 1, as_json=as_json, trace=trace, cluster=cluster
-        )
+        cli.faults(seeds=seeds, seed=seed, workers=workers or 1, as_json=as_json, trace=trace, kind=kind)
         return
     require_one_kind(task, data, test, dataset, changes)
     if dataset is not None and (profiles or validation is not None):

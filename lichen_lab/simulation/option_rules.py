@@ -44,6 +44,18 @@ def require_one_kind(
             raise typer.BadParameter(f"{_flag(name)} does nothing without {_flag(other)}: give both")
 
 
+def world_kind(**chosen: bool) -> str:
+    """The kind of the worlds of ``--faults``, by its option.
+
+    Raises:
+        BadParameter: there are two.
+    """
+    words = [name for name, on in chosen.items() if on]
+    if len(words) > 1:
+        raise typer.BadParameter(f"{' and '.join(map(_flag, words))} exclude each other")
+    return words[0] if words else "plain"
+
+
 def options_of(words: Sequence[str]) -> dict[str, Any]:
     """Parse ``KEY=VALUE`` each; a value that is not JSON is a string.
 

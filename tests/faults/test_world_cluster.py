@@ -15,8 +15,9 @@ from coordinator.intake.outside_updates import OutsideUpdates
 from coordinator.storage import schema
 from coordinator.storage.engines.postgres import PostgresEngine
 from lichen_lab.simulation.deterministic.cluster.plan import draw_cluster
+from lichen_lab.simulation.deterministic.outcome import WorldOutcome
 from lichen_lab.simulation.deterministic.scenario.scenario import FaultKind, ScheduledFault, Weather
-from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
+from lichen_lab.simulation.deterministic.world import run_seed
 
 SEEDS = 16
 CALM = {

@@ -6,10 +6,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from lichen_lab.simulation.deterministic.cluster.plan import draw_cluster
-from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
+from lichen_lab.simulation.deterministic.outcome import JournalBytes, WorldOutcome
+from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure
+from lichen_lab.simulation.deterministic.scenario.scenario import draw
+from lichen_lab.simulation.deterministic.world import run_seed
 
 _CHUNK: Final = 8
 _KEPT: Final = 100
@@ -29,6 +34,7 @@ class Summary:
     counted: int = 0
     lost: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    journal: JournalBytes = field(default_factory=JournalBytes)
     failed: list[WorldOutcome] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -42,6 +48,7 @@ class Summary:
         self.counted += outcome.counted
         self.lost += outcome.lost
         self.faults += outcome.faults
+        self.journal.add(outcome.journal)
         if outcome.violation and len(self.failed) < _KEPT:
             self.failed.append(outcome)
 
@@ -63,18 +70,52 @@ class Summary:
             "virtual_s": round(self.virtual_s, 1),
             "faults": dict(sorted(self.faults.items(), key=lambda item: -item[1])),
             "seconds": round(self.seconds, 1),
+            **self._of_journal(),
+        }
+
+    def _of_journal(self) -> dict[str, Any]:
+        """Of secure rounds alone."""
+        if not self.journal.count:
+            return {}
+        masked, control = self.journal.deviations
+        return {
+            "journal_bytes": self.journal.count,
+            "deviations": round(masked, 2),
+            "deviations_of_control": round(control, 1),
         }
 
 
 def replay(outcome: WorldOutcome) -> str:
     """The command that runs a seed again."""
-    cluster = "--cluster " if outcome.scenario.leads else ""
-    return f"lichen simulate --faults {cluster}--seed {outcome.seed} --trace"
+    scenario, kind = outcome.scenario, WorldKind.PLAIN
+    if scenario.leads:
+        kind = WorldKind.CLUSTER
+    elif scenario.protection is not None:
+        kind = WorldKind.PRIVATE if scenario.protection.secure is None else WorldKind.SECURE
+    option = "" if kind is WorldKind.PLAIN else f"--{kind.value} "
+    return f"lichen simulate --faults {option}--seed {outcome.seed} --trace"
 
 
-def run_cluster_seed(seed: int, *, trace: Callable[[str], None] | None = None) -> WorldOutcome:
-    """As :func:`run_seed`, with a coordinator of several processes."""
-    return run_seed(seed, trace=trace, scenario=draw_cluster(seed))
+class WorldKind(StrEnum):
+    """Kinds of worlds."""
+
+    PLAIN = "plain"
+    CLUSTER = "cluster"  # the coordinator is several processes
+    SECURE = "secure"  # rounds are secure
+    PRIVATE = "private"  # the task has a table [privacy]
+
+
+_DRAWS: Final = {
+    WorldKind.PLAIN: draw,
+    WorldKind.CLUSTER: draw_cluster,
+    WorldKind.SECURE: draw_secure,
+    WorldKind.PRIVATE: draw_private,
+}
+
+
+def run_kind(kind: WorldKind, seed: int, *, trace: Callable[[str], None] | None = None) -> WorldOutcome:
+    """Run a seed of a kind; see :func:`run_seed`."""
+    return run_seed(seed, trace=trace, scenario=_DRAWS[kind](seed))
 
 
 def live_through(
@@ -83,7 +124,7 @@ def live_through(
     heard: Callable[[Summary], None],
     *,
     first: int,
-    cluster: bool = False,
+    kind: WorldKind = WorldKind.PLAIN,
     keep_going: bool = True,
 ) -> Summary:
     """Run seeds.
@@ -93,11 +134,11 @@ def live_through(
         workers: processes; 1 runs them in this one.
         heard: called after each seed.
         first: for the summary.
-        cluster: the coordinator is several processes.
+        kind: of all worlds.
         keep_going: do not stop at the first seed that fails.
     """
     summary, start = Summary(first), time.perf_counter()
-    for outcome in _outcomes(seeds, workers, run_cluster_seed if cluster else run_seed):
+    for outcome in _outcomes(seeds, workers, partial(run_kind, kind)):
         summary.add(outcome)
         summary.seconds = time.perf_counter() - start
         heard(summary)

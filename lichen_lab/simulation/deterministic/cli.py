@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lichen_lab.simulation.deterministic.batch import Summary, live_through, replay, run_cluster_seed
-from lichen_lab.simulation.deterministic.world import WorldOutcome, run_seed
+from lichen_lab.simulation.deterministic.batch import Summary, WorldKind, live_through, replay, run_kind
+from lichen_lab.simulation.deterministic.outcome import WorldOutcome
 from runtime import exit_codes
 
 _EVERY_S: Final = 5.0
@@ -18,7 +18,7 @@ _SHOWN: Final = 10
 
 
 def faults(
-    *, seeds: int, seed: int | None, workers: int, as_json: bool, trace: bool, cluster: bool = False
+    *, seeds: int, seed: int | None, workers: int, as_json: bool, trace: bool, kind: str = WorldKind.PLAIN
 ) -> None:
     """Run seeds, and report their results.
 
@@ -28,14 +28,13 @@ def faults(
         workers: processes.
         as_json: one object on standard output instead of a table.
         trace: print every event of one seed.
-        cluster: the coordinator is several processes.
+        kind: of the worlds, of :class:`WorldKind`.
 
     Raises:
         typer.Exit: 70 if a promise was broken.
     """
     if trace:
-        run = run_cluster_seed if cluster else run_seed
-        _show_one(run(seed or 0, trace=typer.echo))
+        _show_one(run_kind(WorldKind(kind), seed or 0, trace=typer.echo))
         return
     first = seed or 0
     errors, said, said_of = Console(stderr=True), [time.perf_counter()], [0]
@@ -51,7 +50,7 @@ def faults(
             words = f"{summary.seeds} of {seeds} seeds, {len(summary.failed)} failed"
             errors.print(f"simulate: {words}; {rate:.1f} seeds/s, {left:.0f} s left", style="dim")
 
-    summary = live_through(range(first, first + seeds), workers, heard, first=first, cluster=cluster)
+    summary = live_through(range(first, first + seeds), workers, heard, first=first, kind=WorldKind(kind))
     if as_json:
         typer.echo(json.dumps(summary.as_json(), allow_nan=False))
     else:
@@ -63,6 +62,9 @@ def faults(
 def _show_one(outcome: WorldOutcome) -> None:
     for fault in outcome.scenario.faults:
         typer.echo(f"planned: {fault}")
+    its = outcome.scenario.protection
+    for planned in () if its is None else its.stage_faults:
+        typer.echo(f"planned: at {planned.stage} {planned.after}: {planned.fault}")
     typer.echo(f"seed {outcome.seed}: {outcome.violation or 'no promise was broken'}")
     typer.echo(f"{outcome.steps} steps, {outcome.messages} messages, trace {outcome.mark}")
     if outcome.violation:
@@ -84,6 +86,12 @@ def show(summary: Summary) -> None:
         f"{summary.moments:,} moments at which a process could have ended, {summary.counted:,} updates "
         f"counted, {summary.virtual_s / 3600:,.1f} virtual hours in {summary.seconds:,.0f} s"
     )
+    if summary.journal.count:
+        masked, control = summary.journal.deviations
+        console.print(
+            f"{summary.journal.count:,} bytes of masked updates in journals: {masked:.2f} standard "
+            f"deviations of chi-square from uniform ones; without masks {control:,.0f}"
+        )
     if not summary.failed:
         console.print("no promise was broken")
         return

@@ -8,9 +8,8 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from contextvars import Context
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,8 @@ from lichen_lab.simulation.deterministic.machine.event_loop import SimLoop, Stuc
 from lichen_lab.simulation.deterministic.machine.log_capture import capture_logs
 from lichen_lab.simulation.deterministic.machine.node import Node
 from lichen_lab.simulation.deterministic.network import network
+from lichen_lab.simulation.deterministic.outcome import WorldOutcome
+from lichen_lab.simulation.deterministic.protected.fleet import ProtectedFleet
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
 from lichen_lab.simulation.deterministic.scenario.invariants import GroundTruth
 from lichen_lab.simulation.deterministic.scenario.rollout_truth import RolloutTruth
@@ -47,32 +48,6 @@ _TRACE: Final = 40
 """Trace lines that are kept for a failing seed."""
 
 
-@dataclass
-class WorldOutcome:
-    """The result of a seed."""
-
-    seed: int
-    scenario: Scenario
-    violation: str = ""
-    """The broken promise, and when; empty if none was."""
-    steps: int = 0
-    """Callbacks of the event loop."""
-    messages: int = 0
-    threads: int = 0
-    moments: int = 0
-    """Moments for a power cut: disk operations, commits, threads, messages."""
-    virtual_s: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    """Kind -> number of faults that happened."""
-    counted: int = 0
-    """Updates in versions."""
-    lost: int = 0
-    """Updates that rotted after their receipt; reported, and asked for again."""
-    mark: str = ""
-    """SHA-256 of the whole trace: the same seed gives the same."""
-    trace: list[str] = field(default_factory=list)
-
-
 class World:
     """Broker, machines, observers and the plan of one seed."""
 
@@ -82,16 +57,18 @@ class World:
         self.scenario = scenario
         self.folder = folder
         self.loop = sim
-        self.task = toy_task(scenario.rounds, scenario.uplink, scenario.seed % 2**31)
-        server = server_half(self.task, routed=scenario.routed, guided=scenario.guided)
-        self.truth = GroundTruth(
-            self.task,
-            server,
-            first_state(self.task, scenario.head),
-            tolerant=scenario.rots,
-            time=None if scenario.leads or scenario.jumps_at(COORDINATOR) else sim.time,
-            rollouts=RolloutTruth(scenario.seed) if scenario.rollouts else None,
-        )
+        self.task = toy_task(scenario.rounds, scenario.uplink, scenario.seed % 2**31, scenario.protection)
+        known: dict[str, Any] = {
+            "task": self.task,
+            "server": server_half(self.task, routed=scenario.routed, guided=scenario.guided),
+            "first": first_state(self.task, scenario.head),
+            "tolerant": scenario.rots,
+            "time": None if scenario.leads or scenario.jumps_at(COORDINATOR) else sim.time,
+            "rollouts": RolloutTruth(scenario.seed) if scenario.rollouts else None,
+        }
+        its = scenario.protection
+        self.protected = None if its is None else ProtectedFleet(self, sim, its, known)
+        self.truth = GroundTruth(**known) if self.protected is None else self.protected.truth
         self.sky = network.SimNetwork(scenario, self.say, self.fail)
         self.cluster = SimCluster(self, sim) if scenario.leads else None
         self.nodes: dict[str, Node] = {}
@@ -116,7 +93,8 @@ class World:
 
     def link_maker(self, node: Node) -> Callable[..., Any]:
         """See ``nodes.Surroundings``."""
-        return self.sky.link_maker(node)
+        make = self.sky.link_maker(node)
+        return make if self.protected is None else self.protected.link_maker(node, make)
 
     def model_runs(self, device: str, digest: str) -> None:
         """See ``nodes.Surroundings``."""
@@ -172,7 +150,7 @@ class World:
         for node in self.nodes.values():
             node.begin()
         for fault in self.scenario.faults:
-            self.loop.call_at(fault.at, self._strike, fault, context=Context())
+            self.loop.call_at(fault.at, self.strike, fault, context=Context())
         long = self.scenario.goes_on
         await self._until(lambda: self._at_end() or (not long and self._done()))
         if self._failure is None:
@@ -181,6 +159,8 @@ class World:
             await self._until(lambda: self._done() or self.loop.time() > limit)
             if self._failure is None and not self._done():
                 self.fail(Violation(f"nothing is in the way for {PATIENCE_S:g} s, and still: {self._why()}"))
+        if self.protected is not None and self._failure is None:
+            self.protected.end()
         self.finish()
 
     def _at_end(self) -> bool:
@@ -196,7 +176,7 @@ class World:
                 for node in self.nodes.values():
                     node.aside(lambda node=node: resource_bounds.check(node))  # type: ignore[misc] # the loop's own node
 
-    def _strike(self, fault: ScheduledFault) -> None:
+    def strike(self, fault: ScheduledFault) -> None:
         """Carry one fault out."""
         if self._failure is None and self._struck(fault):
             self.count(fault.kind.value)
@@ -237,15 +217,16 @@ class World:
         if name:
             self.say(f"rotten: {fault.node} {name}")
         elif self.loop.time() < min(fault.at + _ROT_S, self.scenario.faults_end_s):
-            self.loop.call_later(_ROT_LOOK_S, self._strike, fault, context=Context())
+            self.loop.call_later(_ROT_LOOK_S, self.strike, fault, context=Context())
         return bool(name)
 
     def _calm(self) -> None:
         """End all faults: network and disks work."""
         self.say("the faults are over")
         self.sky.clear()
-        if self.cluster is not None:
-            self.cluster.clear()
+        for part in (self.cluster, self.protected):
+            if part is not None:
+                part.clear()
         for node in self.nodes.values():
             node.spare()
             node.trouble(0)
@@ -264,6 +245,9 @@ class World:
             outcome.moments = sum(node.moments for node in self.nodes.values())
             outcome.faults += Counter({f"message: {k}": n for k, n in self.sky.weather.happened.items()})
             outcome.lost = len(self.truth.lost)
+            if self.protected is not None:
+                outcome.faults += self.protected.counts()
+                outcome.journal = self.protected.journal
             outcome.counted = sum(len(digests) for digests in self.truth.counted.values())
         return self.outcome
 
@@ -313,7 +297,11 @@ def run_seed(
     async def main(sim: SimLoop) -> None:
         world = World(chosen, Path(folder), sim, trace)
         held.append(world)
-        with world.cluster.installed(seed) if world.cluster else nullcontext():
+        with ExitStack() as stack:
+            if world.cluster is not None:
+                stack.enter_context(world.cluster.installed(seed))
+            if world.protected is not None:
+                stack.enter_context(world.protected.installed())
             await world.run()
 
     def note(words: str) -> None:

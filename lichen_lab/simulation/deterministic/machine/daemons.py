@@ -262,6 +262,8 @@ def _settings_of(scenario: Scenario, name: str) -> AgentSettings:
             "outbox": {"resend_s": scenario.resend_s},
             "learn": {"module": "lichen_lab.simulation.deterministic.scenario.toy_method", "timeout_s": 60.0},
             "infer": {"enabled": scenario.rollouts},
+            "secure_aggregation": {"without_identities": True},
+            "privacy": _floors(scenario).get(name, {}),
             "deploy": {"max_starts": 100},
             "fetch_timeout_s": 60.0,
             "state_every_s": 5.0,
@@ -269,6 +271,12 @@ def _settings_of(scenario: Scenario, name: str) -> AgentSettings:
             "telemetry": {"every_s": 0},
         }
     )
+
+
+def _floors(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """``[privacy]`` by device."""
+    found = () if scenario.protection is None else scenario.protection.floors
+    return {name: floors.model_dump() for name, floors in found}
 
 
 def coordinator_settings(scenario: Scenario, root: Path) -> CoordinatorSettings:

@@ -224,6 +224,15 @@ class Node(ABC):
         chosen = files[which % len(files)]
         return str(chosen.relative_to(self._root)) if self.disk.rot(chosen) else ""
 
+    def file(self, name: str) -> bytes | None:
+        """A file of its disk as it is now, read from outside; None: it is not there."""
+        path = self._root / name
+        return path.read_bytes() if path.is_file() else None
+
+    def is_durable(self, name: str) -> bool:
+        """Whether a file of its disk would survive a power cut now."""
+        return self.disk.is_durable(self._root / name)
+
     @abstractmethod
     def may_rot(self, path: Path) -> bool:
         """Whether the node checks this file (a path relative to its folder)."""

@@ -71,7 +71,7 @@ class GroundTruth:
     """Digest -> (device, round) of every accepted update."""
     refused: dict[str, str] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
-    """Accepted updates that rotted and were reported."""
+    """Accepted updates that rotted, or whose attempt failed, and were reported."""
     heard: dict[str, set[str]] = field(default_factory=dict)
     """Digests by device whose receipt arrived there."""
     refusals_heard: dict[str, set[str]] = field(default_factory=dict)
@@ -116,8 +116,17 @@ class GroundTruth:
         return [
             f"{device} was not told that its accepted update {digest[:8]} for round {round_} does not count"
             for digest, (device, round_) in self.accepted.items()
-            if digest not in {*self.counted.get(round_, ()), *self.refusals_heard.get(device, ())}
+            if digest not in {*self.settled(round_), *self.refusals_heard.get(device, ())}
         ]
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether an accepted update may be reported as lost to its device."""
+        return self.tolerant
+
+    def settled(self, round_: int) -> tuple[str, ...]:
+        """Digests of accepted updates of a round that nobody waits for any more."""
+        return self.counted.get(round_, ())
 
     def told(self, outside: Outside, device: str, receipt: Receipt) -> None:
         """The coordinator decides to send a receipt.
@@ -178,10 +187,9 @@ class GroundTruth:
         """A round closed just now; ``now`` is None where it did in the coordinator's last life."""
         rounds = self.task.rounds
         delivered, selected = set(state.delivered), set(state.selected)
-        if len(delivered) < rounds.min_devices:
-            raise Violation(
-                f"round {state.round} closed with {len(delivered)} of {rounds.min_devices} devices"
-            )
+        least = rounds.min_devices if self.task.privacy is None or self.task.privacy.rate is None else 0
+        if len(delivered) < least:
+            raise Violation(f"round {state.round} closed with {len(delivered)} of {least} devices")
         wanted = math.ceil(rounds.quorum * len(selected) - 1e-9)
         if state.closed_by == "quorum" and len(delivered & selected) < wanted:
             raise Violation(
@@ -234,7 +242,7 @@ class GroundTruth:
             raise Violation(f"the machine is at version {state.version}; {version} has no row")
         expected, digests = (self.first, ()) if version == 0 else self._fold(outside, version, row)
         actual = read_state(outside, row["manifest"])
-        if not _equal(expected, actual):
+        if not equal(expected, actual):
             raise Violation(f"version {version} is not the fold of {sorted(row['devices'])}")
         self.states.append(expected)
         self.manifests.append(row["manifest"])
@@ -258,10 +266,12 @@ class GroundTruth:
             if header.base != self.manifests[version - 1]:
                 raise Violation(f"version {version} counts an update on another base, of {one['device']}")
             updates.append(Update(header, tensors))
-        return self._folded(version, updates), tuple(sorted(r["digest"] for r in rows))
+        digests = tuple(sorted(r["digest"] for r in rows))
+        return self._folded(version, updates, digests), digests
 
-    def _folded(self, version: int, updates: list[Update]) -> Blobs:
+    def _folded(self, version: int, updates: list[Update], digests: tuple[str, ...]) -> Blobs:
         """By the method's own equations; of a guided round with the looks before and the training after."""
+        del digests  # of noise, which only tasks with privacy have
         task, before, guided = self.task, self.states[version - 1], guiding(self.server)
         if guided is None:
             fold = self.server.open(task, version, before)
@@ -284,7 +294,7 @@ class GroundTruth:
     def _none_missing(self, outside: Outside, state: RoundState) -> None:
         """Every accepted update counts, or will count, or was reported as lost to its device."""
         for digest, (device, round_) in self.accepted.items():
-            if digest in self.counted.get(round_, ()):
+            if digest in self.settled(round_) or digest in self.lost:
                 continue
             if round_ == state.round > state.version and device in state.delivered:
                 continue
@@ -292,13 +302,14 @@ class GroundTruth:
                 continue
             if digest in self.refused and self.tolerant:
                 continue
-            if self.tolerant and (row := row_of(outside, device, digest)) is not None and row["lost"]:
+            if self.may_lose and (row := row_of(outside, device, digest)) is not None and row["lost"]:
                 self.lost.add(digest)
                 continue
             where = f"version {state.version}, round {state.round} has {state.delivered}"
             raise Violation(f"{device}'s accepted update {digest[:8]} for round {round_} is gone; {where}")
 
 
-def _equal(a: Blobs, b: Blobs) -> bool:
+def equal(a: Blobs, b: Blobs) -> bool:
+    """Whether two states are the same, to the bit."""
     one, other = flatten(a), flatten(b)
     return one.keys() == other.keys() and all(np.array_equal(x, other[name]) for name, x in one.items())

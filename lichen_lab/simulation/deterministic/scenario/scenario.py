@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from edge_agent.config.privacy import PrivacySettings
+from protocol.tasks.folding import Privacy, SecureAggregation
 from protocol.tasks.links import CodecName, Uplink
 from protocol.tasks.rounds import Rounds
 
@@ -74,6 +76,35 @@ class Weather:
 
 
 @dataclass(frozen=True, slots=True)
+class StageFault:
+    """A fault that waits for a moment of a protected round.
+
+    Attributes:
+        stage: kind of a message of a secure round, ``masked`` (a device stores its update) or ``version``.
+        after: so many of them have been.
+        fault: what happens then; its node, if empty, is the one that just did that.
+    """
+
+    stage: str
+    after: int
+    fault: ScheduledFault
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What a task promises of updates, and who breaks it; just one of the two tables is there."""
+
+    method: str
+    secure: SecureAggregation | None = None
+    privacy: Privacy | None = None
+    floors: tuple[tuple[str, PrivacySettings], ...] = ()
+    """By device, what its owner asks of a task."""
+    hostile: tuple[str, ...] = ()
+    """Devices that forge their messages, or do not clip."""
+    stage_faults: tuple[StageFault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """All that a seed decides beforehand; details are drawn from the same seed later."""
 
@@ -116,6 +147,8 @@ class Scenario:
     """Processes of a coordinator on a cluster; none: it is one process."""
     store_slow: float = 0.0
     """Share of statements of ingest processes that take up to some seconds."""
+    protection: Protection | None = None
+    """Of a task with secure rounds, or with privacy."""
 
     @property
     def rots(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from coordinator.storage.update_journal import AcceptedUpdate
 from coordinator.workers.jobs import ExportedBundle, ExportLineage
+from lichen_lab.simulation.deterministic.scenario.scenario import Protection
 from lichen_lab.simulation.deterministic.scenario.toy_guided import GuidedHalf, train_step, viewed
 from models import registry
 from models.contract import Blobs, Evaluation, LocalResult, Profile, Server, Tensors
@@ -32,6 +33,7 @@ from protocol.tasks.task import Modality, Task, Window
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 
+QQR: Final = "qqr"
 LABELS: Final = ("still", "moving")
 _WINDOW_S: Final = 2.0
 _STEP: Final = 0.01
@@ -40,10 +42,14 @@ _LENGTH: Final = 8.0
 """Standard deviation of a prototype."""
 
 
-def toy_task(rounds: Rounds, uplink: Uplink, seed: int) -> Task:
+def toy_task(rounds: Rounds, uplink: Uplink, seed: int, protection: Protection | None = None) -> Task:
     """Two slow sensors, two classes, windows of two seconds."""
+    its = protection or Protection(QQR)
     return Task(
         name="toy",
+        method=its.method,
+        secure_aggregation=its.secure,
+        privacy=its.privacy,
         labels=LABELS,
         modalities=(
             Modality(name="acc", channels=2, rate_hz=4),
@@ -63,6 +69,8 @@ def first_state(task: Task, head: int) -> Blobs:
     tensors = {"head/w": rng.normal(size=head).astype(np.float32)}
     for name in task.modality_names:
         tensors[f"encoder/{name}/w"] = rng.normal(size=(4, 4)).astype(np.float32)
+        if task.method != QQR:
+            continue
         shape = (len(task.labels), task.network.feature_dim)
         tensors[values_name(name)] = np.zeros(shape, np.float32)
         tensors[rounds_name(name)] = np.zeros(len(task.labels), np.float32)
@@ -123,7 +131,7 @@ def train(job_dir: Path) -> None:
     result = LocalResult(
         tensors,
         metrics={"loss": 1.0 / float(rounds[0])},
-        extra=QqrMessage(prototypes=rows).extra(),
+        extra=QqrMessage(prototypes=rows).extra() if job.task.method == QQR else {},
         private={"rounds": rounds},
     )
     job_folder.save_local_result(job_dir, result)

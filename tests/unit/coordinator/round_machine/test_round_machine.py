@@ -342,6 +342,24 @@ def test_the_quorum_is_rounded_up_and_never_below_the_least_number(
     assert needed(rules(quorum=quorum, min_devices=least), selected) == updates
 
 
+@pytest.mark.parametrize(
+    ("quorum", "selected", "max_lost", "updates"),
+    [
+        (0.5, 5, 0.1, 5),
+        (0.5, 5, 0.4, 4),
+        (0.1, 4, 0.3, 3),
+        (0.5, 100, 0.3, 70),
+        (0.9, 100, 0.3, 90),
+        (0.5, 2, 0.3, 2),
+    ],
+)
+def test_a_secure_round_never_closes_early_with_fewer_updates_than_its_sum_needs(
+    quorum: float, selected: int, max_lost: float, updates: int
+) -> None:
+    """A quorum of half of five devices gave three updates, whose sum stays closed: each attempt failed."""
+    assert needed(rules(quorum=quorum, max_lost=max_lost), selected) == updates
+
+
 # Unusable updates.
 
 

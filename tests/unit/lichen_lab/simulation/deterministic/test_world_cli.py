@@ -7,6 +7,8 @@ import pytest
 from lichen import cli
 from lichen_lab.simulation.deterministic import batch, world
 from lichen_lab.simulation.deterministic import cli as world_cli
+from lichen_lab.simulation.deterministic.outcome import WorldOutcome
+from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 
 
 def simulate(capsys, *words: str) -> tuple[int, str, str]:
@@ -36,10 +38,8 @@ def test_world_cli_sums_up_for_programs_and_shows_progress(capsys, monkeypatch) 
 
 
 def test_world_cli_a_broken_promise_is_status_70_and_says_how_to_see_it_again(capsys, monkeypatch) -> None:
-    def broken(seed: int) -> world.WorldOutcome:
-        return world.WorldOutcome(
-            seed, world.draw(seed), "at 1.0 s, step 9: it was forgotten", trace=["one", "two"]
-        )
+    def broken(seed: int, *, scenario: Scenario, **_: object) -> WorldOutcome:
+        return WorldOutcome(seed, scenario, "at 1.0 s, step 9: it was forgotten", trace=["one", "two"])
 
     monkeypatch.setattr(batch, "run_seed", broken)
     code, out, _ = simulate(capsys, "--seeds", "3")
@@ -59,6 +59,26 @@ def test_world_cli_traces_one_seed(capsys) -> None:
     assert "coordinator begins life 1" in out
     assert "seed 3: no promise was broken" in out
     assert world.run_seed(3).mark in out, "the trace changes nothing"
+
+
+def test_world_cli_tells_of_the_bytes_that_the_journals_of_secure_rounds_had(capsys) -> None:
+    code, out, _ = simulate(capsys, "--secure", "--seeds", "1", "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["journal_bytes"] > 1000
+    assert abs(found["deviations"]) < 8 < found["deviations_of_control"]
+
+
+def test_world_cli_takes_one_kind_of_worlds(capsys) -> None:
+    code, _, err = simulate(capsys, "--secure", "--cluster", "--seeds", "1")
+    assert code == 2
+    assert "exclude each other" in err
+
+
+def test_world_cli_names_the_kind_of_a_world_to_be_run_again() -> None:
+    for kind in ("secure", "private", "cluster"):
+        scenario = batch._DRAWS[batch.WorldKind(kind)](4)
+        assert f"--faults --{kind} --seed 4 " in batch.replay(WorldOutcome(4, scenario))
 
 
 def test_world_cli_without_faults_still_asks_for_data(capsys) -> None:

@@ -1,0 +1,212 @@
+"""Protected rounds in the simulated world: is a safeguard missed that is taken out of the real code?
+
+Each mutation is noticed in the first seeds of a kind of worlds; the same seeds pass with the code as it is.
+"""
+
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import coordinator.aggregation.fold
+import coordinator.ingest.verifier
+import edge_agent.secure_aggregation.service
+import edge_agent.tasks.task_store
+import models.privacy.noisy_fold
+from coordinator.aggregation.secure import rounds
+from coordinator.aggregation.secure.rounds import SecureRounds
+from coordinator.privacy.account_store import AccountStore
+from coordinator.privacy.noise_secret import NoiseSecret
+from coordinator.secure_aggregation.book import AttemptBook
+from edge_agent.secure_aggregation import transitions
+from edge_agent.secure_aggregation.events import MaskingState, SurvivorsCame, Tell
+from edge_agent.secure_aggregation.masking import masked_vector
+from edge_agent.secure_aggregation.table import TABLE
+from lichen_lab.simulation.deterministic.outcome import WorldOutcome
+from lichen_lab.simulation.deterministic.protected import fleet
+from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure
+from lichen_lab.simulation.deterministic.protected.secure_truth import SecureTruth
+from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
+from lichen_lab.simulation.deterministic.world import run_seed
+from models.privacy.noisy_fold import RoundNoise
+from protocol.secure_aggregation.masks import add_mask
+from protocol.secure_aggregation.messages import Revealed
+from protocol.secure_aggregation.ring import packed
+
+pytestmark = pytest.mark.long
+
+SEEDS = 12
+Patch = Callable[[pytest.MonkeyPatch], None]
+Draw = Callable[[int], Scenario]
+
+
+def _use(patch: pytest.MonkeyPatch, name: str, handler: Callable[..., Any]) -> None:
+    """Take another handler for some events of a device's machine."""
+    for row in TABLE.rows.values():
+        if row.handler is getattr(transitions, name):
+            patch.setattr(row, "handler", handler)
+
+
+def keys_of_the_first_attempt(patch: pytest.MonkeyPatch) -> None:
+    """A device makes its keys once, and uses them in every attempt: the next masks are the same."""
+    first: dict[str, Any] = {}
+    invite = transitions.invite
+
+    def again(rules: Any, state: Any, event: Any) -> Any:
+        new, commands = invite(rules, state, event)
+        if new is state:
+            return new, commands
+        new = replace(new, secrets=first.setdefault(rules.device, new.secrets))
+        return new, (Tell(transitions._announcement(rules, new)),)
+
+    _use(patch, "invite", again)
+
+
+def both_shares(patch: pytest.MonkeyPatch) -> None:
+    """A device tells the seed's share and the mask key's of each neighbour."""
+
+    def all_of_them(state: MaskingState) -> Revealed:
+        assert state.attempt is not None
+        return Revealed(
+            attempt=state.attempt.digest,
+            seeds={name: held.seed for name, held in state.held.items()},
+            masks={name: held.mask for name, held in state.held.items()},
+        )
+
+    patch.setattr(transitions, "revealed", all_of_them)
+
+
+def a_share_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """A device answers, and stores what it has answered later, or never."""
+
+    def at_once(rules: Any, state: Any, event: SurvivorsCame) -> Any:
+        new, commands = transitions.reveal(rules, state, event)
+        return state, () if new is state else commands
+
+    _use(patch, "reveal", at_once)
+
+
+def a_second_sum_from_one_version(patch: pytest.MonkeyPatch) -> None:
+    """A sum that stays closed after devices were asked is tried once more, and devices help again.
+
+    The hostile device's vectors are random numbers, so that no sum can be used.
+    """
+    patch.setattr(fleet, "_GARBAGE", 1.0)
+    fold, invite = SecureRounds.fold, transitions.invite
+
+    async def again(self: SecureRounds, round_: int, state: Any, entries: Any, limits: Any) -> Any:
+        made, devices = await fold(self, round_, state, entries, limits)
+        if not devices:
+            raise rounds._unusable(entries, "once more")
+        return made, devices
+
+    patch.setattr(SecureRounds, "fold", again)
+    _use(patch, "invite", lambda rules, state, event: invite(rules, replace(state, opened=""), event))
+
+
+def no_own_mask(patch: pytest.MonkeyPatch) -> None:
+    """Vectors have the masks of neighbours alone: the share of a neighbour's key uncovers one."""
+
+    def without(vector_N: Any, plan: Any, bits: int) -> bytes:
+        total_N = vector_N.copy()
+        add_mask(total_N, plan.own, minus=True)
+        return masked_vector(total_N, plan, bits)
+
+    patch.setattr(edge_agent.secure_aggregation.service, "masked_vector", without)
+
+
+def no_mask_at_all(patch: pytest.MonkeyPatch) -> None:
+    """Vectors are sent as they are, and the observer looks at the journal's bytes alone."""
+    service = edge_agent.secure_aggregation.service
+    patch.setattr(service, "masked_vector", lambda vector_N, _plan, bits: packed(vector_N, bits))
+    patch.setattr(SecureTruth, "_without_masks", lambda _self, _device, _state, masked: masked)
+    patch.setattr(AttemptBook, "remove_masks", lambda *_: None)
+
+
+def clip_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """The coordinator takes updates of any length."""
+    for module in (coordinator.aggregation.fold, coordinator.ingest.verifier):
+        patch.setattr(module, "check_clipped", lambda *_: None)
+
+
+def no_noise(patch: pytest.MonkeyPatch) -> None:
+    """A version is the mean of its updates."""
+    patch.setattr(RoundNoise, "add", lambda *_: None)
+
+
+def new_noise_in_a_repeated_fold(patch: pytest.MonkeyPatch) -> None:
+    """The first fold of a round has the noise of its secret; each further one has fresh noise."""
+    round_noise, known = NoiseSecret.round_noise, set[str]()
+
+    def drawn(self: NoiseSecret, task: Any, round_: int, base: str, privacy: Any = None) -> Any:
+        noise = round_noise(self, task, round_, base, privacy)
+        if noise is None or base not in known:
+            known.add(base)
+            return noise
+        return replace(noise, key=secrets.token_bytes(32))
+
+    patch.setattr(NoiseSecret, "round_noise", drawn)
+
+
+def half_the_noise(patch: pytest.MonkeyPatch) -> None:
+    """The noise is that of half the clip, in the coordinator and in what the observer draws once more."""
+    sigma_of = models.privacy.noisy_fold.sigma_of
+    patch.setattr(models.privacy.noisy_fold, "sigma_of", lambda *its: sigma_of(*its) // 2)
+
+
+def no_account(patch: pytest.MonkeyPatch) -> None:
+    """A version is recorded without its account."""
+    patch.setattr(AccountStore, "write", lambda *_: None)
+
+
+def beyond_the_largest_epsilon(patch: pytest.MonkeyPatch) -> None:
+    """Rounds go on when the next version exceeds ``max_epsilon``."""
+    patch.setattr("coordinator.rounds.worker.why_last", lambda *_: "")
+    patch.setattr("coordinator.recovery.folder_owner.releases_within", lambda _, wanted: wanted)
+
+
+def floors_that_nobody_asks_for(patch: pytest.MonkeyPatch) -> None:
+    """A device takes any task."""
+    patch.setattr(edge_agent.tasks.task_store, "require_protected", lambda *_: None)
+
+
+MUTATIONS: dict[Patch, tuple[Draw, str]] = {
+    keys_of_the_first_attempt: (draw_secure, "a mask is used again"),
+    both_shares: (draw_secure, "tells both shares of"),
+    a_share_before_it_is_stored: (draw_secure, "tells shares, and its disk does not say"),
+    a_second_sum_from_one_version: (draw_secure, "helps with a second sum from one version"),
+    no_own_mask: (draw_secure, "does not have the agreed masks"),
+    no_mask_at_all: (draw_secure, "deviations from uniform bytes"),
+    clip_not_checked: (draw_private, "update counts, and it has the norm"),
+    no_noise: (draw_private, "the noise of version . is 0 clips"),
+    half_the_noise: (draw_private, "the noise of version . is .* clips, and not"),
+    new_noise_in_a_repeated_fold: (draw_private, "was folded twice from the same updates, with other noise"),
+    no_account: (draw_private, "has no account of its privacy"),
+    beyond_the_largest_epsilon: (draw_private, "has epsilon .*, over"),
+    floors_that_nobody_asks_for: (draw_private, "takes part in round .*: its owner"),
+}
+"""Mutation -> the worlds that notice, and what they say."""
+
+
+def first_failure(draw: Draw) -> WorldOutcome | None:
+    """The first world that fails; None: none does."""
+    outcomes = (run_seed(seed, scenario=draw(seed)) for seed in range(SEEDS))
+    return next((one for one in outcomes if one.violation), None)
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda patch: patch.__name__)
+def test_world_a_missing_protection_is_seen(mutate: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, words = MUTATIONS[mutate]
+    mutate(monkeypatch)
+    found = first_failure(draw)
+    assert found is not None, f"{SEEDS} seeds pass without it: the simulation is blind to this"
+    assert re.search(words, found.violation)
+
+
+@pytest.mark.parametrize("draw", [draw_secure, draw_private])
+def test_world_the_same_seeds_pass_with_every_protection(draw: Draw) -> None:
+    found = first_failure(draw)
+    assert found is None, f"seed {found.seed}: {found.violation}"
