@@ -16,6 +16,7 @@ from models.contract import Blobs, Client, Prototyper, Router, Server, Tensors
 from models.guided import ServerTrainer
 from models.materials import KINDS, MaterialKind, MaterialName
 from models.packages import METHODS, from_source, wanted
+from protocol.errors import Misconfigured
 from protocol.frames.tensors import Codec
 from protocol.tasks.kinds import KINDS as MODALITY_KINDS
 from protocol.tasks.kinds import ModalityKind
@@ -121,6 +122,8 @@ class MethodSpec(Generic[C]):
     """Supports ``[secure_aggregation]``: without ``task.robust`` all parts of its fold are sums."""
     clippable: bool = False
     """Supports ``[privacy]``: its folds are exact sums of updates' tensors, and nothing else."""
+    not_local: Callable[[Any, Task], str] = lambda _config, _task: "its devices do not train with DP-SGD"
+    """Why not ``[local_privacy]``; empty: devices train so, and charge it (``models/privacy/local``)."""
     class_rows: Callable[[str], str] = lambda _tensor: ""
     """The target whose classes are the rows of a tensor, by its full name; empty: they are none."""
     modality_columns: tuple[str, ...] = ()
@@ -191,6 +194,8 @@ class MethodSpec(Generic[C]):
         except ValidationError as error:
             wrong = "; ".join(_words(self.config, fault) for fault in error.errors(include_url=False))
             raise Misconfigured(f"task {task.name!r}, method {self.name!r}: {wrong}") from None
+        if task.local_privacy is not None and (trouble := self.not_local(config, task)):
+            raise Misconfigured(f"task {task.name!r}, method {self.name!r}: [local_privacy]: {trouble}")
         if misfit := self.misfit(config, task):
             raise Misconfigured(f"task {task.name!r}, method {self.name!r}: config.{misfit}")
         return config
@@ -219,8 +224,6 @@ class MethodSpec(Generic[C]):
         Raises:
             Misconfigured: it names none.
         """
-        from protocol.errors import Misconfigured  # noqa: PLC0415 - only on this path
-
         if self.guided and task.labelled is None:
             raise Misconfigured(
                 f"task {task.name!r}: method {self.name!r} learns from labelled windows at the coordinator; "
@@ -277,8 +280,6 @@ class MethodSpec(Generic[C]):
         Raises:
             Misconfigured: the method has no such role.
         """
-        from protocol.errors import Misconfigured  # noqa: PLC0415 - only on this path
-
         if not self.prototype_role:
             raise Misconfigured(f"method {self.name!r}: devices of role prototype cannot take part in it")
         prototyper: Prototyper = self._half("prototyper").make_prototyper()

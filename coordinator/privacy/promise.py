@@ -1,13 +1,15 @@
-"""What does not go with a table ``[privacy]``, and what the table promises, before a task runs."""
+"""What does not go with a table ``[privacy]``, and what both tables promise, before a task runs."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from models.privacy.accountant import releases_within
 from models.privacy.central_account import CentralAccount
+from models.privacy.local.training_plan import TrainingPlan, promise_words
 from models.privacy.noisy_fold import sigma_trouble
 from models.privacy.shared_noise import SharedNoise, shared_noise
 from models.spec import MethodSpec
+from models.training.supervised_options import SupervisedConfig
 from protocol.cohort import MAX_MEMBERS
 from protocol.errors import Misconfigured
 from protocol.tasks.folding import Privacy, Robust
@@ -131,3 +133,20 @@ def promise(task: Task) -> str:
         expected = privacy.rate * privacy.devices
         words += f"; {expected:g} of {privacy.devices} devices take part in a round on average"
     return words
+
+
+def local_promise(task: Task, spec: MethodSpec[Any]) -> str:
+    """What ``[local_privacy]`` promises for the planned rounds, in words; empty: the task has none.
+
+    Of a device with as few windows as take part: each of its windows is taken most often.
+
+    Raises:
+        Misconfigured: wrong options of the method.
+    """
+    if task.local_privacy is None:
+        return ""
+    config, windows = spec.configure(task), task.rounds.min_windows
+    if not isinstance(config, SupervisedConfig):
+        return "the account of each device, by the method"
+    plan = TrainingPlan.of(config.batch, config.epochs, windows)
+    return promise_words(task, task.local_privacy, plan, windows)

@@ -13,7 +13,7 @@ from edge_agent.config.further_tasks import (
     source_of_task,
 )
 from edge_agent.config.knowledge_graph import KnowledgeGraphSettings
-from edge_agent.config.privacy import PrivacySettings
+from edge_agent.config.privacy import AccountSettings, PrivacySettings
 from edge_agent.config.providers import AcceleratorSettings
 from edge_agent.config.publish import PublishSettings
 from edge_agent.config.quality import QualitySettings
@@ -75,7 +75,7 @@ class OutboxSettings(Section):
     resend_s: Positive = 10.0
 
 
-class LearnSettings(Section):
+class LearnSettings(AccountSettings):
     """``[learn]``: training in a child process; or prototypes, without torch, in a thread."""
 
     timeout_s: Positive = 600.0
@@ -87,13 +87,6 @@ class LearnSettings(Section):
     all that it delivers and the task reads."""
     targets: Annotated[tuple[ModalityName, ...], Field(min_length=1, max_length=16)] | None = None
     """Targets that this device learns (``label`` is the task's first target). None: all with labels."""
-    min_dp_noise: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """A task whose devices add less noise (``dp_noise``) to updates is refused; 0 accepts all."""
-    max_epsilon: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """The epsilon of any moment of this device's streams stays within this, over all tasks; a task without
-    noise is refused. None: the account is kept without a limit."""
-    dp_delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """delta of the device's own epsilon."""
     module: str = "models.worker"
     """The worker's module; another one only in tests."""
 

@@ -109,13 +109,18 @@ class StateReporter:
             chunk_bytes=self.link.chunk_bytes,
             version=_version(),
             fleet_secret=now.fleet_secret,
-            refuses=one_line(self.tasks.task_mismatch or self.backbones.refusal, MAX_WORDS) or None,
+            refuses=one_line(self._refusal, MAX_WORDS) or None,
             trial=self.models.trial,
             hindered=self.models.blocked,
             distrusts=one_line(self.verifier.why, MAX_WORDS) or None,
             withdrawn=tuple(self.withdrawn) or None,
             labels=settings.labels or None,
         )
+
+    @property
+    def _refusal(self) -> str:
+        tasks = self.tasks
+        return tasks.task_mismatch or tasks.spent or self.backbones.refusal
 
     async def send_online(self) -> None:
         """Send the state, at every connect. Raises Transient."""

@@ -19,11 +19,13 @@ import structlog
 
 from edge_agent.config.agent import LearnSettings
 from edge_agent.storage.private_tensors import restored_on_error
-from edge_agent.tasks.privacy_floors import SLACK, noise_of
+from edge_agent.tasks.privacy_floors import noise_of
 from edge_agent.windows.store_file import grid_digest
+from models import registry
 from models.contract import LocalResult, Tensors
-from models.privacy.account import PREFIX, epsilon_of, rho_within
+from models.privacy.account import PREFIX
 from models.privacy.device_account import DeviceAccount, from_json, to_json
+from models.privacy.local.limits import Limit, excess, limits_of, with_training
 from protocol.errors import LichenError, Misconfigured, Transient
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
@@ -55,6 +57,8 @@ class PrivacyAccount:
     def with_account(self, task: Task, private: Tensors) -> Tensors:
         """A task's private tensors, with the account that its releases are charged to.
 
+        Charges among them are of an agent from before this file, and are added to it by the next release.
+
         Raises:
             Misconfigured: the account is damaged, or has no room for any release of this task.
             Transient: the disk cannot be read now.
@@ -70,7 +74,27 @@ class PrivacyAccount:
                 f"epsilon is infinite; this device allows {learn.max_epsilon:g} (learn.max_epsilon). "
                 f"Remove {self._path} and the windows collected so far to start again"
             )
-        return own | account.given(_store_of(task), task, learn.max_epsilon, learn.dp_delta)
+        if task.local_privacy is not None:
+            return own  # of a training no single window is charged; :meth:`refusal` decides before it
+        store = _store_of(task)
+        older = {name: tensor for name, tensor in private.items() if name not in own}
+        account = account.with_older(store, task, older)
+        return own | account.given(store, task, learn.max_epsilon, learn.dp_delta, learn.stretch_s)
+
+    def refusal(self, task: Task, windows: int) -> str:
+        """Why no further training on so many windows may be sent; empty: it may, or the task needs none.
+
+        Asked before a training; :meth:`charge` decides by the windows that did train.
+        """
+        if task.local_privacy is None or not windows:
+            return ""
+        try:
+            config = registry.method(task.method).configure(task)
+            count = min(windows, self._learn.max_windows)
+            after = with_training(self._read(), _store_of(task), task, config, count)
+            return self._excess(task, after)
+        except LichenError as error:
+            return str(error)
 
     def charge(self, task: Task, result: LocalResult) -> tuple[LocalResult, DeviceAccount | None]:
         """A result without the account's tensors, and the new account; None if it does not change.
@@ -89,17 +113,14 @@ class PrivacyAccount:
                 raise
             return replace(result, private=own), None  # left for a person to repair
         after = before.after(_store_of(task), task, spent, noised=noise > 0)
-        if learn.max_epsilon is not None:
-            most = rho_within(learn.max_epsilon, learn.dp_delta)
-            if not after.rho_of_moment <= most * SLACK:
-                raise Misconfigured(
-                    f"task {task.name!r}: this update would raise a moment of the streams above epsilon "
-                    f"{learn.max_epsilon:g} (learn.max_epsilon); it is not sent"
-                )
+        if words := self._excess(task, after):
+            raise Misconfigured(f"{words}; it is not sent")
         metrics = result.metrics
         if noise:  # over all tasks; infinite ones are left out, because metrics are finite
-            bounds = {"epsilon": after.rho_of_window, "epsilon_moment": after.rho_of_moment}
-            bounds = {key: epsilon_of(rho, learn.dp_delta) for key, rho in bounds.items()}
+            bounds = {
+                "epsilon": after.epsilon_of_window(learn.dp_delta),
+                "epsilon_moment": after.of_stretch(learn.stretch_s).epsilon(learn.dp_delta),
+            }
             metrics = {**{key: value for key, value in metrics.items() if key not in bounds}, **bounds}
             metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
         return replace(result, private=own, metrics=metrics), after if after != before else None
@@ -147,20 +168,33 @@ class PrivacyAccount:
         self.words = self._in_words(account) if account.stores else None
         return account
 
+    def _excess(self, task: Task, after: DeviceAccount) -> str:
+        """Which limit of the device or the task an account exceeds, in words; empty: none."""
+        learn, limits = self._learn, limits_of(task)
+        if learn.max_epsilon is not None:
+            own = Limit(learn.max_epsilon, learn.dp_delta, learn.stretch_s, "learn.max_epsilon")
+            limits = (own, *limits)
+        return excess(task, after, limits)
+
     def _in_words(self, account: DeviceAccount) -> dict[str, Any]:
         """The account for people."""
-        delta = self._learn.dp_delta
+        learn = self._learn
+        delta, stretch = learn.dp_delta, f"{learn.stretch_s:g} s" if learn.stretch_s else "a moment"
+        bounds = {
+            "a window": account.epsilon_of_window(delta),
+            stretch: account.of_stretch(learn.stretch_s).epsilon(delta),
+        }
         words: dict[str, Any] = {
-            unit: f"epsilon {epsilon_of(rho, delta):.3g} at delta {delta:g}, at most"
-            if math.isfinite(rho)
+            unit: f"epsilon {epsilon:.3g} at delta {delta:g}, at most"
+            if math.isfinite(epsilon)
             else "epsilon is infinite"
-            for unit, rho in (("a window", account.rho_of_window), ("a moment", account.rho_of_moment))
+            for unit, epsilon in bounds.items()
         }
         words["tasks"] = list(account.tasks)
         if account.without_noise:
             words["sent without noise"] = list(account.without_noise)
-        if self._learn.max_epsilon is not None:
-            words["limit for a moment"] = f"epsilon {self._learn.max_epsilon:g} (learn.max_epsilon)"
+        if learn.max_epsilon is not None:
+            words[f"limit for {stretch}"] = f"epsilon {learn.max_epsilon:g} (learn.max_epsilon)"
         return words
 
 

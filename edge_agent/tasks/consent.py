@@ -7,41 +7,58 @@ floors (:mod:`edge_agent.tasks.privacy_floors`).
 
 import json
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from edge_agent.tasks.privacy_floors import Unprotected
 from models.privacy.shared_noise import shared_noise
 from protocol.errors import Misconfigured, Transient
-from protocol.tasks.folding import Privacy
+from protocol.tasks.folding import LocalPrivacy, Privacy
 from protocol.tasks.task import Task
 from runtime.storage.files import disk_errors, remove, write_atomic
 
 CONSENT_FILE: Final = "consent.json"
 _LARGER_IS_WEAKER: Final = ("clip", "delta", "max_epsilon", "rate")
+_TABLES: Final[dict[str, type[Privacy] | type[LocalPrivacy]]] = {
+    "privacy": Privacy,
+    "local_privacy": LocalPrivacy,
+}
 
 
-def weakening(before: Privacy | None, after: Privacy | None) -> str:
+def weakening(
+    before: Privacy | LocalPrivacy | None, after: Privacy | LocalPrivacy | None, table: str = "privacy"
+) -> str:
     """How a table protects less than the one before, in words; empty: it does not."""
     if before is None:
         return ""
     if after is None:
-        return "its table [privacy] is gone"
+        return f"its table [{table}] is gone"
     if after.noise_multiplier < before.noise_multiplier:
-        return _changed("noise_multiplier", before.noise_multiplier, after.noise_multiplier)
-    if before.sampling == "poisson" and after.sampling == "none":
-        return _changed("sampling", before.sampling, after.sampling)
+        return _changed(table, "noise_multiplier", before.noise_multiplier, after.noise_multiplier)
+    if getattr(before, "sampling", "none") == "poisson" and getattr(after, "sampling", "none") == "none":
+        return _changed(table, "sampling", "poisson", "none")
     for key in _LARGER_IS_WEAKER:
-        old, new = getattr(before, key), getattr(after, key)
+        old, new = getattr(before, key, None), getattr(after, key, None)
         # without a limit there may be any epsilon; a rate of none is no sampling, which was looked at
         gone = key == "max_epsilon" and old is not None and new is None
         if gone or (old is not None and new is not None and new > old):
-            return _changed(key, old, new)
+            return _changed(table, key, old, new)
     return ""
 
 
-def _changed(key: str, before: object, after: object) -> str:
-    return f"privacy.{key} was {before} and is {'gone' if after is None else after}"
+def _changed(table: str, key: str, before: object, after: object) -> str:
+    return f"{table}.{key} was {before} and is {'gone' if after is None else after}"
+
+
+def _weaker(known: Mapping[str, Any], task: Task) -> str:
+    """How a task's tables protect less than those of a record, in words; empty: they do not."""
+    for table, kind in _TABLES.items():
+        told = known.get(table)  # a record from before the table has none
+        before = None if told is None else kind.model_validate(told)
+        if words := weakening(before, getattr(task, table), table):
+            return words
+    return ""
 
 
 def _exposing(sharers: int | None, task: Task) -> str:
@@ -84,8 +101,7 @@ class ConsentRecord:
         known = taken.get(task.name)
         if known is None:
             return
-        before = None if known["privacy"] is None else Privacy.model_validate(known["privacy"])
-        if words := weakening(before, task.privacy) or _exposing(known.get("sharers"), task):
+        if words := _weaker(known, task) or _exposing(known.get("sharers"), task):
             raise Unprotected(
                 f"task {task.name!r} protects this device less than when it was taken: {words}. Consent anew "
                 "with `lichen agent consent`, and restart the agent"
@@ -109,10 +125,12 @@ class ConsentRecord:
 
     def taken(self, task: Task) -> None:
         """Record that the device takes the task as it is announced; raises as a disk does."""
-        told = None if task.privacy is None else task.privacy.model_dump(mode="json")
+        tables = {table: getattr(task, table) for table in _TABLES}
+        told = {table: None if one is None else one.model_dump(mode="json") for table, one in tables.items()}
         noise = shared_noise(task)
         sharers = {} if noise is None else {"sharers": noise.devices}
-        self._write(task.name, {"privacy": told, **sharers})
+        # without the further table the record is that of an agent from before it
+        self._write(task.name, {key: one for key, one in told.items() if one or key == "privacy"} | sharers)
 
     def withhold(self, name: str, words: str) -> None:
         """Record that the device gives the task nothing, also after a restart; raises as a disk does."""

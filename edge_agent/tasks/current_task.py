@@ -68,6 +68,8 @@ class CurrentTask(StatusPart):
         self._consent = ConsentRecord(self.settings.state_dir / CONSENT_FILE)
         self.withheld = ""
         """Why the present task gets nothing: it protects less now; empty: it does."""
+        self.spent = ""
+        """Why the present task gets no further update: the account of privacy is full; empty: it does."""
         self.workspace: TrainingData | None = None
         """Of the present task; None while none is known."""
 
@@ -146,6 +148,7 @@ class CurrentTask(StatusPart):
 
     async def use(self, task: Task) -> None:
         """Collect for this task from now on."""
+        self.spend("")
         keeper, other = (self.windows, self.graph) if task.graph is None else (self.graph, self.windows)
         if self.workspace is not None and (self.workspace.task.graph is None) != (task.graph is None):
             self.workspace = None
@@ -165,6 +168,12 @@ class CurrentTask(StatusPart):
         """Set the reason why this device does not do the last announced task; empty: it does."""
         self.task_mismatch = words
         self.changed.set()
+
+    def spend(self, words: str) -> None:
+        """Set the reason why the present task gets no further update; empty: it does."""
+        if words != self.spent:
+            self.spent = words
+            self.changed.set()
 
     def close(self) -> None:
         """Close the workspace, after all services have ended."""

@@ -1,16 +1,12 @@
 """The minimal privacy that the device's owner sets; no task can lower it. Pure."""
 
-from typing import Final
-
 from edge_agent.config.agent import LearnSettings
 from edge_agent.config.privacy import PrivacySettings
 from models import registry
 from models.privacy.account import epsilon_of, overlap, rho_of, span_of
+from models.privacy.local.limits import SLACK, stretch_words
 from protocol.errors import Misconfigured
 from protocol.tasks.task import Task
-
-SLACK: Final = 1 + 1e-4
-"""Rhos are stored as float32, rounded up."""
 
 
 class Unprotected(Misconfigured):
@@ -54,7 +50,8 @@ def noise_of(task: Task) -> float:
         Misconfigured: its options are wrong.
     """
     spec = registry.method(task.method)
-    return spec.noise(spec.configure(task))
+    config = spec.configure(task)
+    return spec.noise(config) if task.local_privacy is None else task.local_privacy.noise_multiplier
 
 
 def require_private(task: Task, learn: LearnSettings) -> None:
@@ -74,10 +71,12 @@ def require_private(task: Task, learn: LearnSettings) -> None:
         raise Misconfigured(
             f"{prefix}, so epsilon has no bound; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
         )
-    times = overlap(span_of(task), task.window.stride_s) ** 2 * len(task.modality_names)
+    if task.local_privacy is not None:
+        return  # by the number of windows: the account decides before each training
+    times = overlap(span_of(task), task.window.stride_s, learn.stretch_s) ** 2 * len(task.modality_names)
     once = epsilon_of(times * rho_of(noise), learn.dp_delta)
     if once > learn.max_epsilon * SLACK:
         raise Misconfigured(
-            f"{prefix}: a single round takes a moment of the streams to epsilon {once:.3g} at delta "
+            f"{prefix}: a single round takes {stretch_words(learn.stretch_s)} to epsilon {once:.3g} at delta "
             f"{learn.dp_delta:g}; this device allows {learn.max_epsilon:g} (learn.max_epsilon)"
         )

@@ -203,10 +203,12 @@ class Learner(StatusPart):
             if any(e.digest == entry.digest for e in pending):
                 self.learning.say(f"the update for round {offer.round} waits for its receipt")
                 return False
-        lost = offer.has_lost(self.settings.device)
-        if settled := self.storage.ledger.reason_to_skip(offer, lost=lost):
-            self.learning.say(settled)
-        return not settled
+        why = self.storage.ledger.reason_to_skip(offer, lost=offer.has_lost(self.settings.device))
+        if not why:
+            self.tasks.spend(why := await asyncio.to_thread(self.storage.privacy.refusal, work.task, have))
+        if why:
+            self.learning.say(why)
+        return not why
 
     def _why_no_part(self, work: TrainingData, offer: Offer) -> str:
         if self.tasks.withheld:
@@ -276,9 +278,8 @@ class Learner(StatusPart):
             job = job_folder.TrainJob(
                 task, settings.device, offer.round, seed, threads, profile, packages=allowed
             )
-            self.learning.say(
-                f"fetching version {offer.base[:12]} for round {offer.round}", settings.fetch_timeout_s
-            )
+            words = f"fetching version {offer.base[:12]} for round {offer.round}"
+            self.learning.say(words, settings.fetch_timeout_s)
             state = await self.blobs.fetch_for_training(offer, job_folder.context(job), data, private)
             spans.mark("fetch")
             started = self.clock.now()
@@ -308,9 +309,8 @@ class Learner(StatusPart):
         self, job: job_folder.TrainJob, data: Material, state: Blobs, private: Tensors
     ) -> LocalResult:
         settings = self.settings
-        self.learning.say(
-            f"training round {job.round} on {len(data)} {_noun(job.task)}", settings.learn.timeout_s
-        )
+        words = f"training round {job.round} on {len(data)} {_noun(job.task)}"
+        self.learning.say(words, settings.learn.timeout_s)
         folder = self._jobs / f"{job.task.name}-{job.round}"
         try:
             await asyncio.to_thread(_write_job, folder, job, data, state, private)

@@ -130,7 +130,7 @@ def _finish(report: dict[str, Any], lines: list[str], output_format: Format) -> 
 
 def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     """The whole report, as JSON values."""
-    from coordinator.privacy.promise import promise  # noqa: PLC0415 - the help works without it
+    from coordinator.privacy.promise import local_promise, promise  # noqa: PLC0415 - the help works without it
     from coordinator.task import problems  # noqa: PLC0415 - the help works without it
     from models import packages  # noqa: PLC0415 - as above
     from models.registry import methods  # noqa: PLC0415 - as above
@@ -153,6 +153,7 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     momentum = f", momentum {task.aggregator.momentum:g}" if task.aggregator.momentum else ""
     yield "aggregator", f"{task.aggregator.kind}{momentum}"
     yield "privacy", "" if wrong else promise(task)
+    yield "local_privacy", "" if wrong or spec is None else local_promise(task, spec)
     yield "backbones", {name: one.model_dump(exclude_none=True) for name, one in backbones(task).items()}
     yield "packages", [f"{one.name} {one.version}" for one in task.packages]
     labelled = None
@@ -254,6 +255,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
     lines.append(f"aggregator  {report['aggregator']}")
     if report["privacy"]:
         lines.append(f"privacy     {report['privacy']}")
+    if report["local_privacy"]:
+        lines.append(f"local       {report['local_privacy']}")
     for name, one in report["backbones"].items():
         about = f"{one['features']} features, {one['size']} bytes, SHA-256 {one['sha256']}"
         lines.append(f"backbone    {name}: {one['file']}, {about}")

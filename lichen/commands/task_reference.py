@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from models.registry import methods
-from protocol.tasks.folding import Aggregator, Privacy, SecureAggregation
+from protocol.tasks.folding import Aggregator, LocalPrivacy, Privacy, SecureAggregation
 from protocol.tasks.kinds import Augment, Backbone
 from protocol.tasks.task import Task
 
@@ -20,6 +20,7 @@ _ELSEWHERE: Final[dict[type[BaseModel], str]] = {
     Backbone: "[its keys](backbones.md#the-table)",
     Aggregator: "[its keys](rounds.md#from-updates-to-a-version)",
     Privacy: "[its keys](privacy.md#keys)",
+    LocalPrivacy: "[its keys](privacy.md#training-on-the-device)",
     SecureAggregation: "[its keys](secure-aggregation.md#keys)",
 }
 """Tables that another page describes."""

@@ -95,6 +95,14 @@ class Ledger:
         forgotten = [new.pop(signal) for signal in list(new)[: max(0, len(new) - _REMEMBERED)]]
         return Ledger(new | spent, max([self.gone, *forgotten]))
 
+    def plus(self, other: "Ledger") -> "Ledger":
+        """A ledger of the releases of both; a signal that one lacks may be among its dropped ones."""
+        signals = {**other.rho, **self.rho}
+        rho = {
+            signal: self.rho.get(signal, self.gone) + other.rho.get(signal, other.gone) for signal in signals
+        }
+        return Ledger(rho, self.gone + other.gone)
+
     @property
     def most(self) -> float:
         """The largest rho of any signal."""

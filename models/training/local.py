@@ -86,6 +86,10 @@ class Sgd:
         for parameter in self._parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
+        self.step()
+
+    def step(self) -> None:
+        """One step along the gradients that the parameters have; those without one stay."""
         with torch.no_grad():
             for i, parameter in enumerate(self._parameters):
                 if parameter.grad is not None:

@@ -36,6 +36,7 @@ FEATURES: Final[Mapping[str, str]] = MappingProxyType(
         "privacy": "0.1.0",
         "privacy.adaptive_clip": "0.1.0",
         "privacy.device_noise": "0.1.0",
+        "local_privacy": "0.1.0",
         "secure_aggregation": "0.1.0",
         "backbone": "0.1.0",
         "network:linear": "0.1.0",
@@ -66,6 +67,8 @@ def needed(task: Task) -> tuple[str, ...]:
         names.add("context")
     if task.privacy is not None:
         names |= {"privacy", *(["privacy.adaptive_clip"] if task.privacy.adaptive_clip else [])}
+    if task.local_privacy is not None:
+        names.add("local_privacy")
     if task.secure_aggregation is not None:
         names |= {"secure_aggregation", *(["privacy.device_noise"] if task.privacy else [])}
     if task.packages:

@@ -124,6 +124,24 @@ class AdaptiveClip(Wire):
     ``noise_multiplier``, whose noise pays for it. A twentieth of the devices of a round is usual."""
 
 
+class LocalPrivacy(Wire):
+    """Devices train with DP-SGD (Abadi et al. 2016): the coordinator learns little of any one window.
+
+    Each step takes every window with the same probability, ``config.batch`` of them on average, scales the
+    gradient of each to ``clip`` at most, and adds Gaussian noise to their sum.
+    """
+
+    clip: Annotated[float, Field(gt=0, le=1e6)]
+    """Maximum L2 norm of a window's gradient, over all tensors that the device trains."""
+    noise_multiplier: Annotated[float, Field(ge=0.1, le=1e4)]
+    """Standard deviation of the noise in each value of a step's sum of gradients, in clips."""
+    delta: Annotated[float, Field(gt=0, lt=0.1)] = 1e-5
+    """Probability that epsilon does not hold; well below one by the number of a device's windows."""
+    max_epsilon: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """A device takes part no more when its account, over all its tasks, would exceed it for a moment of its
+    streams. None: the device's own limit alone counts."""
+
+
 class Privacy(Wire):
     """What devices and coordinator do so that versions tell little of any one device.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from protocol.base import Label, Name, Wire
-from protocol.tasks.folding import Aggregator, Privacy, Robust, SecureAggregation
+from protocol.tasks.folding import Aggregator, LocalPrivacy, Privacy, Robust, SecureAggregation
 from protocol.tasks.holdout import Holdout
 from protocol.tasks.kinds import (
     KINDS,
@@ -169,6 +169,8 @@ class Task(Wire):
     holdout: Holdout = Holdout()
     privacy: Annotated[Privacy | None, Field(exclude_if=lambda one: one is None)] = None
     """Clipping and noise that protect single devices."""
+    local_privacy: Annotated[LocalPrivacy | None, Field(exclude_if=lambda one: one is None)] = None
+    """Clipping and noise on each device, that protect single windows also from the coordinator."""
     secure_aggregation: Annotated[SecureAggregation | None, Field(exclude_if=lambda one: one is None)] = None
     """Rounds in which no single update is seen."""
     config: dict[str, JsonValue] = Field(default_factory=dict)
@@ -209,12 +211,9 @@ class Task(Wire):
         if not any(m.input for m in self.modalities):
             raise ValueError("no modality is an input")
         kinds = {m.name: (m.learned_kind, self.encoder(m.name).kind or "") for m in self.modalities}
-        if trouble := trouble_with_encoders(self.network, kinds):
-            raise ValueError(trouble)
         wide = {m.name: m.channels * self.samples(m.name) for m in self.modalities if m.backbone is None}
-        if trouble := trouble_with_linear(self.network, wide):
-            raise ValueError(trouble)
-        if trouble := trouble_with_packages(self.network, self.packages):
+        trouble = trouble_with_encoders(self.network, kinds) or trouble_with_linear(self.network, wide)
+        if trouble := trouble or trouble_with_packages(self.network, self.packages):
             raise ValueError(trouble)
         return self
 

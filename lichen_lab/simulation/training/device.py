@@ -11,6 +11,7 @@ from edge_agent.training.prototype_maker import features_of
 from edge_agent.training.update_encoding import encode_update
 from edge_agent.windows.observed_profile import follows_windows, training_windows
 from lichen_lab.simulation.data.streams import RoundStream
+from lichen_lab.simulation.training.crew.local_account import LocalAccount
 from models import packages, registry
 from models.contract import (
     Blobs,
@@ -54,6 +55,7 @@ class VirtualDevice:
             unchanged.
         carry: quantization error so far, by tensor.
         clip: of the round's offer, if it adapts.
+        account: of a task with ``[local_privacy]``, as on an agent.
     """
 
     name: str
@@ -64,6 +66,7 @@ class VirtualDevice:
     private: Tensors = field(default_factory=dict)
     carry: Tensors = field(default_factory=dict)
     clip: float | None = None
+    account: LocalAccount = field(default_factory=LocalAccount)
     _held: tuple[int, WindowSet] | None = field(default=None, repr=False, compare=False)
     _material: tuple[int, Profile, WindowSet] | None = field(default=None, repr=False, compare=False)
 
@@ -96,12 +99,13 @@ class VirtualDevice:
             base: digest of the version.
 
         Raises:
-            Transient: none of its windows can train this round.
+            Transient: none of its windows can train this round, or its account has no room for it.
             Refused: training gave a value that is not finite.
         """
         profile, windows = self.material(context.task, context.round)
         if context.profile is None:
             context = replace(context, profile=profile)
+        self.account.require_room(context.task, len(windows))
         return self.packed(context, windows, client.train(context, windows, state, self.private), base)
 
     def summary(
@@ -127,6 +131,7 @@ class VirtualDevice:
         self, context: ClientContext, windows: WindowSet, result: LocalResult, base: str
     ) -> tuple[bytes, LocalResult]:
         """The frame of a result, which becomes this device's; and the result."""
+        result = self.account.charged(context.task, result)
         frame = self.pack(context, windows, result, base)
         self.private = result.private  # kept only with an update that is sent, as an agent does
         return frame, result

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from coordinator.aggregation.device_weights import kept
+from lichen_lab.simulation.training.crew.local_account import EPSILON, EPSILON_OF_MOMENT
 from lichen_lab.simulation.training.evaluation.subsets import judged_in_parts
 from lichen_lab.simulation.training.inputs import TrainingFleet
 from lichen_lab.simulation.training.personal import each_personal
@@ -90,6 +91,11 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
         "seconds": history.seconds,
         **({"ended": history.ended} if history.ended else {}),
         **({"privacy": history.account.as_json()} if history.account is not None else {}),
+        **(
+            {"local_privacy": local_accounts(history, local.delta)}
+            if (local := fleet.task.local_privacy)
+            else {}
+        ),
         **({"not_judged": why_not} if why_not else {}),
     }
     if history.evaluation is not None and fleet.test is not None:
@@ -111,6 +117,17 @@ def run(fleet: TrainingFleet, how: How) -> dict[str, Any]:
     if how.personal:
         report["personal"] = _personal(fleet, history)
     return report
+
+
+def local_accounts(history: History, delta: float) -> dict[str, Any]:
+    """The account of each device that sent anything, after its last accepted update."""
+    found: dict[str, Any] = {}
+    for record in history.rounds:
+        for device, metrics in record.accepted.items():
+            updates = found.get(device, {}).get("updates", 0) + 1
+            bounds = {key: metrics[key] for key in (EPSILON, EPSILON_OF_MOMENT)}
+            found[device] = {"updates": updates, **bounds, "delta": delta}
+    return dict(sorted(found.items()))
 
 
 def _round(record: RoundRecord) -> dict[str, Any]:

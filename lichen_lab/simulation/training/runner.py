@@ -270,7 +270,11 @@ def each_alone(
     "uplink" is float32, because it needs no codec and must not lose by one. A guided method trains on the
     same labelled windows for each. ``progress`` is called with each device's name before its training.
     """
-    exact = {"uplink": task.uplink.model_copy(update={"codec": "float32"}), "privacy": None}
+    exact = {
+        "uplink": task.uplink.model_copy(update={"codec": "float32"}),
+        "privacy": None,
+        "local_privacy": None,
+    }
     local = _of_rounds(task.model_copy(update=exact), rounds)
     spec = registry.method(task.method)
     spec.configure(local)

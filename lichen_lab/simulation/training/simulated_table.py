@@ -37,6 +37,8 @@ def show(report: dict[str, Any]) -> None:
         console.print(words, highlight=False, markup=False)
     if private := report.get("privacy"):
         console.print(f"privacy: {private['words']}", highlight=False, markup=False)
+    if local := report.get("local_privacy"):
+        console.print(_local(local), highlight=False, markup=False, soft_wrap=True)
     _weighed(console, report["rounds"])
     _judged_on(console, report)
     _classes(console, report["by_class"])
@@ -53,6 +55,19 @@ def show(report: dict[str, Any]) -> None:
             common = sum(scores["global"]["accuracy"] for scores in judged) / len(judged)
             words = f"{common:.3f} with the global model, {words}"
         console.print(f"on each device's own classes: mean accuracy {words}")
+
+
+def _local(accounts: Mapping[str, Mapping[str, float]]) -> str:
+    """The accounts of devices under ``[local_privacy]`` in a line."""
+    ranges = []
+    for key, unit in (("epsilon", "one window"), ("epsilon_moment", "one moment")):
+        found = sorted(one[key] for one in accounts.values())
+        ranges.append(f"{found[0]:.3g} to {found[-1]:.3g} for {unit}")
+    delta = next(iter(accounts.values()))["delta"]
+    return (
+        f"local privacy of {len(accounts)} devices: epsilon {', '.join(ranges)} of a device, at "
+        f"delta {delta:g} (each device's in the report: local_privacy)"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -20,7 +20,7 @@ from models.packages import ENCODERS, NETWORKS
 from models.spec import MethodSpec
 from models.training.supervised_options import SupervisedConfig, misfit_of
 from protocol.tasks.links import Downlink, Uplink
-from protocol.tasks.network import LINEAR
+from protocol.tasks.network import LINEAR, is_own
 from protocol.tasks.task import Task
 
 MAX_WEIGHT: Final = 10_000
@@ -50,6 +50,24 @@ def _misfit(config: FedAvgConfig, task: Task) -> str:
     return misfit_of(config, task)
 
 
+def _not_local(config: FedAvgConfig, task: Task) -> str:
+    network = task.network
+    kinds = (network.kind, *(encoder.kind for encoder in network.encoders.values()))
+    if network.kind == LINEAR:
+        return f"a {LINEAR!r} network is trained with NumPy, without gradients of single windows"
+    if own := next((kind for kind in kinds if is_own(kind)), None):
+        return f"{own!r} is a part of a package, which may mix the windows of a batch"
+    wrong: dict[str, tuple[bool, str]] = {
+        "private_norms": (
+            config.private_norms != "none",
+            "norms are not measured, and have no part of their own",
+        ),
+        "balanced_batches": (config.balanced_batches, "each window is taken with the same probability"),
+        "class_weights": (config.class_weights == "balanced", "one window would change what others weigh"),
+    }
+    return next((f"config.{key}: {why}; leave it out" for key, (is_so, why) in wrong.items() if is_so), "")
+
+
 METHOD = MethodSpec(
     name="fedavg",
     title="FedAvg: the mean of what devices learn from their labels",
@@ -66,6 +84,7 @@ METHOD = MethodSpec(
     linear=True,
     misfit=_misfit,
     clippable=True,
+    not_local=_not_local,
     class_rows=lambda name: "label" if name.startswith("head/fc2.") else "",
     modality_columns=("head/fc1.weight",),
     uplink=Uplink(codec="steps", coarseness=2.5),

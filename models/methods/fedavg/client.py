@@ -10,6 +10,7 @@ from models.methods.fedavg.personal import blended, norms_to_keep, tensors_to_se
 from models.multimodal.inference import InferenceModel, probabilities
 from models.multimodal.network import MultimodalNetwork, build, load_blobs, to_blobs
 from models.multimodal.stacked import stacking_trouble
+from models.privacy.local.private_training import PrivateTraining
 from models.seeds import derive_seed
 from models.tensors import difference, flatten
 from models.training import local
@@ -39,7 +40,8 @@ class FedAvgClient:
     ) -> LocalResult:
         """Train on the labelled windows; send the head and the encoders that had windows.
 
-        Private are the device's own norms (``personal.py``). Metrics, of the last epoch: ``loss`` (without
+        Private are the device's own norms (``personal.py``), and with ``[local_privacy]`` the charge of this
+        training; then metrics tell of no window's content. Else, of the last epoch: ``loss`` (without
         FedProx's term) and ``accuracy``; of the windows: ``windows`` that trained, ``unlabelled``,
         ``set_aside``, ``incomplete``.
 
@@ -60,7 +62,10 @@ class FedAvgClient:
             tensors=difference(tensors_to_send(config, trained), flatten(state)),
             weight=weight_of(config, used),
             metrics=metrics,
-            private=norms_to_keep(config, private, trained),
+            private={
+                **norms_to_keep(config, private, trained),
+                **(trainer.plan.charge() if isinstance(trainer, PrivateTraining) else {}),
+            },
         )
 
     def group_trouble(self, task: Task) -> str:
@@ -68,6 +73,8 @@ class FedAvgClient:
         config = METHOD.configure(task)
         if task.network.kind == LINEAR:
             return "a linear network is trained with NumPy"
+        if task.local_privacy is not None:
+            return "[local_privacy]: gradients of single windows are clipped, of one device at a time"
         if config.modality_dropout:
             return f"config.modality_dropout = {config.modality_dropout}: windows of a batch lack modalities"
         if config.private_norms != "none":
@@ -129,7 +136,9 @@ def _encoders(task: Task, state: Blobs) -> tuple[str, ...]:
 def _training(net: MultimodalNetwork, context: ClientContext) -> SupervisedTraining:
     config = METHOD.configure(context.task)
     generator = local.start_deterministic(derive_seed(context.seed, context.device, context.round))
-    about = TrainingTask.of(context.task, config)
+    about, local_privacy = TrainingTask.of(context.task, config), context.task.local_privacy
+    if local_privacy is not None:
+        return PrivateTraining(net, about, config, local_privacy, generator, proximal=config.proximal)
     return SupervisedTraining(net, about, config, generator, proximal=config.proximal)
 
 

@@ -31,7 +31,6 @@ Shapes: B windows, M modalities, C channels, T samples, D features, K classes.
 
 import hashlib
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -42,24 +41,14 @@ from models.contract import FloatArray, Tensors, WindowSet
 from models.methods.qqr import QqrConfig
 from models.methods.qqr.personal import Means
 from models.privacy.account import Account, epsilon_of, limit_in, overlap, rho_of, rho_within, span_of
+from models.privacy.local.system_random import system_noise
 from protocol.tasks.task import Task
 
 Draw = Callable[[tuple[int, ...]], NDArray[np.float64]]
 """Standard normal numbers of a shape."""
-_RANDOM_BITS: Final = 53
 _ID_BYTES: Final = 8
 _SLACK: Final = 1 + 1e-6
 """The account is rounded up to float32: a budget for k releases must still allow the k-th."""
-
-
-def system_noise(shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Standard normal numbers from the operating system's randomness (Box and Muller 1958)."""
-    count = math.prod(shape)
-    bits_2N = np.frombuffer(os.urandom(16 * count), np.uint64).reshape(2, count)
-    # in (0, 1]: the logarithm stays finite
-    u_2N = ((bits_2N >> np.uint64(64 - _RANDOM_BITS)).astype(np.float64) + 1.0) * 2.0**-_RANDOM_BITS
-    normal_N: NDArray[np.float64] = np.sqrt(-2.0 * np.log(u_2N[0])) * np.cos(2.0 * np.pi * u_2N[1])
-    return normal_N.reshape(shape)
 
 
 def sensitivity(count: NDArray[np.int64], length: float) -> NDArray[np.float64]:

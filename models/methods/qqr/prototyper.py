@@ -18,8 +18,9 @@ from models.data.window_set import select
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.messages import PrototypeRows, QqrMessage
 from models.methods.qqr.personal import Means, kept_prototypes
-from models.methods.qqr.privacy import Draw, Guard, system_noise
+from models.methods.qqr.privacy import Draw, Guard
 from models.methods.qqr.prototypes import BITS_3_LEVELS, left_after, values_name
+from models.privacy.local.system_random import system_noise
 from models.training.softmax_regression import length, normalise
 from protocol.errors import Transient
 from protocol.frames.tensors import Codec, decode, encode

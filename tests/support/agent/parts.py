@@ -59,7 +59,7 @@ def learner_of(
     outbox = outbox_of(None, storage.spool, settings, storage.ledger, learning=learning, contact=contact)
     return Learner(
         settings,
-        SimpleNamespace(workspace=work, withheld=""),
+        SimpleNamespace(workspace=work, withheld="", spend=lambda _words: None),
         outbox,
         storage=storage,
         fetcher=fetcher,
@@ -80,7 +80,7 @@ def reporter_of(
         settings,
         link,
         tasks=SimpleNamespace(
-            workspace=None, task_mismatch="", readiness=lambda: Readiness(Profile(()), 0, {})
+            workspace=None, task_mismatch="", spent="", readiness=lambda: Readiness(Profile(()), 0, {})
         ),  # type: ignore[arg-type]
         models=SimpleNamespace(digest=None, trial=None, blocked=None),
         verifier=SimpleNamespace(why=""),  # type: ignore[arg-type]

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.privacy.promise import promise
+from coordinator.privacy.promise import local_promise, promise
 from coordinator.task import problems
+from models.privacy.account import overlap, span_of
+from models.privacy.local.renyi import epsilon_within, sampled_gaussian
+from models.registry import method
 from protocol.tasks.features import needed
-from protocol.tasks.folding import Privacy, Robust, SecureAggregation
+from protocol.tasks.folding import LocalPrivacy, Privacy, Robust, SecureAggregation
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
 from tests.support.tasks import sensors, small_task
@@ -119,3 +122,23 @@ class TestNoiseOfDevices:
     def test_needs_a_method_whose_updates_one_clip_covers(self) -> None:
         [found] = problems(self.both({}, method="qqr"))
         assert found.startswith("[privacy]: method 'qqr': its updates have parts that one clip")
+
+
+def test_the_local_promise_is_of_a_device_with_few_windows_for_a_window_and_for_a_moment() -> None:
+    local = LocalPrivacy(clip=1.0, noise_multiplier=1.0, max_epsilon=15.0)
+    task = a_task({}, rounds=Rounds(count=40, min_windows=100), config={"batch": 20, "epochs": 1})
+    task = task.model_copy(update={"privacy": None, "local_privacy": local})
+    words = local_promise(task, method("fedavg"))
+    window = epsilon_within(sampled_gaussian(1.0, 0.2, 5 * 40), local.delta)
+    moment = epsilon_within(sampled_gaussian(1.0, 0.2, 5 * 40, overlap(span_of(task), 1.28)), local.delta)
+    assert words.startswith(
+        f"a device that takes part in all 40 rounds with 100 windows: epsilon {window:.3g} at delta 1e-05 "
+        f"for one window, {moment:.3g} for one moment of its streams"
+    )
+    within = int(words.rpartition("ends its part after ")[2].split()[0])
+    k = overlap(span_of(task), 1.28)
+    found = [epsilon_within(sampled_gaussian(1.0, 0.2, 5 * n, k), local.delta) for n in (within, within + 1)]
+    assert found[0] <= 15.0 < found[1]
+    assert local_promise(task.model_copy(update={"local_privacy": None}), method("fedavg")) == ""
+    [trouble] = problems(task.model_copy(update={"method": "qqr", "config": {}}))
+    assert "[local_privacy]: its devices do not train with DP-SGD" in trouble

@@ -293,7 +293,7 @@ def test_of_many_window_stores_the_oldest_keep_what_their_dearest_window_spent()
         grid = Window(length_s=2.0, stride_s=2.0 - number / 100)
         private = Account({"acc": Ledger({1: 0.25, 2: 0.5})}).tensors()
         account = account.after(f"store{number}", task(window=grid), private, noised=True)
-    assert account.rho_of_moment == pytest.approx(0.5 * 40 * 4)
+    assert account.of_stretch().rho == pytest.approx(0.5 * 40 * 4)
     assert account.stores["store0"] == StoreAccount(account.stores["store0"].account, 3.0, 2.0, ("toy",), ())
     assert dict(account.stores["store0"].account.ledgers["acc"].rho) == {}
     assert dict(account.stores["store39"].account.ledgers["acc"].rho) == {1: 0.25, 2: 0.5}

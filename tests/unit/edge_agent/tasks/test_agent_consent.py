@@ -14,7 +14,7 @@ from edge_agent.tasks.privacy_floors import Unprotected, require_protected
 from protocol.errors import Misconfigured, Refused
 from protocol.messages import Offer
 from protocol.tasks.announcement import TaskAnnouncement
-from protocol.tasks.folding import Privacy, SecureAggregation
+from protocol.tasks.folding import LocalPrivacy, Privacy, SecureAggregation
 from tests.support.agent.data import toy_task
 from tests.unit.edge_agent.messaging.test_agent_session import make
 
@@ -181,3 +181,30 @@ def test_a_task_whose_devices_no_longer_add_the_noise_is_weaker(tmp_path) -> Non
         record.require(a_task(table()))
     with pytest.raises(Unprotected, match="min_devices was 5 and is 6, so each device adds less noise"):
         record.require(shared(min_devices=6))
+
+
+async def test_the_devices_own_noise_is_a_part_of_what_was_consented_to(tmp_path) -> None:
+    local = LocalPrivacy(clip=1.0, noise_multiplier=2.0, max_epsilon=4.0)
+    agent = make(tmp_path)
+
+    async def announced(one: LocalPrivacy | None) -> str:
+        try:
+            await agent.work.act_on(TaskAnnouncement.of(toy_task(method="fedavg", local_privacy=one)))
+        except Refused as refused:
+            return refused.words
+        return ""
+
+    assert not await announced(local)
+    assert "its table [local_privacy] is gone" in await announced(None)
+    weaker = local.model_copy(update={"noise_multiplier": 1.5})
+    assert "local_privacy.noise_multiplier was 2.0 and is 1.5" in await announced(weaker)
+    assert "max_epsilon was 4.0 and is gone" in await announced(
+        local.model_copy(update={"max_epsilon": None})
+    )
+    assert not await announced(local.model_copy(update={"clip": 0.5}))
+    agent.close()
+
+
+def test_a_record_from_before_a_table_says_nothing_of_it(tmp_path) -> None:
+    (tmp_path / CONSENT_FILE).write_text('{"toy": {"privacy": null}}')
+    ConsentRecord(tmp_path / CONSENT_FILE).require(a_task(None))

@@ -15,7 +15,7 @@ from protocol.errors import Misconfigured, Reason, Refused
 from protocol.messages import State, decode, encode
 from protocol.tasks.announcement import TaskAnnouncement
 from protocol.tasks.features import FEATURES, needed
-from protocol.tasks.folding import AdaptiveClip, Aggregator, Privacy, Robust, SecureAggregation
+from protocol.tasks.folding import AdaptiveClip, Aggregator, LocalPrivacy, Privacy, Robust, SecureAggregation
 from protocol.tasks.kinds import KINDS
 from protocol.tasks.labelling import LabelRule
 from protocol.tasks.links import CodecName, Uplink
@@ -89,6 +89,7 @@ def test_every_feature_that_a_task_can_need_has_a_row_and_every_row_is_needed_by
         toy_task(
             privacy=Privacy(clip=1.0, noise_multiplier=1.0, adaptive_clip=AdaptiveClip(count_noise=1.0))
         ),
+        toy_task(local_privacy=LocalPrivacy(clip=1.0, noise_multiplier=1.0)),
         toy_task(secure_aggregation=SecureAggregation()),
         toy_task(secure_aggregation=SecureAggregation(), privacy=Privacy(clip=1.0, noise_multiplier=1.0)),
         *(toy_task(uplink=Uplink(codec=codec)) for codec in get_args(CodecName)),

@@ -3,16 +3,19 @@
 import numpy as np
 import pytest
 
+from lichen_lab.simulation.training.report import local_accounts
 from lichen_lab.simulation.training.runner import simulate
+from models.privacy.account import overlap, span_of
 from models.privacy.central_account import CentralAccount
 from models.privacy.clipping import norm_of
+from models.privacy.local.renyi import epsilon_within, sampled_gaussian
 from models.privacy.shared_noise import SharedNoise
 from models.tensors import flatten
 from protocol.errors import Misconfigured
 from protocol.frames.frame import decode_frame, encode_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, encode
-from protocol.tasks.folding import Privacy, SecureAggregation
+from protocol.tasks.folding import LocalPrivacy, Privacy, SecureAggregation
 from protocol.tasks.rounds import Rounds
 from tests.support.lab.simulated import task, windows
 
@@ -114,3 +117,34 @@ def test_noise_that_devices_share_is_drawn_as_their_sum() -> None:
     difference = values(history.state) - values(simulate(plain, DEVICES, None, 1, **options).state)
     # six devices add noise for three; what devices hold is rounded on its way down
     assert 0.5 < difference.std() / (2**0.5 * 0.01 / 6) < 3.0
+
+
+def locally(noise: float = 1.0, count: int = 3, **more: float):
+    local = LocalPrivacy.model_validate({"clip": 1.0, "noise_multiplier": noise, **more})
+    its = {"epochs": 1, "batch": 10, "lr": 0.1}
+    return task(method="fedavg", local_privacy=local, rounds=Rounds(count=count), config=its)
+
+
+def test_devices_train_with_noise_and_each_has_an_account() -> None:
+    history = simulate(locally(), DEVICES, windows(60, 99), 1)
+    accounts = local_accounts(history, 1e-5)
+    assert sorted(accounts) == sorted(DEVICES)
+    per_round = sampled_gaussian(1.0, 0.25, 4)
+    for account in accounts.values():
+        assert account["updates"] == 3
+        assert account["epsilon"] == pytest.approx(epsilon_within(3 * per_round, 1e-5))
+        assert account["epsilon_moment"] > 1.5 * account["epsilon"]
+    again = simulate(locally(), DEVICES, None, 1, workers=2)
+    assert local_accounts(again, 1e-5) == accounts
+    assert not np.array_equal(values(again.state), values(history.state)), "noise is no seed's"
+
+
+def test_a_device_takes_no_part_when_its_account_is_full_and_says_so() -> None:
+    moment = overlap(span_of(locally()), 0.5)
+    two = epsilon_within(2 * sampled_gaussian(1.0, 0.25, 4, moment), 1e-5)
+    history = simulate(locally(max_epsilon=two + 0.01), DEVICES, None, 1)
+    assert [len(record.accepted) for record in history.rounds] == [6, 6, 0]
+    assert "local_privacy.max_epsilon of the task" in history.rounds[2].refused["d0"]
+    both = locally(count=1).model_copy(update={"privacy": MILD})
+    [record] = simulate(both, DEVICES, None, 1).rounds
+    assert len(record.accepted) == 6, "clip and noise of the device go with those of the fleet"

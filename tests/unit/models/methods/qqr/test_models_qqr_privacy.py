@@ -12,12 +12,13 @@ from models.contract import ClientContext, Update
 from models.data.window_set import counts, select
 from models.methods.qqr import METHOD, QqrConfig
 from models.methods.qqr.client import QqrClient, make_client
-from models.methods.qqr.privacy import noised, sensitivity, system_noise
+from models.methods.qqr.privacy import noised, sensitivity
 from models.methods.qqr.prototyper import QqrPrototyper, bounded, class_means
 from models.methods.qqr.prototypes import values_name
 from models.methods.qqr.server import make_server
 from models.privacy import account as privacy
 from models.privacy.account import Account, epsilon_of, rho_of, rho_within
+from models.privacy.local.system_random import system_noise
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.tensors import decode, encode
 from tests.support.methods.qqr_cases import task, windows, without
