@@ -95,6 +95,22 @@ def report_of(attempt: Attempt, state: SecureState, asked: AbstractSet[str]) -> 
     )
 
 
+def given_up(state: SecureState, delivered: AbstractSet[str]) -> SecureState:
+    """How an attempt is shown that the round has left; the state itself if it had ended before.
+
+    Args:
+        state: as it was last.
+        delivered: devices whose updates are in the journal.
+    """
+    if state.phase in {SecurePhase.DONE, SecurePhase.FAILED}:
+        return state
+    came = DeviceSet(name for name in state.going if name in delivered)
+    stage = state.phase.value.replace("_", " ")
+    counts = f": {len(came)} of {len(state.going)} came" if state.phase is SecurePhase.MASKED else ""
+    why = f"the round gave the attempt up in stage {stage}{counts}"
+    return state.model_copy(update={"phase": SecurePhase.FAILED, "delivered": came, "why": why})
+
+
 def _lost(state: SecureState, asked: AbstractSet[str]) -> Iterator[LostDevices]:
     phase, failed = state.phase, state.phase is SecurePhase.FAILED
     if phase is not SecurePhase.KEYS:

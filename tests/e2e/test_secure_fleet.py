@@ -146,8 +146,8 @@ class TestAFailedAttempt:
         assert stages(fleet, 1).count("keys") >= 2
         first, *_, last = found["rounds"][0]["secure"]
         assert first["phase"] == "failed"
-        assert "the task adds" in first["why"]
-        assert [one["devices"] for one in first["lost"]][:1] == [["d1"]]
+        assert first["why"]
+        assert first["lost"][-1]["devices"] == ["d1"]
         assert (last["phase"], last["lost"]) == ("done", [])
         assert stages(fleet, 1)[-1] == "done"
 

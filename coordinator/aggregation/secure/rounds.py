@@ -16,6 +16,7 @@ from coordinator.aggregation.fold import UnusableUpdates
 from coordinator.aggregation.secure.attempt_file import AttemptFile
 from coordinator.aggregation.secure.opening import SumOpener
 from coordinator.aggregation.secure.reports import SecureReports
+from coordinator.round_machine.device_sets import NONE, DeviceSet
 from coordinator.round_machine.events import RoundPhase, RoundState
 from coordinator.secure_aggregation.book import AttemptBook
 from coordinator.secure_aggregation.events import (
@@ -35,7 +36,7 @@ from coordinator.secure_aggregation.events import (
     StageTick,
     SumSpoilt,
 )
-from coordinator.secure_aggregation.report import report_of
+from coordinator.secure_aggregation.report import given_up, report_of
 from coordinator.secure_aggregation.table import apply
 from coordinator.secure_aggregation.words import words_of
 from coordinator.storage.update_journal import AcceptedUpdate
@@ -109,6 +110,7 @@ class SecureRounds:
         self._attempt: Attempt | None = None
         self._state, self._book = SecureState(), AttemptBook(self._placeholder())
         self._rules = SecureRules(self.options, b"")
+        self._asked: DeviceSet = NONE
         self._lock = asyncio.Lock()
         self._loaded = asyncio.Event()
 
@@ -253,6 +255,8 @@ class SecureRounds:
                     await self._apply(StageTick())
             return
         async with self._lock:
+            self._state = given_up(self._state, rounds.delivered)
+            await self._report()
             self._begin(wanted, rounds)
             await self._report()
         if old := tuple(rounds.delivered.unsorted()):
@@ -262,7 +266,7 @@ class SecureRounds:
     def _begin(self, attempt: Attempt, rounds: RoundState) -> None:
         now = self.now()
         left = max(0.0, (rounds.until or now) - now)
-        self._attempt = attempt
+        self._attempt, self._asked = attempt, rounds.selected
         self._rules = self._rules_of(attempt, left)
         self._book = AttemptBook(attempt, self.authority)
         self._state = SecureState(expected=len(rounds.selected), closes=now + _KEYS_SHARE * left)
@@ -288,7 +292,7 @@ class SecureRounds:
         """Tell people how the attempt stands; a disk that is full delays nothing."""
         if self.reports is None or self._attempt is None:
             return
-        report = report_of(self._attempt, self._state, self.rounds().selected)
+        report = report_of(self._attempt, self._state, self._asked or self._state.joined)
         try:
             await asyncio.to_thread(self.reports.write, self._attempt.round, report, self.clock.wall())
         except LichenError as error:
@@ -329,7 +333,9 @@ class SecureRounds:
         if found := self.file.read():
             rules, self._state, self._book = found
             self._rules = replace(rules, noise=self.noise)
-            self._attempt = self._book.attempt
+            self._attempt, now = self._book.attempt, self.rounds()
+            if (now.round, now.attempt) == (self._attempt.round, self._attempt.attempt):
+                self._asked = now.selected
 
 
 def _unusable(entries: Sequence[AcceptedUpdate], why: str) -> UnusableUpdates:

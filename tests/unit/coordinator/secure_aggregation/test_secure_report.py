@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from coordinator.aggregation.secure.reports import SecureReports, newest_words, reports_of
+from coordinator.round_machine.device_sets import DeviceSet
 from coordinator.secure_aggregation.events import SecurePhase
 from coordinator.secure_aggregation.report import NAMED, SecureReport, report_of
 from coordinator.storage import schema
@@ -112,3 +113,21 @@ async def test_the_service_reports_each_stage(tmp_path: Path, store: Database) -
     seen.append(reports_of(store, [1])[1][-1].phase)
     assert list(dict.fromkeys(seen)) == ["keys", "shares", "masked_updates", "unmask", "done"]
     assert newest_words(store, 1).startswith("attempt 1, stage done: 4 devices with keys")
+
+
+async def test_an_attempt_that_the_round_has_left_says_so_and_names_who_was_missing(
+    tmp_path: Path, store: Database
+) -> None:
+    world = SecureWorld(tmp_path, reports=SecureReports(store))
+    world.start()
+    await world.until(lambda: len(world.entries) == 4)
+    delivered = DeviceSet(["d0", "d1", "d2"])  # the fourth comes too late for the journal
+    world.rounds = world.rounds.model_copy(update={"attempt": 2, "salt": "ef" * 16, "delivered": delivered})
+    await world.until(lambda: len(reports_of(store, [1])[1]) == 2)
+    await world.close()
+    first, second = reports_of(store, [1])[1]
+    assert first.phase == "failed"
+    assert first.why == "the round gave the attempt up in stage masked updates: 3 of 4 came"
+    assert [(one.stage, one.devices) for one in first.lost] == [("masked updates", ("d3",))]
+    assert second.attempt == 2
+    assert second.phase == "keys"
