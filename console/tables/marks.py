@@ -24,7 +24,7 @@ def rounds(store: Database, settings: CoordinatorSettings) -> object:
     order = (table.c.round.desc(), table.c.attempt.desc())
     newest = sa.select(table.c.round, table.c.attempt, table.c.closed_wall).order_by(*order).limit(1)
     last = sa.select(sa.func.max(events.c.seq).label("seq"))
-    stages = sa.select(sa.func.max(secure.c.wall).label("wall"), sa.func.count().label("count"))
+    stages = sa.select(sa.func.max(secure.c.wall).label("wall"), sa.func.sum(secure.c.attempt).label("n"))
     return store.rows(last), store.rows(newest), store.rows(stages)
 
 

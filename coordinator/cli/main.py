@@ -271,6 +271,9 @@ def _print(found: dict[str, Any]) -> None:
         console.print(f"best: {BestVersion(**found['best']).words}", markup=False)
     if found["versions"] and (private := found["versions"][-1]["privacy"]) is not None:
         console.print(f"privacy: {private['words']}", soft_wrap=True, markup=False, highlight=False)
+    if found["rounds"] and (secure := found["rounds"][-1]["secure"]):
+        words = f"secure aggregation: {secure[-1]['words']}"
+        console.print(words, soft_wrap=True, markup=False, highlight=False)
     if found["salvaged"]:
         console.print(f"salvaged: {found['salvaged']}", soft_wrap=True, markup=False)
     console.print(rounds_table(found))

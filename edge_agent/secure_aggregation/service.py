@@ -110,9 +110,9 @@ class MaskingService(StatusPart):
         if attempt is None and not self.refused:
             return {}
         words = "none" if attempt is None else f"{attempt.words}: {self._state.phase.value}"
-        return {
-            "secure_round": {"stage": words, "neighbours": len(self._state.keys), "refused": self.refused}
-        }
+        told = {"stage": words, "neighbours": len(self._state.keys), "refused": self.refused}
+        noisy = {"sums_with_noise": dict(self._state.releases)} if self._state.releases else {}
+        return {"secure_round": told | noisy}
 
     def waits(self) -> Iterator[Wait]:
         """The wait for the coordinator's answer."""

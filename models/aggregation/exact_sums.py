@@ -22,7 +22,7 @@ FRACTION_BITS: Final = 24
 MAX_ABS: Final = 1024.0
 """Default bound of a value; then a round's weights may sum to ``2**28``."""
 _BLOCK: Final = 1 << 16
-_HEADROOM_BITS: Final = 62
+HEADROOM_BITS: Final = 62
 IntArray = NDArray[np.int64]
 
 
@@ -74,7 +74,7 @@ class FixedPointSum:
         self._max_abs = float(max_abs)
         self._ignores = False
         self._divisor: float | None = None
-        self.max_weight = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
+        self.max_weight = int(2 ** (HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
         """Maximum sum of the weights of a tensor."""
 
     @property
@@ -226,7 +226,7 @@ class RowSum:
         """Number of updates with the row."""
         self._max_abs = float(max_abs)
         self._ignores = False
-        self._max_count = int(2 ** (_HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
+        self._max_count = int(2 ** (HEADROOM_BITS - FRACTION_BITS) / max(self._max_abs, 1.0))
 
     def add(self, name: str, index_R: IntArray, values_RD: FloatArray) -> None:
         """Add rows.

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Self
 
+from models.aggregation.exact_sums import FRACTION_BITS, HEADROOM_BITS
 from models.privacy.clipping import TOLERANCE
 from models.privacy.discrete_gaussian import MAX_SIGMA
 from protocol.secure_aggregation.ring import top_of
@@ -90,9 +91,14 @@ class SharedNoise:
         return devices * self.level + math.ceil(TAIL * math.sqrt(devices) * self.sigma)
 
     @property
+    def _top(self) -> int:
+        """The largest magnitude that ring and fold hold, in steps."""
+        return min(top_of(self.ring_bits), 1 << (HEADROOM_BITS - FRACTION_BITS + self.fraction_bits))
+
+    @property
     def capacity(self) -> int:
         """How many devices' numbers, with noise, can be added without leaving the ring."""
-        low, high, top = 0, _MOST_DEVICES + 1, top_of(self.ring_bits)
+        low, high, top = 0, _MOST_DEVICES + 1, self._top
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.reach(middle) <= top else (low, middle)
@@ -100,7 +106,7 @@ class SharedNoise:
 
     def room_trouble(self, devices: int) -> str:
         """Why so many devices do not fit the ring, in words; empty if they do."""
-        if self.reach(devices) <= top_of(self.ring_bits):
+        if self.reach(devices) <= self._top:
             return ""
         return (
             f"a sum over {devices} devices with their noise can wrap around in ring_bits = {self.ring_bits}: "

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from coordinator.aggregation.secure.reports import SecureReports
 from coordinator.cli.main import app as coordinator
 from coordinator.cli.round import app as rounds
+from coordinator.round_machine.events import RoundPhase
 from coordinator.secure_aggregation.report import LostDevices, SecureReport
 from tests.support.console.history import History, settings_in
 from tests.support.console.serving import served
@@ -78,10 +79,12 @@ def test_console_says_what_the_commands_say(tmp_path: Path) -> None:
         history.makes(0)
         history.plays(1, ["a", "b"])
         SecureReports(history.store).write(1, FAILED, history.wall())
+        history.stands(RoundPhase.COLLECTING, 1, 0, selected=("a", "b"), until=history.wall() + 60)
     file = tmp_path / "coordinator.toml"
     file.write_text(f'fleet = "test"\nstate_dir = "{settings.state_dir}"\ntask = "task.toml"\n')
     explained = CliRunner().invoke(rounds, ["explain", "--config", str(file)]).stdout
     assert f"secure aggregation: {FAILED.words}" in explained
     assert "  lost at unmask: a, b (did not answer in time)" in explained
-    status = CliRunner().invoke(coordinator, ["status", "--config", str(file)]).stdout
-    assert "coordinator: " in status
+    for command in ("status", "history"):
+        said = CliRunner().invoke(coordinator, [command, "--config", str(file)]).stdout
+        assert f"secure aggregation: {FAILED.words}" in said, command

@@ -100,6 +100,11 @@ def test_there_is_room_for_a_sum_and_its_noise(bits: int) -> None:
     assert f"there is room for {most} " in shares.room_trouble(most + 1)
 
 
+def test_the_fold_s_whole_numbers_have_room_for_the_noise_of_the_widest_ring() -> None:
+    wide = noise_of({"clip": 1e4, "noise_multiplier": 1e4}, ring_bits=64, fraction_bits=2)
+    assert wide.reach(wide.capacity) << (24 - 2) <= 2**62 < wide.reach(wide.capacity + 1) << (24 - 2)
+
+
 def test_a_share_below_the_ring_s_steps_is_refused_in_words() -> None:
     assert not noise_of().trouble
     assert "is 2 steps; it must be from 4" in noise_of({"clip": 0.03}, fraction_bits=6).trouble
