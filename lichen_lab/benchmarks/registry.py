@@ -72,7 +72,7 @@ WORDS: Final = {
     "norms": "How far apart the updates of honest, uneven devices lie.",
     "observer": "Memory of an agent that only observes and infers, without torch.",
     "peers": "lichen and Flower on the same fleet, model, data and rounds: CPU, bytes, memory, time.",
-    "privacy": "What protection costs: accuracy against epsilon, with clipping and noise of the product.",
+    "privacy": "What protection costs in accuracy, and what attacks find with it and without.",
     "qqr": "The study of QQR: missing and noisy modalities, bytes, dead sensors, new classes; paired seeds.",
     "quality": "What the quality indicator finds of injected faults on real streams, and its false alarms.",
     "scale": "What an update costs in rounds of 100 to 10,000 devices; a start with 100,000 known.",

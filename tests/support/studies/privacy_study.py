@@ -12,7 +12,10 @@ def made_up(one: PrivacyRun) -> PrivacyOutcome:
     rng = np.random.default_rng(int(one.key(), 16) % 2**32)
     epsilon = 8.0 / one.setting.noise_multiplier if one.setting.noise_multiplier else None
     accuracy = float(rng.uniform(60, 80))
-    return PrivacyOutcome(accuracy, accuracy - 3, epsilon, epsilon, 420, 3862, 0.5, 84.0, seconds=1.0)
+    attack = {"bound": float(rng.uniform(0, 4)), "bound_if_normal": float(rng.uniform(0, 4))}
+    return PrivacyOutcome(
+        accuracy, accuracy - 3, epsilon, epsilon, 420, 3862, 0.5, 84.0, attack=attack, seconds=1.0
+    )
 
 
 def fleet(devices: int = 8) -> PrivacyFleet:

@@ -1,8 +1,7 @@
-"""The run of each method of the study, by name: the product's rounds under a table. Imports torch."""
+"""A run of FedAvg: the product's rounds under a table. Imports torch."""
 
 import math
 import time
-from typing import Final
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.privacy.fleets import PrivacyFleet
@@ -77,6 +76,3 @@ def train(fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say) ->
         refused=sum(len(record.refused) for record in history.rounds),
         seconds=time.process_time() - began,
     )
-
-
-RUNS: Final = {FEDAVG: train}

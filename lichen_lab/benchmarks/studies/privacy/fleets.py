@@ -6,18 +6,23 @@ from typing import Final
 
 import numpy as np
 
-from lichen_lab.benchmarks.studies.privacy.settings import DATASETS, Shards
+from lichen_lab.benchmarks.studies.privacy.settings import CANARIES, DATASETS, Shards
+from lichen_lab.simulation.data.access.split import complete
 from lichen_lab.simulation.data.dataset_tasks import study
 from models.contract import WindowSet
-from models.data.window_set import check, select
+from models.data.window_set import check, empty, select
 from protocol.errors import Misconfigured
-from protocol.tasks.task import Task
+from protocol.tasks.network import LINEAR, Network
+from protocol.tasks.task import Modality, Task
 
 _DEALT: Final = 501
 _HELD: Final = 502
 _HELD_PEOPLE: Final = 5
 _SMALL: Final = 6
 """Windows of a device in a small run."""
+_CLASSES: Final = ("a", "b", "c", "d")
+_FEW: Final = 64
+"""Canaries of a small run."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ def fleet(
     """
     if name not in DATASETS:
         raise Misconfigured(f"no fleet {name!r}; there are {', '.join(DATASETS)}")
+    if name == CANARIES:
+        return canaries(_FEW if small else conditions.shards)
     chosen = study(name)
     task, part = chosen.task(), chosen.load("train", seed)
     train, person_B = check(part.windows, task, name), np.asarray(part.person_B)
@@ -62,3 +69,13 @@ def fleet(
         for number, at in enumerate(np.array_split(order, conditions.shards)):
             devices[f"p{person:02}-{number:02}"] = select(train, np.sort(at[:_SMALL] if small else at))
     return PrivacyFleet(task, devices, select(test, np.arange(0, len(test), 20)) if small else test)
+
+
+def canaries(count: int) -> PrivacyFleet:
+    """Devices for updates that are made up, and a linear network with a value for each of them."""
+    features = -(-count // len(_CLASSES))
+    vector = Modality(name="vector", kind="vector", channels=features, rate_hz=1.0)
+    network = Network(kind=LINEAR, feature_dim=features)
+    task = Task(name=CANARIES, labels=_CLASSES, modalities=(vector,), network=network)
+    window = complete({"vector": np.zeros((1, features, 1), np.float32)}, np.zeros(1, np.int64))
+    return PrivacyFleet(task, {f"canary{n:05}": window for n in range(count)}, empty(task))

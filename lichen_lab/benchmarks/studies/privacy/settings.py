@@ -8,14 +8,19 @@ from lichen_lab.benchmarks.study import run_spec
 
 UCI_HAR: Final = "uci-har"
 SPAR: Final = "spar"
-DATASETS: Final[Mapping[str, str]] = {UCI_HAR: "UCI-HAR", SPAR: "SPAR"}
+CANARIES: Final = "canaries"
+DATASETS: Final[Mapping[str, str]] = {UCI_HAR: "UCI-HAR", SPAR: "SPAR", CANARIES: "made-up updates"}
 """Name of a fleet -> the data set's title."""
 FEDAVG: Final = "fedavg"
+CANARY: Final = "canary"
 
 
 @dataclass(frozen=True)
 class Shards:
-    """How people become devices: each person's windows are dealt to ``shards`` devices at random."""
+    """How people become devices: each person's windows are dealt to ``shards`` devices at random.
+
+    Without people (``canaries``) it is the number of devices.
+    """
 
     shards: int = 20
 
@@ -26,13 +31,14 @@ class PrivacySetting:
 
     Attributes:
         rounds: of the fleet.
-        rate: share of the devices that take part in a round; by chance, each by itself.
+        rate: share of the devices that take part in a round; by chance, each by itself. For canaries 1 is
+            without sampling.
         noise_multiplier: of ``[privacy]``; 0: no table, so neither noise nor clip.
         clip: of ``[privacy]``.
         delta: of ``[privacy]``.
         width: of the encoders, which have two convolutions.
         features: of each encoder, and of the head's inner layer.
-        config: options of the method, as in a task's ``config`` table.
+        config: options of the method, as in a task's ``config`` table; or of the attack.
     """
 
     rounds: int = 60
@@ -47,7 +53,7 @@ class PrivacySetting:
 
 @dataclass(frozen=True)
 class PrivacyRun(run_spec.RunSpec[PrivacySetting, Shards]):
-    """A run; ``fleet`` is a name of ``fleets``, ``method`` one of ``federation``."""
+    """A run; ``fleet`` is a name of ``fleets``, ``method`` one of ``methods``."""
 
     setting: PrivacySetting = PrivacySetting()
     conditions: Shards = Shards()
@@ -72,7 +78,7 @@ class PrivacyOutcome(run_spec.RunOutcome):
     """Outcome of a run; its seconds are CPU seconds.
 
     Attributes:
-        accuracy: of the last version on people whom no device met, in %.
+        accuracy: of the last version on people whom no device met, in %; None if none was evaluated.
         macro_f1: mean F1 over the classes, in %.
         epsilon: of the account, with the help of chance; None without protection.
         epsilon_of_seen: the same against those who see who was asked.
@@ -81,14 +87,16 @@ class PrivacyOutcome(run_spec.RunOutcome):
         noise_share: norm of the noise of a round's mean, relative to the clip; 0 without protection.
         taken: mean number of devices in a round.
         refused: number of refused updates and of devices without an update.
+        attack: figure -> value, of an attack.
     """
 
-    accuracy: float
-    macro_f1: float
-    epsilon: float | None
-    epsilon_of_seen: float | None
-    devices: int
-    parameters: int
+    accuracy: float | None = None
+    macro_f1: float | None = None
+    epsilon: float | None = None
+    epsilon_of_seen: float | None = None
+    devices: int = 0
+    parameters: int = 0
     noise_share: float = 0.0
     taken: float = 0.0
     refused: int = 0
+    attack: dict[str, float] = field(default_factory=dict)

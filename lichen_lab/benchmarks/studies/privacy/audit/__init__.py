@@ -1,0 +1,1 @@
+"""Attacks that check what ``[privacy]`` claims, and show what updates tell without it."""

@@ -1,0 +1,15 @@
+"""The run of each method of the study, by name. Imports torch."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from lichen_lab.benchmarks.studies.privacy import federation
+from lichen_lab.benchmarks.studies.privacy.audit import canaries
+from lichen_lab.benchmarks.studies.privacy.fleets import PrivacyFleet
+from lichen_lab.benchmarks.studies.privacy.settings import CANARY, FEDAVG, PrivacyOutcome, PrivacySetting
+from lichen_lab.benchmarks.study.run_spec import Run
+
+RUNS: Final[Mapping[str, Run[PrivacyFleet, PrivacySetting, PrivacyOutcome]]] = {
+    FEDAVG: federation.train,
+    CANARY: canaries.audit,
+}
