@@ -21,7 +21,11 @@ from coordinator.selection.poisson import policy_of
 from coordinator.selection.policies import SelectionInput
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.privacy.audit.bounds import bound_of, epsilon_if_normal
-from lichen_lab.benchmarks.studies.privacy.audit.coordinator_side import CoordinatorSide, Received, framed
+from lichen_lab.benchmarks.studies.privacy.audit.coordinator_side import (
+    CheckedUpdate,
+    CoordinatorSide,
+    framed,
+)
 from lichen_lab.benchmarks.studies.privacy.fleets import PrivacyFleet
 from lichen_lab.benchmarks.studies.privacy.settings import FEDAVG, PrivacyOutcome, PrivacySetting
 from models import registry
@@ -109,7 +113,7 @@ class CanaryFleet:
     def _checked(self) -> Privacy | None:
         return self.privacy if self.coordinator_checks else None
 
-    def _delivered(self, place: int, round_: int) -> Received | None:
+    def _delivered(self, place: int, round_: int) -> CheckedUpdate | None:
         """A canary's update, through the device's code and the checks on arrival; None: refused."""
         task = self.task if self.device_clips else self.task.model_copy(update={"privacy": None})
         tensors = {name: np.zeros_like(tensor) for name, tensor in flatten(self._coordinator.state).items()}

@@ -21,7 +21,7 @@ _BASE = "0" * 64
 
 
 @dataclass(frozen=True)
-class Received:
+class CheckedUpdate:
     """An update that passed the checks (:class:`coordinator.aggregation.fold.RoundUpdate`)."""
 
     header: UpdateHeader
@@ -66,7 +66,7 @@ class CoordinatorSide:
         """The same from another version."""
         return replace(self, state=state)
 
-    def received(self, device: str, frame: bytes, privacy: Privacy | None) -> Received:
+    def received(self, device: str, frame: bytes, privacy: Privacy | None) -> CheckedUpdate:
         """An update after the checks on arrival; of its norm, by ``privacy``.
 
         Raises:
@@ -76,10 +76,14 @@ class CoordinatorSide:
         check_header(self.task, device, update.header)
         self.server.check(self.task, self.state, update)
         check_clipped(privacy, update)
-        return Received(update.header, frame, digest(frame))
+        return CheckedUpdate(update.header, frame, digest(frame))
 
     def folded(
-        self, round_: int, received: Sequence[Received], noise: RoundNoise | None, privacy: Privacy | None
+        self,
+        round_: int,
+        received: Sequence[CheckedUpdate],
+        noise: RoundNoise | None,
+        privacy: Privacy | None,
     ) -> Blobs:
         """The next version; the fold checks norms by ``privacy``.
 
@@ -93,7 +97,7 @@ class CoordinatorSide:
 
 
 def framed(task: Task, device: str, round_: int, windows: WindowSet, result: LocalResult) -> bytes:
-    """The frame of a device's result, clipped where the task has the table, and quantized without error carry.
+    """The frame of a device's result, clipped if the task has the table, and quantized without error carry.
 
     Raises:
         Refused: a value is not finite.
