@@ -174,6 +174,8 @@ class CurrentTask(StatusPart):
         if words != self.spent:
             self.spent = words
             self.changed.set()
+            if words:
+                _log.warning("privacy_spent", why=words)
 
     def close(self) -> None:
         """Close the workspace, after all services have ended."""

@@ -163,6 +163,9 @@ def _header(
 ) -> UpdateHeader:
     device, modalities = who
     told = registry.method(task.method).kind.told(material, task, modalities)
+    quality = dict(told.quality)
+    if task.local_privacy is not None:  # it is measured on what windows hold, and has no noise
+        quality = dict.fromkeys(quality, 1.0)
     return UpdateHeader(
         task=task.name,
         method=task.method,
@@ -173,7 +176,7 @@ def _header(
         samples=told.samples,
         counts=dict(told.counts),
         missing=dict(told.missing),
-        quality=dict(told.quality),
+        quality=quality,
         # an absurd loss may overflow where no tensor does
         metrics={name: value for name, value in result.metrics.items() if np.isfinite(value)},
         extra=result.extra,

@@ -62,7 +62,8 @@ def _local(accounts: Mapping[str, Mapping[str, float]]) -> str:
     ranges = []
     for key, unit in (("epsilon", "one window"), ("epsilon_moment", "one moment")):
         found = sorted(one[key] for one in accounts.values())
-        ranges.append(f"{found[0]:.3g} to {found[-1]:.3g} for {unit}")
+        low, high = f"{found[0]:.3g}", f"{found[-1]:.3g}"
+        ranges.append(f"{low if low == high else f'{low} to {high}'} for {unit}")
     delta = next(iter(accounts.values()))["delta"]
     return (
         f"local privacy of {len(accounts)} devices: epsilon {', '.join(ranges)} of a device, at "

@@ -76,7 +76,7 @@ def promise_words(task: Task, local: LocalPrivacy, plan: TrainingPlan, windows: 
     )
     if local.max_epsilon is not None and moment > local.max_epsilon:
         fitting = _fitting(per_round[1], local.max_epsilon, local.delta, rounds)
-        words += f"; max_epsilon = {local.max_epsilon:g} ends its part after {fitting} rounds"
+        words += f"; max_epsilon = {local.max_epsilon:g} ends its part after {fitting} of them"
     return words
 
 

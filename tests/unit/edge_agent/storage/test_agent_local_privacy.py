@@ -118,6 +118,7 @@ async def test_rounds_of_all_tasks_are_charged_to_one_store_and_then_the_device_
         assert header.metrics["epsilon"] == pytest.approx(epsilon(2), rel=1e-6)
         assert header.metrics["epsilon_moment"] == pytest.approx(epsilon(2, TOGETHER), rel=1e-6)
         assert not {"loss", "accuracy"} & set(header.metrics)
+        assert set(header.quality.values()) == {1.0}, "measured on what windows hold"
     renamed = task("another")
     async with device(tmp_path, renamed, learn=limit) as (learner, cloud, spent):
         assert learner.storage.privacy.words is not None
