@@ -98,6 +98,12 @@ OnCluster = Annotated[
 ]
 OfSecure = Annotated[bool, typer.Option("--secure", help="With --faults: the rounds are secure.")]
 OfPrivate = Annotated[bool, typer.Option("--private", help="With --faults: the task has a table [privacy].")]
+OfTables = Annotated[
+    bool,
+    typer.Option(
+        "--secure-tables", help="With --faults: the two state tables of secure rounds, without daemons."
+    ),
+]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, help="With --faults: number of worlds.")]
 Workers = Annotated[
     int | None,
@@ -193,6 +199,7 @@ def simulate(
     cluster: OnCluster = False,
     secure: OfSecure = False,
     private: OfPrivate = False,
+    secure_tables: OfTables = False,
     seeds: Seeds = 100,
     trace: Trace = False,
 ) -> None:
@@ -229,7 +236,7 @@ def simulate(
     if faults:
         from lichen_lab.simulation.deterministic import cli  # noqa: PLC0415 - the help is shown without it
 
-        kind = world_kind(cluster=cluster, secure=secure, private=private)
+        kind = world_kind(cluster=cluster, secure=secure, private=private, secure_tables=secure_tables)
         as_json = shape is Format.JSON
         cli.faults(seeds=seeds, seed=seed, workers=workers or 1, as_json=as_json, trace=trace, kind=kind)
         return

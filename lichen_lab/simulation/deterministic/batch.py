@@ -15,6 +15,7 @@ from lichen_lab.simulation.deterministic.outcome import JournalBytes, WorldOutco
 from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure
 from lichen_lab.simulation.deterministic.scenario.scenario import draw
 from lichen_lab.simulation.deterministic.world import run_seed
+from lichen_lab.simulation.secure_rounds.worlds import run_tables
 
 _CHUNK: Final = 8
 _KEPT: Final = 100
@@ -87,12 +88,7 @@ class Summary:
 
 def replay(outcome: WorldOutcome) -> str:
     """The command that runs a seed again."""
-    scenario, kind = outcome.scenario, WorldKind.PLAIN
-    if scenario.leads:
-        kind = WorldKind.CLUSTER
-    elif scenario.protection is not None:
-        kind = WorldKind.PRIVATE if scenario.protection.secure is None else WorldKind.SECURE
-    option = "" if kind is WorldKind.PLAIN else f"--{kind.value} "
+    option = "" if outcome.kind == WorldKind.PLAIN else f"--{outcome.kind.replace('_', '-')} "
     return f"lichen simulate --faults {option}--seed {outcome.seed} --trace"
 
 
@@ -103,6 +99,7 @@ class WorldKind(StrEnum):
     CLUSTER = "cluster"  # the coordinator is several processes
     SECURE = "secure"  # rounds are secure
     PRIVATE = "private"  # the task has a table [privacy]
+    TABLES = "secure_tables"  # the state tables of secure rounds, without daemons
 
 
 _DRAWS: Final = {
@@ -115,7 +112,11 @@ _DRAWS: Final = {
 
 def run_kind(kind: WorldKind, seed: int, *, trace: Callable[[str], None] | None = None) -> WorldOutcome:
     """Run a seed of a kind; see :func:`run_seed`."""
-    return run_seed(seed, trace=trace, scenario=_DRAWS[kind](seed))
+    if kind is WorldKind.TABLES:
+        return run_tables(seed, trace=trace)
+    outcome = run_seed(seed, trace=trace, scenario=_DRAWS[kind](seed))
+    outcome.kind = kind.value
+    return outcome
 
 
 def live_through(

@@ -39,6 +39,8 @@ class WorldOutcome:
 
     seed: int
     scenario: Scenario
+    kind: str = "plain"
+    """Of :class:`lichen_lab.simulation.deterministic.batch.WorldKind`."""
     violation: str = ""
     """The broken promise, and when; empty if none was."""
     steps: int = 0

@@ -43,11 +43,6 @@ def violations(attempts: Iterable[PlayedAttempt]) -> list[str]:
 def _wrongly_masked(played: PlayedAttempt) -> Iterator[str]:
     """Vectors that do not have exactly the agreed masks."""
     attempt = played.coordinator.attempt
-    keys = {
-        sender: message.keys
-        for sender, _, message in played.transcript.sent
-        if isinstance(message, KeysAnnounced)
-    }
     partners = {
         receiver: set(message.sealed)
         for _, receiver, message in played.transcript.sent
@@ -57,8 +52,8 @@ def _wrongly_masked(played: PlayedAttempt) -> Iterator[str]:
         if not isinstance(message, MaskedUpdate):
             continue
         device = played.devices[sender]
-        secrets = device.state.secrets
-        if secrets is None:
+        secrets, keys = device.state.secrets, device.state.keys
+        if secrets is None or device.state.attempt != attempt:
             continue
         total_N = device.vector_N.copy()
         add_mask(total_N, own_mask_key(attempt, sender, secrets.seed))

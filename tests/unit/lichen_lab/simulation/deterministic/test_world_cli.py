@@ -76,9 +76,22 @@ def test_world_cli_takes_one_kind_of_worlds(capsys) -> None:
 
 
 def test_world_cli_names_the_kind_of_a_world_to_be_run_again() -> None:
-    for kind in ("secure", "private", "cluster"):
-        scenario = batch._DRAWS[batch.WorldKind(kind)](4)
-        assert f"--faults --{kind} --seed 4 " in batch.replay(WorldOutcome(4, scenario))
+    for kind, option in (
+        ("secure", "--secure"),
+        ("private", "--private"),
+        ("secure_tables", "--secure-tables"),
+    ):
+        outcome = WorldOutcome(4, world.draw(4), kind)
+        assert f"--faults {option} --seed 4 " in batch.replay(outcome)
+
+
+def test_world_cli_runs_the_tables_of_secure_rounds_alone(capsys) -> None:
+    code, out, _ = simulate(capsys, "--secure-tables", "--seeds", "5")
+    assert code == 0
+    assert "sum opened" in out
+    code, out, _ = simulate(capsys, "--secure-tables", "--seed", "3", "--trace")
+    assert code == 0
+    assert "KeysAnnounced" in out
 
 
 def test_world_cli_without_faults_still_asks_for_data(capsys) -> None:
