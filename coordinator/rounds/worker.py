@@ -48,7 +48,7 @@ from coordinator.workers.jobs import ExportLineage, Jobs
 from models.contract import Blobs, Server
 from models.privacy.adaptive_clip import WITHIN, next_clip
 from models.privacy.noisy_fold import RoundNoise
-from protocol.errors import LichenError, Misconfigured, Transient
+from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
 from runtime.clock import Clock
 from runtime.process.worker import WorkerFailed
 
@@ -188,8 +188,14 @@ class RoundWorker:
         return ended
 
     async def _made(
-        self, version: int, made: FoldResult, devices: tuple[str, ...], step: Mapping[str, float] = NO_STEP
+        self,
+        version: int,
+        made: FoldResult,
+        devices: tuple[str, ...],
+        step: Mapping[str, float] = NO_STEP,
+        uncounted: Sequence[AcceptedUpdate] = (),
     ) -> None:
+        """Publish a version and record it; ``uncounted``: updates of its round whose sum stayed closed."""
         parent = self.driver.state.manifest or None
         try:
             digest, _ = await asyncio.to_thread(self.registry.publish, version, made.state, parent)
@@ -198,6 +204,7 @@ class RoundWorker:
         traffic, wall = self.traffic.totals(), self.clock.wall()
         told = await asyncio.to_thread(self._reported, version, devices)
         account, ended = await asyncio.to_thread(account_of, self.driver.task, version, made.clip), ""
+        closed = Refused(Reason.WRONG_ROUND, f"the sum of round {version} stays closed, and no update counts")
         if not self.driver.rules.evaluate:  # else its evaluation decides
             told = {**step, **told}
             ended = await asyncio.to_thread(self._why_end, version, told)
@@ -209,8 +216,12 @@ class RoundWorker:
                 self.accounts.write(version, account)
             if made.weighed is not None:
                 self.weighings.write(version, made.weighed)
+            for one in uncounted:
+                self.journal.mark_lost(version, one.device, closed, wall)
 
         await self.driver.post(VersionMade(version=version, manifest=digest, ended=ended), record)
+        for one in uncounted:
+            self.receipts.send_refused(one.device, version, one.digest, closed)
         self._measures.clear()
         await asyncio.to_thread(self._tidy, version)
 
@@ -247,7 +258,7 @@ class RoundWorker:
             made = replace(made, clip=await asyncio.to_thread(self._next_clip, round_, noise, entries))
         step = await asyncio.to_thread(early_end.step, task, state, made.state)
         folded = self.tracing.wall()
-        await self._made(round_, made, devices, step)
+        await self._made(round_, made, devices, step, () if devices or self.secure is None else entries)
         self.tracing.step("version", folded)
         await self.tracing.closed(began, len(entries))
 

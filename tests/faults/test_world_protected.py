@@ -21,10 +21,9 @@ from coordinator.aggregation.secure.rounds import SecureRounds
 from coordinator.privacy.account_store import AccountStore
 from coordinator.privacy.noise_secret import NoiseSecret
 from coordinator.secure_aggregation.book import AttemptBook
+from coordinator.storage.update_journal import Journal
 from edge_agent.secure_aggregation import transitions
-from edge_agent.secure_aggregation.events import MaskingState, SurvivorsCame, Tell
-from edge_agent.secure_aggregation.masking import masked_vector
-from edge_agent.secure_aggregation.table import TABLE
+from edge_agent.secure_aggregation.events import SurvivorsCame
 from lichen_lab.simulation.deterministic.outcome import WorldOutcome
 from lichen_lab.simulation.deterministic.protected import fleet
 from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure
@@ -32,51 +31,14 @@ from lichen_lab.simulation.deterministic.protected.secure_truth import SecureTru
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from lichen_lab.simulation.deterministic.world import run_seed
 from models.privacy.noisy_fold import RoundNoise
-from protocol.secure_aggregation.masks import add_mask
-from protocol.secure_aggregation.messages import Revealed
 from protocol.secure_aggregation.ring import packed
+from tests.support.secure.mutations import both_shares, keys_of_the_first_attempt, no_own_mask, use_handler
 
 pytestmark = pytest.mark.long
 
 SEEDS = 12
 Patch = Callable[[pytest.MonkeyPatch], None]
 Draw = Callable[[int], Scenario]
-
-
-def _use(patch: pytest.MonkeyPatch, name: str, handler: Callable[..., Any]) -> None:
-    """Take another handler for some events of a device's machine."""
-    for row in TABLE.rows.values():
-        if row.handler is getattr(transitions, name):
-            patch.setattr(row, "handler", handler)
-
-
-def keys_of_the_first_attempt(patch: pytest.MonkeyPatch) -> None:
-    """A device makes its keys once, and uses them in every attempt: the next masks are the same."""
-    first: dict[str, Any] = {}
-    invite = transitions.invite
-
-    def again(rules: Any, state: Any, event: Any) -> Any:
-        new, commands = invite(rules, state, event)
-        if new is state:
-            return new, commands
-        new = replace(new, secrets=first.setdefault(rules.device, new.secrets))
-        return new, (Tell(transitions._announcement(rules, new)),)
-
-    _use(patch, "invite", again)
-
-
-def both_shares(patch: pytest.MonkeyPatch) -> None:
-    """A device tells the seed's share and the mask key's of each neighbour."""
-
-    def all_of_them(state: MaskingState) -> Revealed:
-        assert state.attempt is not None
-        return Revealed(
-            attempt=state.attempt.digest,
-            seeds={name: held.seed for name, held in state.held.items()},
-            masks={name: held.mask for name, held in state.held.items()},
-        )
-
-    patch.setattr(transitions, "revealed", all_of_them)
 
 
 def a_share_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
@@ -86,7 +48,7 @@ def a_share_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
         new, commands = transitions.reveal(rules, state, event)
         return state, () if new is state else commands
 
-    _use(patch, "reveal", at_once)
+    use_handler(patch, "reveal", at_once)
 
 
 def a_second_sum_from_one_version(patch: pytest.MonkeyPatch) -> None:
@@ -104,18 +66,7 @@ def a_second_sum_from_one_version(patch: pytest.MonkeyPatch) -> None:
         return made, devices
 
     patch.setattr(SecureRounds, "fold", again)
-    _use(patch, "invite", lambda rules, state, event: invite(rules, replace(state, opened=""), event))
-
-
-def no_own_mask(patch: pytest.MonkeyPatch) -> None:
-    """Vectors have the masks of neighbours alone: the share of a neighbour's key uncovers one."""
-
-    def without(vector_N: Any, plan: Any, bits: int) -> bytes:
-        total_N = vector_N.copy()
-        add_mask(total_N, plan.own, minus=True)
-        return masked_vector(total_N, plan, bits)
-
-    patch.setattr(edge_agent.secure_aggregation.service, "masked_vector", without)
+    use_handler(patch, "invite", lambda rules, state, event: invite(rules, replace(state, opened=""), event))
 
 
 def no_mask_at_all(patch: pytest.MonkeyPatch) -> None:
@@ -124,6 +75,12 @@ def no_mask_at_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(service, "masked_vector", lambda vector_N, _plan, bits: packed(vector_N, bits))
     patch.setattr(SecureTruth, "_without_masks", lambda _self, _device, _state, masked: masked)
     patch.setattr(AttemptBook, "remove_masks", lambda *_: None)
+
+
+def a_closed_sum_that_nobody_hears_of(patch: pytest.MonkeyPatch) -> None:
+    """Where a sum stays closed, its updates stay accepted; the hostile device's vectors spoil every sum."""
+    patch.setattr(fleet, "_GARBAGE", 1.0)
+    patch.setattr(Journal, "mark_lost", lambda *_: None)
 
 
 def clip_not_checked(patch: pytest.MonkeyPatch) -> None:
@@ -165,7 +122,7 @@ def no_account(patch: pytest.MonkeyPatch) -> None:
 def beyond_the_largest_epsilon(patch: pytest.MonkeyPatch) -> None:
     """Rounds go on when the next version exceeds ``max_epsilon``."""
     patch.setattr("coordinator.rounds.worker.why_last", lambda *_: "")
-    patch.setattr("coordinator.recovery.folder_owner.releases_within", lambda _, wanted: wanted)
+    patch.setattr("coordinator.recovery.folder_owner.releases_within", lambda _, wanted, *_rest: wanted)
 
 
 def floors_that_nobody_asks_for(patch: pytest.MonkeyPatch) -> None:
@@ -178,6 +135,7 @@ MUTATIONS: dict[Patch, tuple[Draw, str]] = {
     both_shares: (draw_secure, "tells both shares of"),
     a_share_before_it_is_stored: (draw_secure, "tells shares, and its disk does not say"),
     a_second_sum_from_one_version: (draw_secure, "helps with a second sum from one version"),
+    a_closed_sum_that_nobody_hears_of: (draw_secure, "stayed closed, and updates of .* are not withdrawn"),
     no_own_mask: (draw_secure, "does not have the agreed masks"),
     no_mask_at_all: (draw_secure, "deviations from uniform bytes"),
     clip_not_checked: (draw_private, "update counts, and it has the norm"),

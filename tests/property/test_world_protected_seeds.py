@@ -12,6 +12,7 @@ import pytest
 from coordinator.privacy.promise import require_privacy
 from coordinator.secure_aggregation.task_check import require_secure
 from lichen_lab.simulation.deterministic.outcome import WorldOutcome
+from lichen_lab.simulation.deterministic.protected import fleet
 from lichen_lab.simulation.deterministic.protected.plan import (
     SECURE_STAGES,
     VERSION,
@@ -82,6 +83,21 @@ def test_world_a_calm_secure_fleet_opens_the_sum_of_every_round() -> None:
         outcome = run_seed(seed, scenario=scenario)
         assert not outcome.violation
         assert outcome.faults == {"sum opened": scenario.rounds.count}
+
+
+@pytest.mark.long
+def test_world_devices_hear_that_the_sum_of_their_round_stayed_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The hostile device's vector is random: no sum can be used. A world ends when all have heard of it."""
+    monkeypatch.setattr(fleet, "_GARBAGE", 1.0)
+    scenario = draw_secure(0)
+    assert scenario.protection is not None
+    assert scenario.protection.hostile
+    outcome = run_seed(0, scenario=replace(scenario, goes_on=True, faults=(), faults_end_s=200.0))
+    assert not outcome.violation
+    assert outcome.faults["sum stayed closed"] == scenario.rounds.count
+    assert not outcome.counted
 
 
 def test_world_tasks_of_protected_worlds_are_ones_that_a_person_may_write() -> None:

@@ -91,8 +91,8 @@ class SecureTruth(GroundTruth):
     """Device and base -> the attempt whose sum it has helped to open."""
     asked: dict[tuple[bytes, str], str] = field(default_factory=dict)
     """Attempt and device -> which of its secrets the coordinator has asked for."""
-    unopened: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """Rounds whose sum stayed closed -> digests of their updates."""
+    unopened: set[int] = field(default_factory=set)
+    """Rounds whose sum stayed closed."""
     opened_sums: int = 0
     stored: set[str] = field(default_factory=set)
     journal: JournalBytes = field(default_factory=JournalBytes)
@@ -227,14 +227,14 @@ class SecureTruth(GroundTruth):
         """Yes: an attempt may fail before its sum was asked for; then there is another one."""
         return True
 
-    def settled(self, round_: int) -> tuple[str, ...]:
-        """Those whose sum stayed closed count nowhere: what is said of their round says so."""
-        return (*super().settled(round_), *self.unopened.get(round_, ()))
-
     def _fold(self, outside: Outside, version: int, row: dict[str, Any]) -> tuple[Blobs, tuple[str, ...]]:
         if row["devices"]:
             return super()._fold(outside, version, row)
-        self.unopened[version] = tuple(r["digest"] for r in updates_of(outside, version) if not r["lost"])
+        if left := [r["device"] for r in updates_of(outside, version) if not r["lost"]]:
+            raise Violation(
+                f"the sum of round {version} stayed closed, and updates of {left} are not withdrawn"
+            )
+        self.unopened.add(version)
         return self.states[version - 1], ()
 
     def _folded(self, version: int, updates: list[Update], digests: tuple[str, ...]) -> Blobs:

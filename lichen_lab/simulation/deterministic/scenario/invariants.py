@@ -116,17 +116,13 @@ class GroundTruth:
         return [
             f"{device} was not told that its accepted update {digest[:8]} for round {round_} does not count"
             for digest, (device, round_) in self.accepted.items()
-            if digest not in {*self.settled(round_), *self.refusals_heard.get(device, ())}
+            if digest not in {*self.counted.get(round_, ()), *self.refusals_heard.get(device, ())}
         ]
 
     @property
     def may_lose(self) -> bool:
         """Whether an accepted update may be reported as lost to its device."""
         return self.tolerant
-
-    def settled(self, round_: int) -> tuple[str, ...]:
-        """Digests of accepted updates of a round that nobody waits for any more."""
-        return self.counted.get(round_, ())
 
     def told(self, outside: Outside, device: str, receipt: Receipt) -> None:
         """The coordinator decides to send a receipt.
@@ -294,7 +290,7 @@ class GroundTruth:
     def _none_missing(self, outside: Outside, state: RoundState) -> None:
         """Every accepted update counts, or will count, or was reported as lost to its device."""
         for digest, (device, round_) in self.accepted.items():
-            if digest in self.settled(round_) or digest in self.lost:
+            if digest in self.counted.get(round_, ()) or digest in self.lost:
                 continue
             if round_ == state.round > state.version and device in state.delivered:
                 continue
