@@ -248,12 +248,12 @@ def _sum_violations(
 ) -> Iterable[str]:
     """The opened sum is that of exactly the survivors, of which there are enough; or it is none at all."""
     coordinator = one.coordinator
-    state, options = coordinator.state, coordinator.rules.options
+    state, options, words = coordinator.state, coordinator.rules.options, coordinator.attempt.words
     if coordinator.total_N is None:
         outcome.faults["sum stayed closed"] += 1
         return
     if len(state.survivors) < options.min_devices:
-        yield f"{coordinator.attempt.words}: a sum over {len(state.survivors)} devices is opened"
+        yield f"{words}: a sum over {len(state.survivors)} devices is opened"
     found_N = to_numbers(coordinator.total_N, options.ring_bits)
     wanted_N = sum(to_numbers(vectors[name], options.ring_bits) for name in state.survivors)
     if np.array_equal(found_N, wanted_N):
@@ -262,7 +262,7 @@ def _sum_violations(
     elif hostile and int(np.abs(found_N).max()) > _LARGEST * len(state.survivors):
         outcome.faults["sum spoilt by a forged share"] += 1  # beyond what devices can give: no version
     else:
-        yield f"{coordinator.attempt.words}: the opened sum is not that of {list(state.survivors)}"
+        yield f"{words}: the opened sum is not that of {list(state.survivors)}"
 
 
 def _count_bytes(outcome: WorldOutcome, one: PlayedAttempt, vectors: dict[str, Words]) -> None:
