@@ -1,18 +1,23 @@
 """What does not go with ``[privacy]`` is refused before a task runs, and what it promises is said."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.privacy.promise import local_promise, promise
+from coordinator.recovery.folder_owner import check_owner, own_task
+from coordinator.storage.database import Database
 from coordinator.task import problems
 from models.privacy.account import overlap, span_of
 from models.privacy.local.renyi import epsilon_within, sampled_gaussian
 from models.registry import method
+from protocol.errors import Misconfigured
 from protocol.tasks.features import needed
 from protocol.tasks.folding import LocalPrivacy, Privacy, Robust, SecureAggregation
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
+from tests.support.coordinator.fake import settings_for
 from tests.support.tasks import sensors, small_task
 
 POISSON = {"sampling": "poisson", "rate": 0.1, "devices": 500}
@@ -118,6 +123,16 @@ class TestNoiseOfDevices:
         task = self.both(privacy, secure, **fields)
         [found] = problems(task)
         assert found.startswith(words)
+
+    def test_stays_with_the_state_folder_and_so_does_the_number_that_shares_it(self, tmp_path: Path) -> None:
+        settings, task = settings_for(tmp_path, 1), self.both({})
+        with Database(tmp_path / "c.sqlite3") as store:
+            own_task(store, task, settings)
+            check_owner(store, self.both({"clip": 2.0}, {"ring_bits": 48}), settings)
+            for other in (None, SecureAggregation(min_devices=4)):
+                changed = task.model_copy(update={"secure_aggregation": other})
+                with pytest.raises(Misconfigured, match=r"privacy differs .* with its min_devices stays"):
+                    check_owner(store, changed, settings)
 
     def test_needs_a_method_whose_updates_one_clip_covers(self) -> None:
         [found] = problems(self.both({}, method="qqr"))

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import cbor2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -174,6 +175,17 @@ def test_a_sum_over_too_few_is_not_opened_where_a_device_sees_it() -> None:
     with pytest.raises(Refused, match="the sum would be over 3 devices; 4 or more must share its noise"):
         check_shared(one.rules, one.state, attempt_of(), 2)
     check_shared(one.rules, one.state, attempt_of(), 3)
+
+
+def test_releases_without_noise_read_the_record_and_are_read() -> None:
+    invited = MaskingInvited(attempt_of(), bytes(range(Secrets.entropy_bytes)))
+    state, _ = apply(MaskingRules("d0", OPTIONS), IDLE, invited)
+    told = cbor2.loads(record.to_bytes(state))
+    assert set(told["secrets"]) == {"cipher", "mask", "seed", "shares"}, "an earlier release knows no more"
+    old = {name: value for name, value in told.items() if name not in {"noise", "counted"}}
+    read = record.from_bytes(cbor2.dumps(old))
+    assert state.secrets is not None
+    assert read == dataclasses.replace(state, secrets=dataclasses.replace(state.secrets, noise=b""))
 
 
 def test_a_record_of_a_release_without_noise_masks_nothing_under_it() -> None:

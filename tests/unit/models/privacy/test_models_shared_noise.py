@@ -56,10 +56,10 @@ def test_the_shares_of_the_smallest_sum_make_the_multiplier() -> None:
     assert np.sum(drawn, axis=0).std() == pytest.approx(2.0 * 2**16, rel=0.02)
 
 
-@pytest.mark.parametrize("mu", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("mu", [0.02, 0.1, 1.0, 6.0])
 def test_epsilon_is_a_bound_of_the_gaussian_s_and_not_far_from_it(mu: float) -> None:
     exact = gaussian_epsilon(1 / mu, 1, 1e-5)
-    assert exact <= zcdp_epsilon(mu**2 / 2, 1e-5) <= 1.13 * exact
+    assert 1.04 * exact <= zcdp_epsilon(mu**2 / 2, 1e-5) <= 1.13 * exact
     assert zcdp_epsilon(0.0, 1e-5) == 0.0
 
 
