@@ -23,9 +23,9 @@ from edge_agent.tasks.privacy_floors import noise_of
 from edge_agent.windows.store_file import grid_digest
 from models import registry
 from models.contract import LocalResult, Tensors
-from models.privacy.account import PREFIX
+from models.privacy.account import PREFIX, limit_in, rho_of
 from models.privacy.device_account import DeviceAccount, from_json, to_json
-from models.privacy.local.limits import Limit, excess, limits_of, with_training
+from models.privacy.local.limits import SLACK, Limit, excess, limits_of, with_training
 from protocol.errors import LichenError, Misconfigured, Transient
 from protocol.frames.frame import digest
 from protocol.tasks.task import Task
@@ -82,19 +82,21 @@ class PrivacyAccount:
         return own | account.given(store, task, learn.max_epsilon, learn.dp_delta, learn.stretch_s)
 
     def refusal(self, task: Task, windows: int) -> str:
-        """Why no further training on so many windows may be sent; empty: it may, or the task needs none.
+        """Why no further update from so many windows may be sent; empty: it may, or the task has no noise.
 
         Asked before a training; :meth:`charge` decides by the windows that did train.
         """
-        if task.local_privacy is None or not windows:
+        if not windows or not noise_of(task):
             return ""
         try:
+            if task.local_privacy is None:
+                return self._closed(task)
             config = registry.method(task.method).configure(task)
             count = min(windows, self._learn.max_windows)
             after = with_training(self._read(), _store_of(task), task, config, count)
             return self._excess(task, after)
-        except LichenError as error:
-            return str(error)
+        except LichenError:  # :meth:`with_account` reports it, and the offer is tried again
+            return ""
 
     def charge(self, task: Task, result: LocalResult) -> tuple[LocalResult, DeviceAccount | None]:
         """A result without the account's tensors, and the new account; None if it does not change.
@@ -167,6 +169,20 @@ class PrivacyAccount:
             raise Misconfigured(words) from None
         self.words = self._in_words(account) if account.stores else None
         return account
+
+    def _closed(self, task: Task) -> str:
+        """Why prototypes of no window, however new, are within the device's limit; empty: some are."""
+        learn, account = self._learn, self._read()
+        if learn.max_epsilon is None or account.without_noise:  # :meth:`with_account` says the latter
+            return ""
+        store = _store_of(task)
+        given = account.given(store, task, learn.max_epsilon, learn.dp_delta, learn.stretch_s)
+        if rho_of(noise_of(task)) * len(task.modality_names) <= limit_in(given) * SLACK:
+            return ""
+        return (
+            f"task {task.name!r}: what was sent of this device's streams leaves no room for prototypes, not "
+            f"even of new windows; at most epsilon {learn.max_epsilon:g} is allowed (learn.max_epsilon)"
+        )
 
     def _excess(self, task: Task, after: DeviceAccount) -> str:
         """Which limit of the device or the task an account exceeds, in words; empty: none."""

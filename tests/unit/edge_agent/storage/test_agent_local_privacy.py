@@ -269,12 +269,26 @@ def test_charges_of_a_task_from_before_the_account_of_the_device_count_on(tmp_pa
     assert found.epsilon(DELTA) == pytest.approx(epsilon_of(1.5, DELTA))
 
 
-def test_many_rates_are_counted_as_fewer_that_cost_more():
+def test_many_rates_are_counted_as_fewer_that_cost_more(monkeypatch):
+    monkeypatch.setattr("models.privacy.device_account.MAX_TRAININGS", 5)
     account = DeviceAccount()
-    for number in range(80):
+    for number in range(8):
         account = account.after("store", task(), TrainingPlan((number + 10) / 100, 2).charge(), noised=True)
     store = account.stores["store"]
-    assert len(store.trainings) == 64
-    assert sum(store.trainings.values()) == 160
-    exact = sum(sampled_gaussian(NOISE, (number + 10) / 100, 2) for number in range(80))
+    assert len(store.trainings) == 5
+    assert sum(store.trainings.values()) == 16
+    exact = sum(sampled_gaussian(NOISE, (number + 10) / 100, 2) for number in range(8))
     assert store.of_windows(1).epsilon(DELTA) >= epsilon_within(exact, DELTA)
+
+
+def test_training_that_spent_the_limit_leaves_no_room_for_prototypes_of_new_windows(tmp_path):
+    qqr = toy_task(name="first", method="qqr", config={"dp_noise": 4.0, "upload": "prototypes"})
+    for limit, words in ((epsilon(4, TOGETHER), "leaves no room for prototypes"), (90.0, ""), (None, "")):
+        file = PrivacyAccount(tmp_path / f"{limit}.json", LearnSettings(max_epsilon=limit))
+        assert file.refusal(qqr, COUNT) == ""
+        result = LocalResult({}, private=TrainingPlan(0.25, 16).charge())
+        _, account = file.charge(task(), result)
+        with file.saved(account):
+            pass
+        assert words in file.refusal(qqr, COUNT)
+        assert bool(words) == bool(file.refusal(qqr, COUNT))

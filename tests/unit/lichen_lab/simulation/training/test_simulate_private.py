@@ -134,9 +134,13 @@ def test_devices_train_with_noise_and_each_has_an_account() -> None:
         assert account["updates"] == 3
         assert account["epsilon"] == pytest.approx(epsilon_within(3 * per_round, 1e-5))
         assert account["epsilon_moment"] > 1.5 * account["epsilon"]
-    again = simulate(locally(), DEVICES, None, 1, workers=2)
-    assert local_accounts(again, 1e-5) == accounts
-    assert not np.array_equal(values(again.state), values(history.state)), "noise is no seed's"
+
+
+@pytest.mark.long
+def test_accounts_are_those_of_one_process_in_two_and_the_noise_is_no_seeds() -> None:
+    one, two = (simulate(locally(), DEVICES, None, 1, workers=count) for count in (1, 2))
+    assert local_accounts(one, 1e-5) == local_accounts(two, 1e-5)
+    assert not np.array_equal(values(one.state), values(two.state))
 
 
 def test_a_device_takes_no_part_when_its_account_is_full_and_says_so() -> None:

@@ -36,11 +36,11 @@ def values(tensors: Tensors) -> np.ndarray:
 def test_the_noise_has_the_announced_size_and_other_values_each_time() -> None:
     noise, clip, lr, count = 300.0, 0.5, 0.1, 24
     its = private_task(noise, clip, lr=lr, batch=12, epochs=1)
-    made = [train(its, windows(count)) for _ in range(60)]
+    made = [train(its, windows(count)) for _ in range(25)]
     assert made[0].private[TRAINED].tolist() == [0.5, 2.0]
     sent = np.stack([values(one.tensors) for one in made])
     want = lr * noise * clip * math.sqrt(2) / (0.5 * count)
-    assert np.std(sent) == pytest.approx(want, rel=0.02)  # of 60 times 300 values; the gradients vanish in it
+    assert np.std(sent) == pytest.approx(want, rel=0.03)  # the gradients vanish in it
     assert abs(np.mean(sent)) < 4 * want / math.sqrt(sent.size)
     assert len({one.tobytes() for one in sent}) == len(sent)
 

@@ -59,6 +59,7 @@ def test_several_windows_agree_with_the_mixture_multiplied_out(
     assert made[0] == pytest.approx(by_expansion(order, noise, rate, windows), rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("windows", "rate", "noise", "steps"), [(2, 0.05, 1.0, 100), (3, 0.02, 1.5, 500)])
 def test_the_epsilon_of_several_windows_is_above_that_of_privacy_loss_distributions(
     windows: int, rate: float, noise: float, steps: int
@@ -88,8 +89,8 @@ def test_more_windows_more_steps_and_a_larger_rate_cost_more() -> None:
 
 def test_no_step_costs_nothing_and_a_large_group_is_bounded_in_memory_and_still_counted() -> None:
     assert not sampled_gaussian(1.0, 0.1, 0).any()
-    most = epsilon_within(sampled_gaussian(0.3, 0.05, 1, 300), DELTA)
-    assert 1e4 < most < math.inf
+    most = epsilon_within(sampled_gaussian(0.3, 0.05, 1, 80), DELTA)
+    assert 1e3 < most < math.inf
 
 
 def test_gaussian_mechanisms_and_training_add_up() -> None:
