@@ -125,6 +125,7 @@ def locally(noise: float = 1.0, count: int = 3, **more: float):
     return task(method="fedavg", local_privacy=local, rounds=Rounds(count=count), config=its)
 
 
+@pytest.mark.long
 def test_devices_train_with_noise_and_each_has_an_account() -> None:
     history = simulate(locally(), DEVICES, windows(60, 99), 1)
     accounts = local_accounts(history, 1e-5)
