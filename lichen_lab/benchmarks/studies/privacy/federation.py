@@ -6,7 +6,7 @@ import time
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.privacy.fleets import PrivacyFleet
 from lichen_lab.benchmarks.studies.privacy.settings import FEDAVG, PrivacyOutcome, PrivacySetting
-from lichen_lab.simulation.training.runner import RoundRecord, simulate
+from lichen_lab.simulation.training.runner import History, RoundRecord, simulate
 from lichen_lab.simulation.training.workers import one_thread
 from models.tensors import flatten
 from protocol.tasks.folding import Privacy
@@ -50,15 +50,38 @@ def train(fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say) ->
     Raises:
         Misconfigured: an option of the method is wrong.
     """
-    task, began = task_of(fleet, setting), time.process_time()
+    began = time.process_time()
+    return outcome_of(fleet, setting, history_of(fleet, setting, seed, tell), began)
+
+
+def history_of(
+    fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say, *, at_once: int = 1
+) -> History:
+    """The rounds of a run; so many devices train as one computation.
+
+    Raises:
+        Misconfigured: an option of the method is wrong.
+    """
 
     def told(record: RoundRecord) -> None:
         tell(f"round {record.round} of {setting.rounds}")
 
     with one_thread():
-        history = simulate(
-            task, fleet.devices, fleet.test, seed, evaluate_every=setting.rounds, progress=told
+        return simulate(
+            task_of(fleet, setting),
+            fleet.devices,
+            fleet.test,
+            seed,
+            evaluate_every=setting.rounds,
+            progress=told,
+            devices_at_once=at_once,
         )
+
+
+def outcome_of(
+    fleet: PrivacyFleet, setting: PrivacySetting, history: History, began: float
+) -> PrivacyOutcome:
+    """The figures of a run that began at this CPU time."""
     judged, account = history.evaluation, history.account
     if judged is None:
         raise ValueError("a fleet without test windows")

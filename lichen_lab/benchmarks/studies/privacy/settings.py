@@ -8,11 +8,21 @@ from lichen_lab.benchmarks.study import run_spec
 
 UCI_HAR: Final = "uci-har"
 SPAR: Final = "spar"
+HALVES: Final = "uci-har-halves"
 CANARIES: Final = "canaries"
-DATASETS: Final[Mapping[str, str]] = {UCI_HAR: "UCI-HAR", SPAR: "SPAR", CANARIES: "made-up updates"}
+DATASETS: Final[Mapping[str, str]] = {
+    UCI_HAR: "UCI-HAR",
+    SPAR: "SPAR",
+    HALVES: "UCI-HAR, some windows left out",
+    CANARIES: "made-up updates",
+}
 """Name of a fleet -> the data set's title."""
 FEDAVG: Final = "fedavg"
 CANARY: Final = "canary"
+MODEL: Final = "membership-model"
+UPDATE: Final = "membership-update"
+PROTOTYPES: Final = "membership-prototypes"
+INVERSION: Final = "inversion"
 
 
 @dataclass(frozen=True)
