@@ -39,8 +39,6 @@ class WorldOutcome:
 
     seed: int
     scenario: Scenario
-    kind: str = "plain"
-    """Of :class:`lichen_lab.simulation.deterministic.batch.WorldKind`."""
     violation: str = ""
     """The broken promise, and when; empty if none was."""
     steps: int = 0
@@ -61,3 +59,5 @@ class WorldOutcome:
     mark: str = ""
     """SHA-256 of the whole trace: the same seed gives the same."""
     trace: list[str] = field(default_factory=list)
+    kind: str = "plain"
+    """Of :class:`lichen_lab.simulation.deterministic.batch.WorldKind`."""

@@ -198,7 +198,7 @@ def run_tables(seed: int, *, trace: Callable[[str], None] | None = None) -> Worl
         trace: is given what was sent.
     """
     rng = random.Random(f"secure tables {seed}")  # noqa: S311 - a seed, not a secret
-    outcome = WorldOutcome(seed, replace(draw(seed), faults=()), "secure_tables")
+    outcome = WorldOutcome(seed, replace(draw(seed), faults=()), kind="secure_tables")
     options = _options(rng)
     count = 24 if rng.random() < _MANY else rng.randint(options.min_devices, 7)
     names = [f"d{n:02}" for n in range(count)]

@@ -157,7 +157,9 @@ class Scenario:
 
     def jumps_at(self, node: str) -> bool:
         """Whether this node's clock is set: its deadlines then differ from those of a true clock."""
-        return any(fault.kind is FaultKind.CLOCK and fault.node == node for fault in self.faults)
+        staged = () if self.protection is None else self.protection.stage_faults
+        faults = (*self.faults, *(one.fault for one in staged))
+        return any(fault.kind is FaultKind.CLOCK and fault.node in {node, ""} for fault in faults)
 
 
 _CODECS: Final[tuple[CodecName, ...]] = ("int8", "int8", "float32", "int4", "float16")

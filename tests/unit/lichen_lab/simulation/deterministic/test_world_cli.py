@@ -81,7 +81,7 @@ def test_world_cli_names_the_kind_of_a_world_to_be_run_again() -> None:
         ("private", "--private"),
         ("secure_tables", "--secure-tables"),
     ):
-        outcome = WorldOutcome(4, world.draw(4), kind)
+        outcome = WorldOutcome(4, world.draw(4), kind=kind)
         assert f"--faults {option} --seed 4 " in batch.replay(outcome)
 
 
