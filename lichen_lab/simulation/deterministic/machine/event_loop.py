@@ -7,6 +7,7 @@ the event loop can come about, and each comes about again with the same seed.
 
 import asyncio
 import heapq
+import math
 import random
 import weakref
 from collections import deque
@@ -114,8 +115,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override] # see call_soon
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Call:
-        """Run a callback after virtual seconds."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        """Run a callback after virtual seconds; time moves even by a delay that is lost in its last bit."""
+        when = self._now + delay
+        if delay > 0.0 and when == self._now:
+            when = math.nextafter(when, math.inf)
+        return self.call_at(when, callback, *args, context=context)
 
     def create_task(  # type: ignore[override] # typeshed's TypeVar is private
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None

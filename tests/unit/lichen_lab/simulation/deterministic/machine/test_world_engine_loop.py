@@ -65,6 +65,18 @@ def test_timeouts_are_in_virtual_time():
     assert run(main) == 7
 
 
+def test_a_sleep_below_the_last_bit_of_the_time_moves_it():
+    """A clock with finer bits saw its moment not come yet, and slept as little again, for ever."""
+
+    async def main(loop):
+        await asyncio.sleep(59.865)
+        before = loop.time()
+        await asyncio.sleep(1e-15)
+        return loop.time() > before
+
+    assert run(main)
+
+
 def test_a_blocking_sleep_holds_everything_up():
     async def main(loop: SimLoop) -> list[float]:
         seen: list[float] = []
