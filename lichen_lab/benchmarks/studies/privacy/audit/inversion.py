@@ -4,6 +4,9 @@ The attacker knows the version that the update starts from, its network, options
 update's header how many windows of each class there are. It seeks windows whose training would give the
 update: the direction of the parameters' change (Geiping et al. 2020), and the statistics of BatchNorm, which
 devices measure on exactly these windows. It starts from the mean of other people's windows of that class.
+
+The features of a window need no search: the gradient of the head's first layer is that of its biases times
+the layer's input.
 """
 
 import time
@@ -76,7 +79,7 @@ def attack(fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say) -
     task = task_of(fleet, replace(setting, config=options))
     task = task.model_copy(update={"uplink": task.uplink.model_copy(update={"codec": codec})})
     state = registry.method(task.method).client().initial(task, seed)
-    scale, found = _Scale.of(fleet.test), []
+    scale, found, told = _Scale.of(fleet.test), [], []
     small = setting.rounds == 2  # noqa: PLR2004 - a small run
     steps = _STEPS_SMALL if small else _STEPS
     with one_thread():
@@ -84,8 +87,10 @@ def attack(fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say) -
             change = _change(task, state, name, windows, seed + number)
             guess = _inverted(task, state, change, windows.y_B, fleet.test, seed=seed + number, steps=steps)
             found += _errors(scale, windows, guess, fleet.test)
+            told.append(_feature_errors(task, state, change, windows, fleet.test))
             tell(f"update {number + 1}")
     error_N, nearest_N = np.array(found).T
+    features, of_others = np.median(np.array(told), axis=0).tolist()
     return PrivacyOutcome(
         devices=len(fleet.devices),
         parameters=sum(tensor.size for tensor in flatten(state).values()),
@@ -94,6 +99,8 @@ def attack(fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say) -
             "nearest": float(np.median(nearest_N)),
             "better": 100 * float((error_N < nearest_N).mean()),
             "better_than_constant": 100 * float((error_N < 1).mean()),
+            "features": features,
+            "features_of_others": of_others,
         },
         seconds=time.process_time() - began,
     )
@@ -121,6 +128,37 @@ def _change(task: Task, state: Blobs, name: str, windows: WindowSet, seed: int) 
     after = side.folded(1, [received], noise, task.privacy)
     divisor = np.float32(task.privacy.divisor(1))
     return {name: x * divisor for name, x in difference(flatten(after), flatten(state)).items()}
+
+
+def _feature_errors(
+    task: Task, state: Blobs, change: Mapping[str, FloatArray], windows: WindowSet, public: WindowSet
+) -> tuple[float, float]:
+    """Errors of a window's features, relative to their length: of the one that is nearest to what is told.
+
+    Returns:
+        Of what the head's first layer tells, exact after one step on one window; and of the mean over other
+        people's windows of the class.
+    """
+    weight_HF, bias_H = (change[f"head/fc1.{part}"].astype(np.float64) for part in ("weight", "bias"))
+    seen_F = bias_H @ weight_HF / max(float(bias_H @ bias_H), _TINY**2)
+    true_BF = _features(task, state, windows.x)
+    gap_B = np.linalg.norm(true_BF - seen_F, axis=1) / np.linalg.norm(true_BF, axis=1)
+    at = int(gap_B.argmin())
+    same_N = np.flatnonzero(public.y_B == windows.y_B[at])
+    mean_F = _features(task, state, select(public, same_N).x).mean(axis=0)
+    usual = np.linalg.norm(true_BF[at] - mean_F) / np.linalg.norm(true_BF[at])
+    return float(gap_B[at]), float(usual)
+
+
+def _features(task: Task, state: Blobs, x: Mapping[str, FloatArray]) -> NDArray[np.float64]:
+    """The input of the head as in training: BatchNorm uses the statistics of these windows, (B, F)."""
+    net, config = scores.network(task, state), METHOD.configure(task)
+    net.train()
+    with torch.no_grad():
+        z = [net.encode(name, torch.from_numpy(x[name])) for name in net.names]
+        z = [normalise(z_BD, config.feature_scale) for z_BD in z] if config.normalise else z
+        features_BF: NDArray[np.float64] = torch.cat(z, dim=1).numpy().astype(np.float64)
+    return features_BF
 
 
 def _inverted(

@@ -23,6 +23,8 @@ FIGURES: Final = {
     "nearest": "error of the nearest window of other people, in best constants",
     "better": "windows nearer than any of other people, %",
     "better_than_constant": "windows nearer than the best constant, %",
+    "features": "error of the features, relative to their length",
+    "features_of_others": "the same, of other people's mean features of the class",
 }
 
 

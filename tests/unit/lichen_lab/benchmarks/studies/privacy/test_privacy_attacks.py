@@ -101,6 +101,15 @@ def test_attacks_on_prototypes_run_with_noise_and_without() -> None:
 @pytest.mark.parametrize("noise", [0.0, 4.0])
 def test_inversion_reports_errors_of_every_window(noise: float) -> None:
     outcome = attacked(INVERSION, noise, windows=2, codec="int8")
-    assert outcome.attack.keys() == {"error", "nearest", "better", "better_than_constant"}
+    searched = {"error", "nearest", "better", "better_than_constant"}
+    assert outcome.attack.keys() == searched | {"features", "features_of_others"}
     assert np.isfinite(list(outcome.attack.values())).all()
     assert inversion.attack is methods.RUNS[INVERSION]
+
+
+def test_one_step_on_one_window_tells_its_features_and_noise_hides_them() -> None:
+    plain = attacked(INVERSION, windows=1, codec="float32").attack
+    assert plain["features"] < 1e-3 < plain["features_of_others"]
+    assert (
+        attacked(INVERSION, 4.0, windows=1, codec="float32").attack["features"] > plain["features_of_others"]
+    )
