@@ -212,8 +212,8 @@ def test_the_same_key_draws_the_same_stream():
     first, second = stream_of(b"k" * 32), stream_of(b"k" * 32)
     assert first(10) + first(20) == second(30)
     assert stream_of(b"l" * 32)(30) != second(30)
-    with pytest.raises(ValueError, match="128 are needed"):
-        Secrets.of(bytes(127))
+    with pytest.raises(ValueError, match="160 are needed"):
+        Secrets.of(bytes(159))
 
 
 KEYS = messages.DeviceKeys(cipher=b"c" * 32, mask=b"m" * 32)
