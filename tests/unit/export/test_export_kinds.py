@@ -90,6 +90,7 @@ def test_images_vectors_and_texts_have_a_fixed_length_and_samples_a_free_one(bun
     assert manifest.parity["masks"] == 8
 
 
+@pytest.mark.long
 def test_convolutions_are_in_int8_and_the_spectrogram_is_not(bundled: Bundled) -> None:
     task, manifest, files = bundled
     assert manifest.variants, manifest.parity["int8"]
@@ -107,6 +108,7 @@ def test_convolutions_are_in_int8_and_the_spectrogram_is_not(bundled: Bundled) -
     assert task.method == manifest.method
 
 
+@pytest.mark.long
 async def test_a_device_predicts_from_every_kind_as_torch_does(
     packed: tuple[Task, bytes], bundled: Bundled, tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def sights_and_sounds() -> tuple[Task, dict[str, bytes]]:
     return task, make_encoder_models(task)
 
 
+@pytest.mark.long
 def test_devices_without_torch_have_features_of_images_and_sound(
     sights_and_sounds: tuple[Task, dict[str, bytes]],
 ) -> None:
@@ -146,6 +149,7 @@ def test_devices_without_torch_have_features_of_images_and_sound(
         assert np.abs(got - want).max() < 1e-4
 
 
+@pytest.mark.long
 def test_a_transform_is_computed_and_fills_no_encoder_model(
     sights_and_sounds: tuple[Task, dict[str, bytes]],
 ) -> None:

@@ -114,6 +114,7 @@ def test_every_target_is_what_the_method_s_module_says(model: LoadedModel) -> No
     assert same(answers, in_torch(route_state(), rows))
 
 
+@pytest.mark.long
 def test_own_last_layers_are_blended_target_by_target(tmp_path, model: LoadedModel) -> None:
     """One target's own layer is damaged: the others are used, and that one stays the fleet's."""
     state, rng = route_state(), np.random.default_rng(4)
@@ -156,6 +157,7 @@ def test_where_weights_never_travel_the_device_s_own_are_all_that_is_used(tmp_pa
     assert same(asked(model, [0, 1]), in_torch(unflatten(own), [0, 1], task))
 
 
+@pytest.mark.long
 def test_an_own_layer_that_makes_one_target_not_finite_is_dropped(model: LoadedModel) -> None:
     state = route_state()
     own = {name: np.full_like(t, 3e38) for name, t in state["last/picture"].items()}
@@ -166,6 +168,7 @@ def test_an_own_layer_that_makes_one_target_not_finite_is_dropped(model: LoadedM
     assert model.own == {}
 
 
+@pytest.mark.long
 async def test_windows_with_an_input_become_lines_with_every_target(tmp_path, data: bytes) -> None:
     output, batch = tmp_path / "p.jsonl", judged()
     put(tmp_path / "model", data)
@@ -274,6 +277,7 @@ def test_offset_and_scale_may_change_the_answer_is_in_the_unit() -> None:
     require_compatible(manifest_of(targets=(target,)), TASK, ("gyro",))
 
 
+@pytest.mark.long
 def test_a_manifest_that_promises_another_answer_is_refused_before_it_runs(tmp_path, data: bytes) -> None:
     manifest, files = unpack(data)
     more = manifest.model_copy(update={"targets": (*manifest.predicted, TASK.target("pose"))})
