@@ -89,15 +89,21 @@ def test_world_a_calm_secure_fleet_opens_the_sum_of_every_round() -> None:
 def test_world_devices_hear_that_the_sum_of_their_round_stayed_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The hostile device's vector is random: no sum can be used. A world ends when all have heard of it."""
+    """A hostile device's vector is random: no sum with it can be used. A world ends when all have heard."""
     monkeypatch.setattr(fleet, "_GARBAGE", 1.0)
-    scenario = draw_secure(0)
-    assert scenario.protection is not None
-    assert scenario.protection.hostile
-    outcome = run_seed(0, scenario=replace(scenario, goes_on=True, faults=(), faults_end_s=200.0))
-    assert not outcome.violation
-    assert outcome.faults["sum stayed closed"] == scenario.rounds.count
-    assert not outcome.counted
+    closed = 0
+    for seed in (0, 2, 3):
+        drawn = draw_secure(seed)
+        assert drawn.protection is not None
+        assert drawn.protection.hostile
+        scenario = replace(calm(drawn), protection=replace(drawn.protection, stage_faults=()))
+        outcome = run_seed(seed, scenario=replace(scenario, goes_on=True, faults_end_s=200.0))
+        assert not outcome.violation
+        opened = outcome.faults.get("sum opened", 0)  # its forged messages may keep it out of one
+        assert outcome.faults["sum stayed closed"] + opened == scenario.rounds.count
+        assert bool(outcome.counted) == bool(opened)
+        closed += outcome.faults["sum stayed closed"]
+    assert closed > 3
 
 
 def test_world_tasks_of_protected_worlds_are_ones_that_a_person_may_write() -> None:

@@ -36,8 +36,9 @@ def wait_for(what: Callable[[], bool], why: str) -> None:
 
 
 def children() -> list[psutil.Process]:
-    """Worker processes; multiprocessing's own helper stays until this process ends."""
-    return [p for p in psutil.Process().children(recursive=True) if "resource_tracker" not in words(p)]
+    """Worker processes; multiprocessing's helper and the database of other tests stay until the end."""
+    every = psutil.Process().children(recursive=True)
+    return [p for p in every if not any(name in words(p) for name in ("resource_tracker", "postgres"))]
 
 
 def words(process: psutil.Process) -> str:
