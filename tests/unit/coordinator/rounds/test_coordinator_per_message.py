@@ -23,7 +23,7 @@ MANY = 3000
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions are called, those of C, too; those of a garbage collection are no part of the work."""
+    """How many functions are called, those of C, too, without those of a garbage collection."""
     calls = 0
 
     def count(_frame: FrameType, event: str, _what: object) -> None:
