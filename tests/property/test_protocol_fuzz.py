@@ -67,7 +67,7 @@ CONTROL = [
         TaskAnnouncement.of(Task(name="t", labels=("a", "b"), modalities=MANIFEST.modalities)),
     )
 ]
-RELAXED = settings(deadline=None, max_examples=200)
+RELAXED = settings(deadline=None, max_examples=400)
 CUT = st.tuples(st.floats(0, 1), st.floats(0, 1), st.binary(max_size=9))
 CUTS = st.lists(CUT, min_size=1, max_size=4)
 BYTES = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=4)

@@ -33,7 +33,7 @@ SEEDS = settings(
 )
 
 
-@settings(SEEDS, max_examples=5)
+@settings(SEEDS, max_examples=8)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_world_no_promise_is_broken(seed: int) -> None:
     outcome = run_seed(seed)
