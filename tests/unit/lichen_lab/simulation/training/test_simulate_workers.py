@@ -5,7 +5,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -35,17 +36,17 @@ def wait_for(what: Callable[[], bool], why: str) -> None:
         time.sleep(0.05)
 
 
-def children() -> list[psutil.Process]:
-    """Worker processes; multiprocessing's helper and the database of other tests stay until the end."""
-    every = psutil.Process().children(recursive=True)
-    return [p for p in every if not any(name in words(p) for name in ("resource_tracker", "postgres"))]
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children())
 
 
-def words(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return "resource_tracker"
+@pytest.fixture(autouse=True)
+def no_process_stays() -> Iterator[None]:
+    """All worker processes end with the test; those of other tests in this process are not its own."""
+    resource_tracker.ensure_running()  # multiprocessing's own helper, which stays
+    before = children()
+    yield
+    assert children() - before == set()
 
 
 def fleet() -> dict[str, WindowSet | RoundStream]:
@@ -82,7 +83,6 @@ def test_simulate_workers_give_the_same_bytes_as_one_process(here: History, work
         for name, values in tensors.items():
             assert (values == there.state[blob][name]).all(), name
     assert there.evaluation == here.evaluation
-    assert children() == []
 
 
 def test_simulate_a_stream_is_asked_once_a_round() -> None:
@@ -100,7 +100,6 @@ def test_simulate_a_worker_that_ends_is_an_error_in_words(how: str, said: str) -
     }
     with pytest.raises(Transient, match=rf"worker process 2 of 2 \(devices d1\), in round 2 .*{said}"):
         simulate(task(), some, windows(20, 50), 3, rounds=3, workers=2)
-    assert children() == []
 
 
 @pytest.mark.parametrize(
@@ -111,14 +110,12 @@ def test_simulate_what_goes_wrong_in_a_worker_is_said_here(how: str, kind: type,
     some: dict[str, WindowSet | RoundStream] = {"d0": windows(20, 0), "d1": Breaking(windows(20, 1), 1, how)}
     with pytest.raises(kind, match=said):
         simulate(task(), some, None, 3, rounds=2, workers=2)
-    assert children() == []
 
 
 def test_simulate_a_worker_that_cannot_start_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated_workers, "serve", os._exit)
     with pytest.raises(Transient, match="before round 1"):
         simulate(task(), {"d0": windows(2000, 0), "d1": windows(20, 1)}, None, 3, rounds=1, workers=2)
-    assert children() == []
 
 
 def test_simulate_an_error_here_ends_the_workers() -> None:
@@ -127,7 +124,6 @@ def test_simulate_an_error_here_ends_the_workers() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         simulate(task(), fleet(), None, 3, rounds=4, workers=2, progress=stop)
-    assert children() == []
 
 
 @pytest.mark.parametrize("to", [signal.SIGINT, signal.SIGKILL])
