@@ -265,7 +265,14 @@ class RoutedServer(Server, Protocol):
         Args:
             task: names and options.
             profile: the device's.
-            extra: the message of its last accepted update; None without one.
+            extra: the message of its last accepted update, or its :meth:`serving_message`; None without one.
+
+        Raises:
+            Refused: the message is not one of the method's.
+        """
+
+    def serving_message(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The part of a message that :meth:`serving_route` reads: what a secure round tells of a device.
 
         Raises:
             Refused: the message is not one of the method's.

@@ -52,11 +52,9 @@ class MethodSpec(Generic[C]):
     trains: Callable[[Any], bool] = lambda _config: True
     """Whether devices train under a config. If so, a round needs a device that trains; otherwise devices of
     role ``prototype`` suffice."""
-
     personal: Callable[[Any], tuple[str, ...]] = lambda _config: ()
     """The parts of a state (first words of blob names) of which a device has a private copy, under a config;
     requires a ``personal.py``."""
-
     noise: Callable[[Any], float] = lambda _config: 0.0
     """Noise multiplier of differential privacy for single windows under a config, in sensitivities; 0: none.
     With noise the method charges each release to the account of ``models/privacy/account.py``."""
@@ -120,6 +118,8 @@ class MethodSpec(Generic[C]):
     """What in the options does not fit the task's classes and modalities, in words; empty: all does."""
     summed: bool = False
     """Supports ``[secure_aggregation]``: without ``task.robust`` all parts of its fold are sums."""
+    not_secure: Callable[[Any, Task], str] | None = None
+    """Why not ``[secure_aggregation]``, though :attr:`summed`; without it, no ``guided`` method has it."""
     clippable: bool = False
     """Supports ``[privacy]``: its folds are exact sums of updates' tensors, and nothing else."""
     not_local: Callable[[Any, Task], str] = lambda _config, _task: "its devices do not train with DP-SGD"

@@ -171,7 +171,7 @@ class RoundFold:
             UnusableUpdates: some cannot be screened, viewed or folded; nothing was made.
             LichenError, OSError: the worker failed, or the disk cannot be read.
         """
-        task, updates = self._task, RoundUpdates(self._task, round_, entries, limits, noise)
+        updates = RoundUpdates(self._task, round_, entries, limits, noise)
         reference = await self._folds.screen(updates, before, known)
         weighing = await self._weighed(updates, published)
         folded = await self._folds.fold(self._server, updates, state, weighing)
@@ -179,8 +179,28 @@ class RoundFold:
             return FoldResult(folded, reference)
         for words in weighing.warnings:
             log.warning("weighing", round=round_, why=words)
+        return await self._trained(round_, folded, reference, weighing)
+
+    async def finish(self, round_: int, folded: Blobs, reference: Mapping[str, float]) -> FoldResult:
+        """The version of a sum whose updates nobody saw: a guided method trains on its labelled windows.
+
+        Args:
+            round_: number of the round.
+            folded: the sum's version, with moments.
+            reference: of the last round's screen.
+
+        Raises:
+            LichenError, OSError: the worker failed.
+        """
+        if self._guided is None:
+            return FoldResult(folded, reference)
+        return await self._trained(round_, folded, reference, DeviceWeights({}))
+
+    async def _trained(
+        self, round_: int, folded: Blobs, reference: Mapping[str, float], weighing: DeviceWeights
+    ) -> FoldResult:
         model = model_of(folded)
-        made, metrics = await self._finished(round_, without_private_blobs(task, model))
+        made, metrics = await self._finished(round_, without_private_blobs(self._task, model))
         weighed = await asyncio.to_thread(kept, weighing, metrics)
         return FoldResult(rejoined({**model, **made}, folded), reference, weighed)
 

@@ -247,6 +247,8 @@ class RoundWorker:
             if self.secure is not None:
                 opened, devices = await self.secure.fold(round_, state, entries, limits)
                 made = FoldResult(opened, before)
+                if devices:
+                    made = await self._folding.finish(round_, opened, before)
             else:
                 made = await self._folding.fold(
                     round_, state, entries, limits, before, known, self.model.published, noise

@@ -1,6 +1,7 @@
 """Whether a task's rounds can be secure: what compares or shows single updates is refused."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from models.spec import MethodSpec
@@ -22,7 +23,7 @@ def _troubles(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
     options = task.secure_aggregation
     if options is None:
         return
-    yield from _of_method(spec)
+    yield from _of_method(task, spec)
     robust, rounds = task.robust, task.rounds
     if robust.fold != "mean":
         yield f"robust.fold = {robust.fold!r} compares updates, of which only the sum is seen; write 'mean'"
@@ -52,12 +53,14 @@ def _troubles(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
         yield f"rounds.devices_per_round: {trouble}"
 
 
-def _of_method(spec: MethodSpec[Any]) -> Iterator[str]:
+def _of_method(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
     """What a method does with single updates."""
     name = f"method {spec.name!r}"
     if not spec.summed:
         yield f"{name}: its fold is not a sum of whole numbers of one shape"
-    if spec.guided:
+    elif spec.not_secure is not None:
+        with suppress(Misconfigured):  # the check of the options says what is wrong with them
+            if why := spec.not_secure(spec.configure(task), task):
+                yield f"{name}: {why}"
+    elif spec.guided:
         yield f"{name} evaluates each update on the coordinator's labelled windows, and nobody sees one"
-    if spec.routed:
-        yield f"{name} chooses a device's bundle by the message of its update, which nobody sees"

@@ -21,6 +21,7 @@ from models.contract import Update
 from models.worker import update_views
 from protocol.errors import Refused
 from protocol.frames.frame import Limits
+from protocol.secure_aggregation.updates import method_message
 
 VOID_SUFFIX: Final = ".lost"
 _MADE: Final = (schema.weighings, schema.secure_rounds)
@@ -132,8 +133,8 @@ class Journal:
     def record_messages(self, updates: Sequence[ReceivedUpdate]) -> None:
         """Write the method's own messages of accepted updates, if they are kept; in their transaction."""
         if self._keeps_messages:
-            headers = [one.header for one in updates]
-            rows = [{"device": one.device, "round": one.round, "extra": one.extra} for one in headers]
+            said = [(one.header, method_message(one.header.extra)) for one in updates]
+            rows = [{"device": h.device, "round": h.round, "extra": m} for h, m in said if m is not None]
             self._store.put_all(schema.messages, rows)
 
     def digests(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], str]:

@@ -7,7 +7,7 @@ masked update then is an ordinary one of the outbox.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -74,6 +74,7 @@ class _Job:
     task: Task
     vector_N: Words
     submit: Submit
+    route: Mapping[str, Any] | None = None
     frame: bytes = b""
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -121,7 +122,14 @@ class MaskingService(StatusPart):
             words = f"{attempt.words}: {self._state.phase.value.replace('_', ' ')}"
             yield Wait("secure round", words, None, None, "it is said again, or the round closes without it")
 
-    async def take_part(self, offer: Offer, task: Task, vector_N: Words, submit: Submit) -> None:
+    async def take_part(
+        self,
+        offer: Offer,
+        task: Task,
+        vector_N: Words,
+        submit: Submit,
+        route: Mapping[str, Any] | None = None,
+    ) -> None:
         """Take part in the round of an offer, until the masked update is in the outbox.
 
         Args:
@@ -129,13 +137,14 @@ class MaskingService(StatusPart):
             task: with ``secure_aggregation``.
             vector_N: the update as elements of the ring.
             submit: stores the frame of the masked update.
+            route: of a routed method, what determines this device's bundle; it is not masked.
 
         Raises:
             LichenError: the device may not take part, or its identity cannot be read.
         """
         await self._loaded.wait()
         self._rules = await asyncio.to_thread(self._rules_of, task)
-        self._job = job = _Job(offer, task, vector_N, submit)
+        self._job = job = _Job(offer, task, vector_N, submit, route)
         self._news.set()
         try:
             await self._invite(offer)
@@ -247,7 +256,7 @@ class MaskingService(StatusPart):
         if attempt is None:
             raise Transient("the attempt is over")
         packed = await asyncio.to_thread(masked_vector, job.vector_N, plan, bits)
-        return masked_frame(attempt, job.task.method, self.settings.device, packed)
+        return masked_frame(attempt, job.task.method, self.settings.device, packed, job.route)
 
     def _rules_of(self, task: Task) -> MaskingRules:
         """With the identity, if the task wants one, and this device's noise and limit; raises as below."""

@@ -274,10 +274,8 @@ class Learner(StatusPart):
             took = {"prototypes_s": self.clock.now() - started}
         else:
             seed, threads = self._seed(task, offer), settings.learn.threads
-            allowed = settings.packages.allow
-            job = job_folder.TrainJob(
-                task, settings.device, offer.round, seed, threads, profile, packages=allowed
-            )
+            allow, device = settings.packages.allow, settings.device
+            job = job_folder.TrainJob(task, device, offer.round, seed, threads, profile, packages=allow)
             words = f"fetching version {offer.base[:12]} for round {offer.round}"
             self.learning.say(words, settings.fetch_timeout_s)
             state = await self.blobs.fetch_for_training(offer, job_folder.context(job), data, private)
@@ -299,8 +297,9 @@ class Learner(StatusPart):
             await self._delivery.submit(TrainedUpdate(new_carry, saving, metrics, spans), frame, offer)
             return None
         silent = TrainedUpdate(new_carry, saving, {}, spans)  # even times and sizes tell of the device's data
-        vector_N = await fetched_vector(self.blobs, offer, task, frame)
-        return partial(self.masking.take_part, offer, task, vector_N, partial(self._delivery.submit, silent))
+        vector_N, route = await fetched_vector(self.blobs, offer, task, frame)
+        submit = partial(self._delivery.submit, silent)
+        return partial(self.masking.take_part, offer, task, vector_N, submit, route)
 
     def _seed(self, task: Task, offer: Offer) -> int:
         return derive_round_seed(task.seed, offer.round, self.settings.device)

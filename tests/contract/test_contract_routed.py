@@ -160,6 +160,16 @@ def test_the_serving_route_alone_makes_a_model_of_the_profile(spec, fleet, profi
         assert any(not np.array_equal(a, b) for a, b in zip(found, own, strict=True)) == bool(personal)
 
 
+@EACH_PROFILE
+def test_what_a_secure_round_tells_of_a_message_gives_the_same_serving_route(spec, fleet, profile):
+    task, _, made = fleet
+    server, extra = spec.server(), made[profile].extra
+    told = server.serving_message(extra)
+    assert told.items() <= extra.items()
+    assert server.serving_message(told) == told
+    assert server.serving_route(task, profile, told) == server.serving_route(task, profile, extra)
+
+
 def test_the_serving_route_of_a_message_that_is_none_is_refused(spec, fleet):
     task, _, made = fleet
     good = made[PROFILES["all"]].extra

@@ -16,7 +16,7 @@ from protocol.secure_aggregation.messages import (
     SharesSent,
     Survivors,
 )
-from protocol.secure_aggregation.updates import MASKED
+from protocol.secure_aggregation.updates import MASKED, ROUTE
 from tests.support.secure.world import COORDINATOR, STATE, TASK, SecureWorld, WorldLink
 
 MESSAGES = [KeysAnnounced, Roster, SharesSent, SharesDelivered, None, Survivors, Revealed]
@@ -141,6 +141,16 @@ async def test_masked_updates_that_tell_more_or_are_of_others_are_refused(world)
     header, tensors = open_frame(world.entries["d0"].path.read_bytes(), UpdateHeader)
     cases = [
         (header.model_copy(update={"extra": {}}), tensors, "not masked for the present attempt"),
+        (
+            header.model_copy(update={"extra": {**header.extra, "loss": 1}}),
+            tensors,
+            "its route alone",
+        ),
+        (
+            header.model_copy(update={"extra": {**header.extra, ROUTE: {}}}),
+            tensors,
+            "its route alone",
+        ),
         (header.model_copy(update={"device": "stranger"}), tensors, "stranger was not told to mask"),
         (header, {}, f"the only tensor is {MASKED!r}"),
         (header, tensors | {"head/w": tensors[MASKED]}, f"the only tensor is {MASKED!r}"),

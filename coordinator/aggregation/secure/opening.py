@@ -2,20 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
+from pydantic import JsonValue
+
 from coordinator.aggregation.fold import close_fold, open_fold
+from coordinator.fleet.serving_routes import routing
 from coordinator.secure_aggregation.book import AttemptBook
 from coordinator.secure_aggregation.events import SecureRules, SecureState
 from coordinator.storage.update_journal import AcceptedUpdate
 from models.aggregation.masked_sums import absorb_vector, layout_of
 from models.aggregation.server_optimizer import model_of
-from models.contract import Blobs, Server
+from models.contract import Blobs, Profile, Server
 from models.privacy.shared_noise import shared_noise
 from protocol.errors import Reason, Refused
 from protocol.frames.frame import Limits, open_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.frames.tensors import Codec, Encoded
 from protocol.secure_aggregation.ring import Words, unpacked, zeros
-from protocol.secure_aggregation.updates import MASKED
+from protocol.secure_aggregation.updates import MASKED, ROUTE
 from protocol.tasks.folding import SecureAggregation
 from protocol.tasks.task import Task
 
@@ -31,6 +34,7 @@ class SumOpener:
 
     def __init__(self, task: Task, options: SecureAggregation, server: Server) -> None:
         self._task, self._options, self._server = task, options, server
+        self._routed = routing(server)
         self._noise = shared_noise(task)
         self._size: tuple[str, int] = ("", 0)
         """By manifest, of the newest version alone."""
@@ -54,6 +58,23 @@ class SumOpener:
             fold = self._server.open(self._task, 1, model)
             self._size = base, layout_of(fold, noisy=self._noise is not None).size
         return unpacked(found.data, self._size[1], self._options.ring_bits)
+
+    def check_message(self, told: Mapping[str, JsonValue]) -> None:
+        """Check what a masked update tells beside its attempt: of a routed method its route, else nothing.
+
+        Raises:
+            Refused: it tells more, or its route is none.
+        """
+        if not told:
+            return
+        if self._routed is None or told.keys() != {ROUTE}:
+            words = "the header of a masked update names its attempt and, of a routed method, its route alone"
+            raise Refused(Reason.MALFORMED, f"extra: {words}")
+        route = told[ROUTE]
+        if not isinstance(route, dict) or route != self._routed.serving_message(route):
+            raise Refused(Reason.MALFORMED, f"extra.{ROUTE}: more than what determines the device's bundle")
+        task = self._task
+        self._routed.serving_route(task, Profile(task.input_names, task.target_names), route)
 
     def version(
         self,

@@ -47,3 +47,9 @@ class DisentMessage(ExtraMessage):
     def profile(self) -> Profile:
         """The device's profile."""
         return Profile(self.modalities, self.targets)
+
+
+class ServingMessage(ExtraMessage):
+    """The part of :class:`DisentMessage` that determines the device's bundle."""
+
+    best: Count

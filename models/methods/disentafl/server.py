@@ -16,7 +16,7 @@ from models.aggregation.robust import delta_fold
 from models.contract import Blobs, Profile, Tensors, Update
 from models.header_checks import check_counts, check_weight_one
 from models.methods.disentafl import SHARED, DisentAflConfig
-from models.methods.disentafl.messages import DisentMessage
+from models.methods.disentafl.messages import DisentMessage, ServingMessage
 from models.methods.disentafl.routing import domain_gate
 from models.methods.disentafl.routing import mean_features as features
 from models.methods.disentafl.routing.blob_names import config_of, known, route
@@ -69,9 +69,17 @@ class DisentAflServer:
         """
         domain = 0
         if extra is not None:
-            domain = DisentMessage.read(extra).best
+            domain = ServingMessage.read(extra).best
             _check_domain(task, "best", domain)
         return tuple(n for n in route(task, profile, (domain,)) if part(n) not in {"gate", features.PART})
+
+    def serving_message(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The domain that the device's gate prefers.
+
+        Raises:
+            Refused: the message is not one of ours.
+        """
+        return ServingMessage.read(extra).extra()
 
     def check(self, task: Task, state: Blobs, update: Update) -> None:
         """Compare an update with the model; see :class:`models.contract.Server`.

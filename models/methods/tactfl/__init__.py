@@ -26,6 +26,7 @@ from models.packages import ENCODERS
 from models.spec import MethodSpec
 from models.training.training_choices import Housings, housings_trouble
 from protocol.base import Frozen, Share
+from protocol.tasks.task import Task
 
 Rate = Annotated[float, Field(gt=0, le=10)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -126,6 +127,16 @@ class TactflConfig(Frozen):
     """The coordinator refuses an update in which any model value moved further."""
 
 
+def _not_secure(config: TactflConfig, _task: Task) -> str:
+    if config.weighting == "similarity":
+        seen = "evaluates each update on the coordinator's labelled windows, and nobody sees one"
+    elif config.weighting == "windows":
+        seen = "weighs each update by its windows, and nobody sees their number"
+    else:
+        return ""
+    return f"config.weighting = {config.weighting!r} {seen}; write 'equal'"
+
+
 METHOD = MethodSpec(
     name="tactfl",
     class_rows=lambda name: "label" if name.startswith("head/fc2.") else "",
@@ -136,6 +147,7 @@ METHOD = MethodSpec(
     "Similarity-guided Model Aggregation, BMVC",
     config=TactflConfig,
     summed=True,
+    not_secure=_not_secure,
     needs_labels=False,
     guided=True,
     modality_kinds=("stream", "sound"),  # its segments are stretches of time

@@ -165,13 +165,16 @@ class ProtectedFleet:
         drawn = random.Random(f"system {self._world.scenario.seed}")  # noqa: S311 - a seed
         publish = ModelRegistry.publish
 
-        async def seen(blobs: Any, offer: Any, task: Task, frame: bytes) -> Words:
-            vector_N, truth = await fetched_vector(blobs, offer, task, frame), self.truth
+        async def seen(
+            blobs: Any, offer: Any, task: Task, frame: bytes
+        ) -> tuple[Words, dict[str, Any] | None]:
+            vector_N, route = await fetched_vector(blobs, offer, task, frame)
+            truth = self.truth
             if isinstance(truth, SecureTruth):
                 device = truth.trains(frame)
                 if device in self._its.hostile and self.lies and self._rng.random() < _GARBAGE:
-                    return np.frombuffer(drawn.randbytes(vector_N.nbytes), vector_N.dtype).copy()
-            return vector_N
+                    return np.frombuffer(drawn.randbytes(vector_N.nbytes), vector_N.dtype).copy(), route
+            return vector_N, route
 
         def lengthened(offer: Any, task: Task, who: Any, material: Any, result: Any, *, carry: Any) -> Any:
             if task.privacy is not None and who[0] in self._its.hostile and self.lies:

@@ -217,6 +217,11 @@ class RoutedHalf:
         del task, extra
         return tuple(sorted(("head", *(f"encoder/{name}" for name in profile.modalities))))
 
+    def serving_message(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``models.contract.RoutedServer``: no route depends on a message."""
+        del extra
+        return {}
+
 
 def server_half(task: Task, *, routed: bool, guided: bool = False) -> Server:
     """The coordinator's half of the task's method."""

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from coordinator.aggregation.device_weight_store import newest
 from coordinator.aggregation.device_weights import FULL, NEAREST, kept, shares
+from coordinator.aggregation.round_fold import RoundFold
 from coordinator.cli.main import app as coordinator
 from coordinator.cli.round import app as rounds
 from coordinator.status.history import read
@@ -20,7 +21,7 @@ from models.guided import DeviceWeights
 from protocol.topics import Kind
 from runtime.process.worker import WorkerFailed
 from tests.support.coordinator.bench import bench
-from tests.support.coordinator.fake import frame, header, tiny_task
+from tests.support.coordinator.fake import TinyServer, frame, header, tiny_task
 from tests.support.coordinator.guided import Guided, GuidedJobs
 
 VALUES = {"a": 1.0, "b": 1.25, "c": 1.0, "odd": 9.0}
@@ -65,6 +66,21 @@ async def test_a_guided_round_folds_by_weight_and_is_finished_at_the_coordinator
     row = found["weighing"]["similarity"]["head"]["a"]
     assert row["others"] == {"c": 1.0, "b": 0.8, "odd": pytest.approx(1 / 9, rel=1e-4)}
     assert (row["of"], row["most"]) == (3, 1.0)
+
+
+async def test_a_sum_that_nobody_looked_into_is_finished_at_the_coordinator_without_weights() -> None:
+    jobs = GuidedJobs()
+    state = {"head": {"head/w": np.ones(3, np.float32)}, "optimizer/m": {"x": np.zeros(1, np.float32)}}
+    made = await RoundFold(Guided(), TASK, jobs).finish(7, state, {"head": 2.0})
+    np.testing.assert_array_equal(made.state["head"]["head/w"], np.full(3, 1.5, np.float32))
+    assert "optimizer/m" in made.state
+    assert jobs.seen == []
+    assert [round_ for round_, _ in jobs.finished] == [7]
+    assert made.reference == {"head": 2.0}
+    assert made.weighed is not None
+    assert (made.weighed.weights, made.weighed.metrics) == ({}, {"head_loss": 0.25})
+    plain = await RoundFold(TinyServer(), TASK, jobs).finish(7, state, {})
+    assert (plain.state, plain.weighed) == (state, None)
 
 
 async def test_the_operator_sees_weights_similarities_and_who_was_pushed_out(tmp_path) -> None:

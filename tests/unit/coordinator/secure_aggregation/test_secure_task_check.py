@@ -1,6 +1,7 @@
 """What does not go with ``[secure_aggregation]`` is refused before a task runs, in words."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from coordinator.cluster.app import ingest, lead
 from coordinator.config.coordinator import CoordinatorSettings
 from coordinator.ingest.header_checks import check_header
 from coordinator.secure_aggregation.identities import authority_for
+from coordinator.secure_aggregation.task_check import require_secure
 from coordinator.task import load_task, problems
+from models import registry
 from protocol.errors import Misconfigured, Refused
 from protocol.tasks.features import needed
 from protocol.tasks.folding import Robust, SecureAggregation
+from protocol.tasks.labelling import Labelled
 from protocol.tasks.links import Uplink
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
@@ -34,7 +38,7 @@ def test_a_device_must_know_the_table() -> None:
     assert "secure_aggregation" not in needed(a_task().model_copy(update={"secure_aggregation": None}))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "qqr"])
+@pytest.mark.parametrize("method", ["fedavg", "qqr", "disentafl"])
 @pytest.mark.parametrize("secure", [{}, {"weights": "samples", "ring_bits": 48}, {"identities": "none"}])
 def test_a_sound_task_has_no_problems(method: str, secure: dict[str, Any]) -> None:
     assert problems(a_task(secure, method=method)) == []
@@ -50,7 +54,15 @@ def test_a_sound_task_has_no_problems(method: str, secure: dict[str, Any]) -> No
         ({"robust": Robust(outlier_factor=3.0)}, "robust.outlier_factor = 3 measures single updates"),
         ({"rounds": Rounds(min_devices=5, selection="bandit")}, "rounds.selection = 'bandit' needs each"),
         ({"rounds": Rounds(min_devices=4)}, "rounds.min_devices = 4 would open rounds whose sum is never"),
-        ({"method": "disentafl"}, "method 'disentafl' chooses a device's bundle by the message"),
+        ({"method": "mmfed3_hide"}, "method 'mmfed3_hide': its fold is not a sum of whole numbers"),
+        (
+            {"method": "tactfl", "labelled": Labelled(file="own.npz")},
+            "labelled windows, and nobody sees one; write 'equal'",
+        ),
+        (
+            {"method": "tactfl", "labelled": Labelled(file="own.npz"), "config": {"weighting": "windows"}},
+            "config.weighting = 'windows' weighs each update by its windows, and nobody sees their number",
+        ),
         (
             {"rounds": Rounds(min_devices=5, devices_per_round=8192)},
             "rounds.devices_per_round: a sum over 8192 devices does not fit ring_bits = 32: with bound",
@@ -58,11 +70,26 @@ def test_a_sound_task_has_no_problems(method: str, secure: dict[str, Any]) -> No
     ],
 )
 def test_what_would_show_or_compare_single_updates_is_named(fields: dict[str, Any], words: str) -> None:
-    [found] = problems(a_task(**fields))
+    without = a_task(**fields).model_copy(update={"secure_aggregation": None})
+    [found] = [one for one in problems(a_task(**fields)) if one not in problems(without)]
     assert found.startswith("secure_aggregation: ")
     assert words in found
-    without = a_task(**fields).model_copy(update={"secure_aggregation": None})
-    assert problems(without) == []
+
+
+def test_a_guided_method_that_weighs_all_alike_has_no_problems() -> None:
+    given = {"method": "tactfl", "labelled": Labelled(file="own.npz"), "config": {"weighting": "equal"}}
+    assert problems(a_task(**given)) == []
+
+
+def test_a_guided_method_that_does_not_say_when_its_rounds_can_be_secure_is_refused() -> None:
+    given = a_task(method="tactfl", config={"weighting": "equal"})
+    with pytest.raises(Misconfigured, match=r"method 'tactfl' evaluates each update on the coordinator's"):
+        require_secure(given, replace(registry.method("tactfl"), not_secure=None))
+
+
+def test_wrong_options_are_named_once() -> None:
+    [found] = problems(a_task(method="tactfl", labelled=Labelled(file="x"), config={"weighting": "heavy"}))
+    assert "config.weighting" in found
 
 
 def test_every_problem_is_named_at_once() -> None:
