@@ -120,8 +120,8 @@ class MethodSpec(Generic[C]):
     """Supports ``[secure_aggregation]``: without ``task.robust`` all parts of its fold are sums."""
     not_secure: Callable[[Any, Task], str] | None = None
     """Why not ``[secure_aggregation]``, though :attr:`summed`; without it, no ``guided`` method has it."""
-    clippable: bool = False
-    """Supports ``[privacy]``: its folds are exact sums of updates' tensors, and nothing else."""
+    not_private: Callable[[Any, Task], str] = lambda _config, _task: "one clip does not cover its updates"
+    """Why not ``[privacy]``; empty: its folds are exact sums of updates' tensors, and nothing else."""
     not_local: Callable[[Any, Task], str] = lambda _config, _task: "its devices do not train with DP-SGD"
     """Why not ``[local_privacy]``; empty: devices train so, and charge it (``models/privacy/local``)."""
     class_rows: Callable[[str], str] = lambda _tensor: ""

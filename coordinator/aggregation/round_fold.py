@@ -173,20 +173,21 @@ class RoundFold:
         """
         updates = RoundUpdates(self._task, round_, entries, limits, noise)
         reference = await self._folds.screen(updates, before, known)
-        weighing = await self._weighed(updates, published)
+        # with [privacy] all devices weigh alike: no update is looked at
+        weighing = None if self._task.privacy else await self._weighed(updates, published)
         folded = await self._folds.fold(self._server, updates, state, weighing)
         if weighing is None:
-            return FoldResult(folded, reference)
+            return await self.finish(round_, folded, reference)
         for words in weighing.warnings:
             log.warning("weighing", round=round_, why=words)
         return await self._trained(round_, folded, reference, weighing)
 
     async def finish(self, round_: int, folded: Blobs, reference: Mapping[str, float]) -> FoldResult:
-        """The version of a sum whose updates nobody saw: a guided method trains on its labelled windows.
+        """The version of a fold without weights: a guided method trains on its labelled windows.
 
         Args:
             round_: number of the round.
-            folded: the sum's version, with moments.
+            folded: the fold's version, with moments.
             reference: of the last round's screen.
 
         Raises:

@@ -1,6 +1,7 @@
 """What does not go with a table ``[privacy]``, and what both tables promise, before a task runs."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from models.privacy.accountant import releases_within
@@ -26,10 +27,9 @@ def privacy_problems(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
     privacy = task.privacy
     if privacy is None:
         return
-    if spec.guided:
-        yield f"[privacy]: method {spec.name!r} weighs devices by their updates, and one decides about others"
-    elif not spec.clippable:
-        yield f"[privacy]: method {spec.name!r}: its updates have parts that one clip does not cover"
+    with suppress(Misconfigured):  # the check of the options says what is wrong with them
+        if why := spec.not_private(spec.configure(task), task):
+            yield f"[privacy]: method {spec.name!r}: {why}"
     if task.robust.fold != "mean":
         yield (
             f"robust.fold = {task.robust.fold!r}: with [privacy] only a mean has a known bound of what one "

@@ -217,8 +217,8 @@ class Engine:
         updates, weights = list(received.values()), None
         norms = {update.digest: update.norms for update in updates}
         reference = screen_round(self.task, updates, limits, self.reference, norms)
-        # the sum of a secure round weighs all alike, because nobody sees an update
-        if self.guide is not None and self.task.secure_aggregation is None:
+        # protected rounds weigh all alike: no update is looked at
+        if self.guide is not None and not (self.task.secure_aggregation or self.task.privacy):
             weights = self.guide.weigh(self.held or model_of(state), updates, limits)
         noise = self._noise(record.round)
         version = fold_screened(self.server, self.task, record.round, state, updates, limits, weights, noise)

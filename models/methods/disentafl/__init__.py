@@ -33,6 +33,7 @@ from pydantic import Field, model_validator
 
 from models.spec import MethodSpec
 from protocol.base import Frozen, Share
+from protocol.tasks.task import Task
 
 Positive = Annotated[float, Field(gt=0, le=10)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
@@ -137,6 +138,12 @@ def experts(names: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{m}.{o}.{d}" for (m, o), d in product(pairs, domains or {""}))
 
 
+def _not_private(config: DisentAflConfig, _task: Task) -> str:
+    if config.aggregate == "kd":
+        return "config.aggregate = 'kd' sends rows of features, which one clip does not cover; write 'avg'"
+    return ""
+
+
 METHOD = MethodSpec(
     name="disentafl",
     title="Modality-task agnostic federated learning by routed experts",
@@ -145,6 +152,7 @@ METHOD = MethodSpec(
     config=DisentAflConfig,
     class_rows=lambda name: name.split("/")[1] if name.startswith("last/") else "",
     summed=True,
+    not_private=_not_private,
     needs_labels=True,
     symbols={
         "M": "inputs (task.input_names)",

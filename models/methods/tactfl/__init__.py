@@ -137,6 +137,12 @@ def _not_secure(config: TactflConfig, _task: Task) -> str:
     return f"config.weighting = {config.weighting!r} {seen}; write 'equal'"
 
 
+def _not_private(config: TactflConfig, _task: Task) -> str:
+    if config.weighting == "equal":
+        return ""
+    return f"config.weighting = {config.weighting!r} lets one update decide about others; write 'equal'"
+
+
 METHOD = MethodSpec(
     name="tactfl",
     class_rows=lambda name: "label" if name.startswith("head/fc2.") else "",
@@ -148,6 +154,7 @@ METHOD = MethodSpec(
     config=TactflConfig,
     summed=True,
     not_secure=_not_secure,
+    not_private=_not_private,
     needs_labels=False,
     guided=True,
     modality_kinds=("stream", "sound"),  # its segments are stretches of time

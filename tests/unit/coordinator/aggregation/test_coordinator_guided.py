@@ -18,6 +18,8 @@ from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
 from coordinator.storage import schema
 from models.guided import DeviceWeights
+from protocol.frames.frame import Limits
+from protocol.tasks.folding import Privacy
 from protocol.topics import Kind
 from runtime.process.worker import WorkerFailed
 from tests.support.coordinator.bench import bench
@@ -81,6 +83,32 @@ async def test_a_sum_that_nobody_looked_into_is_finished_at_the_coordinator_with
     assert (made.weighed.weights, made.weighed.metrics) == ({}, {"head_loss": 0.25})
     plain = await RoundFold(TinyServer(), TASK, jobs).finish(7, state, {})
     assert (plain.state, plain.weighed) == (state, None)
+
+
+async def test_with_privacy_no_update_is_looked_at() -> None:
+    class Folds:
+        """Notes the weights of a fold, which adds one to the head."""
+
+        views_a_job = 4
+
+        def __init__(self):
+            self.weighings = []
+
+        async def screen(self, *_):
+            return {}
+
+        async def fold(self, _server, _updates, state, weighing):
+            self.weighings.append(weighing)
+            return {"head": {"head/w": state["head"]["head/w"] + np.float32(1)}}
+
+    private = TASK.model_copy(update={"privacy": Privacy(clip=1.0, noise_multiplier=1.0)})
+    jobs, folds, state = GuidedJobs(), Folds(), {"head": {"head/w": np.ones(3, np.float32)}}
+    made = await RoundFold(Guided(), private, jobs, folds).fold(
+        1, state, [], Limits(), {}, {}, lambda: pytest.fail("no view needs the published model")
+    )
+    assert folds.weighings == [None]
+    assert jobs.seen == []
+    np.testing.assert_array_equal(made.state["head"]["head/w"], np.full(3, 2.5, np.float32))
 
 
 async def test_the_operator_sees_weights_similarities_and_who_was_pushed_out(tmp_path) -> None:

@@ -15,11 +15,13 @@ from models.registry import method
 from protocol.errors import Misconfigured
 from protocol.tasks.features import needed
 from protocol.tasks.folding import LocalPrivacy, Privacy, Robust, SecureAggregation
+from protocol.tasks.labelling import Labelled
 from protocol.tasks.rounds import Rounds
 from protocol.tasks.task import Task
 from tests.support.coordinator.fake import settings_for
 from tests.support.tasks import sensors, small_task
 
+TACTFL: dict[str, Any] = {"method": "tactfl", "labelled": Labelled(file="own.npz")}
 POISSON = {"sampling": "poisson", "rate": 0.1, "devices": 500}
 
 
@@ -35,8 +37,11 @@ def test_a_device_must_know_the_table() -> None:
 
 
 @pytest.mark.parametrize("privacy", [{}, POISSON])
-def test_a_sound_task_has_no_problems(privacy: dict[str, Any]) -> None:
-    assert problems(a_task(privacy)) == []
+@pytest.mark.parametrize(
+    "method", [{}, {"method": "disentafl"}, TACTFL | {"config": {"weighting": "equal"}}], ids=str
+)
+def test_a_sound_task_has_no_problems(privacy: dict[str, Any], method: dict[str, Any]) -> None:
+    assert problems(a_task(privacy, **method)) == []
 
 
 @pytest.mark.parametrize(
@@ -45,7 +50,13 @@ def test_a_sound_task_has_no_problems(privacy: dict[str, Any]) -> None:
         ({}, {"robust": Robust(fold="median")}, "robust.fold = 'median'"),
         ({}, {"robust": Robust(fold="clip")}, "robust.fold = 'clip'"),
         ({}, {"robust": Robust(outlier_factor=6.0)}, "robust.outlier_factor"),
-        ({}, {"method": "qqr"}, "method 'qqr': "),
+        ({}, {"method": "qqr"}, "method 'qqr': one clip does not cover its updates"),
+        (
+            {},
+            {"method": "disentafl", "config": {"aggregate": "kd"}},
+            "'kd' sends rows of features, which",
+        ),
+        ({}, TACTFL, "config.weighting = 'similarity' lets one update decide about others; write 'equal'"),
         ({"clip": 1e-6}, {}, "privacy: clip times noise_multiplier"),
         ({"max_epsilon": 0.1}, {}, "no version fits into it (after 1 round: epsilon "),
         (POISSON, {"rounds": Rounds(devices_per_round=5)}, "rounds.devices_per_round"),
@@ -136,7 +147,7 @@ class TestNoiseOfDevices:
 
     def test_needs_a_method_whose_updates_one_clip_covers(self) -> None:
         [found] = problems(self.both({}, method="qqr"))
-        assert found.startswith("[privacy]: method 'qqr': its updates have parts that one clip")
+        assert found == "[privacy]: method 'qqr': one clip does not cover its updates"
 
 
 def test_the_local_promise_is_of_a_device_with_few_windows_for_a_window_and_for_a_moment() -> None:

@@ -53,6 +53,44 @@ def test_updates_are_clipped_noise_is_added_and_the_account_is_reported() -> Non
     assert 0.5 < difference.std() / (5**0.5 * 0.01 / 6) < 2.0
 
 
+@pytest.mark.parametrize("secure", [None, SecureAggregation(min_devices=3)], ids=["plain", "secure"])
+@pytest.mark.parametrize("method", ["tactfl", "disentafl"])
+def test_other_methods_are_clipped_and_get_noise_too(method: str, secure: SecureAggregation | None) -> None:
+    config = {
+        "tactfl": {"weighting": "equal", "batch": 16},
+        "disentafl": {"width": 16, "batch": 8, "lr": 0.01},
+    }[method]
+    its = private(MILD, 1).model_copy(
+        update={"method": method, "config": config, "secure_aggregation": secure}
+    )
+    devices = {name: DEVICES[name] for name in ("d0", "d1", "d2")}
+    norms: list[float] = []
+    history = simulate(
+        its,
+        devices,
+        None,
+        1,
+        labelled=windows(30, 50) if method == "tactfl" else None,
+        watch=lambda _, got: norms.extend(norm_of(u.tensors) for u in got),
+    )
+    [record] = history.rounds
+    assert list(record.accepted) == ["d0", "d1", "d2"]
+    assert 0.9 < max(norms) <= 1.0
+    assert record.weighing is None
+    assert ("head_loss" in record.trained) == (method == "tactfl")
+    noise = None if secure is None else SharedNoise.of(MILD, secure)
+    assert history.account == CentralAccount.after(MILD, 1, shared=noise)
+    less = its.model_copy(update={"privacy": MILD.model_copy(update={"noise_multiplier": 1e-4})})
+    there = simulate(less, devices, None, 1, labelled=windows(30, 50) if method == "tactfl" else None).state
+    moved = {
+        name: history.state[name]
+        for name in history.state
+        if name.startswith(("encoder/", "base/", "expert/"))
+    }
+    difference = values(moved) - values({name: there[name] for name in moved})
+    assert 0.5 < difference.std() / (0.01 / 3) < 2.0
+
+
 @pytest.mark.long
 def test_a_sample_takes_part_by_chance_and_rounds_end_at_the_limit() -> None:
     poisson = Privacy(
