@@ -1,15 +1,19 @@
 """A run of FedAvg: the product's rounds under a table. Imports torch."""
 
 import math
+import statistics
 import time
+from collections.abc import Mapping
 
 from lichen_lab.benchmarks.result import Say
 from lichen_lab.benchmarks.studies.privacy.fleets import PrivacyFleet
 from lichen_lab.benchmarks.studies.privacy.settings import FEDAVG, PrivacyOutcome, PrivacySetting
+from lichen_lab.simulation.training.crew.local_account import EPSILON, EPSILON_OF_MOMENT
+from lichen_lab.simulation.training.report import local_accounts
 from lichen_lab.simulation.training.runner import History, RoundRecord, simulate
 from lichen_lab.simulation.training.workers import one_thread
 from models.tensors import flatten
-from protocol.tasks.folding import Privacy
+from protocol.tasks.folding import LocalPrivacy, Privacy
 from protocol.tasks.links import Downlink, Uplink
 from protocol.tasks.network import Encoder, Network
 from protocol.tasks.task import Task
@@ -39,9 +43,17 @@ def task_of(fleet: PrivacyFleet, setting: PrivacySetting) -> Task:
             "uplink": Uplink(codec="int8"),
             "downlink": Downlink(),
             "privacy": privacy,
+            "local_privacy": local_of(setting),
             "config": {"weigh_by": "equal", "lr_decay": 1.0, **setting.config},
         }
     )
+
+
+def local_of(setting: PrivacySetting) -> LocalPrivacy | None:
+    """The table ``[local_privacy]``; None: without noise of devices."""
+    if not setting.local_noise:
+        return None
+    return LocalPrivacy(clip=setting.clip, noise_multiplier=setting.local_noise, delta=setting.delta)
 
 
 def train(fleet: PrivacyFleet, setting: PrivacySetting, seed: int, tell: Say) -> PrivacyOutcome:
@@ -86,12 +98,15 @@ def outcome_of(
     if judged is None:
         raise ValueError("a fleet without test windows")
     values = sum(tensor.size for tensor in flatten(history.state).values())
+    local = local_accounts(history, setting.delta) if setting.local_noise else {}
     share = setting.noise_multiplier * math.sqrt(values) / (setting.rate * len(fleet.devices))
     return PrivacyOutcome(
         accuracy=100 * judged.metrics["accuracy"],
         macro_f1=100 * judged.metrics["macro_f1"],
         epsilon=None if account is None else account.epsilon,
         epsilon_of_seen=None if account is None else account.epsilon_of_seen,
+        epsilon_of_window=_mean(local, EPSILON),
+        epsilon_of_moment=_mean(local, EPSILON_OF_MOMENT),
         devices=len(fleet.devices),
         parameters=values,
         noise_share=share,
@@ -99,3 +114,8 @@ def outcome_of(
         refused=sum(len(record.refused) for record in history.rounds),
         seconds=time.process_time() - began,
     )
+
+
+def _mean(accounts: Mapping[str, Mapping[str, float]], name: str) -> float | None:
+    """Of a figure over the devices that have an account."""
+    return statistics.fmean(one[name] for one in accounts.values()) if accounts else None

@@ -44,8 +44,9 @@ class PrivacySetting:
         rate: share of the devices that take part in a round; by chance, each by itself. For canaries 1 is
             without sampling.
         noise_multiplier: of ``[privacy]``; 0: no table, so neither noise nor clip.
-        clip: of ``[privacy]``.
-        delta: of ``[privacy]``.
+        clip: of ``[privacy]``, or of ``[local_privacy]``.
+        delta: of the same.
+        local_noise: noise multiplier of ``[local_privacy]``; 0: no such table.
         width: of the encoders, which have two convolutions.
         features: of each encoder, and of the head's inner layer.
         config: options of the method, as in a task's ``config`` table; or of the attack.
@@ -56,6 +57,7 @@ class PrivacySetting:
     noise_multiplier: float = 0.0
     clip: float = 1.0
     delta: float = 1e-3
+    local_noise: float = 0.0
     width: int = 8
     features: int = 32
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -92,6 +94,9 @@ class PrivacyOutcome(run_spec.RunOutcome):
         macro_f1: mean F1 over the classes, in %.
         epsilon: of the account, with the help of chance; None without protection.
         epsilon_of_seen: the same against those who see who was asked.
+        epsilon_of_window: of a window, by the devices' own accounts, their mean; None without
+            ``[local_privacy]``.
+        epsilon_of_moment: of a moment of the streams, likewise.
         devices: of the fleet.
         parameters: values of the model.
         noise_share: norm of the noise of a round's mean, relative to the clip; 0 without protection.
@@ -104,6 +109,8 @@ class PrivacyOutcome(run_spec.RunOutcome):
     macro_f1: float | None = None
     epsilon: float | None = None
     epsilon_of_seen: float | None = None
+    epsilon_of_window: float | None = None
+    epsilon_of_moment: float | None = None
     devices: int = 0
     parameters: int = 0
     noise_share: float = 0.0

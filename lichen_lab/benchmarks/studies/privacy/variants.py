@@ -21,6 +21,8 @@ FIGURES: Final = (
     Figure[PrivacyOutcome]("macro-F1 on unmet people, %", lambda outcome: outcome.macro_f1),
     Figure[PrivacyOutcome]("epsilon of the versions", lambda outcome: outcome.epsilon),
     Figure[PrivacyOutcome]("epsilon for who sees the offers", lambda outcome: outcome.epsilon_of_seen),
+    Figure[PrivacyOutcome]("epsilon of a window", lambda outcome: outcome.epsilon_of_window),
+    Figure[PrivacyOutcome]("epsilon of a moment", lambda outcome: outcome.epsilon_of_moment),
     Figure[PrivacyOutcome]("norm of the noise of a mean, in clips", lambda outcome: outcome.noise_share),
     Figure[PrivacyOutcome]("devices", lambda outcome: float(outcome.devices)),
     Figure[PrivacyOutcome]("devices in a round", lambda outcome: outcome.taken),
