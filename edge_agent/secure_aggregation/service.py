@@ -17,7 +17,7 @@ import structlog
 from edge_agent.config.agent import AgentSettings
 from edge_agent.identity.files import folder_of
 from edge_agent.ports import TaskLink
-from edge_agent.secure_aggregation import record
+from edge_agent.secure_aggregation import noise_account, record
 from edge_agent.secure_aggregation.events import (
     IDLE,
     AttemptEnded,
@@ -36,6 +36,7 @@ from edge_agent.secure_aggregation.events import (
     UpdateMasked,
 )
 from edge_agent.secure_aggregation.masking import masked_vector
+from edge_agent.secure_aggregation.noise_account import NoiseAccount
 from edge_agent.secure_aggregation.table import apply
 from edge_agent.secure_aggregation.transitions import mask_plan
 from models.privacy.accountant import releases_within
@@ -97,6 +98,9 @@ class MaskingService(StatusPart):
 
     def __post_init__(self) -> None:
         self._file = self.settings.state_dir / FILE
+        limit, delta = self.settings.privacy.max_epsilon, self.settings.learn.dp_delta
+        self._account = NoiseAccount(self.settings.device_dir / noise_account.FILE, limit, delta)
+        self._spent: dict[str, Any] = {}
         self._state, self._rules = IDLE, MaskingRules(self.settings.device, SecureAggregation())
         self._job: _Job | None = None
         self._newer: Offer | None = None
@@ -108,12 +112,11 @@ class MaskingService(StatusPart):
     def status(self) -> dict[str, Any]:
         """The stage of the present attempt; nothing before the first."""
         attempt = self._state.attempt
-        if attempt is None and not self.refused:
+        if attempt is None and not self.refused and not self._spent:
             return {}
         words = "none" if attempt is None else f"{attempt.words}: {self._state.phase.value}"
         told = {"stage": words, "neighbours": len(self._state.keys), "refused": self.refused}
-        noisy = {"sums_with_noise": dict(self._state.releases)} if self._state.releases else {}
-        return {"secure_round": told | noisy}
+        return {"secure_round": told | ({"noise_account": self._spent} if self._spent else {})}
 
     def waits(self) -> Iterator[Wait]:
         """The wait for the coordinator's answer."""
@@ -144,6 +147,8 @@ class MaskingService(StatusPart):
         """
         await self._loaded.wait()
         self._rules = await asyncio.to_thread(self._rules_of, task)
+        if self._rules.noise is not None:
+            await asyncio.to_thread(self._account.require, self._attempt(offer), self._rules.noise)
         self._job = job = _Job(offer, task, vector_N, submit, route)
         self._news.set()
         try:
@@ -203,9 +208,12 @@ class MaskingService(StatusPart):
                 _log.warning("secure_round_waits", why=str(error))
 
     async def _invite(self, offer: Offer) -> None:
-        attempt = Attempt(self.settings.fleet, offer.task, offer.round, offer.attempt, offer.base, offer.salt)
+        attempt = self._attempt(offer)
         self.learning.say(f"announcing keys for {attempt.words}")
         await self._apply(MaskingInvited(attempt, os.urandom(Secrets.entropy_bytes)))
+
+    def _attempt(self, offer: Offer) -> Attempt:
+        return Attempt(self.settings.fleet, offer.task, offer.round, offer.attempt, offer.base, offer.salt)
 
     async def _apply(self, event: MaskingEvent) -> None:
         async with self._lock:
@@ -233,6 +241,7 @@ class MaskingService(StatusPart):
                 except LichenError as error:
                     _log.warning("secure_message_not_sent", why=str(error))
             case MaskUpdate() if job is not None:
+                await asyncio.to_thread(self._charge)
                 job.frame = await self._framed(job, command, bits)
                 await self._advance(UpdateMasked(digest(job.frame)))
             case SendMasked() if job is not None and not job.done.is_set():
@@ -251,6 +260,13 @@ class MaskingService(StatusPart):
             case _:
                 pass  # the update is trained again, or is in the outbox
 
+    def _charge(self) -> None:
+        """Write into the account that this device is in one more sum, if it adds noise."""
+        attempt, noise = self._state.attempt, self._rules.noise
+        if attempt is not None and noise is not None:
+            self._account.charge(attempt, noise)
+            self._spent = self._account.words()
+
     async def _framed(self, job: _Job, plan: MaskUpdate, bits: int) -> bytes:
         attempt = self._state.attempt
         if attempt is None:
@@ -259,15 +275,13 @@ class MaskingService(StatusPart):
         return masked_frame(attempt, job.task.method, self.settings.device, packed, job.route)
 
     def _rules_of(self, task: Task) -> MaskingRules:
-        """With the identity, if the task wants one, and this device's noise and limit; raises as below."""
+        """With the identity, if the task wants one, and noise and limit of the task; raises as below."""
         rules, privacy, noise = self._identified(task), task.privacy, shared_noise(task)
         if privacy is None or noise is None:
             return rules
-        limits = [one for one in (privacy.max_epsilon, self.settings.privacy.max_epsilon) if one is not None]
-        if not limits:
+        if privacy.max_epsilon is None:
             return replace(rules, noise=noise)
-        limited = privacy.model_copy(update={"max_epsilon": min(limits)})
-        return replace(rules, noise=noise, releases=releases_within(limited, _MOST_SUMS, noise))
+        return replace(rules, noise=noise, releases=releases_within(privacy, _MOST_SUMS, noise))
 
     def _identified(self, task: Task) -> MaskingRules:
         """With the identity, if the task wants one.
@@ -297,6 +311,11 @@ class MaskingService(StatusPart):
 
     def _load(self) -> None:
         """The attempt on the disk; a damaged file is none."""
+        try:
+            self._spent = self._account.words()
+        except LichenError as error:
+            self._spent = {"account": str(error)}
+            _log.error("noise_account_unreadable", why=str(error))
         try:
             content: dict[str, Any] = cbor2.loads(self._file.read_bytes())
             options = SecureAggregation.model_validate_json(content["options"])

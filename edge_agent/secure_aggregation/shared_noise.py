@@ -54,7 +54,7 @@ def check_spent(rules: MaskingRules, state: MaskingState, attempt: Attempt) -> N
         raise Refused(
             Reason.OUT_OF_BOUNDS,
             f"{attempt.words}: this device's updates are in {spent} sums of the task, and one more would "
-            "exceed max_epsilon (of the task, or of this device: privacy.max_epsilon)",
+            "exceed the task's privacy.max_epsilon",
         )
 
 
