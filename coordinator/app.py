@@ -14,6 +14,7 @@ from coordinator.daemon import Coordinator
 from coordinator.fleet.serving_routes import routing
 from coordinator.lease.keeper import LeaseKeeper
 from coordinator.messaging.leased_link import LeasedLink
+from coordinator.recovery.folder_owner import within_epsilon
 from coordinator.recovery.state_folder import Storage, open_storage
 from coordinator.wires import Wires
 from coordinator.wiring import build
@@ -68,7 +69,7 @@ def jobs_of(
     """Makes the jobs for child processes, or for a cluster."""
     test = settings.evaluation
     return WorkerJobs(
-        task,
+        within_epsilon(task),  # the last round may train more
         storage.root / "jobs",
         test.data,
         settings.worker,

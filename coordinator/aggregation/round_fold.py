@@ -26,7 +26,7 @@ from models.guided import DeviceWeights, GuidedServer
 from models.privacy.noisy_fold import RoundNoise
 from models.seeds import derive_round_seed
 from models.tensors import flatten
-from protocol.errors import Refused, Transient
+from protocol.errors import Misconfigured, Refused
 from protocol.frames.frame import Limits
 from protocol.tasks.task import Task
 from runtime.process.worker import WorkerFailed
@@ -190,12 +190,20 @@ class RoundFold:
             folded: the fold's version, with moments.
             reference: of the last round's screen.
 
+        Where that training cannot be done, the version has the fold's parts alone, with a warning: no update
+        was looked at, so none can be refused for it, and the next round must be able to mend it.
+
         Raises:
             LichenError, OSError: the worker failed.
         """
         if self._guided is None:
             return FoldResult(folded, reference)
-        return await self._trained(round_, folded, reference, DeviceWeights({}))
+        try:
+            return await self._trained(round_, folded, reference, DeviceWeights({}))
+        except Misconfigured as error:
+            words = f"not trained on the labelled windows, so only the devices' parts are new: {error}"
+        log.error("round_not_finished", round=round_, why=words)
+        return FoldResult(folded, reference, kept(DeviceWeights({}, warnings=(words,)), {}))
 
     async def _trained(
         self, round_: int, folded: Blobs, reference: Mapping[str, float], weighing: DeviceWeights
@@ -249,7 +257,7 @@ class RoundFold:
         old, new = flatten(model), flatten(made)
         wrong = next((n for n in sorted({*old, *new}) if not _fits(old.get(n), new.get(n))), None)
         if wrong is not None:
-            raise Transient(
+            raise Misconfigured(
                 f"training on the labelled windows spoilt {wrong!r}: it is missing, of another shape or not "
                 "finite; smaller learning rates in the task's config may help"
             )

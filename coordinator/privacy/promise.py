@@ -114,8 +114,10 @@ def require_privacy(task: Task, spec: MethodSpec[Any]) -> None:
         raise Misconfigured("; ".join(found))
 
 
-def promise(task: Task) -> str:
+def promise(task: Task, spec: MethodSpec[Any] | None = None) -> str:
     """What the table promises for the planned rounds, in words; empty: the task has none.
+
+    ``spec``: its method, if it is known.
 
     Raises:
         Misconfigured: the accountant's package is not installed.
@@ -132,6 +134,8 @@ def promise(task: Task) -> str:
     if privacy.rate is not None and privacy.devices is not None:
         expected = privacy.rate * privacy.devices
         words += f"; {expected:g} of {privacy.devices} devices take part in a round on average"
+    if shared is not None and spec is not None and spec.routed:
+        words += "; not in it: what each device tells of the bundle that it is to get"
     return words
 
 

@@ -12,13 +12,18 @@ from protocol.tasks.options import KnowledgeGraphTask
 from protocol.tasks.task import Task
 
 
+def within_epsilon(task: Task) -> Task:
+    """A task with as many rounds as ``privacy.max_epsilon`` leaves."""
+    if task.privacy is None:
+        return task
+    most = releases_within(task.privacy, task.rounds.count, shared_noise(task))
+    return task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": most})})
+
+
 def rules_of(task: Task, settings: CoordinatorSettings) -> Rules:
     """The rules of the round machine: as many rounds as ``privacy.max_epsilon`` leaves."""
-    if task.privacy is not None:
-        most = releases_within(task.privacy, task.rounds.count, shared_noise(task))
-        task = task.model_copy(update={"rounds": task.rounds.model_copy(update={"count": most})})
     return Rules.of(
-        task,
+        within_epsilon(task),
         spread_s=settings.spread_s,
         away_grace_s=settings.away_grace_s,
         evaluate=settings.evaluation.data is not None,

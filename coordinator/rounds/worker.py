@@ -247,7 +247,7 @@ class RoundWorker:
             if self.secure is not None:
                 opened, devices = await self.secure.fold(round_, state, entries, limits)
                 made = FoldResult(opened, before)
-                if devices:
+                if devices or round_ >= self.driver.rules.rounds:  # the last one may train more
                     made = await self._folding.finish(round_, opened, before)
             else:
                 made = await self._folding.fold(

@@ -62,5 +62,7 @@ def _of_method(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
         with suppress(Misconfigured):  # the check of the options says what is wrong with them
             if why := spec.not_secure(spec.configure(task), task):
                 yield f"{name}: {why}"
+    elif spec.routed and not hasattr(spec.server(), "serving_message"):
+        yield f"{name} does not say what determines a device's bundle (RoutedServer.serving_message)"
     elif spec.guided:
         yield f"{name} evaluates each update on the coordinator's labelled windows, and nobody sees one"

@@ -152,7 +152,7 @@ def _about(task: Task, file: Path) -> Iterator[tuple[str, Any]]:
     yield "rounds", {"count": task.rounds.count, "selection": task.rounds.selection}
     momentum = f", momentum {task.aggregator.momentum:g}" if task.aggregator.momentum else ""
     yield "aggregator", f"{task.aggregator.kind}{momentum}"
-    yield "privacy", "" if wrong else promise(task)
+    yield "privacy", "" if wrong else promise(task, spec)
     yield "local_privacy", "" if wrong or spec is None else local_promise(task, spec)
     yield "backbones", {name: one.model_dump(exclude_none=True) for name, one in backbones(task).items()}
     yield "packages", [f"{one.name} {one.version}" for one in task.packages]

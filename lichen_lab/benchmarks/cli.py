@@ -90,8 +90,8 @@ _STUDIES = {
     "protocol_tune, rivals_tune, tune, if named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and beyond, clients, controls, "
     "denoisers, fixed_weights, full, noise, steps, tune, which run only when named.",
-    "privacy": "central, canary, membership, membership_model, inversion; and central_tune, which runs only "
-    "when named.",
+    "privacy": "central, canary, membership, membership_model, inversion; and local, central_tune, "
+    "local_tune, which run only when named.",
     "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",
 }
 """Benchmark with parts -> list of parts."""

@@ -217,7 +217,7 @@ def simulate(
     With --faults: the real coordinator and agents on simulated time, links and disks, under faults drawn from
     seeds; every promise is checked. Exit status 70: one was broken; the message names the seed. --cluster:
     the coordinator is two leaders and two or three ingest processes on a simulated database. --secure,
-    --private: the rounds are secure, or have noise, and some devices lie.
+    --private: the rounds are secure, or have noise, and some devices lie; with both devices add the noise.
     """
     given = {
         "devices": devices,

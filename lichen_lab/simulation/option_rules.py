@@ -48,9 +48,11 @@ def world_kind(**chosen: bool) -> str:
     """The kind of the worlds of ``--faults``, by its option.
 
     Raises:
-        BadParameter: there are two.
+        BadParameter: there are two that are not ``secure`` and ``private``.
     """
     words = [name for name, on in chosen.items() if on]
+    if words == ["secure", "private"]:
+        return "secure_private"
     if len(words) > 1:
         raise typer.BadParameter(f"{' and '.join(map(_flag, words))} exclude each other")
     return words[0] if words else "plain"

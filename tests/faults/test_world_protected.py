@@ -9,13 +9,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import coordinator.aggregation.fold
 import coordinator.ingest.verifier
+import edge_agent.secure_aggregation.masking
 import edge_agent.secure_aggregation.service
 import edge_agent.tasks.task_store
 import models.privacy.noisy_fold
+from coordinator.aggregation.round_fold import FoldResult, RoundFold
 from coordinator.aggregation.secure import rounds
 from coordinator.aggregation.secure.rounds import SecureRounds
 from coordinator.privacy.account_store import AccountStore
@@ -24,13 +27,16 @@ from coordinator.secure_aggregation.book import AttemptBook
 from coordinator.storage.update_journal import Journal
 from edge_agent.secure_aggregation import transitions
 from edge_agent.secure_aggregation.events import SurvivorsCame
+from edge_agent.secure_aggregation.noise_account import NoiseAccount
 from lichen_lab.simulation.deterministic.outcome import WorldOutcome
 from lichen_lab.simulation.deterministic.protected import fleet
-from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure
+from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure, draw_shared
 from lichen_lab.simulation.deterministic.protected.secure_truth import SecureTruth
 from lichen_lab.simulation.deterministic.scenario.scenario import Scenario
 from lichen_lab.simulation.deterministic.world import run_seed
 from models.privacy.noisy_fold import RoundNoise
+from models.privacy.shared_noise import SharedNoise
+from protocol.secure_aggregation.keys import KEY_BYTES, Secrets
 from protocol.secure_aggregation.ring import packed
 from tests.support.secure.mutations import both_shares, keys_of_the_first_attempt, no_own_mask, use_handler
 
@@ -125,6 +131,38 @@ def beyond_the_largest_epsilon(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("coordinator.recovery.folder_owner.releases_within", lambda _, wanted, *_rest: wanted)
 
 
+def no_training_after_the_sum(patch: pytest.MonkeyPatch) -> None:
+    """A guided round is not finished at the coordinator."""
+
+    async def finish(_self: RoundFold, _round: int, folded: Any, reference: Any) -> FoldResult:
+        return FoldResult(folded, reference)
+
+    patch.setattr(RoundFold, "finish", finish)
+
+
+def no_noise_of_devices(patch: pytest.MonkeyPatch) -> None:
+    """Devices mask their updates as they are."""
+    masking = edge_agent.secure_aggregation.masking
+    patch.setattr(masking, "noise_of", lambda _noise, vector_N: np.zeros_like(vector_N))
+
+
+def one_key_of_noise(patch: pytest.MonkeyPatch) -> None:
+    """Each device draws the same noise in each attempt, so the difference of two sums has none."""
+    of = Secrets.of
+    patch.setattr(Secrets, "of", lambda entropy: replace(of(entropy), noise=bytes(KEY_BYTES)))
+
+
+def half_the_noise_of_devices(patch: pytest.MonkeyPatch) -> None:
+    """The share of each is half as large, on all sides."""
+    of = SharedNoise.of
+    patch.setattr(SharedNoise, "of", lambda *its: replace(of(*its), sigma=of(*its).sigma // 2))
+
+
+def sums_that_no_device_counts(patch: pytest.MonkeyPatch) -> None:
+    """The device's account stays empty."""
+    patch.setattr(NoiseAccount, "charge", lambda *_: None)
+
+
 def floors_that_nobody_asks_for(patch: pytest.MonkeyPatch) -> None:
     """A device takes any task."""
     patch.setattr(edge_agent.tasks.task_store, "require_protected", lambda *_: None)
@@ -141,6 +179,11 @@ MUTATIONS: dict[Patch, tuple[Draw, str]] = {
     ),
     no_own_mask: (draw_secure, "does not have the agreed masks"),
     no_mask_at_all: (draw_secure, "deviations from uniform bytes"),
+    no_training_after_the_sum: (draw_secure, "is not the fold of"),
+    no_noise_of_devices: (draw_shared, "does not have the agreed masks"),
+    one_key_of_noise: (draw_shared, "draws noise from a key that served before"),
+    half_the_noise_of_devices: (draw_shared, "the noise of .* is .* steps, and not"),
+    sums_that_no_device_counts: (draw_shared, "its account has a rho of 0, not of"),
     clip_not_checked: (draw_private, "update counts, and it has the norm"),
     no_noise: (draw_private, "the noise of version . is 0 clips"),
     half_the_noise: (draw_private, "the noise of version . is .* clips, and not"),
@@ -167,7 +210,7 @@ def test_world_a_missing_protection_is_seen(mutate: Patch, monkeypatch: pytest.M
     assert re.search(words, found.violation)
 
 
-@pytest.mark.parametrize("draw", [draw_secure, draw_private])
+@pytest.mark.parametrize("draw", [draw_secure, draw_private, draw_shared])
 def test_world_the_same_seeds_pass_with_every_protection(draw: Draw) -> None:
     found = first_failure(draw)
     assert found is None, f"seed {found.seed}: {found.violation}"

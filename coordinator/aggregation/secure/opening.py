@@ -70,11 +70,15 @@ class SumOpener:
         if self._routed is None or told.keys() != {ROUTE}:
             words = "the header of a masked update names its attempt and, of a routed method, its route alone"
             raise Refused(Reason.MALFORMED, f"extra: {words}")
-        route = told[ROUTE]
-        if not isinstance(route, dict) or route != self._routed.serving_message(route):
+        route, task, read = told[ROUTE], self._task, None
+        try:
+            if isinstance(route, dict):
+                read = self._routed.serving_message(route)
+                self._routed.serving_route(task, Profile(task.input_names, task.target_names), read)
+        except Refused as refused:
+            raise Refused(refused.reason, f"extra.{ROUTE}: {refused.detail.removeprefix('extra.')}") from None
+        if read is None or read != route:
             raise Refused(Reason.MALFORMED, f"extra.{ROUTE}: more than what determines the device's bundle")
-        task = self._task
-        self._routed.serving_route(task, Profile(task.input_names, task.target_names), route)
 
     def version(
         self,

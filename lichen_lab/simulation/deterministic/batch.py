@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lichen_lab.simulation.deterministic.cluster.plan import draw_cluster
 from lichen_lab.simulation.deterministic.outcome import JournalBytes, WorldOutcome
-from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure
+from lichen_lab.simulation.deterministic.protected.plan import draw_private, draw_secure, draw_shared
 from lichen_lab.simulation.deterministic.scenario.scenario import draw
 from lichen_lab.simulation.deterministic.world import run_seed
 from lichen_lab.simulation.secure_rounds.worlds import run_tables
@@ -88,7 +88,8 @@ class Summary:
 
 def replay(outcome: WorldOutcome) -> str:
     """The command that runs a seed again."""
-    option = "" if outcome.kind == WorldKind.PLAIN else f"--{outcome.kind.replace('_', '-')} "
+    words = {WorldKind.PLAIN: "", WorldKind.SHARED: "--secure --private "}
+    option = words.get(WorldKind(outcome.kind), f"--{outcome.kind.replace('_', '-')} ")
     return f"lichen simulate --faults {option}--seed {outcome.seed} --trace"
 
 
@@ -99,6 +100,7 @@ class WorldKind(StrEnum):
     CLUSTER = "cluster"  # the coordinator is several processes
     SECURE = "secure"  # rounds are secure
     PRIVATE = "private"  # the task has a table [privacy]
+    SHARED = "secure_private"  # both: devices add the noise
     TABLES = "secure_tables"  # the state tables of secure rounds, without daemons
 
 
@@ -107,6 +109,7 @@ _DRAWS: Final = {
     WorldKind.CLUSTER: draw_cluster,
     WorldKind.SECURE: draw_secure,
     WorldKind.PRIVATE: draw_private,
+    WorldKind.SHARED: draw_shared,
 }
 
 

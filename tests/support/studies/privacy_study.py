@@ -13,8 +13,20 @@ def made_up(one: PrivacyRun) -> PrivacyOutcome:
     epsilon = 8.0 / one.setting.noise_multiplier if one.setting.noise_multiplier else None
     accuracy = float(rng.uniform(60, 80))
     attack = {"bound": float(rng.uniform(0, 4)), "bound_if_normal": float(rng.uniform(0, 4))}
+    local = 4.0 / one.setting.local_noise if one.setting.local_noise else None
     return PrivacyOutcome(
-        accuracy, accuracy - 3, epsilon, epsilon, 420, 3862, 0.5, 84.0, attack=attack, seconds=1.0
+        accuracy=accuracy,
+        macro_f1=accuracy - 3,
+        epsilon=epsilon,
+        epsilon_of_seen=epsilon,
+        epsilon_of_window=local,
+        epsilon_of_moment=local,
+        devices=420,
+        parameters=3862,
+        noise_share=0.5,
+        taken=84.0,
+        attack=attack,
+        seconds=1.0,
     )
 
 

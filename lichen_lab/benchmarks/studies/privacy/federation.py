@@ -1,7 +1,6 @@
 """A run of FedAvg: the product's rounds under a table. Imports torch."""
 
 import math
-import statistics
 import time
 from collections.abc import Mapping
 
@@ -105,8 +104,8 @@ def outcome_of(
         macro_f1=100 * judged.metrics["macro_f1"],
         epsilon=None if account is None else account.epsilon,
         epsilon_of_seen=None if account is None else account.epsilon_of_seen,
-        epsilon_of_window=_mean(local, EPSILON),
-        epsilon_of_moment=_mean(local, EPSILON_OF_MOMENT),
+        epsilon_of_window=_largest(local, EPSILON),
+        epsilon_of_moment=_largest(local, EPSILON_OF_MOMENT),
         devices=len(fleet.devices),
         parameters=values,
         noise_share=share,
@@ -116,6 +115,6 @@ def outcome_of(
     )
 
 
-def _mean(accounts: Mapping[str, Mapping[str, float]], name: str) -> float | None:
-    """Of a figure over the devices that have an account."""
-    return statistics.fmean(one[name] for one in accounts.values()) if accounts else None
+def _largest(accounts: Mapping[str, Mapping[str, float]], name: str) -> float | None:
+    """Of a figure over the devices that have an account: no device has more."""
+    return max((one[name] for one in accounts.values()), default=None)

@@ -94,7 +94,7 @@ class PrivacyOutcome(run_spec.RunOutcome):
         macro_f1: mean F1 over the classes, in %.
         epsilon: of the account, with the help of chance; None without protection.
         epsilon_of_seen: the same against those who see who was asked.
-        epsilon_of_window: of a window, by the devices' own accounts, their mean; None without
+        epsilon_of_window: of a window, by the devices' own accounts, the largest of them; None without
             ``[local_privacy]``.
         epsilon_of_moment: of a moment of the streams, likewise.
         devices: of the fleet.

@@ -25,8 +25,10 @@ from lichen_lab.simulation.deterministic.protected.hostile import Forger
 from lichen_lab.simulation.deterministic.protected.plan import VERSION
 from lichen_lab.simulation.deterministic.protected.private_truth import PrivateTruth
 from lichen_lab.simulation.deterministic.protected.secure_truth import SecureTruth
+from lichen_lab.simulation.deterministic.protected.shared_truth import SharedTruth
 from lichen_lab.simulation.deterministic.scenario.coordinator_state import Violation
 from lichen_lab.simulation.deterministic.scenario.scenario import FaultKind, Protection, ScheduledFault
+from models.privacy.shared_noise import SharedNoise
 from protocol.secure_aggregation.messages import SecureMessage, decode, is_secure
 from protocol.secure_aggregation.ring import Words
 from protocol.tasks.task import Task
@@ -73,12 +75,14 @@ class ProtectedFleet:
     def _observer(self, known: dict[str, Any]) -> SecureTruth | PrivateTruth:
         its = self._its
         if its.secure is not None:
-            return SecureTruth(
-                **known, options=its.secure, disks=self, hostile=its.hostile, reached=self._reached
-            )
+            known |= {"options": its.secure, "disks": self, "hostile": its.hostile, "reached": self._reached}
+            if its.privacy is not None:
+                noise = SharedNoise.of(its.privacy, its.secure)
+                return SharedTruth(**known, privacy=its.privacy, noise=noise)
+            return SecureTruth(**known)
         if its.privacy is not None:
             return PrivateTruth(**known, privacy=its.privacy, disks=self, floors=dict(its.floors))
-        raise ValueError("a protection has one of the two tables")
+        raise ValueError("a protection has at least one of the two tables")
 
     def read(self, node: str, name: str) -> bytes | None:
         """See ``secure_truth.Disks``."""

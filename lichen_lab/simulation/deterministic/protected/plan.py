@@ -1,4 +1,4 @@
-"""Scenarios of protected tasks: secure rounds, or privacy. Pure; faults are those of a seed's plain world."""
+"""Scenarios of protected tasks: secure rounds, privacy, or both. Pure; faults are the plain world's."""
 
 import random
 from dataclasses import replace
@@ -16,6 +16,7 @@ from lichen_lab.simulation.deterministic.scenario.scenario import (
     draw,
 )
 from models.privacy.accountant import epsilon_after
+from models.privacy.shared_noise import SharedNoise
 from protocol.tasks.folding import AdaptiveClip, Privacy, SecureAggregation
 
 SECURE_STAGES: Final = ("keys", "roster", "shares", "delivery", "masked", "survivors", "revealed")
@@ -68,7 +69,27 @@ def draw_secure(seed: int) -> Scenario:
         hostile=hostile,
         stage_faults=_stage_faults(rng, SECURE_STAGES, devices),
     )
-    return _protected(rng, plain, devices, protection, rounds=rounds, train_s=rng.choice((1.0, 4.0)))
+    made = _protected(rng, plain, devices, protection, rounds=rounds, train_s=rng.choice((1.0, 4.0)))
+    chance = random.Random(f"guided secure rounds {seed}")  # noqa: S311 - a seed
+    return replace(made, guided=chance.random() < 0.3)  # noqa: PLR2004 - of the worlds
+
+
+def draw_shared(seed: int) -> Scenario:
+    """The scenario of a seed of secure rounds, of which each device adds its share of noise."""
+    rng, plain = random.Random(f"noise of devices {seed}"), draw_secure(seed)  # noqa: S311 - a seed
+    its = plain.protection
+    assert its is not None  # noqa: S101 - secure rounds are one
+    assert its.secure is not None  # noqa: S101
+    bits, fraction = rng.choice(((32, 16), (48, 16), (24, 8)))
+    numbers = {"ring_bits": bits, "fraction_bits": fraction, "weights": "equal"}
+    options = SecureAggregation.model_validate({**its.secure.model_dump(), **numbers})
+    privacy = Privacy(clip=rng.choice(_CLIPS), noise_multiplier=rng.choice((0.5, 1.0, 4.0)))
+    if rng.random() < 0.5:  # noqa: PLR2004 - of the worlds
+        noise = SharedNoise.of(privacy, options)
+        most = noise.epsilon(rng.randint(1, plain.rounds.count), privacy.delta)
+        privacy = privacy.model_copy(update={"max_epsilon": most * 1.01})
+    protection = replace(its, method="fedavg", secure=options, privacy=privacy)
+    return replace(plain, protection=protection)
 
 
 def draw_private(seed: int) -> Scenario:

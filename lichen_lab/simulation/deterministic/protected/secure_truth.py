@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import cbor2
 
+from coordinator.aggregation.round_fold import finish_seed, guiding
 from edge_agent.secure_aggregation import record
 from edge_agent.secure_aggregation.events import MaskingState
 from edge_agent.secure_aggregation.service import FILE
@@ -24,8 +25,9 @@ from lichen_lab.simulation.deterministic.scenario.coordinator_state import (
 )
 from lichen_lab.simulation.deterministic.scenario.invariants import GroundTruth
 from lichen_lab.simulation.deterministic.scenario.scenario import COORDINATOR
-from models.aggregation.masked_sums import layout_of, vector_of
-from models.contract import Blobs, Update
+from lichen_lab.simulation.deterministic.scenario.toy_guided import train_step
+from models.aggregation.masked_sums import SumLayout, layout_of, vector_of
+from models.contract import Blobs, Fold, Update
 from protocol.frames.frame import Limits, decode_frame, open_frame
 from protocol.frames.headers import UpdateHeader
 from protocol.messages import Receipt
@@ -147,7 +149,11 @@ class SecureTruth(GroundTruth):
         base = self.states[self.manifests.index(update.header.base)]
         fold = self.server.open(self.task, update.header.round, base)
         fold.fold(update)
-        return packed(vector_of(fold, layout_of(fold), self.options), self.options.ring_bits)
+        return packed(vector_of(fold, self._layout(fold), self.options), self.options.ring_bits)
+
+    def _layout(self, fold: Fold) -> SumLayout:
+        """Of a vector."""
+        return layout_of(fold)
 
     def _record(self, device: str) -> MaskingState:
         """A device's state on its disk."""
@@ -235,10 +241,26 @@ class SecureTruth(GroundTruth):
                 f"the sum of round {version} stayed closed, and updates of {left} are not withdrawn"
             )
         self.unopened.add(version)
-        return self.states[version - 1], ()
+        state = self.states[version - 1]
+        return (self._finished(version, state) if version >= self.task.rounds.count else state), ()
 
     def _folded(self, version: int, updates: list[Update], digests: tuple[str, ...]) -> Blobs:
         """Of what devices trained, not of what they sent."""
+        del digests
+        attempt, devices = self._opened_sum(version, updates)
+        fold = self.server.open(self.task, version, self.states[version - 1])
+        for device in devices:
+            fold.fold(self.plain[attempt, device])
+        return self._finished(version, fold.close())
+
+    def _finished(self, version: int, made: Blobs) -> Blobs:
+        """After the training of a guided round; nobody has looked at an update."""
+        if guiding(self.server) is None:
+            return made
+        return train_step(version, finish_seed(self.task, version), made)
+
+    def _opened_sum(self, version: int, updates: list[Update]) -> tuple[str, list[str]]:
+        """The attempt of a version's updates, and their devices; it could be opened."""
         devices = [one.header.device for one in updates]
         attempts = {_attempt_of(one.header) for one in updates}
         if len(attempts) != 1 or len(devices) < self.options.min_devices:
@@ -246,7 +268,7 @@ class SecureTruth(GroundTruth):
         attempt = attempts.pop()
         self._had_answers(version, attempt, devices)
         self.opened_sums += 1
-        return super()._folded(version, [self.plain[attempt, device] for device in devices], digests)
+        return attempt, devices
 
     def _had_answers(self, version: int, attempt: str, devices: list[str]) -> None:
         """No secret without the answers of a threshold of neighbours; of no device both."""

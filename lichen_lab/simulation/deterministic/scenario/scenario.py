@@ -92,7 +92,7 @@ class StageFault:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What a task promises of updates, and who breaks it; just one of the two tables is there."""
+    """What a task promises of updates, and who breaks it; with both tables devices add the noise."""
 
     method: str
     secure: SecureAggregation | None = None

@@ -18,6 +18,7 @@ from coordinator.status.history import read
 from coordinator.status.prometheus import _Collector
 from coordinator.storage import schema
 from models.guided import DeviceWeights
+from protocol.errors import Misconfigured
 from protocol.frames.frame import Limits
 from protocol.tasks.folding import Privacy
 from protocol.topics import Kind
@@ -83,6 +84,24 @@ async def test_a_sum_that_nobody_looked_into_is_finished_at_the_coordinator_with
     assert (made.weighed.weights, made.weighed.metrics) == ({}, {"head_loss": 0.25})
     plain = await RoundFold(TinyServer(), TASK, jobs).finish(7, state, {})
     assert (plain.state, plain.weighed) == (state, None)
+
+
+@pytest.mark.parametrize("how", ["diverges", "is not finite"])
+async def test_a_sum_on_which_nothing_can_be_trained_is_a_version_with_a_warning(how) -> None:
+    class Failing(GuidedJobs):
+        async def finish(self, *_):
+            if how == "is not finite":
+                return {"head": {"head/w": np.full(3, np.nan, np.float32)}}, {}
+            raise Misconfigured("training on 9 labelled windows diverged: lower head_lr")
+
+    state = {"head": {"head/w": np.ones(3, np.float32)}}
+    with capture_logs() as logs:
+        made = await RoundFold(Guided(), TASK, Failing()).finish(7, state, {})
+    assert made.state is state
+    assert made.weighed is not None
+    [words] = made.weighed.warnings
+    assert words.startswith("not trained on the labelled windows, so only the devices' parts are new: ")
+    assert [one["event"] for one in logs] == ["round_not_finished"]
 
 
 async def test_with_privacy_no_update_is_looked_at() -> None:

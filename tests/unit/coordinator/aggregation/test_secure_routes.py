@@ -30,9 +30,9 @@ def test_a_route_of_the_task_is_taken(opener: SumOpener, told: dict[str, Any]) -
     ("told", "words"),
     [
         ({ROUTE: {"best": 3}}, "domain 3; the task has 0 to 2"),
-        ({ROUTE: {"best": -1}}, "extra.best"),
-        ({ROUTE: {"best": True}}, "extra.best"),
-        ({ROUTE: {}}, "extra.best"),
+        ({ROUTE: {"best": -1}}, "extra.route: best"),
+        ({ROUTE: {"best": True}}, "extra.route: best"),
+        ({ROUTE: {}}, "extra.route: best"),
         ({ROUTE: [0]}, "extra.route: more than"),
         ({ROUTE: None}, "extra.route: more than"),
         ({ROUTE: {"best": 0, "accuracy": 0.5}}, "extra.route: more than what determines"),

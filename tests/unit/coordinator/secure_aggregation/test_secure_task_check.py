@@ -15,6 +15,7 @@ from coordinator.secure_aggregation.identities import authority_for
 from coordinator.secure_aggregation.task_check import require_secure
 from coordinator.task import load_task, problems
 from models import registry
+from models.methods.disentafl.server import DisentAflServer
 from protocol.errors import Misconfigured, Refused
 from protocol.tasks.features import needed
 from protocol.tasks.folding import Robust, SecureAggregation
@@ -85,6 +86,12 @@ def test_a_guided_method_that_does_not_say_when_its_rounds_can_be_secure_is_refu
     given = a_task(method="tactfl", config={"weighting": "equal"})
     with pytest.raises(Misconfigured, match=r"method 'tactfl' evaluates each update on the coordinator's"):
         require_secure(given, replace(registry.method("tactfl"), not_secure=None))
+
+
+def test_a_routed_method_must_say_what_determines_a_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(DisentAflServer, "serving_message")
+    [found] = problems(a_task(method="disentafl"))
+    assert "does not say what determines a device's bundle (RoutedServer.serving_message)" in found
 
 
 def test_wrong_options_are_named_once() -> None:

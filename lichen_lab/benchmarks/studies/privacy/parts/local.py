@@ -12,7 +12,7 @@ NOISE: Final[Mapping[str, float]] = {
     f"noise {multiplier:g}": multiplier for multiplier in (0.5, 1.0, 2.0, 4.0)
 }
 SETTING: Final[Mapping[str, Any]] = {"rate": 1.0, "rounds": 40, "delta": 1e-5}
-LRS: Final = (0.1, 0.3, 1.0)
+LRS: Final = (0.03, 0.1, 0.3, 1.0)
 CHOSEN: Final[Mapping[str, float]] = {PLAIN: 0.1, **dict.fromkeys(NOISE, 0.3)}
 """Title -> learning rate, by ``local_tune``."""
 
