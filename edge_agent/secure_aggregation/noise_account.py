@@ -67,8 +67,11 @@ class NoiseAccount:
             Misconfigured: the account is damaged.
             Transient: it cannot be read now.
         """
-        spent = self.read()
-        epsilon = zcdp_epsilon(spent.after(attempt, noise).rho, self._delta)
+        self._after(self.read(), attempt, noise)
+
+    def _after(self, spent: Spent, attempt: Attempt, noise: SharedNoise) -> Spent:
+        after = spent.after(attempt, noise)
+        epsilon = zcdp_epsilon(after.rho, self._delta)
         if self._most is not None and epsilon > self._most:
             raise Refused(
                 Reason.OUT_OF_BOUNDS,
@@ -76,16 +79,17 @@ class NoiseAccount:
                 f"more would bring epsilon to {epsilon:.4g} (delta {self._delta:g}); at most "
                 f"{self._most:g} is allowed (privacy.max_epsilon of this device)",
             )
+        return after
 
     def charge(self, attempt: Attempt, noise: SharedNoise) -> None:
         """Add the sum of an attempt, before its vector is masked.
 
         Raises:
-            Misconfigured, Transient: as :meth:`require`; or it cannot be written.
+            Refused, Misconfigured, Transient: as :meth:`require`; or it cannot be written.
         """
         with _LOCK:
             before = self.read()
-            after = before.after(attempt, noise)
+            after = self._after(before, attempt, noise)
             if after is not before:
                 with disk_errors(self._path):
                     write_atomic(self._path, json.dumps(asdict(after)).encode())
@@ -112,12 +116,10 @@ class NoiseAccount:
     def words(self) -> dict[str, Any]:
         """For ``lichen agent status``; empty before the first sum. Raises as :meth:`read`."""
         spent = self.read()
-        epsilon = zcdp_epsilon(spent.rho, self._delta)
-        return (
-            {"sums": spent.sums, "epsilon": float(f"{epsilon:.4g}"), "delta": self._delta}
-            if spent.sums
-            else {}
-        )
+        if not spent.sums:
+            return {}
+        epsilon = float(f"{zcdp_epsilon(spent.rho, self._delta):.4g}")
+        return {"sums": spent.sums, "epsilon": epsilon, "delta": self._delta}
 
 
 def _spent(content: dict[str, Any]) -> Spent:
