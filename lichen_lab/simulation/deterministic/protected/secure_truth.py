@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import cbor2
 
 from coordinator.aggregation.round_fold import finish_seed, guiding
+from coordinator.recovery.folder_owner import within_epsilon
 from edge_agent.secure_aggregation import record
 from edge_agent.secure_aggregation.events import MaskingState
 from edge_agent.secure_aggregation.service import FILE
@@ -242,7 +243,8 @@ class SecureTruth(GroundTruth):
             )
         self.unopened.add(version)
         state = self.states[version - 1]
-        return (self._finished(version, state) if version >= self.task.rounds.count else state), ()
+        last = within_epsilon(self.task).rounds.count
+        return (self._finished(version, state) if version >= last else state), ()
 
     def _folded(self, version: int, updates: list[Update], digests: tuple[str, ...]) -> Blobs:
         """Of what devices trained, not of what they sent."""
