@@ -6,6 +6,7 @@ refusals that the state does not confirm (``State.withdrawn``) are sent again.
 """
 
 import asyncio
+from math import inf
 from typing import Any, Final
 
 from coordinator.messaging.receipts import ReceiptSender
@@ -15,6 +16,9 @@ from protocol.topics import Kind
 from runtime.clock import Clock
 
 _RESEND_INTERVAL_S: Final = 10.0
+_TRIED_S: Final = 600.0
+"""An old refusal is not forgotten before this process has sent it for so long: a clock that is set makes it
+old at once."""
 _MAX_DEVICES: Final = 10_000
 
 
@@ -27,6 +31,8 @@ class Withdrawals:
         self._task = task
         self._clock = clock
         self._sent: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        """Device -> since when this process knows of a refusal that it has not confirmed."""
 
     async def heard(self, state: State) -> None:
         """Remove the refusals that a state confirms, and send the others again.
@@ -38,15 +44,22 @@ class Withdrawals:
         if not self._journal.has_unconfirmed(device):
             return
         rows = await asyncio.to_thread(self._journal.withdrawn, device)
-        oldest = self._clock.wall() - WITHDRAWN_S
+        oldest = self._clock.wall() - WITHDRAWN_S if self._has_tried(device) else -inf
         confirmed = set(state.withdrawn or ())
         over = [row["digest"] for row in rows if row["digest"] in confirmed or row["wall"] < oldest]
         if over or not rows:
             await asyncio.to_thread(self._journal.confirmed, device, over)
+            self._since.pop(device, None)
         if state.status == "online" and self._is_due(device):
             for row in rows:
                 if row["digest"] not in over:
                     self._receipts.enqueue(device, Kind.RECEIPT, self._receipt(row))
+
+    def _has_tried(self, device: str) -> bool:
+        now = self._clock.now()
+        if len(self._since) >= _MAX_DEVICES:
+            self._since.clear()
+        return now - self._since.setdefault(device, now) >= _TRIED_S
 
     def _is_due(self, device: str) -> bool:
         now = self._clock.now()

@@ -24,6 +24,7 @@ def _troubles(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
     if options is None:
         return
     yield from _of_method(task, spec)
+    yield from _of_bound(task, spec, options.bound)
     robust, rounds = task.robust, task.rounds
     if robust.fold != "mean":
         yield f"robust.fold = {robust.fold!r} compares updates, of which only the sum is seen; write 'mean'"
@@ -51,6 +52,14 @@ def _troubles(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:
     # with [privacy] devices also add noise, for which the check of that table makes room
     if drawn is not None and task.privacy is None and (trouble := options.room_trouble(drawn)):
         yield f"rounds.devices_per_round: {trouble}"
+
+
+def _of_bound(task: Task, spec: MethodSpec[Any], bound: float) -> Iterator[str]:
+    """Values that a device would not cut, and could not send either: after a spoilt sum for ever."""
+    with suppress(Misconfigured):  # as below
+        most = getattr(spec.configure(task), "max_delta", None)
+        if most is not None and bound > most:
+            yield f"bound = {bound:g} is beyond config.max_delta = {most:g}, from which updates are refused"
 
 
 def _of_method(task: Task, spec: MethodSpec[Any]) -> Iterator[str]:

@@ -79,6 +79,7 @@ class MaskingState:
         survivors: the list that was answered.
         opened: base of the last version for which this device has revealed shares; it takes part in no
             other sum from this base.
+        ended: digest of the last attempt that this device gave up, hexadecimal: it takes no part in it again.
         counted: base of the last version from which a vector with noise was sent.
         releases: by task, the number of such bases: how often this device's noise was asked for.
     """
@@ -92,6 +93,7 @@ class MaskingState:
     masked: str = ""
     survivors: Survivors | None = None
     opened: str = ""
+    ended: str = ""
     counted: str = ""
     releases: Mapping[str, int] = field(default_factory=dict)
 

@@ -1,27 +1,45 @@
 """What the sums that this device is in tell of it, over all of its tasks, under any name. One file.
 
 A sum in which devices share noise costs a rho of concentrated differential privacy
-(:mod:`models.privacy.shared_noise`), and rhos add. A sum is charged before its vector is masked; a further
-attempt from the same version is none, because only one sum from a version can be opened. An unreadable
-account is not zero: no task with noise of devices gets anything until a person has resolved it.
+(:mod:`models.privacy.shared_noise`), and rhos add. Each attempt is charged before its vector is masked, also
+one that failed as far as this device knows: its neighbours can open a sum without its answer. It counts the
+noise of as many devices as it can be sure of, whatever the task says. An unreadable account is not zero: no
+task with noise of devices gets anything until a person has resolved it.
 """
 
 import json
+import os
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from models.privacy.shared_noise import SharedNoise, zcdp_epsilon
-from protocol.errors import Misconfigured, Reason, Refused, Transient
+from protocol.errors import LichenError, Misconfigured, Reason, Refused, Transient
 from protocol.secure_aggregation.attempt import Attempt
+from protocol.secure_aggregation.neighbours import threshold_of
 from runtime.storage.files import disk_errors, write_atomic
 
 FILE: Final = "noise_account.json"
 _LOCK: Final = threading.Lock()
 """Of the services of all tasks in this process: they share the file."""
 _MOST_TASKS: Final = 256
-"""Tasks whose last version is known; of one before these, a repeated attempt would be charged again."""
+"""Tasks whose last attempt is known; of one before these, a repeated attempt would be charged again."""
+_MOST_RHO: Final = 1e9
+"""Beyond it nothing is protected, and a file that says so is damaged."""
+
+
+def sure_devices(noise: SharedNoise, neighbours: int, devices: int) -> int:
+    """How many devices' noise a device can be sure of in a sum: honest neighbours open no smaller one.
+
+    Args:
+        noise: of the task, which names the fewest devices of a sum.
+        neighbours: of this device in the roster.
+        devices: in the roster, as it says.
+    """
+    if neighbours == devices - 1:  # each of them sees how many are in the sum
+        return noise.devices
+    return min(noise.devices, threshold_of(neighbours) + 1)
 
 
 @dataclass(frozen=True)
@@ -29,22 +47,29 @@ class Spent:
     """The content of the file.
 
     Attributes:
-        rho: of all sums.
+        rho: of all attempts.
         sums: their number.
-        bases: task -> the version from which its last sum starts, the newest task last.
+        last: task -> digest of the last attempt that was charged, the newest task last.
+        sure: task -> devices whose noise counted in it.
     """
 
     rho: float = 0.0
     sums: int = 0
-    bases: dict[str, str] = field(default_factory=dict)
+    last: dict[str, str] = field(default_factory=dict)
+    sure: dict[str, int] = field(default_factory=dict)
 
-    def after(self, attempt: Attempt, noise: SharedNoise) -> "Spent":
-        """With the sum of an attempt."""
-        if self.bases.get(attempt.task) == attempt.base:
+    def after(self, task: str, digest: str, noise: SharedNoise, sure: int) -> "Spent":
+        """With an attempt, unless it is charged already."""
+        if self.last.get(task) == digest:
             return self
-        others = [(task, base) for task, base in self.bases.items() if task != attempt.task]
-        bases = dict([*others[1 - _MOST_TASKS :], (attempt.task, attempt.base)])
-        return replace(self, rho=self.rho + noise.rho(noise.devices), sums=self.sums + 1, bases=bases)
+        names = [name for name in self.last if name != task][1 - _MOST_TASKS :]
+        return replace(
+            self,
+            rho=self.rho + noise.rho(sure),
+            sums=self.sums + 1,
+            last={name: self.last[name] for name in names} | {task: digest},
+            sure={name: self.sure.get(name, 1) for name in names} | {task: sure},
+        )
 
 
 class NoiseAccount:
@@ -59,40 +84,44 @@ class NoiseAccount:
     def __init__(self, path: Path, most: float | None, delta: float) -> None:
         self._path, self._most, self._delta = path, most, delta
 
-    def require(self, attempt: Attempt, noise: SharedNoise) -> None:
-        """Check that one more sum stays within the device's limit.
+    def refusal(self, task: str, noise: SharedNoise) -> str:
+        """Why this device can be in no further sum of a task, in words; empty: it can."""
+        try:
+            spent = self.read()
+            self._after(spent, task, "", noise, min(noise.devices, spent.sure.get(task, noise.devices)))
+        except Refused as refused:
+            return refused.detail
+        except LichenError as error:
+            return str(error)
+        return ""
+
+    def charge(self, attempt: Attempt, noise: SharedNoise, sure: int) -> None:
+        """Add an attempt, before its vector is masked; ``sure``: by :func:`sure_devices`.
 
         Raises:
-            Refused: it does not.
-            Misconfigured: the account is damaged.
-            Transient: it cannot be read now.
-        """
-        self._after(self.read(), attempt, noise)
-
-    def _after(self, spent: Spent, attempt: Attempt, noise: SharedNoise) -> Spent:
-        after = spent.after(attempt, noise)
-        epsilon = zcdp_epsilon(after.rho, self._delta)
-        if self._most is not None and epsilon > self._most:
-            raise Refused(
-                Reason.OUT_OF_BOUNDS,
-                f"{attempt.words}: this device's updates are in {spent.sums} sums, of all its tasks, and one "
-                f"more would bring epsilon to {epsilon:.4g} (delta {self._delta:g}); at most "
-                f"{self._most:g} is allowed (privacy.max_epsilon of this device)",
-            )
-        return after
-
-    def charge(self, attempt: Attempt, noise: SharedNoise) -> None:
-        """Add the sum of an attempt, before its vector is masked.
-
-        Raises:
-            Refused, Misconfigured, Transient: as :meth:`require`; or it cannot be written.
+            Refused: it exceeds the device's limit.
+            Misconfigured: the account is damaged, or access is denied.
+            Transient: it cannot be read or written now.
         """
         with _LOCK:
             before = self.read()
-            after = self._after(before, attempt, noise)
+            after = self._after(before, attempt.task, attempt.digest.hex(), noise, sure)
             if after is not before:
                 with disk_errors(self._path):
                     write_atomic(self._path, json.dumps(asdict(after)).encode())
+
+    def _after(self, spent: Spent, task: str, digest: str, noise: SharedNoise, sure: int) -> Spent:
+        after = spent.after(task, digest, noise, sure)
+        epsilon = zcdp_epsilon(after.rho, self._delta)
+        if self._most is None or epsilon <= self._most or after is spent:
+            return after
+        raise Refused(
+            Reason.OUT_OF_BOUNDS,
+            f"task {task!r}: this device has masked {spent.sums} updates, of all its tasks; one more, with "
+            f"the noise of {sure} devices that it can be sure of, would bring epsilon to {epsilon:.4g} (at a "
+            f"delta of {self._delta:g}); at most {self._most:g} is allowed (privacy.max_epsilon of this "
+            "device)",
+        )
 
     def read(self) -> Spent:
         """The account on the disk; an empty one if there is none.
@@ -102,12 +131,13 @@ class NoiseAccount:
             Transient: it cannot be read now.
         """
         try:
+            if not os.path.lexists(self._path):
+                return Spent()
             with disk_errors(self._path):
-                data = self._path.read_bytes() if self._path.exists() else None
-            return Spent() if data is None else _spent(json.loads(data))
+                return _spent(json.loads(self._path.read_bytes()))
         except OSError as error:
             raise Transient(f"{self._path}: {error}") from None
-        except (ValueError, TypeError, LookupError):
+        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError):
             raise Misconfigured(
                 f"{self._path}: the account of this device's noise is damaged; earlier sums are unknown: no "
                 "task whose devices add noise gets anything. Put the file back from a backup, or remove it"
@@ -123,7 +153,9 @@ class NoiseAccount:
 
 
 def _spent(content: dict[str, Any]) -> Spent:
-    found = Spent(float(content["rho"]), int(content["sums"]), dict(content["bases"]))
-    if not 0 <= found.rho < float("inf") or found.sums < 0:
-        raise ValueError("negative, or not finite")
+    last = {str(name): str(digest) for name, digest in content["last"].items()}
+    sure = {name: int(content["sure"][name]) for name in last}
+    found = Spent(float(content["rho"]), int(content["sums"]), last, sure)
+    if not 0 <= found.rho < _MOST_RHO or found.sums < 0 or min(sure.values(), default=1) < 1:
+        raise ValueError("out of range")
     return found

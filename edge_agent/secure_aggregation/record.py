@@ -34,6 +34,7 @@ def to_bytes(state: MaskingState) -> bytes:
             "masked": state.masked,
             "survivors": _written(state.survivors),
             "opened": state.opened,
+            "ended": state.ended,
         },
         canonical=True,
     )
@@ -61,6 +62,7 @@ def from_bytes(data: bytes) -> MaskingState:
             masked=record["masked"],
             survivors=None if record["survivors"] is None else decode(record["survivors"], Survivors),
             opened=record["opened"],
+            ended=record.get("ended", ""),
             counted=record.get("counted", ["", {}])[0],
             releases=record.get("counted", ["", {}])[1],
         )

@@ -36,7 +36,7 @@ from edge_agent.secure_aggregation.events import (
     UpdateMasked,
 )
 from edge_agent.secure_aggregation.masking import masked_vector
-from edge_agent.secure_aggregation.noise_account import NoiseAccount
+from edge_agent.secure_aggregation.noise_account import NoiseAccount, sure_devices
 from edge_agent.secure_aggregation.table import apply
 from edge_agent.secure_aggregation.transitions import mask_plan
 from models.privacy.accountant import releases_within
@@ -78,6 +78,8 @@ class _Job:
     route: Mapping[str, Any] | None = None
     frame: bytes = b""
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    refused: Refused | None = None
+    """Why it is not masked after all."""
 
 
 @dataclass(eq=False, repr=False)
@@ -147,16 +149,21 @@ class MaskingService(StatusPart):
         """
         await self._loaded.wait()
         self._rules = await asyncio.to_thread(self._rules_of, task)
-        if self._rules.noise is not None:
-            await asyncio.to_thread(self._account.require, self._attempt(offer), self._rules.noise)
         self._job = job = _Job(offer, task, vector_N, submit, route)
         self._news.set()
         try:
             await self._invite(offer)
             await job.done.wait()
+            if job.refused is not None:
+                raise job.refused
         finally:
             if self._job is job:
                 self._job = None
+
+    def refusal(self, task: Task) -> str:
+        """Why this device can be in no further sum of a task; empty: it can, or adds no noise."""
+        noise = shared_noise(task)
+        return "" if noise is None else self._account.refusal(task.name, noise)
 
     def again(self, offer: Offer) -> None:
         """The offer came again: a new attempt needs new masks."""
@@ -208,12 +215,9 @@ class MaskingService(StatusPart):
                 _log.warning("secure_round_waits", why=str(error))
 
     async def _invite(self, offer: Offer) -> None:
-        attempt = self._attempt(offer)
+        attempt = Attempt(self.settings.fleet, offer.task, offer.round, offer.attempt, offer.base, offer.salt)
         self.learning.say(f"announcing keys for {attempt.words}")
         await self._apply(MaskingInvited(attempt, os.urandom(Secrets.entropy_bytes)))
-
-    def _attempt(self, offer: Offer) -> Attempt:
-        return Attempt(self.settings.fleet, offer.task, offer.round, offer.attempt, offer.base, offer.salt)
 
     async def _apply(self, event: MaskingEvent) -> None:
         async with self._lock:
@@ -241,7 +245,13 @@ class MaskingService(StatusPart):
                 except LichenError as error:
                     _log.warning("secure_message_not_sent", why=str(error))
             case MaskUpdate() if job is not None:
-                await asyncio.to_thread(self._charge)
+                try:
+                    await asyncio.to_thread(self._charge)
+                except Refused as refused:
+                    job.refused = refused
+                    job.done.set()
+                    await self._advance(AttemptEnded())
+                    raise
                 job.frame = await self._framed(job, command, bits)
                 await self._advance(UpdateMasked(digest(job.frame)))
             case SendMasked() if job is not None and not job.done.is_set():
@@ -261,10 +271,11 @@ class MaskingService(StatusPart):
                 pass  # the update is trained again, or is in the outbox
 
     def _charge(self) -> None:
-        """Write into the account that this device is in one more sum, if it adds noise."""
-        attempt, noise = self._state.attempt, self._rules.noise
-        if attempt is not None and noise is not None:
-            self._account.charge(attempt, noise)
+        """Write into the account that this device may be in one more sum, if it adds noise."""
+        attempt, noise, roster = self._state.attempt, self._rules.noise, self._state.roster
+        if attempt is not None and noise is not None and roster is not None:
+            sure = sure_devices(noise, len(roster.neighbours), roster.devices)
+            self._account.charge(attempt, noise, sure)
             self._spent = self._account.words()
 
     async def _framed(self, job: _Job, plan: MaskUpdate, bits: int) -> bytes:
@@ -276,29 +287,32 @@ class MaskingService(StatusPart):
 
     def _rules_of(self, task: Task) -> MaskingRules:
         """With the identity, if the task wants one, and noise and limit of the task; raises as below."""
-        rules, privacy, noise = self._identified(task), task.privacy, shared_noise(task)
+        rules, privacy, noise = self._permitted(task), task.privacy, shared_noise(task)
         if privacy is None or noise is None:
             return rules
         if privacy.max_epsilon is None:
             return replace(rules, noise=noise)
         return replace(rules, noise=noise, releases=releases_within(privacy, _MOST_SUMS, noise))
 
-    def _identified(self, task: Task) -> MaskingRules:
+    def _permitted(self, task: Task) -> MaskingRules:
         """With the identity, if the task wants one.
 
         Raises:
             Refused: the task wants none, and this device's owner does not allow that.
-            Misconfigured: the identity cannot be read.
+            Misconfigured, Transient: the identity cannot be read.
         """
         options = task.secure_aggregation or SecureAggregation()
+        if options.identities == "none" and not self.settings.secure_aggregation.without_identities:
+            raise Refused(
+                Reason.UNTRUSTED,
+                f'task {task.name!r} wants no signed keys (secure_aggregation.identities = "none"): the '
+                "coordinator could replace them and read this device's update. Its owner may allow that: "
+                "[secure_aggregation] without_identities = true",
+            )
+        return self._identified(options)
+
+    def _identified(self, options: SecureAggregation) -> MaskingRules:
         if options.identities == "none":
-            if not self.settings.secure_aggregation.without_identities:
-                raise Refused(
-                    Reason.UNTRUSTED,
-                    f'task {task.name!r} wants no signed keys (secure_aggregation.identities = "none"): the '
-                    "coordinator could replace them and read this device's update. Its owner may allow that: "
-                    "[secure_aggregation] without_identities = true",
-                )
             return MaskingRules(self.settings.device, options)
         files = folder_of(self.settings.device_dir)
         try:
@@ -326,5 +340,8 @@ class MaskingService(StatusPart):
         except (OSError, cbor2.CBORDecodeError, ValueError, LookupError, TypeError) as error:
             _log.warning("secure_round_unreadable", file=str(self._file), why=str(error))
             return
-        self._state = state
-        self._rules = MaskingRules(self.settings.device, options, noise=noise)
+        self._state, self._rules = state, MaskingRules(self.settings.device, options, noise=noise)
+        try:  # a roster may come before the device has trained again
+            self._rules = replace(self._identified(options), noise=noise)
+        except LichenError as error:
+            _log.error("identity_unreadable", why=str(error))

@@ -69,6 +69,11 @@ def invite(rules: MaskingRules, state: MaskingState, event: MaskingInvited) -> M
             f"{event.attempt.words}: keys are signed by identities, and this device has none; enrol it, "
             'or let the task say secure_aggregation.identities = "none"',
         )
+    if state.ended == event.attempt.digest.hex():
+        raise Refused(
+            Reason.DUPLICATE,
+            f"{event.attempt.words}: this device has given its part in it up, and waits for the next one",
+        )
     shared_noise.check_spent(rules, state, event.attempt)
     new = replace(
         IDLE,
@@ -188,7 +193,9 @@ def resume(rules: MaskingRules, state: MaskingState, _event: MaskingResumed) -> 
 
 def end(_rules: MaskingRules, state: MaskingState, _event: AttemptEnded) -> MaskingOutcome:
     """Forget all secrets."""
-    return replace(IDLE, opened=state.opened, counted=state.counted, releases=state.releases), ()
+    ended = "" if state.attempt is None else state.attempt.digest.hex()
+    new = replace(IDLE, opened=state.opened, ended=ended, counted=state.counted, releases=state.releases)
+    return new, ()
 
 
 def mask_plan(rules: MaskingRules, state: MaskingState) -> MaskUpdate:
@@ -273,6 +280,12 @@ def _check_roster(rules: MaskingRules, state: MaskingState, roster: Roster) -> N
     if len(set(keys)) != len(keys):
         raise Refused(Reason.DUPLICATE, f"{attempt.words}: a key is in the roster twice")
     if rules.authority is None:
+        if options.identities == "required":
+            raise Refused(
+                Reason.UNTRUSTED,
+                f"{attempt.words}: the neighbours' keys must be signed, and this device has no authority to "
+                "verify them with",
+            )
         return
     for name, one in roster.neighbours.items():
         signed = statement(attempt, name, one.cipher, one.mask)

@@ -20,6 +20,8 @@ from runtime.storage.files import disk_errors, remove, write_atomic
 
 CONSENT_FILE: Final = "consent.json"
 _LARGER_IS_WEAKER: Final = ("clip", "delta", "max_epsilon", "rate")
+_MOST_TASKS: Final = 1024
+"""The newest are known; of one before these the floors alone are asked, as of a task of another name."""
 _TABLES: Final[dict[str, type[Privacy] | type[LocalPrivacy]]] = {
     "privacy": Privacy,
     "local_privacy": LocalPrivacy,
@@ -158,7 +160,9 @@ class ConsentRecord:
         with self._lock, disk_errors(self._file):
             known = self._read()
             if known.get(name) != record:
-                write_atomic(self._file, json.dumps({**known, name: record}).encode())
+                others = [(other, one) for other, one in known.items() if other != name]
+                newest = dict([*others[1 - _MOST_TASKS :], (name, record)])
+                write_atomic(self._file, json.dumps(newest).encode())
 
     def _read(self) -> dict[str, Any]:
         with disk_errors(self._file):

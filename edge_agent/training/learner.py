@@ -205,7 +205,8 @@ class Learner(StatusPart):
                 return False
         why = self.storage.ledger.reason_to_skip(offer, lost=offer.has_lost(self.settings.device))
         if not why:
-            self.tasks.spend(why := await asyncio.to_thread(self.storage.privacy.refusal, work.task, have))
+            why = await asyncio.to_thread(self.storage.privacy.refusal, work.task, have)
+            self.tasks.spend(why := why or await asyncio.to_thread(self.masking.refusal, work.task))
         if why:
             self.learning.say(why)
         return not why

@@ -44,8 +44,8 @@ class SharedTruth(SecureTruth):
     """Attempt and device -> its vector with noise and without masks."""
     noise_keys: dict[bytes, tuple[str, str]] = field(default_factory=dict)
     """Key of noise -> whose it is, and in which attempt."""
-    bases: dict[str, set[str]] = field(default_factory=dict)
-    """Device -> the versions from which it has masked an update."""
+    owed: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Device -> attempt in which it has masked an update -> rho."""
 
     def _layout(self, fold: Fold) -> SumLayout:
         return layout_of(fold, noisy=True)
@@ -68,7 +68,9 @@ class SharedTruth(SecureTruth):
         vector_N = unpacked(plain, len(plain) * 8 // bits, bits)
         noise_N = noise_of((secrets.noise, self.noise.sigma), vector_N)
         self._has_the_size(device, to_numbers(noise_N, bits))
-        self.bases.setdefault(device, set()).add(attempt.base)
+        assert state.roster is not None  # noqa: S101
+        sure = noise_account.sure_devices(self.noise, len(state.keys), state.roster.devices)
+        self.owed.setdefault(device, {})[whose[0]] = self.noise.rho(sure)
         self._has_paid(device)
         return packed(vector_N - noise_N, bits)
 
@@ -79,10 +81,10 @@ class SharedTruth(SecureTruth):
             raise Violation(f"the noise of {device} is {found:.4g} steps, and not {wanted:.4g}")
 
     def _has_paid(self, device: str) -> None:
-        """The cost of each version's sum is in the device's account, and would survive a power cut."""
+        """The cost of each attempt is in the device's account, and would survive a power cut."""
         data = self.disks.read(device, noise_account.FILE)
         paid = 0.0 if data is None else float(json.loads(data)["rho"])
-        owed = len(self.bases[device]) * self.noise.rho(self.options.min_devices)
+        owed = sum(self.owed[device].values())
         if paid < owed * (1 - 1e-9):
             words = f"{device} masks an update, and its account has a rho of {paid:.4g}, not of {owed:.4g}"
             raise Violation(words)

@@ -77,6 +77,15 @@ def test_what_would_show_or_compare_single_updates_is_named(fields: dict[str, An
     assert words in found
 
 
+@pytest.mark.parametrize(("method", "most"), [("fedavg", 100), ("qqr", 100), ("disentafl", 16)])
+def test_a_bound_beyond_what_updates_may_have_is_refused(method: str, most: int) -> None:
+    """Devices would not cut such a value, and could not send it: after a spoilt sum for ever."""
+    wide = {"ring_bits": 48, "fraction_bits": 8}
+    [found] = problems(a_task({**wide, "bound": most + 1}, method=method))
+    assert f"bound = {most + 1} is beyond config.max_delta = {most}, from which updates are refused" in found
+    assert problems(a_task({**wide, "bound": most}, method=method)) == []
+
+
 def test_a_guided_method_that_weighs_all_alike_has_no_problems() -> None:
     given = {"method": "tactfl", "labelled": Labelled(file="own.npz"), "config": {"weighting": "equal"}}
     assert problems(a_task(**given)) == []

@@ -1,14 +1,23 @@
 """What a device's service of secure rounds refuses before and after a restart, and what it reports."""
 
 import asyncio
+import dataclasses
+import os
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.secure_aggregation.events import IDLE, MaskingInvited, MaskingPhase, MaskingRules
 from edge_agent.secure_aggregation.service import FILE, MaskingService
+from edge_agent.secure_aggregation.table import apply
 from lichen_lab.simulation.secure_rounds.fleet import identities
 from protocol.errors import Misconfigured, Refused
+from protocol.secure_aggregation.attempt import Attempt
 from protocol.secure_aggregation.credentials import authority_of, signer_of
+from protocol.secure_aggregation.keys import Secrets
+from protocol.secure_aggregation.messages import KeysAnnounced, Roster, SharesSent, decode, encode
 from protocol.tasks.folding import SecureAggregation
 from runtime.waits import StatusText
 from tests.support.identity.certificates import make
@@ -109,3 +118,69 @@ def test_identities_are_read_from_the_files_of_enrolment(tmp_path):
         with pytest.raises(Misconfigured, match="cannot be read"):
             signer_of(bad)
     assert SecureAggregation().identities == "required"
+
+
+class Silent:
+    """A link that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    async def publish(self, _topic, payload, **_):
+        self.sent.append(payload)
+
+
+async def test_after_a_restart_neighbours_keys_are_verified_before_the_device_has_trained_again(world):
+    """A coordinator that holds the roster back until a restart puts no keys of its own into it."""
+    authority, signers = identities(["d0", "x", "y"])
+    folder = world.folder / "d0" / "identity"
+    folder.mkdir(parents=True)
+    (folder / "ca.pem").write_bytes(pem(authority.certificates[0]))
+    own = signers["d0"]
+    secret = own.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "device.pem").write_bytes(pem(own.certificate) + secret)
+    required = OPTIONS.model_copy(update={"identities": "required"})
+    task, offer = TASK.model_copy(update={"secure_aggregation": required}), world.offer()
+    attempt = Attempt("f", offer.task, offer.round, offer.attempt, offer.base, offer.salt)
+
+    async def started() -> tuple[MaskingService, asyncio.Task]:
+        service, running = await service_of(world)
+        service.link = Silent()
+        return service, running
+
+    service, running = await started()
+    training = asyncio.create_task(service.take_part(offer, task, world.vector("d0"), None))
+    await world.until(lambda: bool(service.link.sent))
+    announced = decode(service.link.sent[0], KeysAnnounced).keys
+    training.cancel()
+    running.cancel()
+    rules = {name: MaskingRules(name, required, signers[name], authority) for name in ("x", "y")}
+    said = {
+        name: apply(its, IDLE, MaskingInvited(attempt, os.urandom(Secrets.entropy_bytes)))[1][0].message.keys
+        for name, its in rules.items()
+    }
+
+    def roster(keys) -> bytes:
+        return encode(Roster(attempt=attempt.digest, devices=3, own=announced, neighbours=keys))
+
+    invented = {
+        name: keys.model_copy(update={"signature": b"", "certificate": b""}) for name, keys in said.items()
+    }
+    service, running = await started()  # it trains again, and nobody has asked for its update
+    with pytest.raises(Refused, match="certificate"):
+        await service.on_answer(None, roster(invented))
+    assert not service.link.sent
+    await service.on_answer(None, roster(said))
+    assert isinstance(decode(service.link.sent[0], SharesSent), SharesSent)
+    running.cancel()
+
+    (folder / "ca.pem").unlink()
+    service, running = await started()
+    service._state = dataclasses.replace(service._state, phase=MaskingPhase.KEYS, roster=None)
+    with pytest.raises(Refused, match="this device has no authority to verify them with"):
+        await service.on_answer(None, roster(said))
+    running.cancel()
+
+
+def pem(der: bytes) -> bytes:
+    return x509.load_der_x509_certificate(der).public_bytes(Encoding.PEM)
