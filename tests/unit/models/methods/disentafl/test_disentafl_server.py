@@ -247,7 +247,12 @@ def test_the_serving_route_is_the_route_through_the_domain_that_the_gate_prefers
             assert set(serving) <= set(server.route(task, ACC))
     # of another profile, from before a sensor was plugged in: the domain still stands
     assert "domain/gyro.2" in server.serving_route(task_of(), ALL, message_of(ACC, best=2))
-    for extra in ({"best": 1}, {}, message_of(ACC, best=3), message_of(ACC, best=-1)):
+    told = server.serving_message(message_of(ACC, best=2, domain=1))
+    assert told == {"best": 2}, "what a secure round tells of it is enough"
+    assert server.serving_route(task_of(), ACC, told) == server.serving_route(
+        task_of(), ACC, message_of(ACC, best=2)
+    )
+    for extra in ({"domain": 1}, {}, message_of(ACC, best=3), message_of(ACC, best=-1)):
         with pytest.raises(Refused, match="extra"):
             server.serving_route(task_of(), ACC, extra)
 
