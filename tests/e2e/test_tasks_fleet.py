@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.status.history import read
 from tests.e2e.test_identity_fleet import AGENT, COORDINATOR, TASK, Fleet, _tail, daemon, lichen, until
 from tests.support.agent.data import write_toy
 from tests.support.network.brokers import HOST
@@ -14,6 +15,8 @@ from tests.support.network.brokers import HOST
 pytestmark = [pytest.mark.mosquitto, pytest.mark.long, pytest.mark.timeout(600)]
 CONFIG = ("--config", "coordinator.toml")
 SERVE = ("coordinator", "serve", *CONFIG)
+ENOUGH = 8
+"""``rounds.min_windows`` of the task."""
 SOUND = '[[tasks]]\nname = "sound"\ntask = "sound.toml"\n'
 
 
@@ -57,6 +60,10 @@ class TwoDevices(Fleet):
         until(is_so, f"{key} is not {value}: {_tail(self.here / 'log')}", seconds)
         return found
 
+    def windows(self) -> list[int]:
+        """Of each device, as the coordinator knows."""
+        return [one["windows"] or 0 for one in read(self.here / "state")["devices"]]
+
     def agent(self, name: str) -> dict:
         words = ("agent", "status", "--config", "agent.toml", "--format", "json", "--task", "sound")
         return json.loads(lichen(*words, cwd=self.devices[name]))
@@ -84,6 +91,7 @@ def test_a_second_task_starts_in_mid_round_survives_a_kill_and_ends(fleet: TwoDe
             for name, folder in fleet.devices.items()
         }
         fleet.until("devices_online", 2)
+        until(lambda: min(fleet.windows()) >= ENOUGH, _tail(log))
         agents["wrist-2"].send_signal(signal.SIGSTOP)  # it delivers nothing, so the round stays open
         lichen("round", "resume", *CONFIG, cwd=fleet.here)
         fleet.until("phase", "collecting")
