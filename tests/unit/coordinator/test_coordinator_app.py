@@ -7,16 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.app import jobs_of
+from coordinator.recovery.folder_owner import rules_of
 from coordinator.recovery.state_folder import open_storage
 from coordinator.round_machine.table import TABLE
 from coordinator.status.history import read
 from coordinator.status.prometheus import serve_metrics
 from coordinator.workers.jobs import ExportedBundle, ExportLineage
 from models.contract import Blobs, Evaluation
+from models.privacy.accountant import epsilon_after
 from protocol import messages
 from protocol.errors import Misconfigured, Transient
 from protocol.frames.frame import digest
 from protocol.messages import RoundAnnouncement
+from protocol.tasks.folding import Privacy
 from protocol.tasks.task import Task
 from protocol.topics import Kind, broadcast_topic
 from runtime.clock import SystemClock
@@ -309,6 +313,17 @@ async def test_more_rounds_in_the_task_file_go_on_where_it_stopped(tmp_path) -> 
 def open_folder(folder: Path, task: Task) -> None:
     with open_storage(settings_for(folder, 1), task, SystemClock(), keeps_messages=False):
         pass
+
+
+def test_the_workers_last_round_is_the_last_that_max_epsilon_leaves(tmp_path) -> None:
+    """A guided method trains more in it, and a task that ends earlier must not go without."""
+    settings, private = settings_for(tmp_path, 1), Privacy(clip=1.0, noise_multiplier=4.0)
+    task = tiny_task(count=50).model_copy(update={"privacy": private})
+    with open_storage(settings, task, SystemClock(), keeps_messages=False) as storage:
+        assert jobs_of(settings, task, storage)._task.rounds.count == 50
+        limited = private.model_copy(update={"max_epsilon": epsilon_after(private, 3) * 1.01})
+        task = task.model_copy(update={"privacy": limited})
+        assert jobs_of(settings, task, storage)._task.rounds.count == rules_of(task, settings).rounds == 3
 
 
 async def test_another_task_in_the_same_state_folder_is_refused_by_key(tmp_path) -> None:
