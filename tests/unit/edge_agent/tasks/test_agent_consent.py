@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from edge_agent.cli.main import app
 from edge_agent.config.privacy import PrivacySettings
+from edge_agent.secure_aggregation import noise_account
 from edge_agent.tasks.consent import CONSENT_FILE, ConsentRecord, weakening
 from edge_agent.tasks.privacy_floors import Unprotected, require_protected
 from protocol.errors import Misconfigured, Refused
@@ -208,3 +210,19 @@ async def test_the_devices_own_noise_is_a_part_of_what_was_consented_to(tmp_path
 def test_a_record_from_before_a_table_says_nothing_of_it(tmp_path) -> None:
     (tmp_path / CONSENT_FILE).write_text('{"toy": {"privacy": null}}')
     ConsentRecord(tmp_path / CONSENT_FILE).require(a_task(None))
+
+
+async def test_a_device_whose_account_of_its_own_noise_is_closed_says_so_before_it_trains(tmp_path) -> None:
+    agent = make(tmp_path)
+    task = toy_task(privacy=table(), secure_aggregation=SecureAggregation(identities="none"))
+    await agent.tasks.start(task)
+    agent.tasks.workspace.readiness = lambda: SimpleNamespace(samples=10_000)
+    offer = Offer(task=task.name, round=1, attempt=1, base="ab" * 32, base_size=9, closes_in_s=60)
+    assert await agent.learner._is_wanted(offer)
+    account = agent.learner.settings.device_dir / noise_account.FILE
+    account.write_text("damaged")
+    assert not await agent.learner._is_wanted(offer)
+    assert "earlier sums are unknown" in agent.tasks.spent
+    account.unlink()
+    assert await agent.learner._is_wanted(offer)
+    assert agent.tasks.spent == ""
