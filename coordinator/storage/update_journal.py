@@ -133,8 +133,8 @@ class Journal:
     def record_messages(self, updates: Sequence[ReceivedUpdate]) -> None:
         """Write the method's own messages of accepted updates, if they are kept; in their transaction."""
         if self._keeps_messages:
-            said = [(one.header, method_message(one.header.extra)) for one in updates]
-            rows = [{"device": h.device, "round": h.round, "extra": m} for h, m in said if m is not None]
+            found = [(one.header, method_message(one.header.extra)) for one in updates]
+            rows = [{"device": h.device, "round": h.round, "extra": m} for h, m in found if m is not None]
             self._store.put_all(schema.messages, rows)
 
     def digests(self, keys: Iterable[tuple[int, str]]) -> dict[tuple[int, str], str]:

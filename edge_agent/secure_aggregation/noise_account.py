@@ -29,8 +29,8 @@ _MOST_RHO: Final = 1e9
 """Beyond it nothing is protected, and a file that says so is damaged."""
 
 
-def sure_devices(noise: SharedNoise, neighbours: int, devices: int) -> int:
-    """How many devices' noise a device can be sure of in a sum: honest neighbours open no smaller one.
+def fewest_devices(noise: SharedNoise, neighbours: int, devices: int) -> int:
+    """The fewest devices in a sum with a device: its honest neighbours open no smaller one.
 
     Args:
         noise: of the task, which names the fewest devices of a sum.
@@ -50,25 +50,25 @@ class Spent:
         rho: of all attempts.
         sums: their number.
         last: task -> digest of the last attempt that was charged, the newest task last.
-        sure: task -> devices whose noise counted in it.
+        fewest: task -> the devices whose noise counted in that attempt.
     """
 
     rho: float = 0.0
     sums: int = 0
     last: dict[str, str] = field(default_factory=dict)
-    sure: dict[str, int] = field(default_factory=dict)
+    fewest: dict[str, int] = field(default_factory=dict)
 
-    def after(self, task: str, digest: str, noise: SharedNoise, sure: int) -> "Spent":
+    def after(self, task: str, digest: str, noise: SharedNoise, fewest: int) -> "Spent":
         """With an attempt, unless it is charged already."""
         if self.last.get(task) == digest:
             return self
         names = [name for name in self.last if name != task][1 - _MOST_TASKS :]
         return replace(
             self,
-            rho=self.rho + noise.rho(sure),
+            rho=self.rho + noise.rho(fewest),
             sums=self.sums + 1,
             last={name: self.last[name] for name in names} | {task: digest},
-            sure={name: self.sure.get(name, 1) for name in names} | {task: sure},
+            fewest={name: self.fewest.get(name, 1) for name in names} | {task: fewest},
         )
 
 
@@ -88,15 +88,15 @@ class NoiseAccount:
         """Why this device can be in no further sum of a task, in words; empty: it can."""
         try:
             spent = self.read()
-            self._after(spent, task, "", noise, min(noise.devices, spent.sure.get(task, noise.devices)))
+            self._after(spent, task, "", noise, min(noise.devices, spent.fewest.get(task, noise.devices)))
         except Refused as refused:
             return refused.detail
         except LichenError as error:
             return str(error)
         return ""
 
-    def charge(self, attempt: Attempt, noise: SharedNoise, sure: int) -> None:
-        """Add an attempt, before its vector is masked; ``sure``: by :func:`sure_devices`.
+    def charge(self, attempt: Attempt, noise: SharedNoise, fewest: int) -> None:
+        """Add an attempt, before its vector is masked; `fewest``: by :func:`fewest_devices`.
 
         Raises:
             Refused: it exceeds the device's limit.
@@ -105,22 +105,21 @@ class NoiseAccount:
         """
         with _LOCK:
             before = self.read()
-            after = self._after(before, attempt.task, attempt.digest.hex(), noise, sure)
+            after = self._after(before, attempt.task, attempt.digest.hex(), noise, fewest)
             if after is not before:
                 with disk_errors(self._path):
                     write_atomic(self._path, json.dumps(asdict(after)).encode())
 
-    def _after(self, spent: Spent, task: str, digest: str, noise: SharedNoise, sure: int) -> Spent:
-        after = spent.after(task, digest, noise, sure)
+    def _after(self, spent: Spent, task: str, digest: str, noise: SharedNoise, fewest: int) -> Spent:
+        after = spent.after(task, digest, noise, fewest)
         epsilon = zcdp_epsilon(after.rho, self._delta)
         if self._most is None or epsilon <= self._most or after is spent:
             return after
         raise Refused(
             Reason.OUT_OF_BOUNDS,
             f"task {task!r}: this device has masked {spent.sums} updates, of all its tasks; one more, with "
-            f"the noise of {sure} devices that it can be sure of, would bring epsilon to {epsilon:.4g} (at a "
-            f"delta of {self._delta:g}); at most {self._most:g} is allowed (privacy.max_epsilon of this "
-            "device)",
+            f"the noise of {fewest} devices that it can be sure of, would bring epsilon to {epsilon:.4g} (at "
+            f"delta {self._delta:g}); at most {self._most:g} is allowed (privacy.max_epsilon of this device)",
         )
 
     def read(self) -> Spent:
@@ -154,8 +153,8 @@ class NoiseAccount:
 
 def _spent(content: dict[str, Any]) -> Spent:
     last = {str(name): str(digest) for name, digest in content["last"].items()}
-    sure = {name: int(content["sure"][name]) for name in last}
-    found = Spent(float(content["rho"]), int(content["sums"]), last, sure)
-    if not 0 <= found.rho < _MOST_RHO or found.sums < 0 or min(sure.values(), default=1) < 1:
+    fewest = {name: int(content["fewest"][name]) for name in last}
+    found = Spent(float(content["rho"]), int(content["sums"]), last, fewest)
+    if not 0 <= found.rho < _MOST_RHO or found.sums < 0 or min(fewest.values(), default=1) < 1:
         raise ValueError("out of range")
     return found

@@ -36,7 +36,7 @@ from edge_agent.secure_aggregation.events import (
     UpdateMasked,
 )
 from edge_agent.secure_aggregation.masking import masked_vector
-from edge_agent.secure_aggregation.noise_account import NoiseAccount, sure_devices
+from edge_agent.secure_aggregation.noise_account import NoiseAccount, fewest_devices
 from edge_agent.secure_aggregation.table import apply
 from edge_agent.secure_aggregation.transitions import mask_plan
 from models.privacy.accountant import releases_within
@@ -274,8 +274,8 @@ class MaskingService(StatusPart):
         """Write into the account that this device may be in one more sum, if it adds noise."""
         attempt, noise, roster = self._state.attempt, self._rules.noise, self._state.roster
         if attempt is not None and noise is not None and roster is not None:
-            sure = sure_devices(noise, len(roster.neighbours), roster.devices)
-            self._account.charge(attempt, noise, sure)
+            fewest = fewest_devices(noise, len(roster.neighbours), roster.devices)
+            self._account.charge(attempt, noise, fewest)
             self._spent = self._account.words()
 
     async def _framed(self, job: _Job, plan: MaskUpdate, bits: int) -> bytes:

@@ -59,18 +59,18 @@ class SumOpener:
             self._size = base, layout_of(fold, noisy=self._noise is not None).size
         return unpacked(found.data, self._size[1], self._options.ring_bits)
 
-    def check_message(self, told: Mapping[str, JsonValue]) -> None:
+    def check_message(self, extra: Mapping[str, JsonValue]) -> None:
         """Check what a masked update tells beside its attempt: of a routed method its route, else nothing.
 
         Raises:
             Refused: it tells more, or its route is none.
         """
-        if not told:
+        if not extra:
             return
-        if self._routed is None or told.keys() != {ROUTE}:
+        if self._routed is None or extra.keys() != {ROUTE}:
             words = "the header of a masked update names its attempt and, of a routed method, its route alone"
             raise Refused(Reason.MALFORMED, f"extra: {words}")
-        route, task, read = told[ROUTE], self._task, None
+        route, task, read = extra[ROUTE], self._task, None
         try:
             if isinstance(route, dict):
                 read = self._routed.serving_message(route)

@@ -179,12 +179,12 @@ class SecureRounds:
             Refused: the detail says what is wrong.
         """
         state, attempt = self._state, self._attempt
-        told = dict(header.extra)
-        if attempt is None or told.pop(ATTEMPT, None) != attempt.digest.hex():
+        extra = dict(header.extra)
+        if attempt is None or extra.pop(ATTEMPT, None) != attempt.digest.hex():
             raise Refused(Reason.WRONG_ROUND, "the update is not masked for the present attempt of its round")
         if state.phase is not SecurePhase.MASKED or header.device not in state.going:
             raise Refused(Reason.NOT_SELECTED, f"{header.device} was not told to mask in {attempt.words}")
-        self.opener.check_message(told)
+        self.opener.check_message(extra)
         self.opener.vector(attempt.base, model, tensors)
 
     async def fold(

@@ -69,8 +69,8 @@ class SharedTruth(SecureTruth):
         noise_N = noise_of((secrets.noise, self.noise.sigma), vector_N)
         self._has_the_size(device, to_numbers(noise_N, bits))
         assert state.roster is not None  # noqa: S101
-        sure = noise_account.sure_devices(self.noise, len(state.keys), state.roster.devices)
-        self.owed.setdefault(device, {})[whose[0]] = self.noise.rho(sure)
+        fewest = noise_account.fewest_devices(self.noise, len(state.keys), state.roster.devices)
+        self.owed.setdefault(device, {})[whose[0]] = self.noise.rho(fewest)
         self._has_paid(device)
         return packed(vector_N - noise_N, bits)
 

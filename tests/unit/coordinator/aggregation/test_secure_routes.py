@@ -21,13 +21,13 @@ def opener() -> SumOpener:
     return SumOpener(TASK, SECURE, method(TASK.method).server())
 
 
-@pytest.mark.parametrize("told", [{}, {ROUTE: {"best": 0}}, {ROUTE: {"best": 2}}], ids=str)
-def test_a_route_of_the_task_is_taken(opener: SumOpener, told: dict[str, Any]) -> None:
-    opener.check_message(told)
+@pytest.mark.parametrize("extra", [{}, {ROUTE: {"best": 0}}, {ROUTE: {"best": 2}}], ids=str)
+def test_a_route_of_the_task_is_taken(opener: SumOpener, extra: dict[str, Any]) -> None:
+    opener.check_message(extra)
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("extra", "words"),
     [
         ({ROUTE: {"best": 3}}, "domain 3; the task has 0 to 2"),
         ({ROUTE: {"best": -1}}, "extra.route: best"),
@@ -42,10 +42,10 @@ def test_a_route_of_the_task_is_taken(opener: SumOpener, told: dict[str, Any]) -
     ids=str,
 )
 def test_what_tells_more_or_is_no_route_is_refused(
-    opener: SumOpener, told: dict[str, Any], words: str
+    opener: SumOpener, extra: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(Refused, match=words):
-        opener.check_message(told)
+        opener.check_message(extra)
 
 
 @pytest.mark.parametrize(

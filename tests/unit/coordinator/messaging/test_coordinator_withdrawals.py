@@ -36,13 +36,13 @@ class Sent:
 class SetClock:
     """Stands at two times, which the test sets."""
 
-    at, told = 0.0, 1000.0
+    at, wall_s = 0.0, 1000.0
 
     def now(self) -> float:
         return self.at
 
     def wall(self) -> float:
-        return self.told
+        return self.wall_s
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def state(*confirmed: str) -> State:
 
 async def test_a_clock_that_is_set_forward_forgets_no_refusal_that_was_hardly_sent(parts) -> None:
     withdrawals, journal, sent, clock = parts
-    clock.told += 10 * WITHDRAWN_S
+    clock.wall_s += 10 * WITHDRAWN_S
     for clock.at in (0.0, 30.0, 60.0):
         await withdrawals.heard(state())
     assert sent.digests == [ROW["digest"]] * 3
@@ -67,7 +67,7 @@ async def test_a_clock_that_is_set_forward_forgets_no_refusal_that_was_hardly_se
 
 async def test_an_old_refusal_is_forgotten_after_it_was_sent_for_a_while(parts) -> None:
     withdrawals, journal, sent, clock = parts
-    clock.told += 2 * WITHDRAWN_S
+    clock.wall_s += 2 * WITHDRAWN_S
     await withdrawals.heard(state())
     clock.at = 599.0
     await withdrawals.heard(state())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.secure_aggregation.noise_account import FILE, NoiseAccount, Spent, sure_devices
+from edge_agent.secure_aggregation.noise_account import FILE, NoiseAccount, Spent, fewest_devices
 from edge_agent.secure_aggregation.service import MaskingService
 from lichen_lab.simulation.secure_rounds.fleet import attempt_of
 from models.privacy.shared_noise import SharedNoise
@@ -19,7 +19,7 @@ DELTA = 1e-5
 OPTIONS = SecureAggregation(identities="none", min_devices=4)
 MUCH = SharedNoise.of(Privacy(clip=1.0, noise_multiplier=4.0), OPTIONS)
 LITTLE = SharedNoise.of(Privacy(clip=1.0, noise_multiplier=1.0), OPTIONS)
-FINE = b'{"rho": 0.5, "sums": 7, "last": {"t": "ab"}, "sure": {"t": 4}}'
+FINE = b'{"rho": 0.5, "sums": 7, "last": {"t": "ab"}, "fewest": {"t": 4}}'
 TWO = MUCH.epsilon(2, DELTA)
 
 
@@ -57,9 +57,9 @@ def test_the_noise_of_devices_that_it_cannot_be_sure_of_does_not_count(account: 
     many = SharedNoise.of(
         Privacy(clip=1.0, noise_multiplier=4.0), SecureAggregation(identities="none", min_devices=400)
     )
-    assert sure_devices(many, 64, 1000) == 36 + 1
-    assert sure_devices(many, 399, 400) == 400, "all are neighbours: each sees how many are in the sum"
-    assert sure_devices(MUCH, 64, 1000) == 4
+    assert fewest_devices(many, 64, 1000) == 36 + 1
+    assert fewest_devices(many, 399, 400) == 400, "all are neighbours: each sees how many are in the sum"
+    assert fewest_devices(MUCH, 64, 1000) == 4
     assert account.refusal("lab", many) == "", "it knows no roster yet"
     with pytest.raises(Refused, match="with the noise of 37 devices that it can be sure of"):
         account.charge(attempt_of(), many, 37)
@@ -78,13 +78,20 @@ def test_without_a_limit_any_number_of_sums_is_counted(tmp_path: Path) -> None:
         free.charge(replace(attempt_of(n, base=f"{n:064x}"), task=f"t{n}"), LITTLE, 4)
     assert free.refusal("t", LITTLE) == ""
     assert free.read().sums == 300
-    assert len(free.read().last) == len(free.read().sure) == 256, "a file of bounded size"
+    assert len(free.read().last) == len(free.read().fewest) == 256, "a file of bounded size"
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"{", b"[]", b"[" * 100_000, b'{"rho": 1}', b'{"rho": 1, "sums": 1, "last": [], "sure": {}}'),
+        *(
+            b"",
+            b"{",
+            b"[]",
+            b"[" * 100_000,
+            b'{"rho": 1}',
+            b'{"rho": 1, "sums": 1, "last": [], "fewest": 1}',
+        ),
         *(FINE.replace(b"0.5", wrong) for wrong in (b"-1", b"NaN", b"1e300", b'"x"')),
         *(FINE.replace(b"7", wrong) for wrong in (b"Infinity", b"-7", b"null")),
         *(FINE.replace(b"4", wrong) for wrong in (b"0", b"null")),
