@@ -9,7 +9,7 @@ from lichen_lab.benchmarks.studies.disentafl import STUDY, run
 from lichen_lab.benchmarks.studies.disentafl import variants as v
 from lichen_lab.benchmarks.studies.disentafl.data import fleets
 from lichen_lab.benchmarks.studies.disentafl.data.made import build
-from lichen_lab.benchmarks.studies.disentafl.parts import ablation, domains, equal, table
+from lichen_lab.benchmarks.studies.disentafl.parts import ablation, domains, equal, own_share, shapes, table
 from lichen_lab.benchmarks.studies.disentafl.settings import DisentAflOutcome, DisentAflRun, DisentAflSetting
 from lichen_lab.benchmarks.studies.disentafl.variants import PERSONAL, of_kind
 from lichen_lab.benchmarks.study import run_spec
@@ -118,6 +118,39 @@ def test_bench_disentafl_each_piece_is_beside_the_whole_method_with_all_devices(
     assert found[ablation.without("L_orth"), f"as the fleet gives it: {ablation.ABOVE_WHOLE}"] == -5.0
     assert found[ablation.BANDIT, above(ablation.COVERAGE)] == -5.0
     assert (v.AVG, ablation.ABOVE_WHOLE) not in found
+
+
+def test_bench_disentafl_on_merge_vm_every_method_has_its_own_rate_and_the_same_rules() -> None:
+    lines = [line for line in parts["vm"].variants if line.method.endswith((equal.BLENDED, equal.KEEPING))]
+    assert {line.method for line in lines} == {
+        equal.titled(title, rule)
+        for title in (*equal.BASELINES, v.AVG)
+        for rule in (equal.BLENDED, equal.KEEPING)
+    }
+    for line in lines:
+        title, rule = line.method.split(", ", 1)
+        kept = {"own_share": 0.0} | dict(line.spec.setting.options)
+        assert {name: kept[name] for name in equal.RULES[rule]} == equal.RULES[rule]
+        assert line.spec.setting.lr == shapes.VM_LR[title]
+        assert not line.spec.tuning
+    assert all(line.spec.tuning for line in parts["vm_tune"].variants)
+
+
+def test_bench_disentafl_a_kind_below_local_is_shown_for_each_share_of_own_weights() -> None:
+    part = parts["own_share"]
+
+    def made(one: DisentAflRun) -> DisentAflOutcome:
+        # The kind "a" gains by the fleet; "b" loses, less the more a device keeps.
+        kept = one.setting.options.get("own_share", 0.0)
+        ours = {"a1": 80.0, "b1": 50.0 + 10.0 * kept}
+        return _outcome({"a1": 70.0, "b1": 60.0} if one.method == v.LOCAL else ours)
+
+    rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
+    found = {(r.dataset, r.method, r.metric): r.mean for r in rows}
+    for fleet, shares in own_share.SHARES.items():
+        for share in shares:
+            assert found[fleet, own_share.named(share), table.of("a")] == 10.0
+            assert found[fleet, own_share.named(share), table.WORST] == pytest.approx(10 * share - 10)
 
 
 def test_bench_disentafl_agreement_is_of_the_devices_of_a_kind() -> None:
