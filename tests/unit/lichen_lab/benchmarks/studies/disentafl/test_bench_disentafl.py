@@ -147,6 +147,7 @@ def test_bench_disentafl_a_kind_below_local_is_shown_for_each_share_of_own_weigh
 
     rows = part.rows(part.results({one.key(): made(one) for one in part.specs(SEEDS)}, SEEDS))
     found = {(r.dataset, r.method, r.metric): r.mean for r in rows}
+    assert len(found) == len(rows), "each figure once"
     for fleet, shares in own_share.SHARES.items():
         for share in shares:
             assert found[fleet, own_share.named(share), table.of("a")] == 10.0
