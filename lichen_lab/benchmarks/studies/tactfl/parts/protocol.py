@@ -40,9 +40,6 @@ _TITLES: Final = (
     v.NO_CONTRAST_TUNED,
     v.LABELLED_ONLY,
 )
-_BY_LABELS: Final = tuple(
-    v.BASELINES[name] for name in (v.FEDAVG, v.FEDOPT, v.FEDPROX, v.MOON, v.FPL, v.FEDMSPLIT)
-)
 _OTHERS: Final = (v.TACTFL, v.TACTFL_TUNED, v.BASELINES[v.AUTOENCODER], v.AUTOENCODER_TUNED)
 _AHEAD: Final = (
     (v.TACTFL_PLAIN, v.BASELINES[v.RANDOM]),
@@ -200,12 +197,31 @@ BEYOND: Final = Part(
     by_default=False,
     seeds=(0, 1, 2, 3, 4),
 )
+CONFIDENCE: Final = 0.95
+"""Of pseudo-labels, for all methods that use them; found with FedAvg by the part ``rivals_tune``."""
+BEST: Final[Mapping[str, Mapping[str, float]]] = {
+    v.FEDAVG: {},
+    v.FEDOPT: {"server_lr": 0.001},
+    v.FEDPROX: {"prox": 0.1},
+    v.MOON: {"moon": 1.0},
+    v.FPL: {"fpl": 1.0},
+    v.FEDMSPLIT: {"temperature": 0.1},
+}
+"""Method by pseudo-labels -> its best own options of the same part."""
+_BY_LABELS: Final = tuple(v.BASELINES[name] for name in BEST)
+
+
+def _rival(title: str, words: str, **given: Any) -> Line:
+    own = next((options for name, options in BEST.items() if v.BASELINES[name] == title), None)
+    return at(title, words, **given, **({} if own is None else {"confidence": CONFIDENCE, **own}))
+
+
 RIVALS: Final = Part(
     name="rivals",
     place=2,
     title="the paper's rounds and batches: methods that the paper compares with, by pseudo-labels",
     variants=lines(
-        at,
+        _rival,
         (v.TACTFL_PLAIN_TUNED, v.LABELLED_ONLY, *_BY_LABELS),
         {under(rate): changes(rate) for rate in RATES},
     ),
