@@ -13,7 +13,7 @@ from lichen_lab.benchmarks.studies.qqr import STUDY
 from lichen_lab.benchmarks.studies.qqr import variants as v
 from lichen_lab.benchmarks.studies.qqr.parts import both
 from lichen_lab.benchmarks.studies.qqr.parts.bytes import FLOAT32, bytes_to, smoothed
-from lichen_lab.benchmarks.studies.qqr.parts.quantity import BEST, FASTER, LOSS_ROUNDS, loss_until
+from lichen_lab.benchmarks.studies.qqr.parts.quantity import BEST, LOSS_ROUNDS, all_at, loss_until
 from lichen_lab.benchmarks.studies.qqr.report import PAGE
 from lichen_lab.benchmarks.studies.qqr.settings import QqrOutcome
 from lichen_lab.benchmarks.studies.qqr.variants import Results
@@ -107,7 +107,7 @@ def test_bench_qqr_the_online_loss_is_summed_by_round_and_compared_at_the_end() 
     assert {row.metric for row in rows if row.method == v.ZP_INPUT} == set(map(loss_until, LOSS_ROUNDS))
     ahead = [row for row in rows if row.metric == f"{loss_until(40)}: above {v.ZP_INPUT}"]
     assert [row.method for row in ahead] == [v.PNR, v.PNR]
-    assert {row.setting for row in rows} == {BEST, FASTER}
+    assert {row.setting for row in rows} == {BEST, all_at(0.16)}
 
 
 def test_bench_qqr_unasked_runs_no_sweep_and_no_tuning() -> None:
