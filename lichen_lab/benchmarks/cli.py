@@ -83,13 +83,13 @@ def _run(wanted: tuple[str | Bench, ...], *, quick: bool, shape: Format, out: Pa
 _STUDIES = {
     "qqr": "quantity, every_round, quality, bits, bytes, dead_sensor, new_class, personal; and attribution, "
     "av_mnist, beyond, bits_noisy, both, literal, literal_tune, rates, sweeps, tune, if named.",
-    "disentafl": "table, equal, ablation, bytes, cost; and beyond, losses, shapes, rho, domains, widths, "
-    "options, tune, which run only when named.",
+    "disentafl": "table, equal, ablation, bytes, cost; and beyond, losses, shapes, vm, own_share, rho, "
+    "domains, widths, options, tune, vm_tune, which run only when named.",
     "tactfl": "table, missing, segments, labels, encoders, aggregators, shift, broken; and protocol, "
     "protocol_others, protocol_missing, protocol_lstm, pairs, beyond, rivals, weights, dsads, scarce, "
     "protocol_tune, rivals_tune, tune, if named.",
     "mmfed3_hide": "table, rates, fusions, scores, bytes, throughput; and beyond, clients, controls, "
-    "denoisers, fixed_weights, full, noise, steps, tune, which run only when named.",
+    "denoisers, fixed_weights, full, full_warm, noise, steps, tune, which run only when named.",
     "privacy": "central, canary, membership, membership_model, inversion; and local, central_tune, "
     "local_tune, which run only when named.",
     "labels": "curve, rules, linear, wrong, uneven, faulty; and cold, longer, tune, if named.",
