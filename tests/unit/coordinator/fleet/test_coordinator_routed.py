@@ -203,7 +203,9 @@ async def test_a_state_of_a_device_with_a_route_reads_one_row(tmp_path, monkeypa
         await made.until(lambda: pointers(made, "a1"))
         delivery, queries = made.app.deployment, []
         read = made.app.storage.store.rows
-        monkeypatch.setattr(made.app.storage.store, "rows", lambda query: queries.append(query) or read(query))
+        monkeypatch.setattr(
+            made.app.storage.store, "rows", lambda query: queries.append(query) or read(query)
+        )
         assert await delivery.pointer_for("a1", reconnected=True) is not None
         # The coordinator's other tasks go on meanwhile, and read other tables.
         read_from = [str(query).split("FROM ")[1].split()[0] for query in queries]
