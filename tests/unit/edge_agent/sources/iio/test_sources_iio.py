@@ -62,9 +62,9 @@ async def test_polling_keeps_its_rate_and_says_how_late_it_was(tmp_path):
     source = source_of(tmp_path, mode="poll", rate_hz=100)
     t, _ = (await rows(source, 80))["acc"]
     assert np.median(np.diff(t)) == pytest.approx(0.01, rel=0.2)
-    assert (t[-1] - t[0]) / 0.01 == pytest.approx(
-        len(t) - 1 + source.counters.get("missed_beats", 0), abs=2
-    ), "what was not missed lies on the beat: no drift"
+    # Beats that were missed before the first or after the last of these rows count, too.
+    beats, missed = (t[-1] - t[0]) / 0.01, source.counters.get("missed_beats", 0)
+    assert -2 <= beats - (len(t) - 1) <= missed + 2, "what was not missed lies on the beat: no drift"
     assert source.counters["late_ms_max"] >= 0
 
 
