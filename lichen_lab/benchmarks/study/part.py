@@ -165,6 +165,8 @@ def grid_rows(
 ) -> list[ResultRow]:
     """Scores, and for each method its best learning rate of a grid beside its rate in the tables.
 
+    A method with a single rate is no grid: it has scores alone.
+
     Args:
         results: runs of lines that differ in their learning rate; compared by the first figure.
         under: name of the grid in rows.
@@ -177,6 +179,8 @@ def grid_rows(
         mean = fmean(value for outcome in runs.values() if (value := best(outcome)) is not None)
         tried.setdefault((line.dataset, line.method), []).append((mean, line))
     for pairs in tried.values():
+        if len({rate(line) for _, line in pairs}) == 1:
+            continue
         line = max(pairs, key=lambda pair: pair[0])[1]
         shown = replace(line, under=under)
         rows += results.row(shown, "best learning rate of the grid", [rate(line)])

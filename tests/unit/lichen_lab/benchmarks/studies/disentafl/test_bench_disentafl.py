@@ -133,7 +133,14 @@ def test_bench_disentafl_on_merge_vm_every_method_has_its_own_rate_and_the_same_
         assert {name: kept[name] for name in equal.RULES[rule]} == equal.RULES[rule]
         assert line.spec.setting.lr == shapes.VM_LR[title]
         assert not line.spec.tuning
-    assert all(line.spec.tuning for line in parts["vm_tune"].variants)
+    tune = parts["vm_tune"]
+    assert all(line.spec.tuning for line in tune.variants)
+    done = {one.key(): _outcome({"a1": 100 * one.setting.lr}) for one in tune.specs(SEEDS)}
+    best = {
+        r.method: r.mean for r in tune.results(done, SEEDS).rows() if r.metric.startswith("best learning")
+    }
+    tried = {line.method for line in tune.variants if not line.method.endswith(equal.KEEPING)}
+    assert best == dict.fromkeys(tried, max(shapes.VM_GRID)), "a single rate is no grid"
 
 
 def test_bench_disentafl_a_kind_below_local_is_shown_for_each_share_of_own_weights() -> None:
