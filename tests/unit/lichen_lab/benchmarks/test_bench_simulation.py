@@ -44,7 +44,9 @@ def test_without_flower_the_make_target_is_named(monkeypatch, tmp_path):
 def test_cpu_counts_from_the_end_of_the_first_round_and_all_processes_end(monkeypatch):
     spin = "t = time.process_time()\nwhile time.process_time() < t + .2: pass\n"
     child = (
-        f"import time\n{spin}print('round 1', flush=True)\n{spin}print('round 2', flush=True)\ntime.sleep(60)"
+        f"import time\n{spin}print('round 1', flush=True)\n"
+        # The bench reads the line, and the CPU until then, a moment later on a busy machine.
+        f"time.sleep(.5)\n{spin}print('round 2', flush=True)\ntime.sleep(60)"
     )
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     monkeypatch.setattr(bench, "commands", lambda *_: [sys.executable, "-c", script])
